@@ -1,0 +1,101 @@
+"""Every option, frozen: what the command line, a YAML file or the LLM class set, and all actors read.
+
+Leaf module: it knows no actor and imports no torch. A value that cannot be is refused here, with the option's name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[int, Meta(ge=1)]
+NonNegative = Annotated[int, Meta(ge=0)]
+LogLevel = Literal["debug", "info", "warning", "error"]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+LoadFormat = Literal["auto", "safetensors", "dummy"]
+GenerationConfig = Literal["auto", "none"]
+Policy = Literal["fcfs", "priority"]
+
+
+class ConfigError(ValueError):
+    """An option has a value that cannot be; the message names the option."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `actorserve launch`: the field `max_num_seqs` is `--max-num-seqs`, its description the help."""
+
+    # server
+    model: Annotated[str, Meta(description="a folder or a hub name; the packaged demo model if left out")] = ""
+    host: Annotated[str, Meta(description="the address to listen on; 0.0.0.0 or :: for all")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="the port to listen on; 0 picks a free one")] = 8000
+    api_key: Annotated[
+        list[str], Meta(description="keys of which clients must send one (ACTORSERVE_API_KEY holds one, too)")
+    ] = []
+    served_model_name: Annotated[
+        list[str], Meta(description="names under which clients ask for the model; the first stands in answers")
+    ] = []
+    shutdown_timeout: Annotated[
+        float, Meta(ge=0, description="seconds that running requests get to end when the server is stopped")
+    ] = 30.0
+    log_level: Annotated[LogLevel, Meta(description="the least grave log lines to show")] = "info"
+    max_body_bytes: Annotated[int, Meta(ge=1024, le=64 << 20, description="the largest request body")] = 4 << 20
+    # rendering
+    tokenizer: Annotated[str | None, Meta(description="a folder or a hub name, if not the model's own")] = None
+    chat_template: Annotated[
+        str | None, Meta(description="a Jinja file or the text of one, if not the model's own")
+    ] = None
+    # engine
+    dtype: Annotated[DType, Meta(description="of weights and KV memory; auto is float32 on a CPU")] = "auto"
+    load_format: Annotated[LoadFormat, Meta(description="dummy fills the weights with random numbers")] = "auto"
+    seed: Annotated[int, Meta(ge=0, description="of dummy weights")] = 0
+    revision: Annotated[str | None, Meta(description="branch, tag or commit of a hub name")] = None
+    generation_config: Annotated[
+        GenerationConfig, Meta(description="auto takes sampling defaults from the model's generation_config.json")
+    ] = "auto"
+    max_model_len: Annotated[
+        Positive | None, Meta(description="tokens of prompt and answer together; as the model was made if left out")
+    ] = None
+    kv_cache_memory_bytes: Annotated[Positive | None, Meta(description="the size of the KV memory")] = None
+    kv_cache_memory_fraction: Annotated[
+        float, Meta(gt=0, lt=1, description="of the free memory, for KV on a CPU if no size is given")
+    ] = 0.25
+    gpu_memory_utilization: Annotated[
+        float, Meta(gt=0, le=1, description="of the GPU's memory, for weights and KV together")
+    ] = 0.9
+    block_size: Annotated[int, Meta(ge=8, le=256, multiple_of=8, description="tokens in one KV block")] = 32
+    enable_prefix_caching: Annotated[bool, Meta(description="use KV blocks of earlier requests again")] = True
+    max_num_batched_tokens: Annotated[int, Meta(ge=1, description="the token budget of one step")] = 1024
+    max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="sequences that run at once")] = 64
+    max_num_queued_reqs: Annotated[
+        NonNegative | None,
+        Meta(description="sequences that wait before 503 is answered; 512, or what 256 MiB of request table hold"),
+    ] = None
+    scheduling_policy: Annotated[Policy, Meta(description="priority runs lower numbers first")] = "fcfs"
+    threads: Annotated[Positive | None, Meta(description="the worker's compute threads on a CPU")] = None
+    # actors
+    frontends: Annotated[int, Meta(ge=1, le=64, description="processes that speak HTTP")] = 1
+    renderers: Annotated[int, Meta(ge=1, le=64, description="processes that make tokens of prompts")] = 1
+    detokenizers: Annotated[int, Meta(ge=1, le=64, description="processes that make text of tokens")] = 1
+    debug: Annotated[bool, Meta(description="check the scheduler's invariants whenever it is idle")] = False
+
+    def served_names(self) -> list[str]:
+        """The names under which requests may ask for the model; the first is the one in answers."""
+        return self.served_model_name or [self.model or "actorserve-demo"]
+
+
+def make_config(values: dict[str, object]) -> Config:
+    """Build a Config from plain values; raises ConfigError with the option's name."""
+    try:
+        return msgspec.convert(values, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_with_option(str(error))) from None
+
+
+def _with_option(message: str) -> str:
+    """`Expected … - at `$.max_num_seqs`` as people know the option: `--max-num-seqs: Expected …`."""
+    text, _, path = message.partition(" - at `$.")
+    if not path:
+        return message
+    return f"--{path.rstrip('`').split('[')[0].replace('_', '-')}: {text}"

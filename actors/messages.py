@@ -1,0 +1,276 @@
+"""All that crosses a ring: msgspec structs, grouped by the actor that receives them.
+
+A `ref` names one sequence (one choice of one request): `generation << 32 | slot` of the request table. A message is a
+hint; what it speaks of stands in the table (shm/table.py), so every message may arrive twice.
+Leaf module: it knows no actor.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+
+class Finish(IntEnum):
+    """Why a sequence ended: the low half of the table's `finish` word."""
+
+    NONE = 0
+    STOP = 1  # an end token or one of the request's stop_token_ids; it is the last token of the log
+    LENGTH = 2
+    STOP_STRING = 3  # the detokenizer found one of the request's stop strings
+    ABORT = 4  # cancelled by its frontend
+    REJECTED = 5  # the waiting queue was full
+    ERROR = 6  # the engine could not go on with it
+
+
+class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How the worker draws tokens. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 switch the filter off."""
+
+    seed: int  # 64 bits, always set: the frontend draws one where the client gave none
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    min_tokens: int = 0  # until so many are generated, `suppress` is masked
+    suppress: list[int] = []  # end tokens and stop_token_ids, filled only where min_tokens > 0
+
+
+class Generation(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """All parameters of one sequence, as its frontend writes them into the slot's parameter area (msgpack)."""
+
+    sampling: Sampling
+    ignore_eos: bool = False
+    stop_token_ids: list[int] = []
+    stop: list[str] = []
+    include_stop: bool = False  # the stop string (or stop token's text) stays in the output
+    skip_special_tokens: bool = True
+    priority: int = 0  # lower runs first under --scheduling-policy priority
+    stream: bool = True  # False: the detokenizer sends the text only once, at the end
+    request_id: str = ""
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Base of what crosses a ring."""
+
+
+# --- to the renderer ---------------------------------------------------------------------------------------------
+
+
+class ChatPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="chat"):
+    """A conversation to render. `messages`, `tools`, `documents`, `template_kwargs` are JSON as the client sent it."""
+
+    messages: bytes
+    tools: bytes | None = None
+    documents: bytes | None = None
+    template_kwargs: bytes | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+
+
+class TextPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="text"):
+    """A text to tokenise."""
+
+    text: str
+    add_special_tokens: bool = True
+
+
+class TokenPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tokens"):
+    """Token ids as the client sent them."""
+
+    tokens: list[int]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+class Render(Message, frozen=True, tag=1):
+    """Frontend → renderer: put this prompt into the slots of all `refs` and admit them."""
+
+    refs: list[int]
+    prompt: Prompt
+    max_tokens: int | None = None  # None: up to the model's length
+    truncate_prompt_tokens: int | None = None  # keep only so many of the last; -1: as many as the model takes
+
+
+class Tokenize(Message, frozen=True, tag=2):
+    """Frontend → renderer: answered by Tokenized or Failed with the same call id."""
+
+    call: int
+    prompt: Prompt
+    token_strings: bool = False
+
+
+class Detokenize(Message, frozen=True, tag=3):
+    """Frontend → renderer: answered by Detokenized or Failed with the same call id."""
+
+    call: int
+    tokens: list[int]
+
+
+class Sync(Message, frozen=True, tag=4):
+    """Frontend → renderer: answered by Synced. After it, no Render of an earlier incarnation writes to the table."""
+
+    call: int
+
+
+ToRenderer = Render | Tokenize | Detokenize | Sync
+
+
+# --- to the scheduler --------------------------------------------------------------------------------------------
+
+
+class Admit(Message, frozen=True, tag=10):
+    """Renderer → scheduler: these slots hold a prompt."""
+
+    refs: list[int]
+
+
+class Cancel(Message, frozen=True, tag=11):
+    """Frontend → scheduler: the table's cancel word of these slots is set."""
+
+    refs: list[int]
+
+
+class Stopped(Message, frozen=True, tag=12):
+    """Detokenizer → scheduler: the table's stop word of these slots is set."""
+
+    refs: list[int]
+
+
+class WorkerReady(Message, frozen=True, tag=13):
+    """Worker → scheduler: a worker without any KV contents is up, or (same incarnation) answers a Hello."""
+
+    incarnation: int
+    num_blocks: int
+    step: int = 0  # the last step that it ran
+
+
+class StepDone(Message, frozen=True, tag=14):
+    """Worker → scheduler: the sampled token of each row that sampled, in the order of the plan's rows."""
+
+    epoch: int
+    step: int
+    tokens: bytes  # int32
+    seconds: float  # what the step took in the worker
+
+
+class StepFailed(Message, frozen=True, tag=15):
+    """Worker → scheduler: this step could not be computed; its KV contents are not to be used."""
+
+    epoch: int
+    step: int
+    reason: str
+
+
+ToScheduler = Admit | Cancel | Stopped | WorkerReady | StepDone | StepFailed
+
+
+# --- to the worker -----------------------------------------------------------------------------------------------
+
+
+class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A sequence takes a row of the worker's batch (whatever was in the row is forgotten).
+
+    The worker reads tokens [computed, known) from the table's token log of `slot`; the tokens after `known` are those
+    that it samples itself.
+    """
+
+    row: int
+    slot: int
+    prompt_tokens: int
+    known: int  # prompt + generated tokens that are in the table now
+    computed: int  # tokens whose KV is in `blocks` already (prefix cache)
+    blocks: bytes  # int32, the block table's first entries
+    sampling: Sampling
+
+
+class Step(Message, frozen=True, tag=20):
+    """Scheduler → worker: one forward pass, as the difference to the last one.
+
+    rows[i] computes its next counts[i] tokens: positions [computed, computed + count), after which computed += count.
+    A row samples if that makes computed == known; its token is then known (known += 1) and is the input of its next
+    position. Tokens sampled by a row are returned in StepDone in the order of `rows`.
+    """
+
+    epoch: int  # the scheduler's view of this worker; a new epoch starts with no rows
+    step: int
+    new: list[NewRow]
+    rows: bytes  # int32[n]
+    counts: bytes  # int32[n]
+    grown: bytes  # int32[m, 3]: (row, index in the block table, block) of blocks added to rows that are not new
+
+
+class Hello(Message, frozen=True, tag=21):
+    """Scheduler → worker: a scheduler has started; answer with WorkerReady."""
+
+
+ToWorker = Step | Hello
+
+
+# --- to the detokenizer ------------------------------------------------------------------------------------------
+
+
+class Advance(Message, frozen=True, tag=30):
+    """Scheduler → detokenizer: the token log or the finish word of these slots has moved."""
+
+    refs: list[int]
+
+
+ToDetokenizer = Advance
+
+
+# --- to the frontend ---------------------------------------------------------------------------------------------
+
+
+class Rendered(Message, frozen=True, tag=40):
+    """Renderer → frontend: these slots hold their prompt and were sent to the scheduler."""
+
+    refs: list[int]
+    prompt_tokens: int
+
+
+class Failed(Message, frozen=True, tag=41):
+    """Renderer → frontend: these slots were not admitted (or this call failed), and the renderer is done with them."""
+
+    refs: list[int]
+    status: int
+    message: str
+    param: str | None = None
+    call: int = 0
+
+
+class Delta(Message, frozen=True, tag=42):
+    """Detokenizer → frontend: text of one sequence from character `offset` on.
+
+    After a detokenizer's death text may come again: what lies before the characters already had is dropped.
+    `finish` ends the choice for the client; `last` says that the scheduler has let go of the slot. They come
+    together, except for a stop string, where `finish` comes first.
+    """
+
+    ref: int
+    offset: int
+    text: str
+    tokens: int  # generated tokens up to here
+    finish: int = 0
+    stop_reason: str | int | None = None
+    last: bool = False
+
+
+class Tokenized(Message, frozen=True, tag=43):
+    call: int
+    tokens: list[int]
+    token_strings: list[str] | None = None
+
+
+class Detokenized(Message, frozen=True, tag=44):
+    call: int
+    text: str
+
+
+class Synced(Message, frozen=True, tag=45):
+    call: int
+
+
+ToFrontend = Rendered | Failed | Delta | Tokenized | Detokenized | Synced

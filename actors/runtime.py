@@ -1,0 +1,178 @@
+"""What every actor process has in common: how it is born, its loop, and how it ends.
+
+The supervisor starts `python -m actorserve.actors.runtime` with a Boot on standard input; the actor attaches to shared
+memory, sets its name for `ps`, dies with its supervisor, and runs `main(context)` of its own module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from actorserve.shm.board import ActorState, Board, BoardWriter
+from actorserve.shm.mailbox import Inbox, Outbox, wake
+from actorserve.shm.ring import Consumer, Producer
+from actorserve.shm.segment import Segment
+from actorserve.shm.table import RequestTable
+
+from . import messages
+from .config import Config, ConfigError
+from .model_files import ModelInfo
+from .system import ActorSpec, System
+
+PR_SET_PDEATHSIG = 1
+REFUSED = 2  # exit status: an option cannot be
+IDLE_S = 1.0  # an idle actor turns its loop at least so often, to beat
+FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
+RECEIVES: dict[str, Any] = {
+    "worker": messages.ToWorker,
+    "scheduler": messages.ToScheduler,
+    "detokenizer": messages.ToDetokenizer,
+    "renderer": messages.ToRenderer,
+    "frontend": messages.ToFrontend,
+}
+
+
+class Boot(msgspec.Struct, frozen=True):
+    """All that a new actor process is told. Descriptors are inherited under their numbers."""
+
+    name: str
+    incarnation: int
+    supervisor_pid: int
+    config: Config
+    model: ModelInfo
+    segment_fd: int
+    eventfds: dict[str, int]  # of every actor, and of "supervisor"
+    listeners: list[int]  # listening sockets, for frontends
+
+
+class Context:
+    """One actor's connections: the table, the board, its inbox and an outbox for each lane that it feeds."""
+
+    def __init__(self, boot: Boot) -> None:
+        self.config = boot.config
+        self.model = boot.model
+        self.system = System(boot.config, boot.model)
+        self.spec: ActorSpec = self.system.by_name[boot.name]
+        self.name = boot.name
+        self.incarnation = boot.incarnation
+        self.log = logging.getLogger(boot.name)
+        self.segment = Segment.attach(boot.segment_fd)
+        self.board = Board(self.segment, self.system.board_offset, len(self.system.actors))
+        self.status = BoardWriter(self.board, self.spec.position, boot.incarnation)
+        self.table = RequestTable.attach(self.segment, self.system.table_offset)
+        self.eventfds = boot.eventfds
+        self.listeners = [socket.socket(fileno=fd) for fd in boot.listeners]
+        self.stopping = False
+        self.inbox = self._inbox()
+        self.outboxes = {
+            lane.target: Outbox(
+                Producer(self.segment, lane.offset, lane.capacity),
+                self.system.mailbox_offsets[lane.target],
+                boot.eventfds[lane.target],
+            )
+            for lane in self.system.lanes
+            if lane.source == self.name
+        }
+
+    def _inbox(self) -> Inbox:
+        lanes = {
+            lane.source: Consumer(self.segment, lane.offset, lane.capacity)
+            for lane in self.system.lanes
+            if lane.target == self.name
+        }
+        sleeping = self.system.mailbox_offsets[self.name]
+        return Inbox(self.segment, sleeping, lanes, self.eventfds[self.name], RECEIVES[self.spec.kind])
+
+    def post(self, target: str, message: messages.Message) -> None:
+        """Queue a message for another actor; `flush` sends all of a turn's messages as one record a lane."""
+        self.outboxes[target].post(message)
+
+    def flush(self) -> bool:
+        """Publish what is queued; False if a lane is full and something is left for the next turn."""
+        done = True
+        for outbox in self.outboxes.values():
+            done = outbox.flush() and done
+        return done
+
+    def set_state(self, state: ActorState) -> None:
+        """Change this actor's state on the board and let the supervisor look."""
+        self.status.set_state(state)
+        wake(self.eventfds["supervisor"])
+
+    def request_stop(self) -> None:
+        """End the loop after this turn (SIGTERM)."""
+        self.stopping = True
+        wake(self.eventfds[self.name])
+
+
+class Actor(Protocol):
+    """A blocking actor: it handles one message at a time and may have work of its own between them."""
+
+    def handle(self, message: Any) -> None: ...
+
+    def do_work(self) -> int:
+        """One duty cycle beyond messages; returns how much was done, 0 when it may sleep."""
+
+
+def run(actor: Actor, context: Context) -> None:
+    """The loop of a blocking actor: handle what came, work, publish, beat, sleep when there was nothing.
+
+    An exception ends the process: its supervisor restarts it, and what was not committed is delivered again.
+    """
+    context.set_state(ActorState.READY)
+    while not context.stopping:
+        done = context.inbox.drain(actor.handle)
+        done += actor.do_work()
+        flushed = context.flush()
+        if flushed:  # what the messages caused is published: now, and not before, they need not come again
+            context.inbox.commit()
+        context.status.beat()
+        if not done:
+            context.inbox.wait(IDLE_S if flushed else FULL_LANE_S)
+
+
+def _die_with_supervisor(pid: int) -> None:
+    """The kernel kills this process when its supervisor dies, also by kill -9; a death before this line counts too."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != pid:
+        sys.exit("the supervisor is gone")
+
+
+def _log_to_stderr(config: Config) -> None:
+    """One line a record: the supervisor puts the actor's name before it."""
+    logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr)
+
+
+def main(play: Callable[[Context], None] | None = None) -> None:
+    """Become the actor that standard input describes; `play` stands in for its own module's main."""
+    boot = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Boot)
+    _die_with_supervisor(boot.supervisor_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
+    _log_to_stderr(boot.config)
+    from setproctitle import setproctitle
+
+    setproctitle(f"actorserve: {boot.name}")
+    context = Context(boot)
+    signal.signal(signal.SIGTERM, lambda *_: context.request_stop())
+    try:
+        (play or importlib.import_module(context.spec.module).main)(context)
+    except ConfigError as error:  # the options do not fit what this actor found, e.g. in the model's files
+        print(error, file=sys.stderr)
+        sys.exit(REFUSED)
+    context.set_state(ActorState.STOPPED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The scheduler actor: turns messages into calls of Scheduler, and its plans and moves into messages.
+
+It never touches a tensor. Who it hears: renderers (Admit), frontends (Cancel), detokenizers (Stopped), the worker.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from actorserve.shm.table import slot_of
+
+from ..gauges import SchedulerGauge as Gauge
+from ..messages import (
+    Admit,
+    Advance,
+    Cancel,
+    Finish,
+    Hello,
+    StepDone,
+    StepFailed,
+    Stopped,
+    ToScheduler,
+    WorkerReady,
+)
+from ..runtime import Context, run
+from .scheduler import Limits, Scheduler
+
+
+class SchedulerActor:
+    """Adapter between the rings and the Scheduler."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        config = context.config
+        limits = Limits(
+            max_num_seqs=config.max_num_seqs,
+            max_queued=context.system.max_queued,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            block_size=config.block_size,
+            prefix_caching=config.enable_prefix_caching,
+            by_priority=config.scheduling_policy == "priority",
+        )
+        self.scheduler = Scheduler(context.table, limits, context.model.end_tokens)
+        self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
+        self.epochs = 0
+        recovered = self.scheduler.recover()
+        if recovered:
+            context.log.info("%d requests go on from the request table", recovered)
+        context.post("worker", Hello())
+
+    def handle(self, message: ToScheduler) -> None:
+        """One message; each may come twice."""
+        scheduler = self.scheduler
+        match message:
+            case StepDone():
+                scheduler.apply(message)
+            case Admit():
+                for ref in message.refs:
+                    scheduler.admit(ref)
+            case Cancel():
+                for ref in message.refs:
+                    if self.context.table.is_cancelled(ref):
+                        scheduler.end(ref, Finish.ABORT)
+            case Stopped():
+                for ref in message.refs:
+                    scheduler.end(ref, Finish.STOP_STRING)
+            case WorkerReady():
+                self._meet_worker(message)
+            case StepFailed():
+                self._step_failed(message)
+
+    def _meet_worker(self, message: WorkerReady) -> None:
+        if message.incarnation == self.worker:
+            return
+        if self.worker:
+            self.context.log.warning("the worker was replaced: %d requests are computed again", len(self.scheduler.batch))
+        self.worker = message.incarnation
+        self._begin_epoch(message.num_blocks)
+
+    def _begin_epoch(self, num_blocks: int) -> None:
+        """A number that no other epoch of this server has: this actor's incarnation, then a count."""
+        self.epochs += 1
+        self.scheduler.begin_epoch(self.context.incarnation << 32 | self.epochs, num_blocks)
+
+    def _step_failed(self, message: StepFailed) -> None:
+        if message.epoch != self.scheduler.epoch:
+            return
+        self.context.log.error("step %d failed in the worker: %s", message.step, message.reason)
+        for ref in self.scheduler.fail_step():
+            self.context.log.error("request in slot %d is given up", slot_of(ref))
+        self._begin_epoch(self.scheduler.pool.count)
+
+    def do_work(self) -> int:
+        """Plan as far ahead as allowed, tell detokenizers what moved."""
+        done = 0
+        while (step := self.scheduler.plan()) is not None:
+            self.context.post("worker", step)
+            done += 1
+        done += self._post_moved()
+        self._write_gauges()
+        if not done and self.context.config.debug and not self.scheduler.in_flight:
+            self.scheduler.check_integrity()
+        return done
+
+    def _post_moved(self) -> int:
+        moved = list(self.scheduler.moved)
+        if not moved:
+            return 0
+        self.scheduler.moved.clear()
+
+        def detokenizer(ref: int) -> str:
+            return self.context.system.detokenizer_of(slot_of(ref))
+
+        for name, refs in groupby(sorted(moved, key=detokenizer), key=detokenizer):
+            self.context.post(name, Advance(list(refs)))
+        return len(moved)
+
+    def _write_gauges(self) -> None:
+        scheduler, status = self.scheduler, self.context.status
+        status.set_gauge(Gauge.RUNNING, len(scheduler.batch))
+        status.set_gauge(Gauge.WAITING, len(scheduler.waiting))
+        status.set_gauge(Gauge.BLOCKS_TOTAL, scheduler.pool.count)
+        status.set_gauge(Gauge.BLOCKS_FREE, scheduler.pool.free)
+        status.set_gauge(Gauge.PREEMPTIONS, scheduler.preemptions + scheduler.planner.preemptions)
+        status.set_gauge(Gauge.PREFIX_QUERIES, scheduler.queries + scheduler.prefix.queries)
+        status.set_gauge(Gauge.PREFIX_HITS, scheduler.hits + scheduler.prefix.hits)
+        status.set_gauge(Gauge.STEPS, scheduler.step)
+        status.set_gauge(Gauge.GENERATED, scheduler.generated)
+        status.set_gauge(Gauge.PROMPTED, scheduler.prompted)
+        status.set_gauge(Gauge.REJECTED, scheduler.rejected)
+        status.set_gauge(Gauge.FINISHED, scheduler.finished)
+
+
+def main(context: Context) -> None:
+    """Run the scheduler until it is told to stop."""
+    run(SchedulerActor(context), context)

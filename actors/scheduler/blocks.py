@@ -1,0 +1,135 @@
+"""KV blocks: who holds which, which hold a known prefix, and which are free. Knows no sequence and no message.
+
+A block is in exactly one of three states:
+  held    refs > 0; may carry the hash of the prefix that ends with it
+  idle    refs = 0, carries a hash: contents can be found again, or are evicted, least recently used first
+  clean   refs = 0, no hash: nothing to lose
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+
+class BlockPool:
+    """Reference-counted blocks with a prefix cache. Runs of adjacent blocks are preferred: attention on a CPU reads
+    a run as one view, and a GPU gains from it as well."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._clean = bytearray(b"\x01" * count)  # a byte a block, so that bytearray.find finds runs
+        self._clean_count = count
+        self._refs = [0] * count
+        self._hash_of: dict[int, bytes] = {}
+        self._by_hash: dict[bytes, int] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._hint = 0  # where the next new run is looked for
+
+    @property
+    def free(self) -> int:
+        """Blocks that nobody holds."""
+        return self._clean_count + len(self._idle)
+
+    def match(self, hashes: Sequence[bytes]) -> list[int]:
+        """The blocks of the longest cached prefix of these chained hashes. They are not held yet."""
+        blocks = []
+        for key in hashes:
+            block = self._by_hash.get(key)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """One more holder for each of these blocks, which `match` found."""
+        for block in blocks:
+            if self._refs[block] == 0:
+                del self._idle[block]
+            self._refs[block] += 1
+
+    def allocate(self, count: int, after: int | None = None, room: int = 0) -> list[int] | None:
+        """`count` blocks with one holder, adjacent if possible: behind block `after`, else where `room` more follow.
+
+        None when there are not so many free.
+        """
+        if count > self.free:
+            return None
+        while self._clean_count < count:
+            self._evict()
+        blocks = self._choose(count, after, room)
+        for block in blocks:
+            self._clean[block] = 0
+            self._refs[block] = 1
+        self._clean_count -= count
+        return blocks
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """One holder less for each; the last blocks of a sequence are forgotten first."""
+        for block in reversed(blocks):
+            self._refs[block] -= 1
+            if self._refs[block]:
+                continue
+            if block in self._hash_of:
+                self._idle[block] = None
+            else:
+                self._make_clean(block)
+
+    def register(self, block: int, key: bytes) -> None:
+        """The held block's contents are final and stand for the prefix `key`. The first block of a prefix stays."""
+        if key not in self._by_hash and block not in self._hash_of:
+            self._by_hash[key] = block
+            self._hash_of[block] = key
+
+    def forget_cache(self) -> None:
+        """Forget every cached prefix; held blocks stay held."""
+        while self._idle:
+            self._evict()
+        self._by_hash.clear()
+        self._hash_of.clear()
+
+    def _choose(self, count: int, after: int | None, room: int) -> list[int]:
+        run = b"\x01" * count
+        if after is not None and self._clean.startswith(run, after + 1):
+            return list(range(after + 1, after + 1 + count))
+        spacious = b"\x01" * (count + room)
+        start = self._clean.find(spacious, self._hint)
+        if start < 0:
+            start = self._clean.find(spacious)
+        if start < 0:
+            start = self._clean.find(run)
+        if start >= 0:
+            self._hint = start + len(spacious)
+            return list(range(start, start + count))
+        return self._scattered(count)
+
+    def _scattered(self, count: int) -> list[int]:
+        blocks, position = [], -1
+        for _ in range(count):
+            position = self._clean.find(1, position + 1)
+            blocks.append(position)
+        return blocks
+
+    def _evict(self) -> None:
+        block, _ = self._idle.popitem(last=False)
+        del self._by_hash[self._hash_of.pop(block)]
+        self._make_clean(block)
+
+    def _make_clean(self, block: int) -> None:
+        self._clean[block] = 1
+        self._clean_count += 1
+
+    def check_integrity(self, holders: Iterable[Sequence[int]]) -> None:
+        """Every block in one state, every count the number of its holders; AssertionError says which is not."""
+        counts = [0] * self.count
+        for blocks in holders:
+            for block in blocks:
+                counts[block] += 1
+        for block in range(self.count):
+            clean, idle, held = bool(self._clean[block]), block in self._idle, self._refs[block] > 0
+            assert counts[block] == self._refs[block], f"block {block}: {self._refs[block]} refs, {counts[block]} holders"
+            assert clean + idle + held == 1, f"block {block}: clean {clean}, idle {idle}, held {held}"
+            assert not (clean and block in self._hash_of), f"block {block} is clean and carries a hash"
+            assert not (idle and block not in self._hash_of), f"block {block} is idle and carries no hash"
+        assert self._clean_count == sum(self._clean), "the count of clean blocks is wrong"
+        assert {key: block for block, key in self._hash_of.items()} == self._by_hash, "hashes and blocks disagree"

@@ -1,0 +1,159 @@
+"""What the next step computes: the token budget, blocks and rows given out. Knows no message queue and no results.
+
+One budget a step and no phases: every sequence has computed and known tokens, and a step lets the first catch up.
+Order: rows that decode, rows in prefill (oldest first), then waiting sequences, as long as nobody had to be preempted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..messages import NewRow
+from .batch import Bools, Ints, RunningBatch
+from .blocks import BlockPool
+from .prefix import PrefixIndex
+from .sequence import Sequence
+from .waiting import WaitingQueue
+
+GROWTH_BLOCKS = 4  # room that a new sequence is given behind its prompt, if there is any
+
+
+@dataclass
+class Planned:
+    """A step that was planned: what the worker is told and what is needed to apply its results."""
+
+    rows: Ints
+    counts: Ints
+    samples: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    tickets: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    refs: list[int] = field(default_factory=list)  # of the rows that sample
+    new: list[NewRow] = field(default_factory=list)
+    grown: list[tuple[int, int, int]] = field(default_factory=list)  # (row, index, block)
+
+
+class Planner:
+    """Gives rows, blocks and budget to sequences."""
+
+    def __init__(
+        self, batch: RunningBatch, pool: BlockPool, waiting: WaitingQueue, prefix: PrefixIndex, budget: int
+    ) -> None:
+        self.batch = batch
+        self.pool = pool
+        self.waiting = waiting
+        self.prefix = prefix
+        self.budget = budget
+        self.preemptions = 0
+        self._turn = 0  # the row that decodes first where the budget is too small for all
+
+    def plan(self) -> Planned | None:
+        """The next step, or None when there is nothing to compute."""
+        preempted = self.preemptions
+        grown: list[tuple[int, int, int]] = []
+        decode = self._with_room(self._decode_rows(), grown)
+        rows, counts = [decode], [np.ones(len(decode), np.int64)]
+        left = self.budget - len(decode)
+        chunk_rows, chunk_counts = self._prefill_chunks(left)
+        new: list[NewRow] = []
+        left -= sum(chunk_counts)
+        while left > 0 and self.preemptions == preempted and not self.batch.full:
+            row = self._start_next(new)
+            if row is None:
+                break
+            chunk_rows.append(row)
+            chunk_counts.append(min(left, int(self.batch.known[row] - self.batch.computed[row])))
+            left -= chunk_counts[-1]
+        rows.append(np.array(chunk_rows, np.int64))
+        counts.append(np.array(chunk_counts, np.int64))
+        return self._account(Planned(np.concatenate(rows), np.concatenate(counts), new=new, grown=grown))
+
+    def _account(self, step: Planned) -> Planned | None:
+        if not len(step.rows):
+            return None
+        step.tickets = self.batch.ticket[step.rows]
+        step.samples = self.batch.advance(step.rows, step.counts)
+        step.refs = [self.batch.at(row).ref for row in step.rows[step.samples].tolist()]
+        return step
+
+    def _decode_rows(self) -> Ints:
+        decode, _ = self.batch.due()
+        if len(decode) <= self.budget:
+            return decode
+        first = int(np.searchsorted(decode, self._turn))
+        chosen: Ints = np.roll(decode, -first)[: self.budget]
+        self._turn = int(chosen[-1]) + 1
+        return chosen
+
+    def _with_room(self, decode: Ints, grown: list[tuple[int, int, int]]) -> Ints:
+        """Add a block where the next token needs one; rows that were preempted for it are left out."""
+        batch = self.batch
+        short = decode[batch.computed[decode] + 1 > batch.capacity[decode]]
+        for row in short.tolist():
+            if batch.ticket[row]:  # not preempted for one before it
+                self._grow(batch.at(row), grown)
+        if len(short):
+            decode = decode[batch.ticket[decode] > 0]
+            grown[:] = [entry for entry in grown if batch.ticket[entry[0]]]
+        return decode
+
+    def _grow(self, sequence: Sequence, grown: list[tuple[int, int, int]]) -> None:
+        """One more block, taken from whoever ranks last if none is free: that may be the sequence itself."""
+        last = sequence.blocks[-1]
+        while (blocks := self.pool.allocate(1, after=last)) is None:
+            victim = max(self.batch.running(), key=self.waiting.rank)
+            self.preempt(victim)
+            if victim is sequence:
+                return
+        assert sequence.row is not None
+        grown.append((sequence.row, len(sequence.blocks), blocks[0]))
+        sequence.blocks += blocks
+        self.batch.capacity[sequence.row] += self.prefix.block_size
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take row and blocks away; it waits, and is computed again from its log. Sampled tokens still come back."""
+        self.preemptions += 1
+        self.batch.remove(sequence)
+        self.release_blocks(sequence)
+        self.waiting.add(sequence)
+
+    def release_blocks(self, sequence: Sequence) -> None:
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+
+    def _prefill_chunks(self, budget: int) -> tuple[list[int], list[int]]:
+        """Rows that are in prefill, oldest first, with how much of each fits into the budget."""
+        _, rows = self.batch.due()
+        rows_by_age = sorted(rows.tolist(), key=lambda row: self.waiting.rank(self.batch.at(row)))
+        chosen: list[int] = []
+        counts: list[int] = []
+        for row in rows_by_age:
+            if budget <= 0:
+                break
+            count = min(budget, int(self.batch.known[row] - self.batch.computed[row]))
+            chosen.append(row)
+            counts.append(count)
+            budget -= count
+        return chosen, counts
+
+    def _start_next(self, new: list[NewRow]) -> int | None:
+        """Move the first waiting sequence into a row, if its blocks are there and its last token has come back."""
+        sequence = self.waiting.first()
+        if sequence is None or sequence.in_flight:
+            return None
+        size = self.prefix.block_size
+        cached = self.prefix.match(sequence)
+        needed = -(-sequence.known // size) - len(cached)
+        self.pool.hold(cached)  # before allocating, which may evict what nobody holds
+        room = min(GROWTH_BLOCKS, -(-sequence.total // size) - len(cached) - needed)
+        blocks = self.pool.allocate(needed, after=cached[-1] if cached else None, room=room)
+        if blocks is None:
+            self.pool.release(cached)
+            return None
+        self.waiting.remove(sequence.ref)
+        sequence.blocks = cached + blocks
+        computed = len(cached) * size
+        row = self.batch.place(sequence, computed, len(sequence.blocks) * size, len(cached))
+        self.prefix.tell(sequence, computed)
+        new.append(sequence.new_row(row, computed, np.array(sequence.blocks, np.int32).tobytes()))
+        return row

@@ -1,0 +1,238 @@
+"""The life of sequences: admitted, planned, advanced by results, finished. Knows the request table, not the rings.
+
+The table is the truth: whatever a scheduler must know to go on after its predecessor's death is there, and `admit`
+picks a sequence up wherever it stood. The order of stores for a token is: log, tokens cursor, finish word.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from actorserve.shm.table import RequestTable, generation_of, slot_of
+
+from ..messages import Finish, Generation, Step, StepDone
+from .batch import Ints, RunningBatch
+from .blocks import BlockPool
+from .planner import Planned, Planner
+from .prefix import PrefixIndex
+from .sequence import Sequence
+from .waiting import WaitingQueue
+
+STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs, the next waits behind it
+MAX_STRIKES = 2  # failed steps after which a sequence is given up
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the options allow."""
+
+    max_num_seqs: int
+    max_queued: int
+    max_num_batched_tokens: int
+    block_size: int
+    prefix_caching: bool
+    by_priority: bool
+
+
+class Scheduler:
+    """One engine's scheduler. `moved` collects the sequences whose log or finish word has moved."""
+
+    def __init__(self, table: RequestTable, limits: Limits, end_tokens: list[int]) -> None:
+        self.table = table
+        self.arrays = table.as_numpy()
+        self.limits = limits
+        self.end_tokens = end_tokens
+        self._end = np.array(end_tokens, np.int32)
+        self.sequences: dict[int, Sequence] = {}  # admitted and not finished, by ref
+        self.waiting = WaitingQueue(limits.by_priority)
+        self.moved: dict[int, None] = {}
+        self.arrivals = self.generated = self.prompted = self.rejected = self.finished = 0
+        self.preemptions = self.queries = self.hits = 0  # of earlier epochs
+        self.epoch = 0
+        self._decoder = msgspec.msgpack.Decoder(Generation)
+        self._start_engine(0)
+
+    def _start_engine(self, num_blocks: int) -> None:
+        limits = self.limits
+        self.step = 0
+        self.in_flight: deque[Planned] = deque()
+        self.batch = RunningBatch(limits.max_num_seqs)
+        self.pool = BlockPool(num_blocks)
+        self.prefix = PrefixIndex(self.table, self.pool, limits.block_size, limits.prefix_caching)
+        self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, limits.max_num_batched_tokens)
+
+    def begin_epoch(self, epoch: int, num_blocks: int) -> None:
+        """A worker without KV contents: every running sequence waits and is computed again from its log."""
+        self.preemptions += self.planner.preemptions
+        self.queries += self.prefix.queries
+        self.hits += self.prefix.hits
+        for sequence in self.batch.running():
+            self.batch.remove(sequence)
+            sequence.blocks = []
+            self.waiting.add(sequence)
+        for sequence in self.sequences.values():
+            sequence.in_flight = 0  # those tokens are lost, and will be sampled again alike
+        self.epoch = epoch
+        self._start_engine(num_blocks)
+
+    def admit(self, ref: int) -> None:
+        """Take up a sequence whose prompt is in the table, where its log stands. Known and finished ones are left."""
+        table = self.table
+        prompt_tokens = table.prompt_length(ref)
+        if ref in self.sequences or prompt_tokens is None or table.finish(ref):
+            return
+        if table.is_cancelled(ref):
+            self._end_with(ref, Finish.ABORT)
+        elif table.stop(ref):
+            self._end_with(ref, Finish.STOP_STRING)
+        elif len(self.sequences) >= self.limits.max_num_seqs + self.limits.max_queued and not table.generated(ref):
+            self.rejected += 1
+            self._end_with(ref, Finish.REJECTED)
+        else:
+            self._enqueue(ref, prompt_tokens)
+
+    def _enqueue(self, ref: int, prompt_tokens: int) -> None:
+        self.arrivals += 1
+        params = self._decoder.decode(self.table.params(ref))
+        sequence = Sequence(ref, self.arrivals, params, self.end_tokens)
+        sequence.prompt_tokens = prompt_tokens
+        sequence.limit = self.table.limit(ref)
+        sequence.generated = self.table.generated(ref)
+        sequence.seen = sequence.generated > 0
+        self.sequences[ref] = sequence
+        self.waiting.add(sequence)
+        if sequence.generated:
+            last = self.table.token_ids(ref, sequence.known - 1, sequence.known)[0]
+            self._finish_if_done(sequence, last)
+        else:
+            self.prompted += prompt_tokens
+
+    def end(self, ref: int, code: Finish) -> None:
+        """Finish a sequence from outside: its frontend cancelled it, or the detokenizer found a stop string."""
+        sequence = self.sequences.get(ref)
+        if sequence is not None:
+            self._finish(sequence, code)
+
+    def _finish_if_done(self, sequence: Sequence, token: int) -> None:
+        """End the sequence if `token`, the last of its log, is an end or the length limit is reached."""
+        if token in sequence.stop_ids or (token in self.end_tokens and not sequence.ignore_eos):
+            self._finish(sequence, Finish.STOP)
+        elif sequence.generated >= sequence.limit:
+            self._finish(sequence, Finish.LENGTH)
+
+    def _finish(self, sequence: Sequence, code: Finish) -> None:
+        """Free row and blocks at once: steps in flight run before any step that is given the blocks anew."""
+        if sequence.row is not None:
+            self.batch.remove(sequence)
+            self.planner.release_blocks(sequence)
+        elif sequence.ref in self.waiting:
+            self.waiting.remove(sequence.ref)
+        del self.sequences[sequence.ref]
+        self.finished += 1
+        self._end_with(sequence.ref, code)
+
+    def _end_with(self, ref: int, code: Finish) -> None:
+        self.table.set_finish(ref, code)
+        self.moved[ref] = None
+
+    def plan(self) -> Step | None:
+        """The next step for the worker, or None: nothing to do, or it is far enough ahead."""
+        if not self.pool.count or len(self.in_flight) >= STEPS_AHEAD:
+            return None
+        planned = self.planner.plan()
+        if planned is None:
+            return None
+        self.step += 1
+        self.in_flight.append(planned)
+        return Step(
+            self.epoch,
+            self.step,
+            planned.new,
+            planned.rows.astype(np.int32).tobytes(),
+            planned.counts.astype(np.int32).tobytes(),
+            np.array(planned.grown, np.int32).tobytes(),
+        )
+
+    def apply(self, done: StepDone) -> None:
+        """Account for a step that has come back: computed tokens, sampled tokens, ends."""
+        if done.epoch != self.epoch:
+            return
+        planned = self.in_flight.popleft()
+        batch = self.batch
+        alive = batch.ticket[planned.rows] == planned.tickets
+        rows = planned.rows[alive]
+        batch.confirmed[rows] += planned.counts[alive]
+        self.prefix.offer(batch, rows)
+        tokens = np.frombuffer(done.tokens, np.int32)
+        assert len(tokens) == len(planned.refs), f"step {done.step}: {len(tokens)} tokens for {len(planned.refs)} rows"
+        self.generated += len(tokens)
+        still = alive[planned.samples]
+        self._append_late(planned, tokens, still)
+        self._append(planned.rows[planned.samples][still], tokens[still])
+
+    def _append(self, rows: Ints, tokens: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+        """Append one token to each running row's log, then end those that are done."""
+        batch = self.batch
+        batch.in_flight[rows] -= 1
+        batch.generated[rows] += 1
+        generated = batch.generated[rows]
+        lengths = batch.prompt[rows] + generated
+        self.arrays.append_tokens(batch.slot[rows], lengths - 1, tokens, batch.generation[rows], generated)
+        self.moved.update(dict.fromkeys(batch.at(row).ref for row in rows.tolist()))
+        done = (lengths >= batch.total[rows]) | batch.has_stop_ids[rows]
+        done |= np.isin(tokens, self._end) & ~batch.ignore_eos[rows]
+        for index in np.flatnonzero(done).tolist():
+            sequence = batch.at(int(rows[index]))
+            sequence.generated = int(generated[index])
+            self._finish_if_done(sequence, int(tokens[index]))
+
+    def _append_late(
+        self, planned: Planned, tokens: np.ndarray[tuple[int], np.dtype[np.int32]], still: np.ndarray
+    ) -> None:
+        """Tokens of sequences that lost their row meanwhile: the preempted keep them, of the finished they are waste."""
+        for index in np.flatnonzero(~still).tolist():
+            sequence = self.sequences.get(planned.refs[index])
+            if sequence is None:
+                continue
+            sequence.in_flight -= 1
+            sequence.generated += 1
+            self.table.append(sequence.ref, [int(tokens[index])])
+            self.moved[sequence.ref] = None
+            self._finish_if_done(sequence, int(tokens[index]))
+
+    def fail_step(self) -> list[int]:
+        """The worker could not compute the oldest step: who was part of it too often is given up (refs returned)."""
+        given_up = []
+        for row, ticket in zip(*(a.tolist() for a in (self.in_flight[0].rows, self.in_flight[0].tickets)), strict=True):
+            if self.batch.ticket[row] != ticket:
+                continue
+            sequence = self.batch.at(row)
+            sequence.strikes += 1
+            if sequence.strikes >= MAX_STRIKES:
+                given_up.append(sequence.ref)
+        for ref in given_up:
+            self.end(ref, Finish.ERROR)
+        return given_up
+
+    def recover(self) -> int:
+        """Admit whatever the table holds: a predecessor's sequences. Returns how many go on."""
+        for ref in self.table.current_refs(0, self.table.slots):
+            self.admit(ref)
+        return len(self.sequences)
+
+    def check_integrity(self) -> None:
+        """AssertionError says which invariant does not hold. For tests, and when idle in debug."""
+        self.batch.check_integrity()
+        running = self.batch.running()
+        self.pool.check_integrity([sequence.blocks for sequence in running])
+        assert len(running) + len(self.waiting) == len(self.sequences), "a sequence is neither running nor waiting"
+        for sequence in self.sequences.values():
+            assert (sequence.row is None) == (sequence.ref in self.waiting)
+            assert sequence.row is not None or not sequence.blocks, f"waiting {sequence.ref:x} holds blocks"
+            assert not self.table.finish(sequence.ref), f"{sequence.ref:x} is finished and still known"
+            assert self.table.finish(sequence.ref) == 0 and slot_of(sequence.ref) == sequence.slot
+            assert generation_of(sequence.ref) > 0

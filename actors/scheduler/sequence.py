@@ -1,0 +1,64 @@
+"""One sequence as the scheduler sees it: what does not change in every step. Hot state is in batch.py."""
+
+from __future__ import annotations
+
+from actorserve.shm.table import slot_of
+
+from ..messages import Generation, NewRow, Sampling
+
+
+class Sequence:
+    """A choice of a request: waiting (row is None) or running in a row of the batch.
+
+    Tokens of its log, by position:
+      [0, prompt_tokens)                             written by the renderer
+      [prompt_tokens, prompt_tokens + generated)     appended by the scheduler
+      and `in_flight` more are being sampled by steps that have not come back
+    """
+
+    __slots__ = (
+        "arrival", "blocks", "generated", "hashes", "ignore_eos", "in_flight", "limit", "priority", "prompt_tokens",
+        "ref", "row", "sampling", "seen", "slot", "stop_ids", "strikes",
+    )  # fmt: skip
+
+    def __init__(self, ref: int, arrival: int, params: Generation, end_tokens: list[int]) -> None:
+        self.ref = ref
+        self.slot = slot_of(ref)
+        self.arrival = arrival  # order of admission; a preempted sequence keeps its place
+        self.priority = params.priority
+        self.ignore_eos = params.ignore_eos
+        self.stop_ids = frozenset(params.stop_token_ids)
+        self.sampling = _with_suppressed(params.sampling, [*end_tokens, *params.stop_token_ids])
+        self.prompt_tokens = 0
+        self.limit = 0  # generated tokens at most
+        self.generated = 0
+        self.in_flight = 0
+        self.blocks: list[int] = []
+        self.hashes: list[bytes] = []  # of its full blocks, as far as they are known
+        self.row: int | None = None
+        self.seen = False  # it ran once: its cached prompt tokens are told
+        self.strikes = 0  # failed steps that it was part of
+
+    @property
+    def known(self) -> int:
+        """Tokens in the log."""
+        return self.prompt_tokens + self.generated
+
+    @property
+    def total(self) -> int:
+        """Tokens in the log when the length limit is reached."""
+        return self.prompt_tokens + self.limit
+
+    def new_row(self, row: int, computed: int, blocks: bytes) -> NewRow:
+        """This sequence as the worker is told of it."""
+        return NewRow(row, self.slot, self.prompt_tokens, self.known, computed, blocks, self.sampling)
+
+
+def _with_suppressed(sampling: Sampling, stops: list[int]) -> Sampling:
+    """Until min_tokens are generated no token that would end the sequence may be drawn."""
+    if sampling.min_tokens <= 0:
+        return sampling
+    return Sampling(
+        sampling.seed, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.min_tokens,
+        sorted({*stops, *sampling.suppress}),
+    )  # fmt: skip

@@ -1,0 +1,130 @@
+"""The one picture: which actors there are, which lanes join them, and where all of it lies in shared memory.
+
+Pure data, computed alike by the supervisor and by every actor from the options, so that only descriptors travel.
+Actors are named by the module that runs them, so that this module imports none of them.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+
+from actorserve.shm.board import board_bytes
+from actorserve.shm.mailbox import mailbox_bytes
+from actorserve.shm.ring import ring_bytes
+from actorserve.shm.table import table_bytes
+
+from .config import Config
+from .model_files import ModelInfo
+
+KINDS = ("worker", "scheduler", "detokenizer", "renderer", "frontend")  # the order of starting; stopping is the reverse
+SMALL = 1 << 20  # bytes of a lane whose messages are hints
+TABLE_BUDGET = 256 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
+PARAMS_BYTES = 16 << 10  # parameter area of one slot
+SPARE_SLOTS = 32  # slots whose client has gone and whose end is still on its way round
+
+LANES = (  # (from, to): the arrows of the picture in README.md
+    ("frontend", "renderer"),
+    ("frontend", "scheduler"),
+    ("renderer", "scheduler"),
+    ("renderer", "frontend"),
+    ("scheduler", "worker"),
+    ("worker", "scheduler"),
+    ("scheduler", "detokenizer"),
+    ("detokenizer", "scheduler"),
+    ("detokenizer", "frontend"),
+)
+
+
+class ActorSpec(msgspec.Struct, frozen=True):
+    """One actor: its name in `ps`, what runs it, and its place on the board."""
+
+    name: str
+    kind: str
+    index: int
+    position: int
+
+    @property
+    def module(self) -> str:
+        return f"actorserve.actors.{self.kind}.actor"
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """One ring from an actor to another, at `offset` of the segment."""
+
+    source: str
+    target: str
+    offset: int
+    capacity: int
+
+
+class System:
+    """Actors, lanes and offsets for one set of options."""
+
+    def __init__(self, config: Config, model: ModelInfo) -> None:
+        self.config = config
+        self.model = model
+        counts = {"frontend": config.frontends, "renderer": config.renderers, "detokenizer": config.detokenizers}
+        names = [(kind, index) for kind in KINDS for index in range(counts.get(kind, 1))]
+        self.actors = [
+            ActorSpec(f"{kind}-{index}" if kind in counts else kind, kind, index, position)
+            for position, (kind, index) in enumerate(names)
+        ]
+        self.max_queued, self.slots_per_frontend = self._slots()
+        self.slots = self.slots_per_frontend * config.frontends
+        self._place()
+
+    def _slots(self) -> tuple[int, int]:
+        """(the waiting queue's limit, slots a frontend): every frontend may hold all that one server admits."""
+        config = self.config
+        if config.max_num_queued_reqs is not None:
+            queued = config.max_num_queued_reqs
+        else:
+            size = table_bytes(1, self.model.max_model_len, config.block_size, PARAMS_BYTES)
+            room = TABLE_BUDGET // size // config.frontends - config.max_num_seqs - SPARE_SLOTS
+            queued = max(16, min(512, room))
+        return queued, config.max_num_seqs + queued + SPARE_SLOTS
+
+    def _place(self) -> None:
+        """Lay out the segment: board, sleeping words, lanes, request table."""
+        self.board_offset = 0
+        offset = board_bytes(len(self.actors))
+        self.mailbox_offsets: dict[str, int] = {}
+        for actor in self.actors:
+            self.mailbox_offsets[actor.name] = offset
+            offset += mailbox_bytes()
+        self.lanes: list[Lane] = []
+        for source_kind, target_kind in LANES:
+            capacity = self._capacity(source_kind, target_kind)
+            for source in self.of_kind(source_kind):
+                for target in self.of_kind(target_kind):
+                    self.lanes.append(Lane(source.name, target.name, offset, capacity))
+                    offset += ring_bytes(capacity)
+        self.table_offset = -(-offset // 4096) * 4096
+        self.size = self.table_offset + table_bytes(
+            self.slots, self.model.max_model_len, self.config.block_size, PARAMS_BYTES
+        )
+
+    def _capacity(self, source: str, target: str) -> int:
+        """Request bodies pass frontend → renderer, token lists pass back: a record may fill a third of its lane."""
+        if (source, target) in (("frontend", "renderer"), ("renderer", "frontend")):
+            return 4 * (self.config.max_body_bytes // 64 * 64) + SMALL
+        return SMALL
+
+    @cached_property
+    def by_name(self) -> dict[str, ActorSpec]:
+        return {actor.name: actor for actor in self.actors}
+
+    def of_kind(self, kind: str) -> list[ActorSpec]:
+        return [actor for actor in self.actors if actor.kind == kind]
+
+    def first_slot(self, frontend: int) -> int:
+        """The first of the slots that only this frontend opens and frees."""
+        return frontend * self.slots_per_frontend
+
+    def frontend_of(self, slot: int) -> str:
+        return f"frontend-{slot // self.slots_per_frontend}"
+
+    def detokenizer_of(self, slot: int) -> str:
+        return f"detokenizer-{slot % self.config.detokenizers}"

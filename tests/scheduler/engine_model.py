@@ -1,0 +1,179 @@
+"""A worker that computes nothing and checks everything: KV memory holds, for each slot, which prefix it stands for.
+
+Every token that a plan computes is checked to find its whole prefix in the sequence's blocks. The next token is a
+function of the prefix, so that an undisturbed run is known beforehand, whatever happens on the way.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from actorserve.actors.block_hash import extend_hashes
+from actorserve.actors.messages import Generation, Sampling, Step, StepDone
+from actorserve.actors.scheduler.scheduler import Limits, Scheduler
+from actorserve.shm.segment import Segment
+from actorserve.shm.table import RequestTable, slot_of, table_bytes
+
+BLOCK = 8
+VOCAB = 50
+END = 7
+MAX_TOKENS = 256
+
+
+def next_token(prefix: bytes) -> int:
+    """The scripted model: any token, END among them."""
+    return zlib.crc32(prefix) % VOCAB
+
+
+def expected_answer(prompt: list[int], limit: int, stop_ids: tuple[int, ...] = (), ignore_eos: bool = False) -> list[int]:
+    """What the scripted model generates for this prompt."""
+    log = list(prompt)
+    while len(log) < len(prompt) + limit:
+        log.append(next_token(np.array(log, np.int32).tobytes()))
+        if log[-1] in stop_ids or (log[-1] == END and not ignore_eos):
+            break
+    return log[len(prompt) :]
+
+
+@dataclass
+class Row:
+    slot: int
+    computed: int
+    known: int
+    blocks: list[int]
+    log: list[int]
+
+
+class ScriptedWorker:
+    """Runs plans against KV memory that knows the prefix of each of its tokens."""
+
+    def __init__(self, table: RequestTable, num_blocks: int) -> None:
+        self.tokens = table.as_numpy().tokens
+        self.kv: list[bytes | None] = [None] * (num_blocks * BLOCK)
+        self.rows: dict[int, Row] = {}
+        self.largest_step = 0
+        self.computed_tokens = 0
+
+    def run(self, step: Step, alive: set[int]) -> StepDone:
+        """Run a plan. Rows not `alive` belong to sequences that have ended since: their slots may hold other prompts."""
+        for new in step.new:
+            blocks = np.frombuffer(new.blocks, np.int32).tolist()
+            log = self.tokens[new.slot, : new.known].tolist()
+            self.rows[new.row] = Row(new.slot, new.computed, new.known, blocks, log)
+        for row, index, block in np.frombuffer(step.grown, np.int32).reshape(-1, 3).tolist():
+            assert len(self.rows[row].blocks) == index
+            self.rows[row].blocks.append(block)
+        sampled = []
+        rows = np.frombuffer(step.rows, np.int32).tolist()
+        counts = np.frombuffer(step.counts, np.int32).tolist()
+        assert len(set(rows)) == len(rows)
+        self.largest_step = max(self.largest_step, sum(counts))
+        for number, count in zip(rows, counts, strict=True):
+            row = self.rows[number]
+            for _ in range(count):
+                self._compute(row, number in alive)
+            assert row.computed <= row.known
+            if row.computed == row.known:
+                row.log.append(next_token(np.array(row.log, np.int32).tobytes()))
+                row.known += 1
+                sampled.append(row.log[-1])
+        return StepDone(step.epoch, step.step, np.array(sampled, np.int32).tobytes(), 0.0)
+
+    def _compute(self, row: Row, check: bool) -> None:
+        position = row.computed
+        for before in range(position if check else 0):
+            stands_for = self.kv[row.blocks[before // BLOCK] * BLOCK + before % BLOCK]
+            assert stands_for == np.array(row.log[: before + 1], np.int32).tobytes(), f"position {before} is not there"
+        prefix = np.array(row.log[: position + 1], np.int32).tobytes()
+        self.kv[row.blocks[position // BLOCK] * BLOCK + position % BLOCK] = prefix
+        row.computed += 1
+        self.computed_tokens += 1
+
+
+class Bench:
+    """A table, a scheduler and a scripted worker, driven step by step."""
+
+    def __init__(self, *, slots: int = 64, num_blocks: int = 64, **limits: object) -> None:
+        self.segment = Segment.create(table_bytes(slots, MAX_TOKENS, BLOCK, 4096), "test")
+        self.table = RequestTable.create(self.segment, 0, slots, MAX_TOKENS, BLOCK, 4096)
+        defaults: dict[str, object] = {
+            "max_num_seqs": 8, "max_queued": 64, "max_num_batched_tokens": 32, "block_size": BLOCK,
+            "prefix_caching": True, "by_priority": False,
+        }  # fmt: skip
+        self.limits = Limits(**(defaults | limits))  # type: ignore[arg-type]
+        self.num_blocks = num_blocks
+        self.epochs = 0
+        self.free_slots = list(range(slots))
+        self.planned: list[Step] = []
+        self.new_scheduler()
+
+    def new_scheduler(self) -> None:
+        """The scheduler dies; its successor reads the table, and the worker's contents are forgotten."""
+        self.scheduler = Scheduler(self.table, self.limits, [END])
+        self.scheduler.recover()
+        self.new_worker()
+
+    def new_worker(self) -> None:
+        """The worker dies with all KV contents and all steps in flight."""
+        self.planned.clear()
+        self.worker = ScriptedWorker(self.table, self.num_blocks)
+        self.epochs += 1
+        self.scheduler.begin_epoch(self.epochs, self.num_blocks)
+
+    def submit(self, prompt: list[int], limit: int, **params: object) -> int:
+        ref = self.open(prompt, limit, **params)
+        self.scheduler.admit(ref)
+        return ref
+
+    def open(self, prompt: list[int], limit: int, **params: object) -> int:
+        """A slot as frontend and renderer leave it."""
+        generation = Generation(Sampling(seed=1), **params)  # type: ignore[arg-type]
+        ref = self.table.open_slot(self.free_slots.pop(), msgspec.msgpack.encode(generation), 0)
+        tokens = np.array(prompt, np.int32).tobytes()
+        self.table.write_prompt(ref, tokens, extend_hashes(b"", tokens, BLOCK), limit)
+        return ref
+
+    def close(self, ref: int) -> None:
+        assert self.table.finish(ref)
+        self.free_slots.append(slot_of(ref))
+
+    def plan(self) -> bool:
+        step = self.scheduler.plan()
+        if step is None:
+            return False
+        self.planned.append(step)
+        return True
+
+    def work(self) -> bool:
+        """The worker runs the oldest step that it has, and the scheduler hears of it."""
+        if not self.planned:
+            return False
+        self.scheduler.apply(self.worker.run(self.planned.pop(0), self._alive_rows()))
+        self.scheduler.check_integrity()
+        return True
+
+    def _alive_rows(self) -> set[int]:
+        """Rows of the oldest step whose results count: they run still, or were preempted and keep the token."""
+        planned = self.scheduler.in_flight[0]
+        running = self.scheduler.batch.ticket[planned.rows] == planned.tickets
+        sampling = zip(planned.rows[planned.samples].tolist(), planned.refs, strict=True)
+        return {*planned.rows[running].tolist(), *(row for row, ref in sampling if ref in self.scheduler.sequences)}
+
+    def run(self, turns: int = 100_000) -> None:
+        """Until nothing is left to do."""
+        for _ in range(turns):
+            while self.plan():
+                pass
+            if not self.work():
+                assert not self.scheduler.sequences, "the scheduler has sequences and plans nothing"
+                return
+        raise AssertionError("it does not come to an end")
+
+    def answer(self, ref: int) -> list[int]:
+        start = self.table.prompt_length(ref)
+        assert start is not None
+        return list(self.table.token_ids(ref, start, start + self.table.generated(ref)))

@@ -1,0 +1,232 @@
+"""The scheduler against a worker that checks every prefix: batching, chunks, cache, preemption, deaths."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from actorserve.actors.messages import Finish
+
+from .engine_model import BLOCK, END, MAX_TOKENS, Bench, expected_answer
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    return [random.Random(f"{seed}/{i}").randrange(50) for i in range(length)]
+
+
+def test_one_request() -> None:
+    bench = Bench()
+    prompt = prompt_of(20)
+    ref = bench.submit(prompt, 30)
+    bench.run()
+    assert bench.answer(ref) == expected_answer(prompt, 30)
+    assert bench.scheduler.pool.free == bench.num_blocks
+    assert ref in bench.scheduler.moved
+
+
+def test_prompt_is_computed_in_chunks_of_the_budget() -> None:
+    bench = Bench(max_num_batched_tokens=16)
+    ref = bench.submit(prompt_of(100), 5, ignore_eos=True)
+    bench.run()
+    assert bench.answer(ref) == expected_answer(prompt_of(100), 5, ignore_eos=True)
+    assert bench.worker.largest_step == 16
+
+
+def test_the_next_step_is_planned_while_one_runs() -> None:
+    bench = Bench()
+    bench.submit(prompt_of(4), 10, ignore_eos=True)
+    assert bench.plan() and bench.plan()
+    assert not bench.plan(), "a third step must wait for the first to come back"
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_end_token(ignore_eos: bool) -> None:
+    bench = Bench()
+    prompt = next(p for s in range(1000) if END in expected_answer(p := prompt_of(9, s), 60)[2:])
+    ref = bench.submit(prompt, 60, ignore_eos=ignore_eos)
+    bench.run()
+    assert bench.answer(ref) == expected_answer(prompt, 60, ignore_eos=ignore_eos)
+    assert bench.table.finish(ref) == (Finish.LENGTH if ignore_eos else Finish.STOP)
+
+
+def test_stop_token_ids() -> None:
+    bench = Bench()
+    prompt = prompt_of(9, 3)
+    stop = expected_answer(prompt, 20, ignore_eos=True)[5]
+    ref = bench.submit(prompt, 20, stop_token_ids=[stop], ignore_eos=True)
+    bench.run()
+    assert bench.answer(ref) == expected_answer(prompt, 20, (stop,), ignore_eos=True)
+    assert bench.table.finish(ref) == Finish.STOP
+
+
+def test_shared_prefix_is_computed_once() -> None:
+    bench = Bench()
+    shared = prompt_of(5 * BLOCK)
+    first = bench.submit([*shared, 1], 3, ignore_eos=True)
+    bench.run()
+    before = bench.worker.computed_tokens
+    second = bench.submit([*shared, 2], 3, ignore_eos=True)
+    bench.run()
+    assert bench.table.cached(first) == 0 and bench.table.cached(second) == 5 * BLOCK
+    assert bench.worker.computed_tokens - before <= 4
+    assert bench.scheduler.prefix.hits == 5 * BLOCK
+
+
+def test_generated_blocks_are_cached_too() -> None:
+    bench = Bench()
+    prompt = prompt_of(10)
+    ref = bench.submit(prompt, 40, ignore_eos=True)
+    bench.run()
+    again = bench.submit([*prompt, *bench.answer(ref)], 2, ignore_eos=True)
+    bench.run()
+    assert bench.table.cached(again) == 48  # 49 of the 50 tokens were computed, 6 blocks of them full
+
+
+def test_no_prefix_caching() -> None:
+    bench = Bench(prefix_caching=False)
+    for _ in range(2):
+        ref = bench.submit(prompt_of(30), 3)
+        bench.run()
+        assert bench.table.cached(ref) == 0
+
+
+def test_preemption_keeps_the_text_and_the_order() -> None:
+    bench = Bench(num_blocks=MAX_TOKENS // BLOCK, max_num_batched_tokens=64)
+    refs = {bench.submit(prompt_of(40, s), 80, ignore_eos=True): s for s in range(8)}
+    bench.run()
+    assert bench.scheduler.planner.preemptions > 0
+    for ref, seed in refs.items():
+        assert bench.answer(ref) == expected_answer(prompt_of(40, seed), 80, ignore_eos=True)
+
+
+def test_cancel_frees_blocks_at_once() -> None:
+    bench = Bench()
+    ref = bench.submit(prompt_of(50), 50)
+    bench.plan()
+    bench.work()
+    assert bench.scheduler.pool.free < bench.num_blocks
+    bench.table.cancel(ref)
+    bench.scheduler.end(ref, Finish.ABORT)
+    assert bench.scheduler.pool.free == bench.num_blocks
+    assert bench.table.finish(ref) == Finish.ABORT
+    bench.run()
+
+
+def test_cancelled_before_admission() -> None:
+    bench = Bench()
+    ref = bench.open(prompt_of(5), 5)
+    bench.table.cancel(ref)
+    bench.scheduler.admit(ref)
+    assert bench.table.finish(ref) == Finish.ABORT and not bench.scheduler.sequences
+
+
+def test_queue_limit_rejects() -> None:
+    bench = Bench(max_num_seqs=2, max_queued=1)
+    refs = [bench.submit(prompt_of(5, s), 5) for s in range(4)]
+    assert [bench.table.finish(ref) for ref in refs] == [0, 0, 0, Finish.REJECTED]
+    bench.run()
+    assert all(bench.table.finish(ref) in (Finish.STOP, Finish.LENGTH) for ref in refs[:3])
+
+
+def test_priority_goes_first() -> None:
+    bench = Bench(max_num_seqs=1, by_priority=True)
+    refs = [bench.submit(prompt_of(5, s), 4, priority=p, ignore_eos=True) for s, p in enumerate((5, 9, -1))]
+    ended: list[int] = []
+    while bench.scheduler.sequences:
+        while bench.plan():
+            pass
+        bench.work()
+        ended += [ref for ref in refs if bench.table.finish(ref) and ref not in ended]
+    assert ended == [refs[2], refs[0], refs[1]]
+
+
+def test_fewer_tokens_than_rows_in_the_budget_is_fair() -> None:
+    bench = Bench(max_num_batched_tokens=3)
+    refs = [bench.submit(prompt_of(3, s), 30, ignore_eos=True) for s in range(8)]
+    for _ in range(120):
+        while bench.plan():
+            pass
+        bench.work()
+    counts = [bench.table.generated(ref) for ref in refs]
+    assert min(counts) > 0 and max(counts) - min(counts) <= 8
+    bench.run()
+
+
+def test_twice_admitted_is_once_admitted() -> None:
+    bench = Bench()
+    ref = bench.submit(prompt_of(5), 5)
+    bench.scheduler.admit(ref)
+    bench.run()
+    bench.scheduler.admit(ref)
+    assert not bench.scheduler.sequences
+
+
+def test_failed_step_gives_up_after_two_strikes() -> None:
+    bench = Bench()
+    ref = bench.submit(prompt_of(5), 5)
+    bench.plan()
+    assert bench.scheduler.fail_step() == []
+    bench.new_worker()
+    bench.plan()
+    assert bench.scheduler.fail_step() == [ref]
+    assert bench.table.finish(ref) == Finish.ERROR
+
+
+def run_chaos(seed: int) -> None:
+    """Random arrivals, cancels, steps, and deaths of worker and scheduler; every answer as if nothing had happened."""
+    rng = random.Random(seed)
+    bench = Bench(
+        num_blocks=MAX_TOKENS // BLOCK + rng.randrange(20),
+        max_num_seqs=rng.choice([1, 3, 8]),
+        max_num_batched_tokens=rng.choice([1, 5, 32, 200]),
+        prefix_caching=rng.random() < 0.8,
+        by_priority=rng.random() < 0.5,
+    )
+    shared = prompt_of(100, seed)
+    expected: dict[int, list[int]] = {}
+    for _ in range(150):
+        action = rng.random()
+        if action < 0.25 and bench.free_slots:
+            prompt = shared[: rng.randrange(90)] + prompt_of(rng.randrange(1, 30), rng.randrange(10**6))
+            limit, stop, eos = rng.randrange(1, 60), rng.randrange(50), rng.random() < 0.5
+            ref = bench.submit(prompt, limit, stop_token_ids=[stop], ignore_eos=eos, priority=rng.randrange(3))
+            expected[ref] = expected_answer(prompt, limit, (stop,), eos)
+        elif action < 0.30 and bench.scheduler.sequences:
+            ref = rng.choice(list(bench.scheduler.sequences))
+            bench.table.cancel(ref)
+            bench.scheduler.end(ref, Finish.ABORT)
+        elif action < 0.32:
+            bench.new_worker()
+        elif action < 0.34:
+            bench.new_scheduler()
+        elif action < 0.6:
+            bench.plan()
+        else:
+            bench.work()
+        bench.scheduler.check_integrity()
+        for ref in [ref for ref in expected if bench.table.finish(ref)]:
+            check_end(bench, ref, expected.pop(ref))
+    bench.run()
+    for ref, answer in expected.items():
+        check_end(bench, ref, answer)
+    assert bench.scheduler.pool.free == bench.num_blocks
+
+
+def check_end(bench: Bench, ref: int, answer: list[int]) -> None:
+    if bench.table.finish(ref) == Finish.ABORT:
+        assert bench.answer(ref) == answer[: bench.table.generated(ref)]
+    else:
+        assert bench.answer(ref) == answer
+    bench.close(ref)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_chaos(seed: int) -> None:
+    run_chaos(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1600))
+def test_chaos_long(seed: int) -> None:
+    run_chaos(seed)
