@@ -95,7 +95,10 @@ class Render(Message, frozen=True, tag=1):
 
 
 class Tokenize(Message, frozen=True, tag=2):
-    """Frontend → renderer: answered by Tokenized or Failed with the same call id."""
+    """Frontend → renderer: answered by Tokenized or Failed with the same call.
+
+    A call names no slot, so its upper half is the index of the frontend that asks: `frontend << 32 | count`.
+    """
 
     call: int
     prompt: Prompt
@@ -103,7 +106,7 @@ class Tokenize(Message, frozen=True, tag=2):
 
 
 class Detokenize(Message, frozen=True, tag=3):
-    """Frontend → renderer: answered by Detokenized or Failed with the same call id."""
+    """Frontend → renderer: answered by Detokenized or Failed with the same call."""
 
     call: int
     tokens: list[int]

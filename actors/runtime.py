@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -115,13 +115,19 @@ class Context:
         wake(self.eventfds[self.name])
 
 
-class Actor(Protocol):
+class Actor:
     """A blocking actor: it handles one message at a time and may have work of its own between them."""
 
-    def handle(self, message: Any) -> None: ...
+    def handle(self, message: Any) -> None:
+        """One message; it may come twice, since a predecessor may have handled it and died before it was committed."""
+        raise NotImplementedError(f"{type(self).__name__} handles no message")
 
     def do_work(self) -> int:
         """One duty cycle beyond messages; returns how much was done, 0 when it may sleep."""
+        return 0
+
+    def published(self) -> None:
+        """All that was posted so far is in the lanes: cursors that say so may move now."""
 
 
 def run(actor: Actor, context: Context) -> None:
@@ -135,6 +141,7 @@ def run(actor: Actor, context: Context) -> None:
         done += actor.do_work()
         flushed = context.flush()
         if flushed:  # what the messages caused is published: now, and not before, they need not come again
+            actor.published()
             context.inbox.commit()
         context.status.beat()
         if not done:

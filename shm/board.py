@@ -1,10 +1,10 @@
 """The board: a few words about every actor that anyone may read, also while the actor hangs.
 
 Layout of an actor's block, in words:
-    line 0      incarnation, start (ns)                                      the supervisor
-    line 1      pid, state, heartbeat (ns), incarnation that wrote them      the actor
-    lines 2..5  GAUGES general words; actors/gauges.py names them            the actor
-An actor is what its own line says only if that line carries the supervisor's incarnation: a dead actor's does not.
+    line 0      incarnation, start (ns)                          the supervisor
+    line 1      incarnation << 32 | state, pid, heartbeat (ns)   the actor
+    lines 2..5  GAUGES general words, whose names are not known here     the actor
+What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import time
 from dataclasses import dataclass
 from enum import IntEnum
 
-from .fence import store_fence
+from .fence import load_fence, store_fence
 from .segment import Segment
 
 INCARNATION, STARTED = 0, 1
-PID, STATE, HEARTBEAT, OWN_INCARNATION = 8, 9, 10, 11
+STATE, PID, HEARTBEAT = 8, 9, 10
 FIRST_GAUGE, GAUGES = 16, 32
 BLOCK_WORDS = FIRST_GAUGE + GAUGES
+LOW = 0xFFFFFFFF
 
 
 class ActorState(IntEnum):
@@ -34,7 +35,7 @@ class ActorState(IntEnum):
 
 @dataclass(frozen=True)
 class ActorSnapshot:
-    """One actor's words at one moment. Times are CLOCK_MONOTONIC nanoseconds."""
+    """One actor's words at one moment. Times are CLOCK_MONOTONIC ns; pid and heartbeat are 0 before the first one."""
 
     incarnation: int
     started_ns: int
@@ -49,29 +50,39 @@ def board_bytes(actors: int) -> int:
 
 
 class Board:
-    """Read access to all actors' words."""
+    """All actors' words, and the supervisor's right to say which incarnation counts."""
 
     def __init__(self, segment: Segment, offset: int, actors: int) -> None:
+        if offset < 0 or offset % 64 or offset + board_bytes(actors) > segment.size:
+            raise ValueError(f"no board of {actors} actors can lie at {offset} of a segment of {segment.size}")
         self.words = segment.words
         self.actors = actors
         self._first = offset // 8
 
     def word(self, index: int, word: int) -> int:
         """Where a word of an actor lies, as an index into `words`."""
+        if not 0 <= index < self.actors:
+            raise IndexError(f"there is no actor {index} among {self.actors}")
         return self._first + index * BLOCK_WORDS + word
 
     def snapshot(self, index: int) -> ActorSnapshot:
         """What is known of an actor; one that has not said anything yet in this incarnation is STARTING."""
-        incarnation, started = (self.words[self.word(index, word)] for word in (INCARNATION, STARTED))
-        pid, state, heartbeat, own = (
-            self.words[self.word(index, word)] for word in (PID, STATE, HEARTBEAT, OWN_INCARNATION)
-        )
-        if own != incarnation:
+        words, block = self.words, self.word(index, 0)
+        incarnation, started = words[block + INCARNATION], words[block + STARTED]
+        word = words[block + STATE]  # SYNC: board.state, pairs with BoardWriter.set_state
+        if word >> 32 != incarnation:
             return ActorSnapshot(incarnation, started, 0, ActorState.STARTING, 0)
-        return ActorSnapshot(incarnation, started, pid, ActorState(state), heartbeat)
+        load_fence()
+        pid, state, heartbeat = words[block + PID], ActorState(word & LOW), words[block + HEARTBEAT]
+        return ActorSnapshot(incarnation, started, pid, state, heartbeat)
+
+    def is_ready(self, index: int) -> bool:
+        """The life that counts has said that it is ready."""
+        return self.snapshot(index).state is ActorState.READY
 
     def gauge(self, index: int, number: int) -> int:
-        return self.words[self.word(index, FIRST_GAUGE + number)]
+        """One general word, as the actor or, until its successor starts, a dead one wrote it."""
+        return self.words[self.word(index, _gauge(number))]
 
     def gauges(self, index: int) -> list[int]:
         first = self.word(index, FIRST_GAUGE)
@@ -80,10 +91,6 @@ class Board:
     def incarnation(self, index: int) -> int:
         """Which life of the actor counts."""
         return self.words[self.word(index, INCARNATION)]
-
-    def is_ready(self, index: int) -> bool:
-        """The life that counts has said that it is ready."""
-        return self.snapshot(index).state is ActorState.READY
 
     def set_incarnation(self, index: int, incarnation: int) -> None:
         """The supervisor's: from now on only this life's words count."""
@@ -95,28 +102,35 @@ class Board:
 class BoardWriter:
     """The actor's own words. It takes over the block from its predecessor: state STARTING, gauges 0."""
 
-    def __init__(self, board: Board, index: int, incarnation: int) -> None:
+    def __init__(self, board: Board, index: int, incarnation: int | None = None) -> None:
         self._words = board.words
-        self._state = board.word(index, STATE)
-        self._heartbeat = board.word(index, HEARTBEAT)
-        self._gauges = board.word(index, FIRST_GAUGE)
+        self._incarnation = board.incarnation(index) if incarnation is None else incarnation
+        self._block = board.word(index, 0)
+        self._heartbeat = self._block + HEARTBEAT
         for number in range(GAUGES):
-            self._words[self._gauges + number] = 0
-        self._words[self._state] = ActorState.STARTING
-        self._words[board.word(index, PID)] = os.getpid()
+            self.set_gauge(number, 0)
+        self._words[self._block + PID] = os.getpid()
         self.beat()
-        store_fence()
-        self._words[board.word(index, OWN_INCARNATION)] = incarnation
+        self.set_state(ActorState.STARTING)
 
     def set_state(self, state: ActorState) -> None:
-        self._words[self._state] = state
+        word = self._incarnation << 32 | state
+        store_fence()
+        self._words[self._block + STATE] = word  # SYNC: board.state, pairs with Board.snapshot
 
     def beat(self) -> None:
         """The actor's loop has turned."""
         self._words[self._heartbeat] = time.monotonic_ns()
 
     def set_gauge(self, number: int, value: int) -> None:
-        self._words[self._gauges + number] = value
+        self._words[self._block + _gauge(number)] = value
 
     def add(self, number: int, delta: int) -> None:
-        self._words[self._gauges + number] += delta
+        self._words[self._block + _gauge(number)] += delta
+
+
+def _gauge(number: int) -> int:
+    """The word of a gauge within its block."""
+    if not 0 <= number < GAUGES:
+        raise IndexError(f"there are {GAUGES} gauges, not one of number {number}")
+    return FIRST_GAUGE + number

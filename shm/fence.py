@@ -1,6 +1,10 @@
-"""Memory fences in pure Python. x86-64 keeps all orders but store → load; arm64 needs a fence between two stores as well.
+"""Memory fences in pure Python.
 
-Releasing and then taking a private lock that is held in between is a full fence on both. One thread a process uses it.
+x86-64 keeps all orders but store → load, so only `full_fence` does anything there. arm64 needs a fence between two
+stores and between two loads as well.
+
+Releasing and then taking a private lock that is held in between is a full fence on both. The lock is the process's:
+one thread a process may use this module, and with it the rings, mailboxes and tables of this package.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ _lock = threading.Lock()
 _lock.acquire()
 _release, _acquire = _lock.release, _lock.acquire
 
-STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
+KEEPS_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
 
 
 def full_fence() -> None:
@@ -22,7 +26,8 @@ def full_fence() -> None:
 
 
 def _nothing() -> None:
-    """Stores stay in order here anyway."""
+    """The processor keeps this order anyway."""
 
 
-store_fence = _nothing if STORES_IN_ORDER else full_fence
+store_fence = _nothing if KEEPS_ORDER else full_fence  # stores before it are seen before stores after it
+load_fence = _nothing if KEEPS_ORDER else full_fence  # loads before it are done before loads and stores after it

@@ -1,19 +1,21 @@
-"""Mailboxes: the lanes that lead to an actor, one word that says that it sleeps, and one eventfd that wakes it.
+"""Mailboxes: the lanes that lead to an actor, one word that says whether it sleeps, and one eventfd that wakes it.
 
-Layout of a mailbox: one cache line, word 0 = sleeping. The owner writes 1 before it sleeps and 0 after; a producer that
-finds 1 writes 0 and then the eventfd, so that one of many producers pays for the wake-up. (The one word with two
-writers: a lost 0 costs one system call, a lost 1 cannot be, since only the owner writes it.)
+Layout of a mailbox: one cache line, word 0 = sleeping, which only the owner writes: odd while it sleeps, even while it
+is awake, and larger by one at each change. A producer that finds it odd writes the eventfd, once for each value: it
+remembers which sleep it has ended, so that the word needs no second writer and a wake-up is not paid for twice.
 
-The owner looks at its lanes once more between `sleeping = 1` and its wait; with a full fence on both sides either it
-sees the record, or the producer sees that it sleeps.
+The owner looks at its lanes once more between falling asleep and its wait; with a full fence on both sides either it
+sees the record, or the producer sees that it sleeps. A producer that dies between the two owes a wake-up: the
+supervisor writes every eventfd after a death.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,8 +27,8 @@ from .segment import Segment
 CACHE_LINE = 64
 DRAIN_BYTES = 64 << 10  # of one lane in one turn, so that no lane starves another
 BATCH_BYTES = 64 << 10  # a record of several messages is not made longer than this
+LIST_BYTES = 8  # the head of a list of messages takes at most so many
 BACKSTOP_S = 1.0  # the longest sleep
-ONE = (1).to_bytes(8, "little")
 
 
 def mailbox_bytes() -> int:
@@ -35,24 +37,27 @@ def mailbox_bytes() -> int:
 
 
 def wake(eventfd: int) -> None:
-    """Wake the owner of this eventfd whether it sleeps or not. A counter at its limit is a wake-up as well."""
+    """Wake the owner of this eventfd whether it sleeps or not."""
     try:
-        os.write(eventfd, ONE)
-    except BlockingIOError:  # 2**64 - 2 wake-ups that nobody has read: it is readable
+        os.eventfd_write(eventfd, 1)
+    except BlockingIOError:  # 2**64 - 2 wake-ups that nobody has read: its owner cannot miss them
         return
 
 
 class Outbox:
-    """The sending side of one lane: messages of one turn leave as one record."""
+    """The sending side of one lane: messages of one turn leave as one record, a msgpack list."""
 
     def __init__(self, producer: Producer, sleeping_offset: int, eventfd: int) -> None:
         self._producer = producer
+        self._try_send = producer.try_send
         self._words = producer.words
         self._sleeping = sleeping_offset // 8
         self._eventfd = eventfd
+        self._ended_sleep = 0  # the value of the sleeping word that was answered with a wake-up
         self._queue: list[msgspec.Struct] = []
         self._overflow: deque[tuple[bytes, int]] = deque()  # encoded records that found no room, and their messages
         self._encode = msgspec.msgpack.Encoder().encode
+        self._batch_bytes = min(BATCH_BYTES, producer.max_payload)
 
     @property
     def backlog(self) -> int:
@@ -62,54 +67,67 @@ class Outbox:
     @property
     def max_message(self) -> int:
         """Bytes that one encoded message may have."""
-        return self._producer.max_payload - 8
+        return self._producer.max_payload - LIST_BYTES
 
     def post(self, message: msgspec.Struct) -> None:
         """Queue a message for the next flush."""
         self._queue.append(message)
 
     def flush(self) -> bool:
-        """Publish what is queued. False when the lane is full and something waits for the next flush."""
-        if self._queue:
-            self._overflow.extend(self._records())
-            self._queue.clear()
+        """Publish what is queued. False when the lane is full and something waits for the next flush.
+
+        ValueError if a message is longer than the lane takes: that one is dropped, all others are published or wait.
+        """
+        queue = self._queue
         if not self._overflow:
-            return True
-        sent = False
-        while self._overflow and self._producer.try_send(self._overflow[0][0]):
-            self._overflow.popleft()
-            sent = True
-        if sent:
-            full_fence()  # SYNC: mailbox.sleep, pairs with Inbox.arm
-            if self._words[self._sleeping]:
-                self._words[self._sleeping] = 0
-                wake(self._eventfd)
+            if not queue:
+                return True
+            record = self._encode(queue)
+            if len(record) <= self._batch_bytes and self._try_send(record):
+                queue.clear()
+                self._wake_sleeper()
+                return True
+        refused = self._make_records(queue) if queue else []
+        queue.clear()
+        self._publish_overflow()
+        if refused:
+            raise ValueError(f"too long for its lane, which takes {self.max_message} bytes: {', '.join(refused)}")
         return not self._overflow
+
+    def _publish_overflow(self) -> None:
+        """Send what fits."""
+        overflow, before = self._overflow, len(self._overflow)
+        while overflow and self._try_send(overflow[0][0]):
+            overflow.popleft()
+        if len(overflow) < before:
+            self._wake_sleeper()
+
+    def _wake_sleeper(self) -> None:
+        """After a publication: wake the receiver if it sleeps and nobody has ended this sleep here."""
+        full_fence()  # SYNC: mailbox.sleep, pairs with Inbox.arm
+        sleeping = self._words[self._sleeping]
+        if sleeping & 1 and sleeping != self._ended_sleep:
+            wake(self._eventfd)
+            self._ended_sleep = sleeping
 
     def wake(self) -> None:
         """Wake the receiver, whatever its sleeping word says."""
         wake(self._eventfd)
 
-    def _records(self) -> Iterator[tuple[bytes, int]]:
-        """The queue as encoded lists, in one record if that is short enough."""
-        whole = self._encode(self._queue)
-        if len(whole) <= min(BATCH_BYTES, self._producer.max_payload):
-            yield whole, len(self._queue)
-            return
-        batch: list[msgspec.Raw] = []
-        size = 0
-        for message in self._queue:
-            raw = self._encode(message)
-            if batch and size + len(raw) > BATCH_BYTES:
-                yield self._encode(batch), len(batch)
-                batch, size = [], 0
-            batch.append(msgspec.Raw(raw))
-            size += len(raw)
-        yield self._encode(batch), len(batch)
+    def _make_records(self, queue: Sequence[msgspec.Struct]) -> list[str]:
+        """Append messages to the overflow as one record, or as several if that is too long; returns what never fits."""
+        record = self._encode(queue)
+        count = len(queue)
+        if len(record) <= self._batch_bytes or (count == 1 and len(record) <= self._producer.max_payload):
+            self._overflow.append((record, count))
+            return []
+        if count == 1:
+            return [f"{type(queue[0]).__name__} of {len(record):,} bytes"]
+        return self._make_records(queue[: count // 2]) + self._make_records(queue[count // 2 :])
 
 
 class Inbox:
-    """All lanes that lead to one actor."""
+    """All lanes that lead to one actor. Its owner drains, publishes what that caused, and then commits."""
 
     def __init__(
         self, segment: Segment, sleeping_offset: int, lanes: Mapping[str, Consumer], eventfd: int, decode: Any
@@ -122,18 +140,29 @@ class Inbox:
         self._decode = msgspec.msgpack.Decoder(list[decode]).decode
         self._epoll = select.epoll()
         self._epoll.register(eventfd, select.EPOLLIN | select.EPOLLET)
-        self._words[self._sleeping] = 0  # a predecessor may have died asleep
+        self._sleeps = (self._words[self._sleeping] + 1) & ~1  # what the word is while awake: twice the sleeps so far
+        self._awake()  # a predecessor may have died asleep
 
     def drain(self, handle: Callable[[Any], None]) -> int:
-        """Handle what has come, a bounded amount of each lane; returns the number of messages. See `commit`."""
-        count = 0
-        for consumer in self._consumers:
-            room = DRAIN_BYTES
-            while room > 0 and (record := consumer.receive()) is not None:
-                room -= len(record)
-                for message in self._decode(record):
-                    handle(message)
-                    count += 1
+        """Handle what has come, a bounded amount of each lane; returns the number of messages.
+
+        Nothing is committed: that is for the caller, once it has published what the messages caused. If `handle`
+        raises, all that was not committed comes again.
+        """
+        count, done = 0, False
+        try:
+            for consumer in self._consumers:
+                room = DRAIN_BYTES
+                while room > 0 and (record := consumer.receive()) is not None:
+                    room -= len(record)
+                    messages = self._decode(record)
+                    for message in messages:
+                        handle(message)
+                    count += len(messages)
+            done = True
+        finally:
+            if not done:
+                self.rewind()
         return count
 
     def commit(self) -> None:
@@ -141,11 +170,16 @@ class Inbox:
         for consumer in self._consumers:
             consumer.commit()
 
+    def rewind(self) -> None:
+        """What was drained and not committed comes again."""
+        for consumer in self._consumers:
+            consumer.rewind()
+
     def wait(self, timeout: float) -> None:
         """Sleep until something comes, or for so many seconds, at most BACKSTOP_S. For blocking actors."""
         if self.arm():
             self._epoll.poll(min(timeout, BACKSTOP_S))  # edge-triggered: the eventfd is never read
-        self._words[self._sleeping] = 0
+            self._awake()
 
     def fileno(self) -> int:
         """The eventfd, for an event loop."""
@@ -153,23 +187,26 @@ class Inbox:
 
     def arm(self) -> bool:
         """Say that the owner sleeps; False, and it does not, if something is there already."""
-        self._words[self._sleeping] = 1
+        self._sleeps += 2
+        self._words[self._sleeping] = self._sleeps - 1
         full_fence()  # SYNC: mailbox.sleep, pairs with Outbox.flush
-        if any(consumer.pending() for consumer in self._consumers):
-            self._words[self._sleeping] = 0
-            return False
+        for consumer in self._consumers:
+            if consumer.pending():
+                self._awake()
+                return False
         return True
 
     def disarm(self) -> None:
         """The owner is awake; swallow the wake-up. For event loops, whose readers are level-triggered."""
-        self._words[self._sleeping] = 0
-        try:
-            os.read(self._eventfd, 8)
-        except BlockingIOError:  # it was woken by something else
-            return
+        self._awake()
+        with contextlib.suppress(BlockingIOError):  # it was woken by something else
+            os.eventfd_read(self._eventfd)
+
+    def _awake(self) -> None:
+        self._words[self._sleeping] = self._sleeps
 
     def depths(self) -> dict[str, int]:
-        """Bytes in each lane that are not committed."""
+        """Bytes in each lane that were not received."""
         return {name: consumer.depth for name, consumer in self._lanes.items()}
 
     def close(self) -> None:

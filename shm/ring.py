@@ -1,37 +1,41 @@
 """One single-producer single-consumer ring of byte records: a lane between two actors.
 
-Layout, in bytes from the ring's offset (positions are monotonic byte counts, one writer a word):
-    0    magic, capacity                                           whoever takes an end first
-    64   W, end of what is published; L, start of the last record  the producer
-    128  R, end of what was processed                              the consumer
-    192  data[capacity]
+Layout, in 64-bit words from the ring's offset, a cache line for each writer. Positions are byte counts that only grow.
+    0, 1   magic, capacity                                  the producer, once
+    8      W, end of what is published                      the producer
+    9      L, the last record: sequence << 32 | its end mod 2**32      the producer
+    16     R, end of what is processed                      the consumer
+    24     data[capacity]                                   the producer
 A record is a header word `sequence << 32 | length`, the payload, and padding to 8 bytes. It never wraps: where it does
 not fit before the end, a header of length 0xffffffff says that it stands at the start.
 
-If the producer dies before the store of W, nothing was sent, and its successor overwrites what lies beyond W. If it dies
-between L and W, L points beyond W and names the sequence that is still to be used. A record never overwrites the one at
-L, so that the next sequence can always be read. If the consumer dies before the store of R, the record comes again.
+What a death leaves behind, by the stores in their order: header and payload, L, W.
+    before W    nothing was sent: the successor writes over what lies beyond W. L tells whether its sequence is used:
+                if the end that it names is not W, its record was never published
+    before R    what was received and not committed is delivered again
+No end keeps a copy of its own words, so that an exception in the middle leaves nothing wrong in the object either.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import struct
-
-from .fence import store_fence
+from .claim import Claim, RingBusy
+from .fence import load_fence, store_fence
 from .segment import Segment
 
-MAGIC = 0x31474E4952535341  # "ASSRING1"
-CAPACITY, WRITTEN, LAST, READ, DATA = 1, 8, 9, 16, 24  # in words
+__all__ = ["Consumer", "Producer", "RingBusy", "RingCorrupt", "ring_bytes"]
+
+MAGIC = 0x31474E4952544341  # "ACTRING1"
+CACHE_LINE = 64
+CAPACITY, WRITTEN, LAST, READ, DATA = 1, 8, 9, 16, 24  # in words from the magic
 HEADER_BYTES = DATA * 8
-WRAP = 0xFFFFFFFF
-MAX_SEQUENCE = 0xFFFFFFFF
-PRODUCER_LOCK, CONSUMER_LOCK = WRITTEN * 8, READ * 8
+LOW = 0xFFFFFFFF
+SEQUENCE = LOW << 32
+WRAP = 0xFFFFFFFF  # as a length: the record stands at the start of the data
+MAX_CAPACITY = 1 << 31  # so that L's 32 bits tell every end from W
+ANY = -1  # no sequence: whichever comes first is right
 
-
-class RingBusy(RuntimeError):
-    """The other taker of this end is alive."""
+_closed = memoryview(bytes(8)).cast("Q")
+_closed.release()  # the words of an end that was closed: using them raises ValueError
 
 
 class RingCorrupt(RuntimeError):
@@ -39,154 +43,155 @@ class RingCorrupt(RuntimeError):
 
 
 def ring_bytes(capacity: int) -> int:
-    """Bytes of a ring with `capacity` (a multiple of 64) bytes of data."""
-    if capacity <= 0 or capacity % 64:
-        raise ValueError(f"a ring's capacity is a multiple of 64, not {capacity}")
+    """Bytes of a ring with `capacity` bytes of data, a multiple of 64 (so that rings can lie one after the other)."""
+    if not 0 < capacity <= MAX_CAPACITY or capacity % CACHE_LINE:
+        raise ValueError(f"a ring's capacity is a multiple of {CACHE_LINE} up to {MAX_CAPACITY}, not {capacity}")
     return HEADER_BYTES + capacity
 
 
 class _End:
-    """What both ends have in common: the claim, by a lock that the kernel releases when its process dies."""
+    """What both ends have in common: the claim, and where the words are."""
 
-    def __init__(self, segment: Segment, offset: int, capacity: int, lock: int) -> None:
-        ring_bytes(capacity)
-        self._lock_fd = segment.reopen()
-        claim = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, offset + lock, 8, 0)
-        try:
-            fcntl.fcntl(self._lock_fd, fcntl.F_OFD_SETLK, claim)
-        except OSError:
-            os.close(self._lock_fd)
-            raise RingBusy(f"the ring at {offset} has a {type(self).__name__.lower()} already") from None
+    def __init__(self, segment: Segment, offset: int, capacity: int, own_word: int) -> None:
+        if offset < 0 or offset % CACHE_LINE or offset + ring_bytes(capacity) > segment.size:
+            raise ValueError(f"no ring of {capacity} bytes can lie at {offset} of a segment of {segment.size}")
+        what = f"the {type(self).__name__.lower()} of the ring at {offset}"
+        self._claim = Claim(segment, offset + 8 * own_word, what)
         self._map = segment.map
         self._words = segment.words
+        self._capacity = capacity
         self._base = offset // 8
         self._data = offset + HEADER_BYTES
-        self._capacity = capacity
-        self._check_header()
-
-    def _check_header(self) -> None:
-        words, base = self._words, self._base
-        if words[base] == 0:
-            words[base + CAPACITY] = self._capacity
-            store_fence()
-            words[base] = MAGIC
-        if words[base] != MAGIC or words[base + CAPACITY] != self._capacity:
-            raise RingCorrupt(f"no ring of {self._capacity} bytes lies here")
+        self._w, self._l, self._r = (self._base + word for word in (WRITTEN, LAST, READ))
 
     @property
     def words(self) -> memoryview[int]:
         """The words of the ring's segment."""
         return self._words
 
+    def _check_header(self) -> None:
+        magic, capacity = self._words[self._base], self._words[self._base + CAPACITY]
+        if magic != MAGIC or capacity != self._capacity:
+            raise RingCorrupt(f"no ring of {self._capacity} bytes lies here: magic {magic:x}, capacity {capacity}")
+        written, read = self._words[self._w], self._words[self._r]
+        if not read <= written <= read + capacity:
+            raise RingCorrupt(f"{read} was read, {written} written, in a ring of {capacity} bytes")
+
     def close(self) -> None:
-        """Give the end up; another may take it."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        """Give the end up; another may take it. Using it afterwards raises ValueError."""
+        self._words = _closed
+        self._claim.close()
 
 
 class Producer(_End):
     """The sending end."""
 
     def __init__(self, segment: Segment, offset: int, capacity: int) -> None:
-        super().__init__(segment, offset, capacity, PRODUCER_LOCK)
-        words, base = self._words, self._base
-        self._w = base + WRITTEN
-        self._l = base + LAST
-        self._r = base + READ
-        self._written = words[self._w]
-        self._last = words[self._l]
-        self._read = words[self._r]
-        self.sequence = self._next_sequence()
+        super().__init__(segment, offset, capacity, WRITTEN)
+        words = self._words
+        if words[self._base] == 0:
+            words[self._base + CAPACITY] = capacity
+            store_fence()
+            words[self._base] = MAGIC
+        self._check_header()
+        self._read = words[self._r]  # the consumer is at least here
+        self.max_payload = capacity // 2 - 8  # wherever W stands, it fits once the consumer has read everything
 
     @property
-    def max_payload(self) -> int:
-        """A payload up to this always fits once the consumer has read everything."""
-        return self._capacity // 3 - 16
-
-    def _next_sequence(self) -> int:
-        """The record at L was the last; if it lies beyond W it was never published, and its sequence is still free."""
-        if self._written == 0:
-            return 0
-        header = self._words[(self._data + self._last % self._capacity) // 8]
-        sequence = header >> 32
-        return sequence if self._last >= self._written else (sequence + 1) & MAX_SEQUENCE
+    def sequence(self) -> int:
+        """The sequence of the last published record, which is how many there were (modulo 2**32)."""
+        written, last = self._words[self._w], self._words[self._l]
+        return last >> 32 if last & LOW == written & LOW else ((last >> 32) - 1) & LOW
 
     def try_send(self, payload: bytes | bytearray | memoryview) -> bool:
-        """Publish one record; False when there is no room now. ValueError for one that never has room."""
+        """Publish one record of bytes; False when there is no room now, ValueError for one that may never have room."""
         length = len(payload)
         if length > self.max_payload:
-            raise ValueError(f"{length} bytes are more than a record's {self.max_payload}")
-        need = (length + 15) & ~7
-        written, capacity = self._written, self._capacity
+            raise ValueError(f"{length} bytes are more than this ring takes, which is {self.max_payload}")
+        words, capacity = self._words, self._capacity
+        written, last = words[self._w], words[self._l]
         at = written % capacity
-        start = written if at + need <= capacity else written + capacity - at
-        end = start + need
-        if end - min(self._read, self._last) > capacity:
-            self._read = self._words[self._r]  # SYNC: ring.consume, pairs with Consumer.commit
-            if end - min(self._read, self._last) > capacity:
+        need = (length + 15) & ~7
+        skipped = 0 if at + need <= capacity else capacity - at
+        end = written + skipped + need
+        if end - self._read > capacity:
+            self._read = words[self._r]  # SYNC: ring.consume, pairs with Consumer.commit
+            load_fence()
+            if end - self._read > capacity:
                 return False
-        words, header = self._words, self.sequence << 32
-        if start != written:
-            words[(self._data + at) // 8] = header | WRAP
-        place = self._data + start % capacity
-        words[place // 8] = header | length
+        header = last & SEQUENCE  # the sequence after L's, or L's own if that record was never published
+        if last & LOW == written & LOW:
+            header = (header + (1 << 32)) & SEQUENCE
+        place = self._data + at
+        if skipped:
+            words[place >> 3] = header | WRAP
+            place = self._data
+        words[place >> 3] = header | length
         self._map[place + 8 : place + 8 + length] = payload
         store_fence()
-        words[self._l] = start
+        words[self._l] = header | end & LOW
         store_fence()
-        words[self._w] = end  # SYNC: ring.publish, pairs with Consumer.receive
-        self._last, self._written = start, end
-        self.sequence = (self.sequence + 1) & MAX_SEQUENCE
+        words[self._w] = end  # SYNC: ring.publish, pairs with Consumer.receive and pending
         return True
 
 
 class Consumer(_End):
-    """The receiving end: `receive` any number of records, then `commit` them all."""
+    """The receiving end: `receive` any number of records, then `commit` them all, or `rewind` to receive them again."""
 
     def __init__(self, segment: Segment, offset: int, capacity: int) -> None:
-        super().__init__(segment, offset, capacity, CONSUMER_LOCK)
-        self._w = self._base + WRITTEN
-        self._r = self._base + READ
-        self._committed = self._next = self._words[self._r]
-        self._sequence: int | None = None  # of the record before, once one was read
+        super().__init__(segment, offset, capacity, READ)
+        if self._words[self._base]:  # else no producer was ever there
+            self._check_header()
+        self._data_end = self._data + capacity
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Forget what was received since the last commit: it comes again."""
+        self._next = self._words[self._r]
+        self._sequence = ANY  # of the record at `_next`
 
     def pending(self) -> bool:
         """Is there a record that was not received?"""
-        return self._words[self._w] != self._next  # SYNC: ring.publish
+        return self._words[self._w] != self._next  # SYNC: ring.publish, pairs with Producer.try_send
 
     @property
     def depth(self) -> int:
-        """Bytes that were published and not committed."""
-        return self._words[self._w] - self._committed
+        """Bytes that were published and not received."""
+        return self._words[self._w] - self._next
 
     def receive(self) -> bytes | None:
-        """The next record, or None."""
-        words = self._words
+        """The next record, or None. RingCorrupt, and nothing is received, if it is not what a producer writes."""
+        words, position = self._words, self._next
         written = words[self._w]  # SYNC: ring.publish, pairs with Producer.try_send
-        position = self._next
         if written == position:
             return None
-        store_fence()
-        capacity = self._capacity
-        place = self._data + position % capacity
-        header = words[place // 8]
-        if header & WRAP == WRAP:
-            position += capacity - position % capacity
+        load_fence()
+        place = self._data + position % self._capacity
+        header = words[place >> 3]
+        if header & LOW == WRAP:
+            position += self._data_end - place
             place = self._data
-            header = words[place // 8]
-        length, sequence = header & WRAP, header >> 32
-        end = position + ((length + 15) & ~7)
-        expected = sequence if self._sequence is None else (self._sequence + 1) & MAX_SEQUENCE
-        if end > written or length > capacity or sequence != expected:
-            raise RingCorrupt(f"record {sequence} of {length} bytes at {position}, expected {expected} up to {written}")
-        self._sequence = sequence
+            header = words[place >> 3]
+        first = place + 8
+        last = first + (header & LOW)
+        end = position + (((header & LOW) + 15) & ~7)
+        if end > written or last > self._data_end:
+            raise RingCorrupt(f"a record at {position} of {header & LOW} bytes, where {written} are written")
+        if header >> 32 != self._sequence:
+            self._meet(header >> 32)
+        payload = self._map[first:last]
+        self._sequence = ((header >> 32) + 1) & LOW
         self._next = end
-        return self._map[place + 8 : place + 8 + length]
+        return payload
+
+    def _meet(self, sequence: int) -> None:
+        """The first record since attaching may have any sequence, in a ring whose header is right."""
+        if self._sequence != ANY:
+            raise RingCorrupt(f"record {sequence} stands where {self._sequence} should")
+        self._check_header()
 
     def commit(self) -> None:
         """Everything received is processed: its room is free."""
-        if self._next != self._committed:
-            store_fence()
+        if self._next != self._words[self._r]:
+            load_fence()  # the payloads were copied before their room is given back
             self._words[self._r] = self._next  # SYNC: ring.consume, pairs with Producer.try_send
-            self._committed = self._next

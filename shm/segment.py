@@ -6,6 +6,7 @@ Owns creation, size and mapping. Knows nothing of what lies in it.
 from __future__ import annotations
 
 import errno
+import io
 import mmap
 import os
 import secrets
@@ -13,6 +14,7 @@ import secrets
 import posix_ipc
 
 PAGE = mmap.PAGESIZE
+SHM_FOLDER = "/dev/shm"
 
 
 class SegmentError(RuntimeError):
@@ -31,38 +33,51 @@ class Segment:
     @classmethod
     def create(cls, size: int, label: str) -> Segment:
         """New zeroed memory of at least `size` bytes. All of it is taken now, so that no store is a SIGBUS later."""
+        if size <= 0:
+            raise ValueError(f"{label}: a segment of {size} bytes")
         size = -(-size // PAGE) * PAGE
-        name = f"/actorserve-{secrets.token_hex(8)}"
+        fd = _open_unnamed(label)
         try:
-            shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
+            os.posix_fallocate(fd, 0, size)
+            return cls(fd, size)
         except OSError as error:
-            raise SegmentError(f"{label}: no shared memory can be made: {error}") from None
-        posix_ipc.unlink_shared_memory(name)
-        try:
-            os.posix_fallocate(shared.fd, 0, size)
-        except OSError as error:
-            os.close(shared.fd)
+            os.close(fd)
             if error.errno not in (errno.ENOSPC, errno.ENOMEM):
                 raise
-            stat = os.statvfs("/dev/shm")
-            free = stat.f_bavail * stat.f_frsize
             raise SegmentError(
-                f"{label}: {size:,} bytes of shared memory are needed, /dev/shm has {free:,} free"
-            ) from None
-        os.set_inheritable(shared.fd, False)
-        return cls(shared.fd, size)
+                f"{label}: {size:,} bytes of shared memory are needed, {SHM_FOLDER} has {_free_bytes():,} free"
+            ) from error
 
     @classmethod
     def attach(cls, fd: int) -> Segment:
         """Map the segment of an inherited descriptor."""
         return cls(fd, os.fstat(fd).st_size)
 
-    def reopen(self) -> int:
-        """A descriptor of the same memory with an open file description of its own: locks belong to that."""
-        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+    def reopen(self) -> io.FileIO:
+        """The same memory once more with an open file description of its own: locks belong to that."""
+        return io.FileIO(f"/proc/self/fd/{self.fd}", "r+")
 
     def close(self) -> None:
-        """Unmap. Views that were handed out keep the mapping until they are gone."""
-        self.words.release()
-        self.map.close()
-        os.close(self.fd)
+        """Close the descriptor. The mapping ends with the last reference to it: an array made on it may still be about,
+        and numpy does not keep a mapping from being closed under it.
+        """
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _open_unnamed(label: str) -> int:
+    """An empty piece of shared memory whose name is gone again. Children inherit it only where `pass_fds` says so."""
+    name = f"/actorserve-{secrets.token_hex(8)}"
+    try:
+        fd: int = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600).fd
+    except (OSError, posix_ipc.Error) as error:
+        raise SegmentError(f"{label}: no shared memory can be made: {error}") from error
+    posix_ipc.unlink_shared_memory(name)
+    os.set_inheritable(fd, False)
+    return fd
+
+
+def _free_bytes() -> int:
+    stat = os.statvfs(SHM_FOLDER)
+    return stat.f_bavail * stat.f_frsize

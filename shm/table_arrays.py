@@ -1,4 +1,4 @@
-"""The request table as numpy arrays, for actors that move many slots at once. The only place in shm that needs numpy."""
+"""The request table as numpy arrays, for actors that move many slots at once. No other module here needs numpy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .fence import store_fence
-from .table import CONTROL_WORDS, TOKENS
+from .table_layout import CONTROL_WORDS, TOKENS
 
 if TYPE_CHECKING:
     from .table import RequestTable
@@ -20,12 +20,12 @@ class TableArrays:
     def __init__(self, table: RequestTable) -> None:
         buffer = table.segment.map
         self.tokens: NDArray[np.int32] = np.ndarray(
-            (table.slots, table.max_tokens), np.int32, buffer, table.tokens_offset, (table.stride, 4)
+            (table.slots, table.max_tokens), np.int32, buffer, 4 * table.token_index(0), (table.stride, 4)
         )
         self.control: NDArray[np.uint64] = np.ndarray(
             (table.slots, CONTROL_WORDS), np.uint64, buffer, table.control_offset
         )
-        self._cursors = self.control[:, TOKENS]
+        self._cursors: NDArray[np.int64] = self.control.view(np.int64)[:, TOKENS]
 
     def append_tokens(
         self,
@@ -37,8 +37,9 @@ class TableArrays:
     ) -> None:
         """One token for each slot: log[slot, position] = token, then its tokens cursor = (generation, count).
 
-        numpy moves each aligned 64-bit element with one store, so that a cursor is never seen half written.
+        numpy's fancy assignment between aligned arrays of one 8-byte type moves each element with one load and one
+        store, so that a cursor is never seen half written (int64 here: generations stay below 2**31).
         """
         self.tokens[slots, positions] = tokens
         store_fence()
-        self._cursors[slots] = generations << 32 | counts  # SYNC: table.tokens
+        self._cursors[slots] = generations << 32 | counts  # SYNC: table.tokens, pairs with RequestTable.generated

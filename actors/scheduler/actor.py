@@ -22,11 +22,11 @@ from ..messages import (
     ToScheduler,
     WorkerReady,
 )
-from ..runtime import Context, run
+from ..runtime import Actor, Context, run
 from .scheduler import Limits, Scheduler
 
 
-class SchedulerActor:
+class SchedulerActor(Actor):
     """Adapter between the rings and the Scheduler."""
 
     def __init__(self, context: Context) -> None:
@@ -73,7 +73,8 @@ class SchedulerActor:
         if message.incarnation == self.worker:
             return
         if self.worker:
-            self.context.log.warning("the worker was replaced: %d requests are computed again", len(self.scheduler.batch))
+            running = len(self.scheduler.batch)
+            self.context.log.warning("the worker was replaced: %d requests are computed again", running)
         self.worker = message.incarnation
         self._begin_epoch(message.num_blocks)
 

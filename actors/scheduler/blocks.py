@@ -127,7 +127,8 @@ class BlockPool:
                 counts[block] += 1
         for block in range(self.count):
             clean, idle, held = bool(self._clean[block]), block in self._idle, self._refs[block] > 0
-            assert counts[block] == self._refs[block], f"block {block}: {self._refs[block]} refs, {counts[block]} holders"
+            refs = self._refs[block]
+            assert counts[block] == refs, f"block {block}: {refs} refs, {counts[block]} holders"
             assert clean + idle + held == 1, f"block {block}: clean {clean}, idle {idle}, held {held}"
             assert not (clean and block in self._hash_of), f"block {block} is clean and carries a hash"
             assert not (idle and block not in self._hash_of), f"block {block} is idle and carries no hash"

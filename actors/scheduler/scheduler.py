@@ -193,7 +193,7 @@ class Scheduler:
     def _append_late(
         self, planned: Planned, tokens: np.ndarray[tuple[int], np.dtype[np.int32]], still: np.ndarray
     ) -> None:
-        """Tokens of sequences that lost their row meanwhile: the preempted keep them, of the finished they are waste."""
+        """Tokens of sequences that lost their row meanwhile: the preempted keep them, the finished do not."""
         for index in np.flatnonzero(~still).tolist():
             sequence = self.sequences.get(planned.refs[index])
             if sequence is None:

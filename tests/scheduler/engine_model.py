@@ -29,7 +29,9 @@ def next_token(prefix: bytes) -> int:
     return zlib.crc32(prefix) % VOCAB
 
 
-def expected_answer(prompt: list[int], limit: int, stop_ids: tuple[int, ...] = (), ignore_eos: bool = False) -> list[int]:
+def expected_answer(
+    prompt: list[int], limit: int, stop_ids: tuple[int, ...] = (), ignore_eos: bool = False
+) -> list[int]:
     """What the scripted model generates for this prompt."""
     log = list(prompt)
     while len(log) < len(prompt) + limit:
@@ -59,14 +61,14 @@ class ScriptedWorker:
         self.computed_tokens = 0
 
     def run(self, step: Step, alive: set[int]) -> StepDone:
-        """Run a plan. Rows not `alive` belong to sequences that have ended since: their slots may hold other prompts."""
+        """Run a plan. Rows not `alive` belong to sequences that have ended: their slots may hold other prompts."""
         for new in step.new:
             blocks = np.frombuffer(new.blocks, np.int32).tolist()
             log = self.tokens[new.slot, : new.known].tolist()
             self.rows[new.row] = Row(new.slot, new.computed, new.known, blocks, log)
-        for row, index, block in np.frombuffer(step.grown, np.int32).reshape(-1, 3).tolist():
-            assert len(self.rows[row].blocks) == index
-            self.rows[row].blocks.append(block)
+        for number, index, block in np.frombuffer(step.grown, np.int32).reshape(-1, 3).tolist():
+            assert len(self.rows[number].blocks) == index
+            self.rows[number].blocks.append(block)
         sampled = []
         rows = np.frombuffer(step.rows, np.int32).tolist()
         counts = np.frombuffer(step.counts, np.int32).tolist()

@@ -1,0 +1,107 @@
+"""The detokenizer actor: token logs → text for the frontends.
+
+An Advance says which slots moved; how far is in the table. The text cursor of a slot moves only after the text up to it
+was published, so a successor decodes the log up to there without sending and goes on; text that comes twice is dropped
+by the frontend, which counts characters.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from actorserve.shm.table import slot_of
+
+from ..messages import Advance, Delta, Finish, Generation, Stopped
+from ..runtime import Actor, Context, run
+from ..tokenization import load_tokenizer
+from .incremental import decoder_factory
+from .stream import TextStream
+
+
+class DetokenizerActor(Actor):
+    """Adapter between the rings, the table and the text streams of its slots."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.table = context.table
+        self.streams: dict[int, TextStream] = {}
+        self._make_decoder = decoder_factory(load_tokenizer(context.model))
+        self._read_params = msgspec.msgpack.Decoder(Generation).decode
+        self._moved: dict[int, int] = {}  # text cursors to store once what they count is published
+        for ref in self.table.current_refs(0, self.table.slots):
+            if context.system.detokenizer_of(slot_of(ref)) == context.name and self.table.prompt_length(ref) is not None:
+                self.advance(ref)
+
+    def handle(self, message: Advance) -> None:
+        """Look at the slots that moved."""
+        for ref in message.refs:
+            self.advance(ref)
+
+    def published(self) -> None:
+        """The deltas are in the lanes: say how far their text goes."""
+        for ref, tokens in self._moved.items():
+            self.table.set_text(ref, tokens)
+        self._moved.clear()
+
+    def advance(self, ref: int) -> None:
+        """Turn what is new in a slot's log into text and send it. May be called any number of times."""
+        table = self.table
+        finish = table.finish(ref)  # before the tokens cursor, which the scheduler stores first
+        prompt = table.prompt_length(ref)
+        if not table.is_current(ref) or prompt is None:
+            self.streams.pop(ref, None)
+            return
+        generated = table.generated(ref)
+        stream = self.streams.get(ref)
+        if stream is None:
+            stream = self.streams[ref] = self._open(ref, prompt)
+        was_found = stream.found is not None
+        if stream.tokens < generated and not was_found:
+            stream.push(table.token_ids(ref, prompt + stream.tokens, prompt + generated).tolist())
+        if finish and not was_found:
+            stream.finish()
+        if stream.found is not None and not was_found:
+            self._stop(ref, stream)
+        self._send(ref, stream, finish, was_found)
+        if finish:
+            del self.streams[ref]
+
+    def _open(self, ref: int, prompt: int) -> TextStream:
+        """A sequence at its beginning, or where a predecessor left it."""
+        params = self._read_params(self.table.params(ref))
+        stream = TextStream.open(params, self._make_decoder, self.context.model.end_tokens)
+        sent = self.table.text(ref)
+        if sent:
+            stream.push(self.table.token_ids(ref, prompt, prompt + sent).tolist())
+            stream.take()
+        return stream
+
+    def _stop(self, ref: int, stream: TextStream) -> None:
+        """A stop string was found: the scheduler must not go on with this sequence."""
+        self.table.set_stop(ref, stream.tokens)
+        self.context.post("scheduler", Stopped([ref]))
+
+    def _send(self, ref: int, stream: TextStream, finish: int, was_found: bool) -> None:
+        code = Finish.STOP_STRING if stream.found is not None else Finish(finish)
+        ends = bool(finish) or (stream.found is not None and not was_found)
+        if not ends and not (stream.pending and stream.params.stream):
+            return
+        offset, text = stream.take()
+        reason: str | int | None = stream.found
+        if code is Finish.STOP:
+            last = self._last_token(ref)
+            reason = last if last in stream.params.stop_token_ids else None
+        frontend = self.context.system.frontend_of(slot_of(ref))
+        delta = Delta(ref, offset, text, stream.tokens, int(code) if ends else 0, reason if ends else None, bool(finish))
+        self.context.post(frontend, delta)
+        self._moved[ref] = stream.tokens
+
+    def _last_token(self, ref: int) -> int:
+        """The token that ended the sequence."""
+        end = (self.table.prompt_length(ref) or 0) + self.table.generated(ref)
+        return self.table.token_ids(ref, end - 1, end)[0]
+
+
+def main(context: Context) -> None:
+    """Run a detokenizer until it is told to stop."""
+    run(DetokenizerActor(context), context)

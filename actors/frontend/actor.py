@@ -1,0 +1,131 @@
+"""The frontend actor: an event loop between the listening sockets and the mailbox.
+
+On SIGTERM it drains: it stops accepting, answers what it has and what still comes over open connections, each answer
+with `Connection: close`, and ends when nothing runs any more. How long that may take is the supervisor's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+
+import uvloop
+from aiohttp import web
+
+from actorserve.http.app import Settings, make_app
+from actorserve.shm.board import ActorState
+
+from ..runtime import Context
+from .engine import FrontendEngine
+
+BEAT_S = 0.5
+FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
+LINGER_S = 0.3  # a client that was told to close may have sent a request meanwhile
+
+
+class Frontend:
+    """One frontend: HTTP server, mailbox, drain."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.inbox = context.inbox
+        self.loop = asyncio.get_running_loop()
+        self.engine = FrontendEngine(context)
+        self.stop = asyncio.Event()
+        self.sites: list[web.SockSite] = []
+
+    async def run(self) -> None:
+        """Serve until SIGTERM, then drain."""
+        self.loop.add_signal_handler(signal.SIGTERM, self.stop.set)
+        app = make_app(self.engine, self._settings())
+        app.on_response_prepare.append(self._close_when_draining)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            keepalive_timeout=65,
+            lingering_time=1,
+            auto_decompress=False,
+            logger=_quiet_logger(),
+        )
+        await runner.setup()
+        self.loop.add_reader(self.inbox.fileno(), self._woken)
+        self._turn()
+        self._beat(runner)
+        self.sites = [web.SockSite(runner, listener) for listener in self.context.listeners]
+        for site in self.sites:
+            await site.start()
+        self.context.set_state(ActorState.READY)
+        await self.stop.wait()
+        await self._drain()
+        await runner.cleanup()
+
+    def _settings(self) -> Settings:
+        config, model = self.context.config, self.context.model
+        return Settings(
+            served=config.served_names(),
+            api_keys=config.api_key,
+            max_body_bytes=config.max_body_bytes,
+            max_model_len=model.max_model_len,
+            sampling_defaults=model.sampling_defaults,
+            created=int(time.time()),
+        )
+
+    # --- the mailbox ---------------------------------------------------------------------------------------------
+
+    def _woken(self) -> None:
+        self.inbox.disarm()
+        self._turn()
+
+    def _turn(self) -> None:
+        """Handle what is there, publish what that caused, and sleep again if nothing is left."""
+        self.inbox.drain(self.engine.handle)
+        self.engine.turn_ends()
+        if self.context.flush():
+            self.inbox.commit()
+        else:
+            self.loop.call_later(FULL_LANE_S, self._turn)
+            return
+        if not self.inbox.arm():
+            self.loop.call_soon(self._turn)
+
+    def _beat(self, runner: web.AppRunner) -> None:
+        """The loop turns: say so; and a wake-up that got lost costs no more than this."""
+        self.context.status.beat()
+        self.engine.write_gauges(len(runner.server.connections) if runner.server is not None else 0)
+        self._turn()
+        self.loop.call_later(BEAT_S, self._beat, runner)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def _close_when_draining(self, request: web.Request, response: web.StreamResponse) -> None:
+        if self.stop.is_set():
+            response.force_close()
+
+    async def _drain(self) -> None:
+        self.context.set_state(ActorState.DRAINING)
+        for site in self.sites:
+            await site.stop()
+        quiet_since = self.loop.time()
+        while self.loop.time() - quiet_since < LINGER_S:
+            await asyncio.sleep(LINGER_S / 10)  # a request is seen only when it comes: this is time, not a signal
+            if self.engine.in_flight():
+                quiet_since = self.loop.time()
+
+
+def _quiet_logger() -> logging.Logger:
+    """aiohttp logs a traceback for every malformed request; clients' mistakes are not ours."""
+    logger = logging.getLogger("http.server")
+    logger.setLevel(logging.CRITICAL)
+    return logger
+
+
+def main(context: Context) -> None:
+    """Run a frontend until it is told to stop."""
+
+    async def serve() -> None:
+        await Frontend(context).run()
+
+    uvloop.run(serve())

@@ -1,0 +1,275 @@
+"""Requests to slots and messages to requests: what the HTTP side sees of the other actors.
+
+Owns the frontend's slots and its calls. Every request and every call has a deadline until it is rendered or answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable
+from itertools import count
+
+from actorserve.http.errors import ApiError, overloaded
+from actorserve.http.jobs import Job
+from actorserve.http.metrics import ActorFigures, EngineFigures, Exporter
+from actorserve.shm.board import ActorState
+
+from ..gauges import FrontendGauge, SchedulerGauge
+from ..messages import (
+    Cancel,
+    Delta,
+    Detokenize,
+    Detokenized,
+    Failed,
+    Message,
+    Prompt,
+    Render,
+    Rendered,
+    Sync,
+    Synced,
+    ToFrontend,
+    Tokenize,
+    Tokenized,
+)
+from ..runtime import Context
+from .slots import Phase, Slots, Use
+
+RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
+CALL_S = 30.0
+GONE = 499
+
+
+class FrontendEngine:
+    """Implements http.jobs.Engine. `changed` is called when something was posted outside of a turn of messages."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.table = context.table
+        index = context.spec.index
+        self.slots = Slots(self.table, context.system.first_slot(index), context.system.slots_per_frontend)
+        self.renderers = [actor.name for actor in context.system.of_kind("renderer")]
+        self._load: Counter[str] = Counter()  # prompts at each renderer
+        self._jobs: dict[Job, list[int]] = {}  # and their refs
+        self._deadlines: dict[Job, asyncio.TimerHandle] = {}
+        self._touched: dict[Job, None] = {}
+        self._calls: dict[int, asyncio.Future[Message]] = {}
+        self._numbers = count(index << 32)
+        self._unsynced: set[int] = set()
+        self._exporter = Exporter(context.config.served_names()[0], self._engine_figures, self._actor_figures)
+        self._loop = asyncio.get_running_loop()
+        self._adopt_orphans()
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> None:
+        """Open a slot for each choice, all or none, and post its prompts to the renderer that has least to do."""
+        if len(job.choices) > self.context.system.slots_per_frontend:
+            raise ApiError(400, f"{len(job.choices)} sequences are more than this server ever takes at once.", "n")
+        if len(job.choices) > self.slots.free:
+            raise overloaded("The server has as many requests as it takes. Try again soon.")
+        now = time.time_ns()
+        refs: list[int] = []
+        width = len(job.params)
+        for number, prompt in enumerate(job.prompts):
+            renderer = min(self.renderers, key=self._load.__getitem__)
+            opened = [
+                self.slots.open(params, now, job, number * width + at, renderer) for at, params in enumerate(job.params)
+            ]
+            for index, ref in enumerate(opened, number * width):
+                job.choices[index].ref = ref
+            self._load[renderer] += 1
+            self.context.post(renderer, Render(opened, prompt, job.max_tokens, job.truncate_prompt_tokens))
+            refs += opened
+        self._jobs[job] = refs
+        self._deadlines[job] = self._loop.call_later(RENDER_S, self._too_late, job)
+        self._flush_soon()
+
+    def release(self, job: Job) -> None:
+        """Nobody reads the job any more: what still runs of it is cancelled."""
+        refs = self._jobs.pop(job, [])
+        if (timer := self._deadlines.pop(job, None)) is not None:
+            timer.cancel()
+        self._touched.pop(job, None)
+        running = []
+        for ref in refs:
+            use = self.slots.use(ref)
+            if use is None:
+                continue
+            use.job = None
+            if job.choices[use.index].finish_reason is None:
+                self.table.cancel(ref)
+                if use.phase is Phase.RUNNING:
+                    running.append(ref)
+        if running:
+            self.context.post("scheduler", Cancel(running))
+            self._flush_soon()
+
+    def _too_late(self, job: Job) -> None:
+        uses = (self.slots.use(ref) for ref in self._jobs.get(job, []))
+        if any(use is not None and use.phase is Phase.RENDERING for use in uses):
+            job.fail(overloaded(f"The prompt was not rendered within {RENDER_S:.0f} s."))
+
+    def _flush_soon(self) -> None:
+        """Publish at the end of this turn of the event loop, with whatever else is posted in it."""
+        self._loop.call_soon(self.context.flush)
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def handle(self, message: ToFrontend) -> None:
+        """One message; each may come twice."""
+        match message:
+            case Delta():
+                self._delta(message)
+            case Rendered():
+                self._rendered(message)
+            case Failed():
+                self._failed(message)
+            case Synced():
+                self._synced(message.call)
+            case Tokenized() | Detokenized():
+                self._answer(message.call, message)
+
+    def turn_ends(self) -> None:
+        """All messages of a batch were handled: write what they brought, one event a choice."""
+        for job in self._touched:
+            job.flush()
+        self._touched.clear()
+
+    def _delta(self, delta: Delta) -> None:
+        use = self.slots.use(delta.ref)
+        if use is None:
+            return
+        if use.job is not None:
+            use.job.delta(use.index, delta, self.table.cached(delta.ref))
+            self._touched[use.job] = None
+        if delta.last:
+            self.slots.close(delta.ref)
+
+    def _rendered(self, message: Rendered) -> None:
+        late = []
+        for use in self._leave_renderer(message.refs):
+            use.phase = Phase.RUNNING
+            if use.job is None:
+                late.append(use.ref)
+            else:
+                use.job.rendered(use.index, message.prompt_tokens)
+        if late:
+            self.context.post("scheduler", Cancel(late))
+
+    def _failed(self, message: Failed) -> None:
+        if message.call:
+            self._answer(message.call, ApiError(message.status, message.message, message.param))
+        for use in self._leave_renderer(message.refs):
+            self.slots.close(use.ref)
+            if use.job is not None and message.status != GONE:
+                use.job.fail(ApiError(message.status, message.message, message.param))
+
+    def _leave_renderer(self, refs: list[int]) -> list[Use]:
+        """The uses among these refs that a renderer had; one prompt less for it."""
+        uses = [use for ref in refs if (use := self.slots.use(ref)) is not None and use.phase is Phase.RENDERING]
+        if uses:
+            self._load[uses[0].renderer] -= 1
+        return uses
+
+    # --- what a predecessor left ---------------------------------------------------------------------------------
+
+    def _adopt_orphans(self) -> None:
+        orphans = [ref for ref in self.slots.orphans() if not self.table.finish(ref)]
+        if not self.slots.orphans():
+            return
+        self.context.log.info("%d requests of a predecessor are cancelled", len(orphans))
+        for ref in orphans:
+            self.table.cancel(ref)
+        self.context.post("scheduler", Cancel(orphans))
+        for renderer in self.renderers:
+            number = next(self._numbers)
+            self._unsynced.add(number)
+            self.context.post(renderer, Sync(number))
+
+    def _synced(self, number: int) -> None:
+        if number in self._unsynced:
+            self._unsynced.remove(number)
+            if not self._unsynced:
+                self.slots.close_orphans()
+
+    # --- calls ---------------------------------------------------------------------------------------------------
+
+    async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
+        """The prompt's ids, and their strings if asked for."""
+        number = next(self._numbers)
+        answer = await self._call(number, Tokenize(number, prompt, token_strings))
+        assert isinstance(answer, Tokenized)
+        return answer.tokens, answer.token_strings
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The ids' text."""
+        number = next(self._numbers)
+        answer = await self._call(number, Detokenize(number, tokens))
+        assert isinstance(answer, Detokenized)
+        return answer.text
+
+    async def _call(self, number: int, message: Message) -> Message:
+        if len(self._calls) >= self.context.system.slots_per_frontend:
+            raise overloaded("The server has as many calls as it takes. Try again soon.")
+        future = self._calls[number] = self._loop.create_future()
+        self.context.post(min(self.renderers, key=self._load.__getitem__), message)
+        self._flush_soon()
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await future
+        except TimeoutError:
+            raise overloaded(f"No renderer has answered within {CALL_S:.0f} s.") from None
+        finally:
+            del self._calls[number]
+
+    def _answer(self, number: int, answer: Message | ApiError) -> None:
+        future = self._calls.get(number)
+        if future is None or future.done():
+            return
+        if isinstance(answer, ApiError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    # --- looking in ----------------------------------------------------------------------------------------------
+
+    def not_ready(self) -> list[str]:
+        """The actors that are not READY, with their states."""
+        board = self.context.board
+        states = ((actor.name, board.snapshot(actor.position).state) for actor in self.context.system.actors)
+        return [f"{name}: {state.name.lower()}" for name, state in states if state is not ActorState.READY]
+
+    def in_flight(self) -> int:
+        return len(self._jobs)
+
+    def metrics(self) -> bytes:
+        return self._exporter.text()
+
+    def write_gauges(self, connections: int) -> None:
+        """Say on the board how much this frontend has to do."""
+        self.context.status.set_gauge(FrontendGauge.CONNECTIONS, connections)
+        self.context.status.set_gauge(FrontendGauge.IN_FLIGHT, len(self._jobs))
+
+    def _engine_figures(self) -> EngineFigures:
+        words = self.context.board.gauges(self.context.system.by_name["scheduler"].position)
+        return EngineFigures(
+            running=words[SchedulerGauge.RUNNING],
+            waiting=words[SchedulerGauge.WAITING],
+            blocks_total=words[SchedulerGauge.BLOCKS_TOTAL],
+            blocks_free=words[SchedulerGauge.BLOCKS_FREE],
+            preemptions=words[SchedulerGauge.PREEMPTIONS],
+            prefix_queries=words[SchedulerGauge.PREFIX_QUERIES],
+            prefix_hits=words[SchedulerGauge.PREFIX_HITS],
+            generated=words[SchedulerGauge.GENERATED],
+            prompted=words[SchedulerGauge.PROMPTED],
+            rejected=words[SchedulerGauge.REJECTED],
+        )
+
+    def _actor_figures(self) -> Iterable[ActorFigures]:
+        now = time.monotonic_ns()
+        for actor in self.context.system.actors:
+            seen = self.context.board.snapshot(actor.position)
+            age = (now - seen.heartbeat_ns) / 1e9 if seen.heartbeat_ns else 0.0
+            yield ActorFigures(actor.name, seen.state is ActorState.READY, max(0, seen.incarnation - 1), age)

@@ -1,0 +1,87 @@
+"""The frontend's slots of the request table: who has which, in which phase, and when one is free again.
+
+    phase       came by                     ends with
+    FREE        start, or an end below      open()
+    RENDERING   Render was posted           Rendered → RUNNING;  Failed → FREE (the scheduler never heard of it)
+    RUNNING     Rendered                    Delta with last → FREE (nobody upstream touches the slot again)
+    ORPHAN      a predecessor left it       as below → FREE
+
+A client that goes away sets the cancel word. In RENDERING nothing more is said: the renderer answers Failed, or it was
+too late and Rendered comes, and then Cancel is posted. In RUNNING Cancel is posted at once. The slot is freed as above.
+
+Orphans: the predecessor's Render may still lie in a renderer's lane, so none is free before every renderer has answered
+Sync, which it does in order. After that nobody upstream touches a slot that
+- has no prompt: it was never admitted, and no renderer knows of it any more;
+- has a finish word: the scheduler has let go of it, and a detokenizer only reads what carries the old generation.
+Every other one was admitted: the scheduler ends it by its cancel word, and its end comes round as Delta.last.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from actorserve.http.jobs import Job
+from actorserve.shm.table import RequestTable, slot_of
+
+
+class Phase(Enum):
+    """Where a slot in use is."""
+
+    RENDERING = auto()
+    RUNNING = auto()
+    ORPHAN = auto()
+
+
+@dataclass
+class Use:
+    """One use of a slot; `job` is None once its client has gone."""
+
+    ref: int
+    phase: Phase
+    job: Job | None
+    index: int  # of the choice
+    renderer: str
+
+
+class Slots:
+    """All slots of one frontend."""
+
+    def __init__(self, table: RequestTable, first: int, count: int) -> None:
+        self._table = table
+        self._uses: dict[int, Use] = {}
+        for ref in table.current_refs(first, count):
+            self._uses[ref] = Use(ref, Phase.ORPHAN, None, 0, "")
+        taken = {slot_of(ref) for ref in self._uses}
+        self._free = deque(slot for slot in range(first, first + count) if slot not in taken)
+
+    @property
+    def free(self) -> int:
+        """Slots that can be opened."""
+        return len(self._free)
+
+    def open(self, params: bytes, arrival_ns: int, job: Job, index: int, renderer: str) -> int:
+        """A free slot for a choice; its ref."""
+        ref = self._table.open_slot(self._free.popleft(), params, arrival_ns)
+        self._uses[ref] = Use(ref, Phase.RENDERING, job, index, renderer)
+        return ref
+
+    def use(self, ref: int) -> Use | None:
+        """The present use that this ref names, if it is one."""
+        return self._uses.get(ref)
+
+    def close(self, ref: int) -> None:
+        """Nobody will touch the slot again."""
+        del self._uses[ref]
+        self._free.append(slot_of(ref))
+
+    def orphans(self) -> list[int]:
+        """What a predecessor left."""
+        return [use.ref for use in self._uses.values() if use.phase is Phase.ORPHAN]
+
+    def close_orphans(self) -> None:
+        """All renderers are synced: free the orphans whose end will not come round."""
+        for ref in self.orphans():
+            if self._table.finish(ref) or self._table.prompt_length(ref) is None:
+                self.close(ref)

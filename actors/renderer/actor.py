@@ -1,0 +1,209 @@
+"""The renderer actor: conversation or text → token ids in the request table.
+
+It keeps no state but caches: it can be killed for being slow, and the message it was handling is delivered again. It
+writes to a slot only what a Render names, and only while the slot's use is current and not cancelled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from actorserve.shm.table import slot_of
+
+from ..block_hash import extend_hashes
+from ..messages import (
+    Admit,
+    ChatPrompt,
+    Detokenize,
+    Detokenized,
+    Failed,
+    Prompt,
+    Render,
+    Rendered,
+    Sync,
+    Synced,
+    TextPrompt,
+    Tokenize,
+    Tokenized,
+    TokenPrompt,
+    ToRenderer,
+)
+from ..runtime import Actor, Context, run
+from ..tokenization import load_tokenizer, special_tokens
+from .segments import SegmentCache
+from .template import ChatTemplate, TemplateProblem
+
+GONE = 499  # the client has gone: nobody reads this answer
+REPLY_ROOM = 512  # bytes of a reply that are not its token list
+
+
+class Refused(ValueError):
+    """The request cannot be; status, message and field for the client."""
+
+    def __init__(self, status: int, message: str, param: str | None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+
+
+class RendererActor(Actor):
+    """Adapter between the rings and template and tokenizer."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.table = context.table
+        self.tokenizer = load_tokenizer(context.model)
+        self.segments = SegmentCache(self.tokenizer)
+        self.template = ChatTemplate(context.config, context.model)
+        self.bos = special_tokens(context.model).get("bos_token")
+        self.frontend = ""  # who is being answered: calls name no slot
+
+    def handle(self, message: ToRenderer) -> None:
+        """One message. What goes wrong in it is answered, and the next one is handled: nobody else is touched."""
+        match message:
+            case Render():
+                self._guarded(lambda: self._render(message), refs=message.refs)
+            case Tokenize():
+                self._guarded(lambda: self._tokenize(message), call=message.call)
+            case Detokenize():
+                self._guarded(lambda: self._detokenize(message), call=message.call)
+            case Sync():
+                self.context.post(self._caller(message.call), Synced(message.call))
+
+    def _guarded(self, work: Callable[[], None], refs: list[int] | None = None, call: int = 0) -> None:
+        """Answer Failed for whatever goes wrong: the boundary where other people's templates and texts end."""
+        try:
+            work()
+            return
+        except Refused as error:
+            failed = Failed(refs or [], error.status, str(error), error.param, call)
+        except TemplateProblem as error:
+            failed = Failed(refs or [], 400, str(error), "messages", call)
+        except Exception:
+            self.context.log.exception("a prompt could not be rendered")
+            failed = Failed(refs or [], 500, "the prompt could not be rendered", None, call)
+        target = self.context.system.frontend_of(slot_of(refs[0])) if refs else self._caller(call)
+        self.context.post(target, failed)
+
+    def _caller(self, call: int) -> str:
+        """A call's number carries the index of the frontend that asks in its upper half."""
+        return f"frontend-{call >> 32}"
+
+    def _render(self, message: Render) -> None:
+        refs = [ref for ref in message.refs if self._is_wanted(ref)]
+        if not refs:
+            raise Refused(GONE, "the client has gone", None)
+        tokens = self._tokens(message.prompt)
+        longest = self.context.model.max_model_len
+        keep = message.truncate_prompt_tokens
+        if keep is not None:
+            tokens = tokens[-(longest - 1 if keep < 0 else keep) :]
+        limit = self._limit(len(tokens), message)
+        ids = np.array(tokens, np.int32).tobytes()
+        hashes = extend_hashes(b"", ids, self.table.block_size)
+        refs = [ref for ref in refs if self._is_wanted(ref)]
+        for ref in refs:
+            self.table.write_prompt(ref, ids, hashes, limit)
+        gone = [ref for ref in message.refs if ref not in refs]
+        frontend = self.context.system.frontend_of(slot_of(message.refs[0]))
+        if gone:
+            self.context.post(frontend, Failed(gone, GONE, "the client has gone"))
+        if refs:
+            self.context.post("scheduler", Admit(refs))
+            self.context.post(frontend, Rendered(refs, len(tokens)))
+
+    def _is_wanted(self, ref: int) -> bool:
+        return self.table.is_current(ref) and not self.table.is_cancelled(ref)
+
+    def _tokens(self, prompt: Prompt) -> list[int]:
+        """The prompt's ids; never empty."""
+        match prompt:
+            case ChatPrompt():
+                tokens = self._chat_tokens(prompt)
+                field = "messages"
+            case TextPrompt():
+                tokens = self._text_tokens(prompt.text, prompt.add_special_tokens)
+                field = "prompt"
+            case TokenPrompt():
+                tokens = prompt.tokens
+                field = "prompt"
+                size = self.context.model.vocab_size
+                if bad := next((token for token in tokens if not 0 <= token < size), None):
+                    raise Refused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", field)
+        if not tokens and self.bos is not None:
+            tokens = [self.tokenizer.token_to_id(self.bos)]
+        if not tokens:
+            raise Refused(400, "The prompt is empty: it must contain at least one token.", field)
+        return tokens
+
+    def _chat_tokens(self, prompt: ChatPrompt) -> list[int]:
+        text = self.template.render(
+            json.loads(prompt.messages),
+            _loads(prompt.tools),
+            _loads(prompt.documents),
+            _loads(prompt.template_kwargs),
+            prompt.add_generation_prompt,
+            prompt.continue_final_message,
+        )
+        return self._text_tokens(text, prompt.add_special_tokens)
+
+    def _text_tokens(self, text: str, add_special_tokens: bool) -> list[int]:
+        if add_special_tokens:
+            ids: list[int] = self.tokenizer.encode(text).ids
+            return ids
+        return self.segments.encode(text)
+
+    def _limit(self, count: int, message: Render) -> int:
+        """How many tokens may be generated; 400 with the numbers where the model is too short for the request."""
+        longest = self.context.model.max_model_len
+        field = "messages" if isinstance(message.prompt, ChatPrompt) else "prompt"
+        if count >= longest:
+            raise Refused(
+                400,
+                f"This model's maximum context length is {longest} tokens. However, your prompt has {count} tokens. "
+                "Please shorten it.",
+                field,
+            )
+        if message.max_tokens is None:
+            return longest - count
+        if count + message.max_tokens > longest:
+            raise Refused(
+                400,
+                f"This model's maximum context length is {longest} tokens. However, you requested "
+                f"{count + message.max_tokens} tokens ({count} in the prompt, {message.max_tokens} for the answer). "
+                "Please shorten the prompt or lower max_tokens.",
+                "max_tokens",
+            )
+        return message.max_tokens
+
+    def _tokenize(self, message: Tokenize) -> None:
+        caller = self._caller(message.call)
+        tokens = self._tokens(message.prompt)
+        strings = [self.tokenizer.id_to_token(token) or "" for token in tokens] if message.token_strings else None
+        size = 5 * len(tokens) + sum(5 + 4 * len(string) for string in strings or ())
+        if size + REPLY_ROOM > self.context.outboxes[caller].max_message:
+            raise Refused(413, f"The answer with its {len(tokens)} tokens is too long to send.", "prompt")
+        self.context.post(caller, Tokenized(message.call, tokens, strings))
+
+    def _detokenize(self, message: Detokenize) -> None:
+        size = self.context.model.vocab_size
+        if bad := next((token for token in message.tokens if not 0 <= token < size), None):
+            raise Refused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", "tokens")
+        caller = self._caller(message.call)
+        text = self.tokenizer.decode(message.tokens, skip_special_tokens=False)
+        if len(text.encode()) + REPLY_ROOM > self.context.outboxes[caller].max_message:
+            raise Refused(413, f"The text of {len(message.tokens)} tokens is too long to send.", "tokens")
+        self.context.post(caller, Detokenized(message.call, text))
+
+
+def _loads(data: bytes | None) -> Any:
+    return None if data is None else json.loads(data)
+
+
+def main(context: Context) -> None:
+    """Run a renderer until it is told to stop."""
+    run(RendererActor(context), context)

@@ -1,0 +1,75 @@
+"""What the supervisor makes before any actor is born: segment, board, request table, wake-up descriptors.
+
+It writes only its own line of the board: which incarnation of each actor counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+from actorserve.shm.board import Board
+from actorserve.shm.mailbox import wake
+from actorserve.shm.segment import Segment
+from actorserve.shm.table import RequestTable
+
+from ..gauges import WorkerGauge
+from ..runtime import Boot
+from ..system import PARAMS_BYTES, ActorSpec, System
+
+
+class Memory:
+    """One segment and one eventfd an actor; actors inherit the descriptors, so nothing has a name."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.segment = Segment.create(system.size, "lanes and request table")
+        self.board = Board(self.segment, system.board_offset, len(system.actors))
+        config = system.config
+        RequestTable.create(
+            self.segment, system.table_offset, system.slots, system.model.max_model_len, config.block_size, PARAMS_BYTES
+        )
+        names = [*system.by_name, "supervisor"]
+        self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
+        for actor in system.actors:
+            self.raise_incarnation(actor)
+
+    def boot(self, actor: ActorSpec, listeners: Sequence[int]) -> Boot:
+        """What the next life of this actor is told."""
+        return Boot(
+            name=actor.name,
+            incarnation=self.board.incarnation(actor.position),
+            supervisor_pid=os.getpid(),
+            config=self.system.config,
+            model=self.system.model,
+            segment_fd=self.segment.fd,
+            eventfds=self.eventfds,
+            listeners=list(listeners),
+        )
+
+    def raise_incarnation(self, actor: ActorSpec) -> None:
+        """From now on what an earlier life of the actor wrote on its line of the board counts no more."""
+        self.board.set_incarnation(actor.position, self.board.incarnation(actor.position) + 1)
+
+    def is_ready(self, actor: ActorSpec) -> bool:
+        """The life that counts has said that it is ready."""
+        return self.board.is_ready(actor.position)
+
+    def kv_tokens(self) -> int:
+        """How many tokens the KV memory of all workers holds."""
+        return sum(self.board.gauge(actor.position, WorkerGauge.KV_TOKENS) for actor in self.system.of_kind("worker"))
+
+    def wake_all(self) -> None:
+        """After a death: its neighbours may wait for a wake-up that it owed them."""
+        for fd in self.eventfds.values():
+            wake(fd)
+
+    def clear_wakeup(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # nobody has woken us meanwhile
+            os.eventfd_read(self.eventfds["supervisor"])
+
+    def close(self) -> None:
+        for fd in self.eventfds.values():
+            os.close(fd)
+        self.segment.close()

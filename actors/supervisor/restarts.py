@@ -1,0 +1,51 @@
+"""When an actor may be started again, and the one shape in which every death is reported. Nothing is started here."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+
+import msgspec
+
+MOST = 5  # restarts of one actor ...
+WITHIN_S = 60.0  # ... in so many seconds; one more, and the failure goes up
+
+
+class Intensity:
+    """How often one actor was restarted of late."""
+
+    def __init__(self, most: int = MOST, within: float = WITHIN_S) -> None:
+        self._most = most
+        self._within = within
+        self._times: deque[float] = deque()
+
+    def allow(self, now: float) -> bool:
+        """Count one restart; False if that is one too many."""
+        while self._times and self._times[0] <= now - self._within:
+            self._times.popleft()
+        if len(self._times) >= self._most:
+            return False
+        self._times.append(now)
+        return True
+
+
+class Death(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of one actor process, wanted or not."""
+
+    actor: str
+    pid: int
+    returncode: int  # as subprocess has it: a signal's number is negative
+    uptime: float  # seconds
+    restarts: int  # of this actor before this death
+    last_line: str = ""  # of its output
+
+    @property
+    def cause(self) -> str:
+        if self.returncode < 0:
+            return f"killed by {signal.Signals(-self.returncode).name}"
+        return f"exit status {self.returncode}"
+
+    def __str__(self) -> str:
+        facts = f"pid {self.pid}, {self.cause}, up {self.uptime:.1f} s, {self.restarts} restarts before"
+        said = f": {self.last_line}" if self.returncode > 0 and self.last_line else ""  # most often its exception
+        return f"{self.actor} ended ({facts}){said}"

@@ -1,0 +1,184 @@
+"""Starts the actors, watches them, starts again those that die, and stops them in reverse. It handles no request.
+
+One strategy: one for one. An actor that dies too often, or cannot start at all, ends the server with its reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..system import KINDS, System
+from .child import ACTOR_COMMAND, Child
+from .memory import Memory
+from .output import Output
+from .restarts import Death
+
+STOP_S = 5.0  # what an actor without requests of its own gets to end after SIGTERM
+KILL_S = 10.0  # what the kernel gets to end a process after SIGKILL
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Supervisor:
+    """The tree's root: all children are its own."""
+
+    def __init__(
+        self,
+        system: System,
+        memory: Memory,
+        listeners: Sequence[socket.socket],
+        output: Output,
+        *,
+        welcome: Callable[[], str],
+        command: Sequence[str] = ACTOR_COMMAND,
+    ) -> None:
+        self.system = system
+        self.memory = memory
+        self.listeners = list(listeners)
+        self.output = output
+        self.welcome = welcome  # what to say when the server is ready
+        self.children = [Child(spec, output, command) for spec in system.actors]
+        self.status = 0
+        self.ready = False  # all actors have been up at once
+        self.forced = False  # everything ends now
+        self.failed = False  # this class has a mistake: its own picture cannot be trusted
+        self.ending = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serve until a signal or a failure ends it; returns the exit status. No actor is left afterwards."""
+        loop = asyncio.get_running_loop()
+        self.output.watch(loop)
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._signalled, number)
+        loop.set_exception_handler(self._failed)
+        loop.add_reader(self.memory.eventfds["supervisor"], self._look)
+        try:
+            for child in self.children:
+                self._start(child)
+            await self.ending.wait()
+            if not self.failed:
+                await self._stop()
+        finally:
+            self._kill_all()
+            for child in self.children:
+                child.reap(KILL_S)
+            loop.remove_reader(self.memory.eventfds["supervisor"])
+        return self.status
+
+    # --- up ------------------------------------------------------------------------------------------------------
+
+    def _start(self, child: Child) -> None:
+        if self.ending.is_set() and (self.forced or not self.ready):
+            child.gone.set()
+            return
+        listeners = self.listeners if child.spec.kind == "frontend" else []
+        boot = self.memory.boot(child.spec, [listener.fileno() for listener in listeners])
+        pass_fds = [boot.segment_fd, *boot.eventfds.values(), *boot.listeners]
+        try:
+            child.start(boot, pass_fds, lambda death: self._died(child, death))
+        except OSError as error:
+            child.gone.set()
+            self._end(1, f"{child.name} cannot be started: {error}")
+
+    def _look(self) -> None:
+        """An actor has changed its state on the board."""
+        self.memory.clear_wakeup()
+        for child in self.children:
+            if not child.up and self.memory.is_ready(child.spec):
+                child.up = True
+                self.output.say(f"{child.name} is up (pid {child.pid}, {child.age:.1f} s)")
+        if not self.ready and all(child.up for child in self.children):
+            self.ready = True
+            self.output.say(self.welcome())
+
+    # --- down ----------------------------------------------------------------------------------------------------
+
+    def _died(self, child: Child, death: Death) -> None:
+        self._look()  # it may have come up and died in one turn
+        was_up, child.up = child.up, False
+        self.memory.raise_incarnation(child.spec)
+        self.memory.wake_all()
+        if child.stopping:
+            self.output.say(str(death))
+            child.gone.set()
+        elif not self.ready and not was_up:
+            child.gone.set()
+            self._end(death.returncode if death.returncode > 0 else 1, f"the server cannot start: {death}")
+        elif child.intensity.allow(asyncio.get_running_loop().time()):
+            self.output.say(f"{death}; it is started again")
+            self._start(child)
+        else:
+            child.gone.set()
+            self._end(1, f"{death}; it has died too often, the server gives up")
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self.ending.is_set():
+            self.forced = True
+            self.status = self.status or 1
+            self.output.say(f"{number.name} again: everything ends now")
+            self._kill_all()
+        else:
+            self._end(0, f"{number.name}: the server stops")
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A mistake in this module's own callbacks: nobody watches the watcher, so the server ends."""
+        error = context.get("exception")
+        lines = traceback.format_exception(error) if error else [context["message"]]
+        for line in "".join(lines).splitlines():
+            self.output.say(line)
+        self.failed = True
+        self._end(1, "the supervisor has failed")
+
+    def _end(self, status: int, reason: str) -> None:
+        self.output.say(reason)
+        self.status = self.status or status
+        self.ending.set()
+
+    async def _stop(self) -> None:
+        """Frontends first, which finish their requests; then what is behind them, in the reverse order of starting."""
+        if not self.ready:
+            self.forced = True  # nobody is being served
+            self._kill_all()
+        self._close_listeners()  # whoever comes now is refused as soon as the frontends have let go, too
+        for kind in reversed(KINDS):
+            timeout = self.system.config.shutdown_timeout if kind == "frontend" else STOP_S
+            await self._stop_some([child for child in self.children if child.spec.kind == kind], timeout)
+
+    async def _stop_some(self, children: Sequence[Child], timeout: float) -> None:
+        for child in children:
+            child.stopping = True
+            child.signal(signal.SIGTERM)
+        if await _gone(children, timeout):
+            return
+        for child in children:
+            if not child.gone.is_set():
+                self.output.say(f"{child.name} has not ended after {timeout:g} s and is killed")
+                child.signal(signal.SIGKILL)
+        if not await _gone(children, KILL_S):
+            self.status = self.status or 1
+            self.output.say(f"{', '.join(c.name for c in children if not c.gone.is_set())} cannot be killed")
+
+    def _kill_all(self) -> None:
+        for child in self.children:
+            child.stopping = True
+            child.signal(signal.SIGKILL)
+
+    def _close_listeners(self) -> None:
+        for listener in self.listeners:
+            listener.close()
+        self.listeners.clear()
+
+
+async def _gone(children: Iterable[Child], timeout: float) -> bool:
+    """Wait until all of them have ended; False if they have not in time."""
+    try:
+        async with asyncio.timeout(timeout):
+            for child in children:
+                await child.gone.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,53 @@
+"""The model's own tokenizer and its special tokens, from the files in its folder. Neither torch nor transformers.
+
+For the renderer (text → ids) and the detokenizer (ids → text).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .config import ConfigError
+from .model_files import ModelInfo, read_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def load_tokenizer(model: ModelInfo) -> Tokenizer:
+    """tokenizer.json, without the truncation and padding that its author's training may have left in it."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from tokenizers import Tokenizer
+
+    path = Path(model.tokenizer_folder) / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigError(f"--tokenizer: {path} is missing; only fast tokenizers (tokenizer.json) are supported")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigError(f"--tokenizer: {path} cannot be read: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def tokenizer_config(model: ModelInfo) -> dict[str, Any]:
+    """tokenizer_config.json; empty if there is none."""
+    return read_json(Path(model.tokenizer_folder) / "tokenizer_config.json", missing_ok=True)
+
+
+def special_tokens(model: ModelInfo) -> dict[str, str]:
+    """bos_token, eos_token and so on, as far as the model names them: what chat templates are given."""
+    values = read_json(Path(model.tokenizer_folder) / "special_tokens_map.json", missing_ok=True)
+    values |= tokenizer_config(model)
+    found = {}
+    for name in SPECIAL_NAMES:
+        value = values.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[name] = text
+    return found

@@ -1,0 +1,241 @@
+"""The forward pass of the Llama family (Llama, Mistral, Qwen2, Qwen3); what differs is data (architecture.py).
+
+One flat batch: the tokens of all sequences of a step, one after the other, whether they are a prompt's or decode.
+    x  the residual stream [tokens, hidden]
+    x += out(attention(rope(qkv(norm x))))      x += down(silu(gate(norm x)) * up(norm x))      in each layer
+    logits = head(norm x)                                                                       where a row samples
+
+Ways to spend few operations a layer, since an operation costs some µs whatever it does:
+- q, k and v are one product, gate and up another; residuals are added by the product itself or in place.
+- In the checkpoint number i of a head is rotated with number i + head_dim / 2. Rows of the q and k weights are put in
+  another order at load, so that such pairs lie side by side: a rotation is then one complex multiplication, and as
+  queries and keys are reordered alike, their products stay what they were.
+- In float32 the root-mean-square norm is three operations: x / sqrt(|x|² + n·eps) * (gain · sqrt(n)).
+
+Knows tensors; not where they come from, nor what a request is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actorserve.kernels.cpu_attention import PagedKV, StepAttention
+
+from .architecture import Architecture, Rope
+
+Get = Callable[[str], Tensor]  # a tensor of the checkpoint, in the type in which it is stored
+
+
+class RMSNorm:
+    """x / rms(x) * gain over the last dimension."""
+
+    def __init__(self, gain: Tensor, eps: float) -> None:
+        size = gain.shape[-1]
+        self.eps = eps
+        self.size = (size,)
+        self.gain = gain
+        self.scaled_gain = gain * math.sqrt(size)
+        self.floor = torch.tensor(math.sqrt(eps * size))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:  # 16-bit types are squared and summed in float32
+            return F.rms_norm(x, self.size, None, self.eps).mul_(self.gain)
+        return x.div(self._length(x)).mul_(self.scaled_gain)
+
+    def in_place(self, x: Tensor) -> None:
+        """x becomes its norm."""
+        if x.dtype == torch.float32:
+            x.div_(self._length(x)).mul_(self.scaled_gain)
+        else:
+            x.copy_(self(x))
+
+    def _length(self, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, 2, -1, True)
+        return torch.hypot(length, self.floor, out=length)
+
+
+class Linear:
+    """y = x Wᵀ + b."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = weight.t()
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.mm(x, self.weight) if self.bias is None else torch.addmm(self.bias, x, self.weight)
+
+    def add_to(self, residual: Tensor, x: Tensor) -> None:
+        """residual += y."""
+        residual.addmm_(x, self.weight)
+        if self.bias is not None:
+            residual.add_(self.bias)
+
+
+class PackedLinear:
+    """The same with a weight in oneDNN's own order, which plain products would make anew at every call.
+
+    Measured (one thread, float32 of 4096 x 1024, ms for 1, 2, 8 and 32 rows): 0.26, 0.27, 0.68, 2.7 packed and 0.32,
+    0.65, 1.7, 4.1 plain; below some 2^18 numbers the call itself costs more than it saves.
+    """
+
+    SMALLEST = 1 << 18
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        self.bias = bias
+        self.product = torch.ops.mkldnn._linear_pointwise.default
+
+    def __call__(self, x: Tensor) -> Tensor:
+        result: Tensor = self.product(x, self.weight, self.bias, "none", [], "")
+        return result
+
+    def add_to(self, residual: Tensor, x: Tensor) -> None:
+        """residual += y."""
+        residual.add_(self.product(x, self.weight, self.bias, "none", [], ""))
+
+    @staticmethod
+    def works(dtype: torch.dtype) -> bool:
+        """The operations are private to torch: they are used only where they are there and agree with F.linear."""
+        weight, x = torch.randn(256, 128).to(dtype), torch.randn(3, 128).to(dtype)
+        try:
+            result = PackedLinear(weight, None)(x)
+        except (AttributeError, RuntimeError):
+            return False
+        tolerance = 1e-4 if dtype == torch.float32 else 0.25
+        return torch.allclose(result.float(), F.linear(x, weight).float(), rtol=1e-2, atol=tolerance)
+
+
+class Builder:
+    """Makes the parts of a model of a checkpoint's tensors, one after the other."""
+
+    def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.get = get
+        self.dtype = dtype
+        self.packs = PackedLinear.works(dtype)
+
+    def norm(self, name: str) -> RMSNorm:
+        return RMSNorm(self.get(name).to(self.dtype, copy=True), self.shape.norm_eps)
+
+    def linear(self, parts: list[tuple[str, int]], biased: bool) -> Linear | PackedLinear:
+        """The linears `parts` as one; a part with a number of heads has its rows reordered for the rotation."""
+        weight = self._merged([(f"{name}.weight", heads) for name, heads in parts])
+        bias = self._merged([(f"{name}.bias", heads) for name, heads in parts]) if biased else None
+        packed = self.packs and weight.numel() > PackedLinear.SMALLEST
+        return PackedLinear(weight, bias) if packed else Linear(weight, bias)
+
+    def qk_gain(self, prefix: str) -> Tensor:
+        """The gains of the q and k norms of all heads, [heads + kv_heads, head_dim]."""
+        shape = self.shape
+        q, k = (_pairs(self.get(f"{prefix}{name}_norm.weight").to(self.dtype), 1) for name in "qk")
+        return torch.cat([q.expand(shape.heads, -1), k.expand(shape.kv_heads, -1)])
+
+    def _merged(self, parts: list[tuple[str, int]]) -> Tensor:
+        tensors = [self.get(name) for name, _ in parts]
+        merged = torch.empty(sum(len(t) for t in tensors), *tensors[0].shape[1:], dtype=self.dtype)
+        first = 0
+        for tensor, (_, heads) in zip(tensors, parts, strict=True):
+            merged[first : first + len(tensor)] = _pairs(tensor, heads) if heads else tensor
+            first += len(tensor)
+        return merged
+
+
+def _pairs(rows: Tensor, heads: int) -> Tensor:
+    """Rows [heads * head_dim, …] with number i of a head beside number i + head_dim / 2."""
+    return rows.view(heads, 2, len(rows) // heads // 2, -1).transpose(1, 2).reshape(rows.shape)
+
+
+class Layer:
+    """Attention and MLP of one layer."""
+
+    def __init__(self, build: Builder, index: int) -> None:
+        shape = self.shape = build.shape
+        prefix = f"model.layers.{index}."
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        self.index = index
+        self.attention_norm = build.norm(prefix + "input_layernorm.weight")
+        qkv = [(attention + "q_proj", shape.heads), (attention + "k_proj", shape.kv_heads), (attention + "v_proj", 0)]
+        self.qkv = build.linear(qkv, shape.qkv_bias)
+        self.qk_norm = RMSNorm(build.qk_gain(attention), shape.norm_eps) if shape.qk_norm else None
+        self.out = build.linear([(attention + "o_proj", 0)], shape.out_bias)
+        self.mlp_norm = build.norm(prefix + "post_attention_layernorm.weight")
+        self.gate_up = build.linear([(mlp + "gate_proj", 0), (mlp + "up_proj", 0)], shape.mlp_bias)
+        self.down = build.linear([(mlp + "down_proj", 0)], shape.mlp_bias)
+
+    def __call__(self, x: Tensor, turns: Tensor, slots: Tensor, kv: PagedKV, attention: StepAttention) -> None:
+        """Add this layer to x; `turns` are the rotations of the tokens' positions, `slots` where their KV goes."""
+        shape = self.shape
+        heads = self.qkv(self.attention_norm(x)).view(len(x), -1, shape.head_dim)  # of q, then k, then v
+        qk = heads[:, : shape.heads + shape.kv_heads]
+        if self.qk_norm is not None:
+            self.qk_norm.in_place(qk)
+        _rotate(qk, turns)
+        kv.write(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
+        seen = attention(self.index, heads[:, : shape.heads])
+        self.out.add_to(x, seen.view(len(x), -1))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
+        self.down.add_to(x, F.silu(gate).mul_(up))
+
+
+class Model:
+    """A decoder: token ids in, logits out; it keeps weights, and its caller the KV memory."""
+
+    def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype, max_length: int) -> None:
+        build = Builder(shape, get, dtype)
+        self.shape = shape
+        self.dtype = dtype
+        table = get("model.embed_tokens.weight")
+        keep = table.dtype.itemsize <= dtype.itemsize  # a 16-bit table stays: its rows are made float32 when read
+        self.embeddings = table.clone() if keep else table.to(dtype)
+        self.layers = [Layer(build, index) for index in range(shape.layers)]
+        self.norm = build.norm("model.norm.weight")
+        self.head = build.linear([("model.embed_tokens" if shape.tied else "lm_head", 0)], False)
+        self.turns = turn_table(shape.rope, shape.head_dim, max_length)
+
+    def forward(self, ids: Tensor, positions: Tensor, slots: Tensor, kv: PagedKV, attention: StepAttention) -> Tensor:
+        """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`."""
+        x = F.embedding(ids, self.embeddings).to(self.dtype)
+        turns = self.turns[positions][:, None]
+        for layer in self.layers:
+            layer(x, turns, slots, kv, attention)
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] of rows of the last layer's output, in float32."""
+        return self.head(self.norm(x)).float()
+
+
+def _rotate(heads: Tensor, turns: Tensor) -> None:
+    """Turn the pairs of numbers of `heads` [tokens, heads, head_dim] by `turns` [tokens, 1, head_dim / 2], in place."""
+    if heads.dtype == torch.float32:
+        torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(turns)
+    else:
+        exact = heads.float()
+        _rotate(exact, turns)
+        heads.copy_(exact)
+
+
+def turn_table(rope: Rope, head_dim: int, length: int) -> Tensor:
+    """cos + i·sin of each position's angles, complex64 [length, head_dim / 2]."""
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse_frequencies(rope, head_dim))
+    return torch.complex(angles.cos(), angles.sin())
+
+
+def inverse_frequencies(rope: Rope, head_dim: int) -> Tensor:
+    """The angle of one position for each pair of numbers; `linear` and `llama3` stretch it to longer texts."""
+    plain = 1.0 / (rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
+    if rope.kind == "default":
+        return plain
+    stretched = plain / rope.numbers["factor"]
+    if rope.kind == "linear":
+        return stretched
+    # llama3: angles that turn often within the original length stay, those that turn seldom are stretched
+    low, high = rope.numbers["low_freq_factor"], rope.numbers["high_freq_factor"]
+    turns = rope.numbers["original_max_position_embeddings"] * plain / (2 * math.pi)
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - share) * stretched + share * plain

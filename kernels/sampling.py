@@ -1,0 +1,212 @@
+"""Drawing one token for each row of logits: greedy, temperature, top-k, top-p, min-p, without sorting the vocabulary.
+
+The distribution is that of transformers' warpers in the order temperature, top-k, top-p, min-p. With
+w = exp((x - max x) / temperature), in words of descending w:
+    top-k keeps words with w >= the k-th largest (equals of the k-th stay, too);
+    top-p keeps a word if the words before it hold less than top_p of what top-k left;
+    min-p keeps words with w >= min_p.
+One uniform number u(seed, position) picks the word by the inverse of the cumulated w. Which way a row goes is decided
+by its own logits and parameters alone, so that it draws the same in every batch:
+    greedy      temperature 0, or logits that are not finite: the largest
+    vocabulary  no top-k and no top-p: cumulated over the vocabulary, in two levels (blocks of 64, then within one)
+    candidates  top-k or top-p: over the 80 most likely, if these are sure to hold all that is kept
+    threshold   otherwise: the smallest w that is kept is found by counting, then as in `vocabulary`
+
+Knows tensors and arrays only: no requests.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BLOCK = 64  # words summed together at the first level
+CANDIDATES = 80  # so that a top-k of 64 is sure not to have equals beyond them
+TWO_LEVELS = 512  # blocks from which candidates are sought in the best blocks only
+RANGE_BITS = 19  # bits of a float that are left to a range: neighbouring ranges differ by a sixteenth
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Parameters(NamedTuple):
+    """One value for each row. top_k 0, top_p 1 and min_p 0 switch a filter off; temperature 0 is greedy."""
+
+    temperature: np.ndarray  # float32
+    top_k: np.ndarray  # int64
+    top_p: np.ndarray  # float64
+    min_p: np.ndarray  # float32
+    seed: np.ndarray  # uint64
+    position: np.ndarray  # int64, where in its sequence the drawn token will stand
+
+    def of(self, rows: np.ndarray) -> Parameters:
+        """The parameters of some rows."""
+        return Parameters(*(values[rows] for values in self))
+
+
+def sample(logits: Tensor, parameters: Parameters) -> np.ndarray:
+    """A token for each row of `logits` [rows, vocabulary] (float32, which is not changed), as int32."""
+    missing = -logits.shape[1] % BLOCK
+    if missing:
+        logits = F.pad(logits, (0, missing), value=float("-inf"))
+    peaks = logits.view(logits.shape[0], -1, BLOCK).amax(-1)
+    best = peaks.amax(-1, keepdim=True)
+    greedy = parameters.temperature == 0
+    if not greedy.all():
+        greedy |= ~np.isfinite(best.numpy()[:, 0])
+    filtered = (parameters.top_k > 0) | (parameters.top_p < 1)
+    tokens = np.empty(logits.shape[0], np.int32)
+    for rows, draw in (
+        (np.flatnonzero(greedy), _greedy),
+        (np.flatnonzero(~greedy & ~filtered), _vocabulary),
+        (np.flatnonzero(~greedy & filtered), _candidates),
+    ):
+        if rows.size == tokens.size:
+            return draw(logits, peaks, best, parameters)
+        if rows.size:
+            index = torch.from_numpy(rows)
+            tokens[rows] = draw(logits[index], peaks[index], best[index], parameters.of(rows))
+    return tokens
+
+
+def uniform(seed: np.ndarray, position: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) for each (seed, position): the finaliser of splitmix64 over the seed, then over the position.
+
+    Counter-based: nothing is remembered, so a sequence that is computed again draws what it drew before.
+    """
+    with np.errstate(over="ignore"):
+        state = _mix(_mix(seed + GOLDEN) + (position.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+    return (state >> np.uint64(11)) * 2.0**-53
+
+
+def _mix(state: np.ndarray) -> np.ndarray:
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(state ^ (state >> np.uint64(31)))
+
+
+def _uniform(parameters: Parameters) -> Tensor:
+    return torch.from_numpy(uniform(parameters.seed, parameters.position))
+
+
+def _column(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values))[:, None]
+
+
+def _greedy(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:
+    """The first of the largest: argmax is slow (not vectorised), so it looks into the best block only."""
+    block = peaks.argmax(-1, keepdim=True)
+    inside = _block_of(logits, block).argmax(-1)
+    return _as_tokens(block[:, 0] * BLOCK + inside)
+
+
+def _block_of(values: Tensor, block: Tensor) -> Tensor:
+    """[rows, BLOCK]: the block of each row that `block` [rows, 1] names."""
+    return torch.take_along_dim(values.view(values.shape[0], -1, BLOCK), block[:, :, None], 1)[:, 0]
+
+
+def _as_tokens(index: Tensor) -> np.ndarray:
+    return np.asarray(index.numpy(), np.int32)
+
+
+def _weights(logits: Tensor, best: Tensor, parameters: Parameters) -> Tensor:
+    """w: 1 for the most likely word."""
+    return (logits - best).div_(_column(parameters.temperature)).exp_()
+
+
+def _vocabulary(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:
+    weights = _weights(logits, best, parameters)
+    if parameters.min_p.any():
+        weights.masked_fill_(weights < _column(parameters.min_p), 0)
+    return _draw(weights, _uniform(parameters))
+
+
+def _draw(weights: Tensor, u: Tensor) -> np.ndarray:
+    """The word at which the cumulated weight passes u of the whole; blocks first, then words of one block."""
+    sums = weights.view(weights.shape[0], -1, BLOCK).sum(-1).double().cumsum_(-1)
+    goal = u[:, None] * sums[:, -1:]
+    block = _passing(sums, goal)
+    before = torch.where(block > 0, sums.gather(1, (block - 1).clamp_(min=0)), 0)
+    inside = _block_of(weights, block).double().cumsum_(-1)
+    return _as_tokens((block * BLOCK + _passing(inside, goal - before))[:, 0])
+
+
+def _passing(cumulated: Tensor, goal: Tensor) -> Tensor:
+    """[rows, 1]: the first index whose cumulated weight is above the goal; never past the last weight by rounding."""
+    found = torch.searchsorted(cumulated, goal, right=True)
+    last = torch.searchsorted(cumulated, cumulated[:, -1:].contiguous())
+    return torch.minimum(found, last)
+
+
+def _candidates(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:
+    """Over the most likely words, in descending order; rows whose kept words may go beyond these, by threshold."""
+    size = logits.shape[1]
+    count = min(CANDIDATES, size)
+    values, words = _most_likely(logits, peaks, count)
+    weights = _weights(values, best, parameters)
+    cumulated = weights.double().cumsum_(-1)
+    limited = (parameters.top_k > 0) & (parameters.top_k < size)
+    by_k, top_p, min_p = _column(limited), _column(parameters.top_p), _column(parameters.min_p)
+    kth = torch.where(by_k, weights.gather(1, _column(parameters.top_k.clip(1, count) - 1)), 0)
+    whole = torch.where(weights >= kth, cumulated, 0).amax(-1, keepdim=True)  # of which top-p is a share
+    free = np.flatnonzero(~limited)
+    if free.size and count < size:
+        index = torch.from_numpy(free)
+        whole[index] = _weights(logits[index], best[index], parameters.of(free)).sum(-1, keepdim=True).double()
+    goal = top_p * whole
+    last = weights[:, -1:]
+    within_k = _column(parameters.top_k <= count) & (last < kth)
+    held = torch.where(by_k, within_k, (cumulated[:, -1:] >= goal) | (last < min_p))
+    kept = (cumulated - weights < goal) & (weights >= min_p) & (weights >= kth)
+    kept[:, 0] = True
+    cumulated = torch.where(kept, weights, 0).double().cumsum_(-1)
+    choice = _passing(cumulated, _uniform(parameters)[:, None] * cumulated[:, -1:])
+    tokens = _as_tokens(words.gather(1, choice)[:, 0])
+    missed = np.flatnonzero(~held.numpy()[:, 0])
+    if missed.size and count < size:
+        index = torch.from_numpy(missed)
+        tokens[missed] = _threshold(logits[index], best[index], parameters.of(missed))
+    return tokens
+
+
+def _threshold(logits: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:
+    """Rows, whatever they keep: words below the smallest weight that each filter keeps weigh nothing."""
+    weights = _weights(logits, best, parameters)
+    for row, top_k, top_p in zip(weights, parameters.top_k.tolist(), parameters.top_p.tolist(), strict=True):
+        if 0 < top_k < len(row):
+            row.masked_fill_(row < torch.topk(row, top_k, sorted=False).values.amin(), 0)
+        if top_p < 1:
+            _keep_nucleus(row.numpy(), top_p)
+    weights.masked_fill_(weights < _column(parameters.min_p), 0)
+    return _draw(weights, _uniform(parameters))
+
+
+def _keep_nucleus(weights: np.ndarray, top_p: float) -> None:
+    """Set to 0 what top-p removes, in place. Of words that weigh the same as the last that stays, the first stay.
+
+    The smallest weight that stays is found without sorting the words: floats that are not negative are ordered as their
+    bits are, so the sums of weights by the upper bits say in which narrow range it lies, and only that is sorted.
+    """
+    ranges = weights.view(np.uint32) >> RANGE_BITS
+    held = np.bincount(ranges, weights)[::-1].cumsum()[::-1]  # by range: the sum of weights from there upwards
+    goal = top_p * float(held[0])
+    edge = int(np.flatnonzero(held >= goal)[-1])
+    inside = np.sort(weights[ranges == edge])[::-1]
+    above = float(held[edge + 1]) if edge + 1 < held.size else 0.0
+    last = min(int(np.searchsorted(above + inside.cumsum(dtype=np.float64), goal)), inside.size - 1)
+    smallest = inside[last]
+    staying = last + 1 - int(np.searchsorted(-inside, -smallest))  # of the words that weigh as much
+    weights[np.flatnonzero(weights == smallest)[staying:]] = 0
+    weights[weights < smallest] = 0
+
+
+def _most_likely(logits: Tensor, peaks: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row in descending order, and their words."""
+    if peaks.shape[1] < TWO_LEVELS:
+        return torch.topk(logits, count)
+    blocks = torch.topk(peaks, count, sorted=False).indices  # the largest words lie in blocks with the largest peaks
+    inside = torch.take_along_dim(logits.view(logits.shape[0], -1, BLOCK), blocks[:, :, None], 1).flatten(1)
+    values, index = torch.topk(inside, count)
+    return values, torch.gather(blocks, 1, index // BLOCK) * BLOCK + index % BLOCK

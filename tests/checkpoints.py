@@ -1,0 +1,111 @@
+"""Tiny random checkpoints as transformers writes them, with a tokenizer and a chat template: models for tests.
+
+Greedy text of a random model must vary and its best two logits must lie apart, or a comparison says nothing: hence the
+wide initialisation. Kinds: see KINDS.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+TEXT = """The quick brown fox jumps over the lazy dog. What is the capital of France? The capital of France is Paris.
+How do I set an API key? Start the server with --api-key and send it in the Authorization header. Hello, how are you?
+I am fine, thank you. One and one is two; two and two is four; four and four is eight. Grüße aus Köln: ÄÖ äö ß é 你 🙂.
+def main(context): return {"name": "value", "list": [1, 2, 3]}  # a comment, <b>bold</b> and \\n a new line."""
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+VOCABULARY = 384
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+BASE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.3,
+    "eos_token_id": 0,
+    "bos_token_id": None,
+    "tie_word_embeddings": False,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model type, what differs from BASE)
+    "llama": ("llama", {}),
+    "llama3": ("llama", {"rope_parameters": LLAMA3_ROPE}),
+    "llama_linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}}),
+    "llama_biased": ("llama", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
+    "llama_tied": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "qwen2": ("qwen2", {}),
+    "qwen2_windows": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1, "tie_word_embeddings": True},
+    ),
+    "qwen3": ("qwen3", {"head_dim": 32, "num_attention_heads": 6}),
+    "mistral": ("mistral", {"sliding_window": 24}),
+}
+
+
+def checkpoint(kind: str, root: Path, **changes: Any) -> Path:
+    """The folder of a checkpoint of this kind below `root`; written at the first call."""
+    folder = root / "-".join([kind, *(f"{key}={value}" for key, value in sorted(changes.items()))])
+    if not (folder / "config.json").exists():
+        write_model(kind, folder, **changes)
+        write_tokenizer(folder)
+    return folder
+
+
+def write_model(kind: str, folder: Path, shard: str | None = None, seed: int = 0, **changes: Any) -> None:
+    """Weights in float32 and config.json; `shard` is the largest size of one file, e.g. "100KB"."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model_type, differences = KINDS[kind]
+    config = AutoConfig.for_model(model_type, **{**BASE, **differences, **changes})
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():  # transformers starts these at 0 and 1
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.3)
+            elif name.endswith("norm.weight"):
+                parameter.uniform_(0.5, 1.5)
+    model.generation_config.eos_token_id = SPECIAL.index("<|endoftext|>")
+    model.save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level BPE tokenizer of VOCABULARY words or fewer, trained on TEXT, and its chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([TEXT], trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+        "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")

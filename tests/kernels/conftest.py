@@ -1,0 +1,5 @@
+"""torch takes one thread."""
+
+import torch
+
+torch.set_num_threads(1)

@@ -1,0 +1,60 @@
+"""Death before any bytecode: run an operation and raise just before the k-th bytecode that it executes in shm/."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
+from typing import Any, TypeVar
+
+S = TypeVar("S")
+
+
+class Abort(BaseException):
+    """What stands for a kill: nothing in shm/ may catch it."""
+
+
+def aborted(operation: Callable[[], object], at: int, modules: tuple[ModuleType, ...]) -> bool:
+    """Run until bytecode number `at` (from 1) of these modules; False if the operation ended before."""
+    files = {module.__file__ for module in modules}
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
+        nonlocal count
+        if frame.f_code.co_filename not in files or frame.f_code.co_name == "__del__":  # what that raises goes nowhere
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count += 1
+            if count == at:
+                raise Abort
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        operation()
+    except Abort:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def every_abort(
+    make: Callable[[], S], act: Callable[[S], Callable[[], object]], modules: tuple[ModuleType, ...], minimum: int = 20
+) -> Iterator[tuple[S, bool]]:
+    """For each k: make a scene, abort the operation that `act` returns before its bytecode k, yield (scene, True).
+
+    The last is (scene, False): the operation came to its end. What only the operation referred to is gone by then.
+    `minimum` guards against tracing nothing at all.
+    """
+    at, was_aborted = 0, True
+    while was_aborted:
+        at += 1
+        scene = make()
+        operation = act(scene)
+        was_aborted = aborted(operation, at, modules)
+        del operation
+        yield scene, was_aborted
+    assert at > minimum, f"only {at - 1} bytecodes were traced"

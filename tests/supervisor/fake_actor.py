@@ -1,0 +1,120 @@
+"""An actor process that behaves as the test says, in place of a real one: `python fake_actor.py` with a Boot on stdin.
+
+FAKE_ACTORS is JSON: for an actor's name the acts of its lives, one after the other; the last is played again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from actorserve.actors.config import ConfigError
+from actorserve.actors.runtime import Context, main, run
+
+
+class Idle:
+    """Does nothing until it is told to stop."""
+
+    def handle(self, message: object) -> None:
+        raise AssertionError(f"a message for a fake: {message}")
+
+    def do_work(self) -> int:
+        return 0
+
+
+class Mortal(Idle):
+    """Ends after its first turn, so it has been ready."""
+
+    def do_work(self) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 1
+
+
+class Chatter(Idle):
+    """Writes many lines, more than any pipe holds, and a last one without its end."""
+
+    def __init__(self) -> None:
+        self.silent = False
+
+    def do_work(self) -> int:
+        if not self.silent:
+            self.silent = True
+            for number in range(20_000):
+                print(f"line {number}")
+            print("x" * 40_000)
+            print("all said", flush=True)
+        return 0
+
+
+def serve(context: Context) -> None:
+    run(Idle(), context)
+
+
+def die_ready(context: Context) -> None:
+    run(Mortal(), context)
+
+
+def deaf(context: Context) -> None:
+    """Does not stop on SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    run(Idle(), context)
+
+
+def chatter(context: Context) -> None:
+    run(Chatter(), context)
+
+
+def helper(context: Context) -> None:
+    """Leaves a process behind that nobody told to die."""
+    process = subprocess.Popen(["sleep", "1000"])
+    print(f"helper {process.pid}")
+    run(Idle(), context)
+
+
+def drain(context: Context) -> None:
+    """A frontend with a request that takes as long as the test likes."""
+    run(Idle(), context)
+    print("draining")
+    while not Path(os.environ["FAKE_DRAINED"]).exists():
+        context.inbox.wait(0.05)
+    print("drained")
+
+
+def exit_3(context: Context) -> None:
+    sys.exit(3)
+
+
+def fail(context: Context) -> None:
+    raise RuntimeError("no such luck")
+
+
+def refuse(context: Context) -> None:
+    raise ConfigError("--dtype: not with this model")
+
+
+def kill(context: Context) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang(context: Context) -> None:
+    """Never comes up."""
+    print("hanging", flush=True)
+    while True:
+        signal.pause()
+
+
+def play(context: Context) -> None:
+    acts: dict[str, Callable[[Context], None]] = {
+        act.__name__: act for act in (serve, die_ready, deaf, chatter, helper, drain, exit_3, fail, refuse, kill, hang)
+    }
+    lives = json.loads(os.environ.get("FAKE_ACTORS", "{}")).get(context.name, ["serve"])
+    acts[lives[min(context.incarnation, len(lives)) - 1]](context)
+
+
+if __name__ == "__main__":
+    main(play)

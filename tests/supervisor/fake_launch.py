@@ -1,0 +1,28 @@
+"""`actorserve launch` with fake actors: everything but the actors' own modules is real.
+
+With FAKE_MISTAKE set, the supervisor itself fails when the first actor dies.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from actorserve.actors.cli import make_parser
+from actorserve.actors.options import read_config
+from actorserve.actors.supervisor.launch import launch
+from actorserve.actors.supervisor.memory import Memory
+
+FAKE = Path(__file__).with_name("fake_actor.py")
+
+
+def mistake(self: Memory) -> None:
+    raise RuntimeError("a mistake")
+
+
+if __name__ == "__main__":
+    if "FAKE_MISTAKE" in os.environ:
+        Memory.wake_all = mistake  # type: ignore[method-assign]
+    options = make_parser().parse_args(["launch", *sys.argv[1:]])
+    sys.exit(launch(read_config(options), command=(sys.executable, str(FAKE))))

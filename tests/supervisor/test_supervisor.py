@@ -1,0 +1,244 @@
+"""The supervisor with fake actors: real processes, real segment, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.server import Server
+
+HERE = Path(__file__).resolve().parent
+COMMAND = (sys.executable, str(HERE / "fake_launch.py"))
+NAMES = {"worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}
+CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 32, "max_position_embeddings": 64}
+Launch = Callable[..., Server]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    """Start a server whose actors live as `lives` says."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+
+    def start(*arguments: str, lives: dict[str, list[str]] | None = None, wait: bool = True) -> Server:
+        small = ("--max-num-seqs", "2", "--max-num-queued-reqs", "2")
+        env = {"FAKE_ACTORS": json.dumps(lives or {}), "FAKE_DRAINED": str(tmp_path / "drained")}
+        return Server(str(tmp_path), *small, *arguments, command=COMMAND, env=env, wait=wait)
+
+    return start
+
+
+def test_all_actors_come_up_and_are_named(launch: Launch) -> None:
+    with launch("--frontends", "2") as server:
+        assert set(server.pids()) == NAMES | {"frontend-1"}
+        for name, pid in server.pids().items():
+            assert re.search(rf"{name} is up \(pid {pid}, ", server.output)
+        assert psutil.Process(server.pid).cmdline()[0].strip() == "actorserve: supervisor"
+        assert server.stop() == 0
+
+
+def test_the_port_is_bound_and_said(launch: Launch) -> None:
+    with launch() as server:
+        port = int(server.base_url.rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", port)).close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_actors_stop_in_reverse_order(launch: Launch, number: signal.Signals) -> None:
+    with launch() as server:
+        server.signal(number)
+        assert server.wait() == 0
+        said = re.findall(r"supervisor +\| (\S+) ended \(.*exit status 0", server.read_all())
+        assert said == ["frontend-0", "renderer-0", "detokenizer-0", "scheduler", "worker"]
+
+
+def test_actors_may_have_as_many_connections_as_the_machine_allows(launch: Launch) -> None:
+    hard = psutil.Process().rlimit(psutil.RLIMIT_NOFILE)[1]
+    with launch() as server:
+        soft, _ = psutil.Process(server.pids()["frontend-0"]).rlimit(psutil.RLIMIT_NOFILE)
+        assert soft >= min(hard, 1 << 16)
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_supervisor_alone(launch: Launch) -> None:
+    with launch() as server:
+        groups = {os.getpgid(pid) for pid in server.pids().values()}
+        assert len(groups) == len(NAMES) and os.getpgid(server.pid) not in groups
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_killed_actor_is_replaced(launch: Launch, name: str) -> None:
+    with launch() as server:
+        before = server.pids()
+        os.kill(before[name], signal.SIGKILL)
+        server.wait_for(rf"{name} ended \(pid {before[name]}, killed by SIGKILL, up .* 0 restarts before\)")
+        server.wait_for(rf"{name} is up")
+        after = server.pids()
+        assert {n for n in NAMES if before[n] != after[n]} == {name}
+        assert server.stop() == 0
+
+
+def test_all_actors_die_at_once(launch: Launch) -> None:
+    with launch() as server:
+        before = server.pids()
+        for pid in before.values():
+            os.kill(pid, signal.SIGKILL)
+        for _ in NAMES:
+            server.wait_for("is up")
+        after = server.pids()
+        assert set(after) == NAMES and not set(after.values()) & set(before.values())
+        assert server.stop() == 0
+
+
+def test_an_actor_that_dies_too_often_ends_the_server(launch: Launch) -> None:
+    with launch(lives={"worker": ["die_ready"]}, wait=False) as server:
+        for restarts in range(5):
+            server.wait_for(rf"worker ended .* {restarts} restarts before\); it is started again")
+        server.wait_for(r"worker ended .* 5 restarts before\); it has died too often")
+        assert server.wait() == 1
+
+
+def test_one_slow_crash_after_the_other_never_escalates() -> None:
+    from actorserve.actors.supervisor.restarts import Intensity
+
+    intensity = Intensity(most=2, within=10.0)
+    assert all(intensity.allow(5.0 * step) for step in range(100))
+    assert not intensity.allow(5.0 * 99 + 1)
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "reason"),
+    [
+        ("exit_3", 3, "exit status 3"),
+        ("fail", 1, "RuntimeError: no such luck"),
+        ("refuse", 2, "--dtype: not with this model"),
+        ("kill", 1, "killed by SIGKILL"),
+    ],
+)
+def test_an_actor_that_cannot_start_ends_the_server_at_once(launch: Launch, act: str, status: int, reason: str) -> None:
+    with launch(lives={"worker": [act]}, wait=False) as server:
+        assert server.wait() == status
+        assert re.search(rf"supervisor +\| the server cannot start: worker ended .*{reason}", server.read_all())
+        assert "started again" not in server.output
+
+
+def test_an_actor_may_fail_to_start_once_the_server_was_ready(launch: Launch) -> None:
+    with launch(lives={"renderer-0": ["serve", "fail", "serve"]}) as server:
+        os.kill(server.pids()["renderer-0"], signal.SIGKILL)
+        server.wait_for("no such luck")
+        server.wait_for("renderer-0 is up")
+        assert server.stop() == 0
+
+
+def test_a_stop_while_an_actor_starts_again(launch: Launch) -> None:
+    with launch(lives={"renderer-0": ["serve", "hang"]}) as server:
+        os.kill(server.pids()["renderer-0"], signal.SIGKILL)
+        server.wait_for("hanging")
+        assert server.stop() == 0
+        assert "renderer-0 has not ended after 5 s and is killed" in server.read_all()
+
+
+def test_an_actor_that_does_not_stop_is_killed(launch: Launch) -> None:
+    with launch("--shutdown-timeout", "0.2", lives={"frontend-0": ["deaf"]}) as server:
+        assert server.stop() == 0
+        assert "frontend-0 has not ended after 0.2 s and is killed" in server.read_all()
+
+
+def test_the_drain_waits_and_what_is_behind_goes_on(launch: Launch, tmp_path: Path) -> None:
+    with launch(lives={"frontend-0": ["drain"]}) as server:
+        server.signal(signal.SIGTERM)
+        server.wait_for("draining")
+        assert set(server.pids()) == NAMES
+        os.kill(server.pids()["worker"], signal.SIGKILL)
+        server.wait_for("worker is up")
+        (tmp_path / "drained").touch()
+        server.wait_for("drained")
+        assert server.wait() == 0
+
+
+def test_a_second_signal_ends_at_once(launch: Launch) -> None:
+    with launch(lives={"frontend-0": ["drain"]}) as server:
+        server.signal(signal.SIGTERM)
+        server.wait_for("draining")
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 1
+        assert "drained" not in server.read_all()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_starting_stops_everything(launch: Launch, number: signal.Signals) -> None:
+    with launch(lives={"worker": ["hang"]}, wait=False) as server:
+        server.wait_for("hanging")
+        server.signal(number)
+        assert server.wait() == 0
+        assert "ready at" not in server.read_all()
+
+
+@pytest.mark.parametrize("act", ["serve", "hang"])
+def test_kill_9_of_the_supervisor_leaves_nothing(launch: Launch, act: str) -> None:
+    with launch(lives={"worker": [act]}, wait=False) as server:
+        server.wait_for("hanging" if act == "hang" else "ready at")
+        assert len(server.processes()) > len(NAMES)
+        server.process.kill()
+        server.wait()
+        server.check_nothing_left()
+
+
+def test_helpers_of_a_dead_actor_die_too(launch: Launch) -> None:
+    with launch(lives={"renderer-0": ["helper", "serve"]}) as server:
+        helper = psutil.Process(int(server.wait_for(r"helper (\d+)", since_start=True)[1]))
+        os.kill(server.pids()["renderer-0"], signal.SIGKILL)
+        helper.wait(10)
+        server.wait_for("renderer-0 is up")
+
+
+def test_every_line_of_a_chatterer_arrives_with_its_name(launch: Launch) -> None:
+    with launch(lives={"detokenizer-0": ["chatter"]}) as server:
+        server.wait_for("all said")
+        lines = re.findall(r"^detokenizer-0 \| line (\d+)$", server.output, re.MULTILINE)
+        assert [int(n) for n in lines] == list(range(20_000))
+        assert sum(map(len, re.findall(r"^detokenizer-0 \| (x+)$", server.output, re.MULTILINE))) == 40_000
+
+
+def test_a_mistake_of_the_supervisor_itself_ends_the_server(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_MISTAKE", "1")
+    with launch() as server:
+        os.kill(server.pids()["renderer-0"], signal.SIGKILL)
+        server.wait_for("RuntimeError: a mistake")
+        assert server.wait() == 1
+
+
+def test_port_in_use(launch: Launch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with launch("--port", str(port), wait=False) as server:
+            assert server.wait() == 1
+            assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in server.read_all()
+            assert "is up" not in server.output
+
+
+def test_no_room_in_shared_memory(launch: Launch) -> None:
+    with launch("--max-num-queued-reqs", "1000000000", wait=False) as server:
+        assert server.wait() == 1
+        assert "a smaller --max-num-queued-reqs" in server.read_all()
+
+
+def test_ipv6(launch: Launch) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with launch("--host", "::1") as server:
+        assert re.fullmatch(r"http://\[::1\]:\d+", server.base_url)
+
+
+def test_the_supervisor_imports_nothing_heavy() -> None:
+    code = "import actorserve.actors.supervisor.launch, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "numpy", "aiohttp", "triton", "tokenizers"} & set(done.stdout.split())

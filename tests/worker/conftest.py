@@ -1,0 +1,25 @@
+"""Checkpoints are made once a session; torch takes one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.checkpoints import checkpoint
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """kind, changes → the folder of a checkpoint."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    def folder(kind: str, **changes: Any) -> Path:
+        return checkpoint(kind, root, **changes)
+
+    return folder

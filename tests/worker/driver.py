@@ -1,0 +1,133 @@
+"""A stand-in for the scheduler: it makes plans for a Runner out of sequences, and nothing else.
+
+Blocks are handed out in random order, so that sequences lie in several runs; chunks are random, so that prompts and
+decoding mix; now and then a sequence is thrown out and comes back, its blocks and KV forgotten, as after a preemption.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from actorserve.actors.config import Config, make_config
+from actorserve.actors.messages import NewRow, Sampling, Step
+from actorserve.actors.model_files import resolve_model
+from actorserve.actors.worker.loader import load_model
+from actorserve.actors.worker.machine import make_pool
+from actorserve.actors.worker.runner import Runner
+
+GREEDY = Sampling(0, temperature=0.0)
+LENGTH = 512  # tokens of a slot of the log
+
+
+def config_for(folder: Path, **options: object) -> Config:
+    """The options for a checkpoint; float32, since comparisons are exact only there."""
+    return make_config({"model": str(folder), "max_model_len": LENGTH, "dtype": "float32", **options})
+
+
+def make_runner(config: Config, rows: int = 8, blocks: int = 128) -> Runner:
+    """A runner with a log of one slot for each row."""
+    model = load_model(config, resolve_model(config))
+    pool = make_pool(model.shape, blocks, config.block_size, model.dtype)
+    return Runner(model, pool, np.zeros((rows, LENGTH), np.int32), config.block_size, rows)
+
+
+@dataclass
+class Sequence:
+    """What a scheduler knows of one sequence."""
+
+    prompt: list[int]
+    wanted: int
+    sampling: Sampling = GREEDY
+    tokens: list[int] = field(default_factory=list)
+    row: int = -1  # not in the batch
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+
+    @property
+    def known(self) -> int:
+        return len(self.prompt) + len(self.tokens)
+
+    @property
+    def done(self) -> bool:
+        return len(self.tokens) >= self.wanted
+
+
+class Driver:
+    """Runs sequences to their ends; the slot of a sequence is its number."""
+
+    def __init__(self, runner: Runner, budget: int = 32, preempt: float = 0.0, seed: int = 0) -> None:
+        self.runner = runner
+        self.budget = budget
+        self.preempt = preempt
+        self.random = np.random.default_rng(seed)
+        self.free = self.random.permutation(runner.kv.pool.shape[3] // runner.block_size).tolist()
+        self.rows = list(range(len(runner.computed)))
+        self.step = 0
+        self.grown: list[tuple[int, int, int]] = []
+
+    def run(self, sequences: list[Sequence]) -> list[list[int]]:
+        """The tokens of each sequence."""
+        assert len(sequences) <= len(self.runner.log)
+        with torch.inference_mode():
+            while any(not sequence.done for sequence in sequences):
+                self._step(sequences)
+        return [sequence.tokens for sequence in sequences]
+
+    def _step(self, sequences: list[Sequence]) -> None:
+        left = self.budget
+        new: list[NewRow] = []
+        self.grown = []
+        planned: list[tuple[Sequence, int]] = []
+        waiting = [sequence for sequence in sequences if not sequence.done]
+        self.random.shuffle(waiting)
+        for sequence in waiting:
+            if sequence.row >= 0 and self.random.random() < self.preempt:
+                self._leave(sequence)
+                continue
+            if sequence.row < 0 and not (left and self.rows):
+                continue
+            count = min(left, sequence.known - sequence.computed, int(self.random.integers(1, self.budget + 1)))
+            if count:
+                self._place(sequence, sequences.index(sequence), count, new)
+                planned.append((sequence, count))
+                left -= count
+        if not planned:  # all were thrown out: a scheduler makes no empty plans
+            return
+        rows = np.array([sequence.row for sequence, _ in planned], np.int32).tobytes()
+        counts = np.array([count for _, count in planned], np.int32).tobytes()
+        self.step += 1
+        tokens = self.runner.run(Step(1, self.step, new, rows, counts, np.array(self.grown, np.int32).tobytes()))
+        self._account(planned, tokens.tolist())
+
+    def _place(self, sequence: Sequence, slot: int, count: int, new: list[NewRow]) -> None:
+        """Blocks for the next `count` tokens, and a row if it has none."""
+        needed = -(-(sequence.computed + count) // self.runner.block_size) - len(sequence.blocks)
+        added = [self.free.pop() for _ in range(max(0, needed))]
+        first = len(sequence.blocks)
+        sequence.blocks += added
+        if sequence.row >= 0:
+            self.grown += [(sequence.row, first + index, block) for index, block in enumerate(added)]
+            return
+        sequence.row = self.rows.pop()
+        log = sequence.prompt + sequence.tokens
+        self.runner.log[slot, : len(log)] = log
+        table = np.array(sequence.blocks, np.int32).tobytes()
+        new.append(NewRow(sequence.row, slot, len(sequence.prompt), len(log), 0, table, sequence.sampling))
+
+    def _account(self, planned: list[tuple[Sequence, int]], tokens: list[int]) -> None:
+        for sequence, count in planned:
+            sequence.computed += count
+            if sequence.computed == sequence.known:
+                sequence.tokens.append(tokens.pop(0))
+            if sequence.done:
+                self._leave(sequence)
+        assert not tokens
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.rows.append(sequence.row)
+        self.free += sequence.blocks
+        sequence.row, sequence.computed, sequence.blocks = -1, 0, []

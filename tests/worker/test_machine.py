@@ -1,0 +1,115 @@
+"""What the machine gives: cores, memory, KV blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from actorserve.actors.config import ConfigError, make_config
+from actorserve.actors.worker import machine
+from actorserve.actors.worker.architecture import Architecture, Rope
+from actorserve.actors.worker.machine import available_bytes, block_bytes, cgroup_folders, count_blocks, usable_cores
+
+SHAPE = Architecture(
+    vocab_size=10,
+    hidden_size=8,
+    intermediate_size=8,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    norm_eps=1e-6,
+    windows=(None, None),
+    rope=Rope(),
+)
+BLOCK = 2 * 2 * 2 * 32 * 16 * 4  # layers, keys and values, heads, tokens, numbers, bytes
+
+
+def blocks(max_length: int, **options: Any) -> int:
+    return count_blocks(make_config({"block_size": 32, **options}), SHAPE, max_length, torch.float32)
+
+
+def test_the_size_of_a_block() -> None:
+    assert block_bytes(SHAPE, 32, torch.float32) == BLOCK == 2 * block_bytes(SHAPE, 32, torch.bfloat16)
+
+
+def test_given_memory_is_filled_with_blocks() -> None:
+    assert blocks(64, kv_cache_memory_bytes=10 * BLOCK + 5) == 10
+
+
+def test_no_more_than_could_be_used() -> None:
+    assert blocks(65, kv_cache_memory_bytes=1000 * BLOCK, max_num_seqs=2) == 2 * 3
+
+
+def test_a_share_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "available_bytes", lambda: 40 * BLOCK)
+    assert blocks(64, kv_cache_memory_fraction=0.5) == 20
+
+
+def test_too_little_memory_says_what_would_fit() -> None:
+    with pytest.raises(ConfigError) as caught:
+        blocks(1000, kv_cache_memory_bytes=10 * BLOCK)
+    said = str(caught.value)
+    assert said.startswith("--kv-cache-memory-bytes: ") and "--max-model-len to at most 320" in said
+    assert f"1,000 ({32 * BLOCK:,} bytes)" in said
+    with pytest.raises(ConfigError, match="less than one block"):
+        blocks(1000, kv_cache_memory_bytes=10)
+
+
+def folders(tmp_path: Path, own: str, files: dict[str, str]) -> list[Path]:
+    for name, text in files.items():
+        path = tmp_path / "fs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "own").write_text(own)
+    return cgroup_folders(tmp_path / "fs", tmp_path / "own")
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cores", "room"),
+    [
+        ("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n", "memory.current": "5\n"}, None, None),
+        (
+            "0::/a/b\n",
+            {
+                "a/cpu.max": "150000 100000\n",
+                "a/b/cpu.max": "max 100000\n",
+                "a/b/memory.max": "900\n",
+                "a/b/memory.current": "200\n",
+            },
+            1,
+            700,
+        ),
+        (
+            "4:memory:/x\n1:cpu:/\n0::/\n",
+            {
+                "cpu/cpu.cfs_quota_us": "100000\n",
+                "cpu/cpu.cfs_period_us": "100000\n",
+                "memory/x/memory.limit_in_bytes": "900\n",
+                "memory/x/memory.usage_in_bytes": "1000\n",
+            },
+            1,
+            0,
+        ),
+        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, None),
+    ],
+)
+def test_limits_of_cgroups(
+    own: str,
+    files: dict[str, str],
+    cores: int | None,
+    room: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = folders(tmp_path, own, files)
+    monkeypatch.setattr(machine, "cgroup_folders", lambda: [])
+    all_cores, all_bytes = usable_cores(), available_bytes()
+    monkeypatch.setattr(machine, "cgroup_folders", lambda: found)
+    assert usable_cores() == (all_cores if cores is None else cores)
+    if room is None:
+        assert available_bytes() > all_bytes // 2  # others take memory meanwhile
+    else:
+        assert available_bytes() == room
