@@ -1,4 +1,4 @@
-"""The JSON of answers: whole ones, and the envelopes of streamed ones, prepared once so that only deltas are encoded."""
+"""The JSON of answers: whole ones, and the envelopes of streamed ones, made once so that only deltas are encoded."""
 
 from __future__ import annotations
 
@@ -76,6 +76,7 @@ class Envelopes:
         self.continuous = continuous
         self._head = b"data: " + encode(answer.head(True))[:-1] + b',"choices":[{"index":'
         self._before = b',"delta":{"content":' if answer.chat else b',"text":'
+        self._after = (b"}" if answer.chat else b"") + b',"logprobs":null,"finish_reason":null}]'
         self._end = b',"usage":null}\n\n' if include_usage and not continuous else b"}\n\n"
 
     def first(self, choice: Choice) -> bytes:
@@ -87,8 +88,7 @@ class Envelopes:
 
     def text(self, choice: Choice, text: str) -> bytes:
         """One event of text."""
-        close = b'},"logprobs":null,"finish_reason":null}]' if self.answer.chat else b',"logprobs":null,"finish_reason":null}]'
-        return b"%s%d%s%s%s%s" % (self._head, choice.index, self._before, encode(text), close, self._tail(choice))
+        return b"%s%d%s%s%s%s" % (self._head, choice.index, self._before, encode(text), self._after, self._tail(choice))
 
     def last(self, choice: Choice, text: str) -> bytes:
         """The choice's end: a chat's stands in an event of its own, a completion's with its last text."""

@@ -1,18 +1,19 @@
-"""The routes, and what every request passes: keys, sizes, deadlines, errors as JSON. It knows the Engine protocol only."""
+"""The routes, and what every request passes: keys, sizes, deadlines, errors as JSON. Knows the Engine protocol only."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 import actorserve
-from actorserve.actors.messages import TextPrompt
+from actorserve.actors.messages import Prompt, TextPrompt
 
 from .answers import Answer, Envelopes
 from .errors import ApiError, bad_request, json_response
@@ -32,7 +33,6 @@ from .validation import (
 BODY_S = 60.0  # what a client gets to send its body
 MAX_SEQUENCES = 1024  # prompts times choices of one request
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics"})  # no key is asked for
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger("http")
 
 
@@ -82,7 +82,7 @@ class Api:
         self._keys = [key.encode() for key in settings.api_keys]
 
     @property
-    def check_key(self) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    def check_key(self) -> Middleware:
         """Middleware: 401 unless one of the keys was sent, as a bearer token or in X-Api-Key."""
 
         @web.middleware
@@ -112,7 +112,7 @@ class Api:
         return await self._generate(request, body, lambda: completion_prompts(body))
 
     async def _generate(
-        self, request: web.Request, body: GenerationFields, prompts: Callable[[], list]
+        self, request: web.Request, body: GenerationFields, prompts: Callable[[], list[Prompt]]
     ) -> web.StreamResponse:
         model = check_model(body.model, self.settings.served)
         request_id = body.request_id or request["request_id"]
@@ -155,7 +155,7 @@ class Api:
         if bool(bytes(body.messages)) == (body.prompt is not None):
             raise bad_request("Either prompt or messages must be given.", "prompt")
         if body.prompt is not None:
-            prompt = TextPrompt(body.prompt, body.add_special_tokens is not False)
+            prompt: Prompt = TextPrompt(body.prompt, body.add_special_tokens is not False)
         else:
             chat = ChatRequest(
                 messages=body.messages,
@@ -264,5 +264,3 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 async def _add_request_id(request: web.Request, response: web.StreamResponse) -> None:
     if "request_id" in request:
         response.headers["X-Request-Id"] = request["request_id"]
-
-

@@ -1,4 +1,4 @@
-"""/metrics: Prometheus' text of what actors keep in shared memory. A scrape touches nobody but the frontend that answers.
+"""/metrics: Prometheus' text of what actors keep in shared memory. A scrape touches only the frontend that answers.
 
 Knows names and shapes; the frontend hands it the numbers.
 """
@@ -66,7 +66,7 @@ class Exporter:
         self._engine = engine
         self._actors = actors
         self._registry = CollectorRegistry()
-        self._registry.register(self)  # type: ignore[arg-type]
+        self._registry.register(self)
 
     def text(self) -> bytes:
         """Prometheus' exposition format."""

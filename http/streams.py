@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import cast
 
 from aiohttp import web
 
@@ -44,7 +43,7 @@ class EventStream:
         writer = await response.prepare(self._request)
         if writer is not None:
             writer.send_headers()
-        self._transport = cast(asyncio.Transport | None, self._request.transport)  # uvloop's is one without saying so
+        self._transport = self._request.transport
         self._write(b"".join(self._envelopes.first(choice) for choice in self._job.choices))
         self._begun.update(choice.index for choice in self._job.choices)
         self._job.listen(self)
@@ -87,18 +86,14 @@ class EventStream:
             self._resume.cancel()
 
     def _is_full(self) -> bool:
-        protocol = self._request.protocol
-        return bool(self._waiting) or (protocol is not None and protocol.writing_paused)
+        return bool(self._waiting) or self._request.protocol.writing_paused
 
     async def _go_on(self) -> None:
         """Wait for room, then write what was merged meanwhile; cut off a reader that takes nothing."""
         while self._waiting:
-            protocol = self._request.protocol
-            if protocol is None:
-                break
             try:
                 async with asyncio.timeout(STALL_S):
-                    await protocol._drain_helper()
+                    await self._request.protocol._drain_helper()
             except TimeoutError:
                 self._abort()
                 break

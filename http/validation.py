@@ -109,7 +109,7 @@ def parameters(request: GenerationFields, defaults: dict[str, float], request_id
     if limit is not None and minimum > limit:
         raise bad_request(f"min_tokens ({minimum}) must not be more than max_tokens ({limit}).", "min_tokens")
     ids = request.stop_token_ids or []
-    if len(ids) > MAX_STOP_IDS or any(not 0 <= id < 1 << 31 for id in ids):
+    if len(ids) > MAX_STOP_IDS or any(not 0 <= token < 1 << 31 for token in ids):
         raise bad_request(f"stop_token_ids takes at most {MAX_STOP_IDS} token ids.", "stop_token_ids")
     seed = secrets.randbits(64) if request.seed is None else request.seed
     encoded = []
@@ -155,7 +155,7 @@ def chat_prompt(request: ChatRequest) -> ChatPrompt:
         variables.setdefault("reasoning_effort", request.reasoning_effort)
     add, go_on = request.add_generation_prompt, bool(request.continue_final_message)
     if go_on and add:
-        raise bad_request("continue_final_message and add_generation_prompt cannot both be true.", "add_generation_prompt")
+        raise bad_request("add_generation_prompt must be false with continue_final_message.", "add_generation_prompt")
     return ChatPrompt(
         messages,
         documents=msgspec.json.encode(request.documents) if request.documents else None,

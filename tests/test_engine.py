@@ -17,7 +17,6 @@ import torch
 from actorserve.actors.block_hash import extend_hashes
 from actorserve.actors.messages import Finish, Generation, Sampling, Step, StepDone
 from actorserve.actors.scheduler.scheduler import Limits, Scheduler
-from actorserve.actors.worker.runner import Runner
 from actorserve.shm.segment import Segment
 from actorserve.shm.table import RequestTable, table_bytes
 from tests.checkpoints import checkpoint
@@ -35,8 +34,7 @@ class Engine:
         self.segment = Segment.create(table_bytes(SLOTS, LENGTH, BLOCK, 4096), "test")
         self.table = RequestTable.create(self.segment, 0, SLOTS, LENGTH, BLOCK, 4096)
         config = config_for(folder, block_size=BLOCK)
-        small = make_runner(config, rows=8, blocks=BLOCKS)
-        self.runner = Runner(small.model, small.pool, self.table.as_numpy().tokens, BLOCK, 8)
+        self.runner = make_runner(config, rows=8, blocks=BLOCKS, log=self.table.as_numpy().tokens)
         limits = Limits(8, SLOTS, 32, BLOCK, True, False)
         self.scheduler = Scheduler(self.table, limits, [0])
         self.scheduler.begin_epoch(1, BLOCKS)

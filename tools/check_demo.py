@@ -3,8 +3,9 @@
     python tools/check_demo.py actors/demo --temperature 0.3
 
 `usual` is the first form of each question; `unseen` are forms that the training never showed; `typed` are forms with
-the slips and habits of people who type. An answer is right if it is, word for word, one that the table allows, and ends
-with the end token. `strangers` are forms of asking that no table of the training has; there a word of the answer counts.
+the slips and habits of people who type. An answer is right if it is, word for word, one that the table allows, and
+ends with the end token. `strangers` are forms of asking that no table of the training has; there a word of the answer
+counts.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ class DetokenizerActor(Actor):
         self._read_params = msgspec.msgpack.Decoder(Generation).decode
         self._moved: dict[int, int] = {}  # text cursors to store once what they count is published
         for ref in self.table.current_refs(0, self.table.slots):
-            if context.system.detokenizer_of(slot_of(ref)) == context.name and self.table.prompt_length(ref) is not None:
+            mine = context.system.detokenizer_of(slot_of(ref)) == context.name
+            if mine and self.table.prompt_length(ref) is not None:
                 self.advance(ref)
 
     def handle(self, message: Advance) -> None:
@@ -92,8 +93,8 @@ class DetokenizerActor(Actor):
             last = self._last_token(ref)
             reason = last if last in stream.params.stop_token_ids else None
         frontend = self.context.system.frontend_of(slot_of(ref))
-        delta = Delta(ref, offset, text, stream.tokens, int(code) if ends else 0, reason if ends else None, bool(finish))
-        self.context.post(frontend, delta)
+        end = (int(code), reason) if ends else (0, None)
+        self.context.post(frontend, Delta(ref, offset, text, stream.tokens, *end, last=bool(finish)))
         self._moved[ref] = stream.tokens
 
     def _last_token(self, ref: int) -> int:

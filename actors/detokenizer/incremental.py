@@ -1,7 +1,8 @@
 """Token ids to text, a few tokens at a time. All pieces together are what the tokenizer's decode() gives for all ids.
 
-A character that is split over tokens is held back until it is whole; what is still held at the end is flushed as decode()
-shows it (U+FFFD). Two ways: byte-level tokenizers by a table of each word's bytes, all others by decoding a moving window.
+A character that is split over tokens is held back until it is whole; what is still held at the end is flushed as
+decode() shows it (U+FFFD). Two ways: byte-level tokenizers by a table of each word's bytes, all others by decoding a
+moving window.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class TextDecoder(Protocol):
 
 def decoder_factory(tokenizer: Tokenizer) -> Callable[[bool], TextDecoder]:
     """A function that makes a decoder for one sequence; its argument says whether special tokens are left out."""
-    special = frozenset(id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special)
+    special = frozenset(number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special)
     none: frozenset[int] = frozenset()
     if _is_byte_level(tokenizer):
         words = _word_bytes(tokenizer)
@@ -48,7 +49,7 @@ class ByteDecoder:
     def push(self, ids: list[int]) -> str:
         words, skipped = self._words, self._skipped
         size = len(words)  # the model may have more words than the tokenizer: they have no text
-        return self._utf8.decode(b"".join([words[id] for id in ids if id not in skipped and id < size]))
+        return self._utf8.decode(b"".join([words[token] for token in ids if token not in skipped and token < size]))
 
     def flush(self) -> str:
         return self._utf8.decode(b"", True)
@@ -99,16 +100,16 @@ def _word_bytes(tokenizer: Tokenizer) -> list[bytes]:
     """Each word's bytes: its characters by the byte-level alphabet, or the word itself where one is not of it."""
     alphabet = _byte_alphabet()
     words = [b""] * (max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1)
-    for word, id in tokenizer.get_vocab(with_added_tokens=True).items():
+    for word, token in tokenizer.get_vocab(with_added_tokens=True).items():
         try:
-            words[id] = bytes([alphabet[character] for character in word])
+            words[token] = bytes([alphabet[character] for character in word])
         except KeyError:
-            words[id] = word.encode()
+            words[token] = word.encode()
     return words
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters that stand for bytes: printable Latin-1 for itself, the others for 256 and up, in order (GPT-2)."""
+    """The characters that stand for bytes (GPT-2): printable Latin-1 for itself, the others from 256 up, in order."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}

@@ -1,7 +1,7 @@
 """Stop strings in a text that comes in pieces: cut at the first match, hold back no more than could become one.
 
-The first match is the one that is complete first, and of those the one that begins first: this does not depend on how the
-text is cut into pieces, so that a replay finds the same.
+The first match is the one that is complete first, and of those the one that begins first: this does not depend on how
+the text is cut into pieces, so that a replay finds the same.
 """
 
 from __future__ import annotations

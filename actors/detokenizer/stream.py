@@ -41,7 +41,7 @@ class TextStream:
         """The next tokens of the log. What follows an end or a stop string is not text."""
         if self.found is not None or self.ended:
             return
-        at = next((index for index, id in enumerate(ids) if id in self.end_tokens), None)
+        at = next((index for index, token in enumerate(ids) if token in self.end_tokens), None)
         if at is not None:
             self.ended = True
             ids = ids[: at + 1]
@@ -49,21 +49,18 @@ class TextStream:
             self.tokens += len(ids)
             self.pending += self.decoder.push(ids if at is None or self.params.include_stop else ids[:at])
             return
-        for index, id in enumerate(ids):
+        for index, token in enumerate(ids):
             self.tokens += 1
-            if index != at or self.params.include_stop:
-                self._push_one(id)
-            if self.found is not None:
+            if (index != at or self.params.include_stop) and self._meets_stop(self.stops, token):
                 return
 
-    def _push_one(self, id: int) -> None:
-        text = self.decoder.push([id])
-        assert self.stops is not None
-        if self.tokens <= self.params.sampling.min_tokens:  # too early to stop: a match does not count
-            self.pending += text
-        elif text:
-            text, self.found = self.stops.push(text)
-            self.pending += text
+    def _meets_stop(self, stops: StopStrings, token: int) -> bool:
+        """Decode one token; was a stop string completed?"""
+        text = self.decoder.push([token])
+        if self.tokens > self.params.sampling.min_tokens:  # before that a match does not count
+            text, self.found = stops.push(text)
+        self.pending += text
+        return self.found is not None
 
     def finish(self) -> None:
         """No more tokens come: give out what was held back, which may complete a stop string."""

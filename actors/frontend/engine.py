@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from itertools import count
+from typing import Any
 
 from actorserve.http.errors import ApiError, overloaded
 from actorserve.http.jobs import Job
@@ -54,7 +55,7 @@ class FrontendEngine:
         self._jobs: dict[Job, list[int]] = {}  # and their refs
         self._deadlines: dict[Job, asyncio.TimerHandle] = {}
         self._touched: dict[Job, None] = {}
-        self._calls: dict[int, asyncio.Future[Message]] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
         self._numbers = count(index << 32)
         self._unsynced: set[int] = set()
         self._exporter = Exporter(context.config.served_names()[0], self._engine_figures, self._actor_figures)
@@ -210,7 +211,7 @@ class FrontendEngine:
         assert isinstance(answer, Detokenized)
         return answer.text
 
-    async def _call(self, number: int, message: Message) -> Message:
+    async def _call(self, number: int, message: Message) -> Any:
         if len(self._calls) >= self.context.system.slots_per_frontend:
             raise overloaded("The server has as many calls as it takes. Try again soon.")
         future = self._calls[number] = self._loop.create_future()

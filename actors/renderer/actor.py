@@ -59,7 +59,7 @@ class RendererActor(Actor):
         self.tokenizer = load_tokenizer(context.model)
         self.segments = SegmentCache(self.tokenizer)
         self.template = ChatTemplate(context.config, context.model)
-        self.bos = special_tokens(context.model).get("bos_token")
+        self.bos = self.tokenizer.token_to_id(special_tokens(context.model).get("bos_token", ""))
         self.frontend = ""  # who is being answered: calls name no slot
 
     def handle(self, message: ToRenderer) -> None:
@@ -135,7 +135,7 @@ class RendererActor(Actor):
                 if bad := next((token for token in tokens if not 0 <= token < size), None):
                     raise Refused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", field)
         if not tokens and self.bos is not None:
-            tokens = [self.tokenizer.token_to_id(self.bos)]
+            tokens = [self.bos]
         if not tokens:
             raise Refused(400, "The prompt is empty: it must contain at least one token.", field)
         return tokens

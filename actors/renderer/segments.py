@@ -1,7 +1,8 @@
 """Tokenising with a memory: a chat's earlier turns come again with every request, and need not be tokenised again.
 
 The text is cut at its special tokens, which no tokenizer merges with what stands beside them; each piece is looked up,
-or tokenised and kept. Whether that gives the same ids is tried for each tokenizer at load, and not used where it does not.
+or tokenised and kept. Whether that gives the same ids is tried for each tokenizer at load; where it does not, texts are
+tokenised whole.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class SegmentCache:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
-        self._special = {content: tokenizer.token_to_id(content) for content in special}
-        alternatives = "|".join(re.escape(content) for content in sorted(special, key=len, reverse=True))
-        self._cut = re.compile(f"({alternatives})") if special else None
+        added = tokenizer.get_added_tokens_decoder()
+        self._special = {token.content: number for number, token in added.items() if token.special}
+        alternatives = "|".join(re.escape(content) for content in sorted(self._special, key=len, reverse=True))
+        self._cut = re.compile(f"({alternatives})") if self._special else None
         self._kept: OrderedDict[str, list[int]] = OrderedDict()
         self._size = 0
         self.exact = self._cut is not None and self._is_exact()

@@ -72,7 +72,7 @@ def make_environment() -> ImmutableSandboxedEnvironment:
 
 
 def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:
-    """Templates by name: `default`, and `tool_use` where the model has a special one. Empty: the model does not chat."""
+    """Templates by name: `default`, and `tool_use` where the model has one. Empty: the model does not chat."""
     if config.chat_template is not None:
         return {"default": _given_template(config.chat_template)}
     path = Path(model.tokenizer_folder) / "chat_template.jinja"
@@ -119,7 +119,7 @@ class ChatTemplate:
         """The conversation as text. TemplateProblem says what the template, or a reader of it, has against it."""
         name = "tool_use" if tools and "tool_use" in self._compiled else "default"
         if name not in self._compiled:
-            raise TemplateProblem("this model has no chat template; give one with --chat-template, or use /v1/completions")
+            raise TemplateProblem("this model has no chat template: give --chat-template, or use /v1/completions")
         if taken := RESERVED & (variables or {}).keys():
             raise TemplateProblem(f"chat_template_kwargs must not set {', '.join(sorted(taken))}")
         chat = [_prepare(message, self._wants_parts[name]) for message in messages]

@@ -49,7 +49,7 @@ class WorkerActor(Actor):
 
     def _run(self, message: Step) -> None:
         if message.epoch != self.epoch:
-            if False:  # planned for the rows of an earlier incarnation; its scheduler will begin anew
+            if message.step != 1:  # planned for the rows of an earlier incarnation; its scheduler will begin anew
                 self.context.log.info("step %d of another epoch is dropped", message.step)
                 return
             self.epoch, self.broken = message.epoch, False

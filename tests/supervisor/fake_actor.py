@@ -14,17 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actorserve.actors.config import ConfigError
-from actorserve.actors.runtime import Context, main, run
+from actorserve.actors.runtime import Actor, Context, main, run
 
 
-class Idle:
+class Idle(Actor):
     """Does nothing until it is told to stop."""
-
-    def handle(self, message: object) -> None:
-        raise AssertionError(f"a message for a fake: {message}")
-
-    def do_work(self) -> int:
-        return 0
 
 
 class Mortal(Idle):

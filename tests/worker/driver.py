@@ -28,11 +28,12 @@ def config_for(folder: Path, **options: object) -> Config:
     return make_config({"model": str(folder), "max_model_len": LENGTH, "dtype": "float32", **options})
 
 
-def make_runner(config: Config, rows: int = 8, blocks: int = 128) -> Runner:
-    """A runner with a log of one slot for each row."""
+def make_runner(config: Config, rows: int = 8, blocks: int = 128, log: np.ndarray | None = None) -> Runner:
+    """A runner; without a log of others', with one slot for each row."""
     model = load_model(config, resolve_model(config))
     pool = make_pool(model.shape, blocks, config.block_size, model.dtype)
-    return Runner(model, pool, np.zeros((rows, LENGTH), np.int32), config.block_size, rows)
+    own = np.zeros((rows, LENGTH), np.int32) if log is None else log
+    return Runner(model, pool, own, config.block_size, rows)
 
 
 @dataclass

@@ -67,11 +67,13 @@ def scheduler(checkpoints: Folders) -> Scheduler:
 def running(scheduler: Scheduler) -> Iterator[Context]:
     """A worker in a thread."""
     context = scheduler.born("worker")
-    thread = threading.Thread(target=main, args=(context,))
+    thread = threading.Thread(target=main, args=(context,), daemon=True)
     thread.start()
-    yield context
-    context.request_stop()
-    thread.join(WAIT_S)
+    try:
+        yield context
+    finally:
+        context.request_stop()
+        thread.join(WAIT_S)
     assert not thread.is_alive()
 
 
