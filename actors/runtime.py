@@ -104,6 +104,12 @@ class Context:
             done = outbox.flush() and done
         return done
 
+    def close(self) -> None:
+        """Give all lanes up, as the kernel does when the process dies."""
+        self.inbox.close()
+        for outbox in self.outboxes.values():
+            outbox.close()
+
     def set_state(self, state: ActorState) -> None:
         """Change this actor's state on the board and let the supervisor look."""
         self.status.set_state(state)

@@ -110,6 +110,10 @@ class Outbox:
             wake(self._eventfd)
             self._ended_sleep = sleeping
 
+    def close(self) -> None:
+        """Give the lane up; what was not published is lost."""
+        self._producer.close()
+
     def wake(self) -> None:
         """Wake the receiver, whatever its sleeping word says."""
         wake(self._eventfd)

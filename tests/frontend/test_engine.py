@@ -1,0 +1,376 @@
+"""The frontend's engine on real rings: a test plays renderer, scheduler and detokenizer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from actorserve.actors.config import Config
+from actorserve.actors.frontend import engine as engine_module
+from actorserve.actors.frontend.engine import FrontendEngine
+from actorserve.actors.messages import (
+    Cancel,
+    Delta,
+    Detokenize,
+    Detokenized,
+    Failed,
+    Finish,
+    Generation,
+    Message,
+    Render,
+    Rendered,
+    Sampling,
+    Sync,
+    Synced,
+    TextPrompt,
+    Tokenize,
+    Tokenized,
+)
+from actorserve.actors.model_files import ModelInfo
+from actorserve.actors.runtime import Context
+from actorserve.actors.supervisor.memory import Memory
+from actorserve.actors.system import System
+from actorserve.http.errors import ApiError
+from actorserve.http.jobs import Job
+
+MODEL = ModelInfo(
+    folder="/none",
+    tokenizer_folder="/none",
+    architecture="LlamaForCausalLM",
+    vocab_size=32,
+    max_model_len=64,
+    end_tokens=[],
+    sampling_defaults={},
+)
+PARAMS = msgspec.msgpack.encode(Generation(Sampling(1)))
+
+
+class Others:
+    """All actors but the frontend, which is made anew for each of its lives."""
+
+    def __init__(self, renderers: int = 1) -> None:
+        self.memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2, renderers=renderers), MODEL))
+        self.names = [actor.name for actor in self.memory.system.actors if actor.kind != "frontend"]
+        self.contexts = {name: self.born(name) for name in self.names}
+        self.table = self.contexts["scheduler"].table
+        self.context = self.born("frontend-0")
+        self.engine = FrontendEngine(self.context)
+
+    def born(self, name: str) -> Context:
+        return Context(self.memory.boot(self.memory.system.by_name[name], []))
+
+    def restart(self) -> None:
+        """The frontend dies; what it did not commit comes again."""
+        self.context.close()
+        self.context = self.born("frontend-0")
+        self.engine = FrontendEngine(self.context)
+        self.context.flush()
+
+    def received(self, name: str) -> list[Any]:
+        """What an actor has been sent since the last time."""
+        self.context.flush()
+        got: list[Any] = []
+        inbox = self.contexts[name].inbox
+        inbox.drain(got.append)
+        inbox.commit()
+        return got
+
+    def tell(self, name: str, *messages: Message) -> None:
+        """An actor's messages to the frontend, handled as one turn."""
+        for message in messages:
+            self.contexts[name].post("frontend-0", message)
+        self.contexts[name].flush()
+        self.turn()
+
+    def turn(self) -> None:
+        self.context.inbox.drain(self.engine.handle)
+        self.engine.turn_ends()
+        self.context.flush()
+        self.context.inbox.commit()
+
+    def put_prompt(self, refs: list[int]) -> None:
+        """What a renderer does with slots before it answers Rendered."""
+        for ref in refs:
+            self.table.write_prompt(ref, [1, 2, 3], b"", 64)
+
+
+@pytest.fixture
+async def others() -> Any:
+    made = Others()
+    yield made
+    made.memory.close()
+
+
+def job(choices: int = 1, prompts: int = 1) -> Job:
+    return Job([TextPrompt("Hello")] * prompts, [PARAMS] * choices)
+
+
+def end(ref: int, text: str = "text", finish: Finish = Finish.STOP) -> Delta:
+    return Delta(ref, 0, text, 3, finish, None, True)
+
+
+# --- one request -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_from_render_to_its_end(others: Others) -> None:
+    asked = job(choices=2)
+    free = others.engine.slots.free
+    others.engine.submit(asked)
+    (render,) = others.received("renderer-0")
+    assert isinstance(render, Render) and len(render.refs) == 2 and render.prompt == TextPrompt("Hello")
+    assert others.engine.in_flight() == 1 and others.engine.slots.free == free - 2
+    others.put_prompt(render.refs)
+    others.tell("renderer-0", Rendered(render.refs, 3))
+    first, second = render.refs
+    others.tell("detokenizer-0", Delta(first, 0, "Hel", 1), Delta(first, 3, "lo", 2))
+    assert asked.started.done() and not asked.done.done()
+    others.tell("detokenizer-0", end(first, ""), end(second, "Bye", Finish.LENGTH))
+    await asked.done
+    assert [choice.take() for choice in asked.choices] == ["Hello", "Bye"]
+    assert [choice.finish_reason for choice in asked.choices] == ["stop", "length"]
+    assert asked.prompt_tokens == 3
+    others.engine.release(asked)
+    assert others.engine.slots.free == free and not others.engine.in_flight()
+    assert not others.received("scheduler")
+
+
+async def test_a_refusal_reaches_the_request_and_frees_its_slots(others: Others) -> None:
+    asked, free = job(), others.engine.slots.free
+    others.engine.submit(asked)
+    (render,) = others.received("renderer-0")
+    others.tell("renderer-0", Failed(render.refs, 400, "too long", "messages"))
+    with pytest.raises(ApiError) as caught:
+        await asked.done
+    assert (caught.value.status, caught.value.param) == (400, "messages")
+    others.engine.release(asked)
+    assert others.engine.slots.free == free
+
+
+@pytest.mark.parametrize(("finish", "status"), [(Finish.REJECTED, 503), (Finish.ERROR, 500)])
+async def test_an_engine_that_cannot_says_so(others: Others, finish: Finish, status: int) -> None:
+    asked = job()
+    others.engine.submit(asked)
+    (render,) = others.received("renderer-0")
+    others.put_prompt(render.refs)
+    others.tell("renderer-0", Rendered(render.refs, 3))
+    others.tell("detokenizer-0", end(render.refs[0], "", finish))
+    with pytest.raises(ApiError) as caught:
+        await asked.done
+    assert caught.value.status == status and (caught.value.retry_after is not None) == (status == 503)
+
+
+async def test_no_room_is_said_at_once_and_opens_nothing(others: Others) -> None:
+    free = others.engine.slots.free
+    others.engine.submit(job(choices=free - 1))
+    with pytest.raises(ApiError) as caught:
+        others.engine.submit(job(choices=2))
+    assert caught.value.status == 503 and others.engine.slots.free == 1
+    with pytest.raises(ApiError) as caught:
+        others.engine.submit(job(choices=free + 1))
+    assert caught.value.status == 400
+
+
+async def test_prompts_go_where_least_is_to_be_done() -> None:
+    others = Others(renderers=2)
+    others.engine.submit(job(prompts=4))
+    counts = [len(others.received(name)) for name in ("renderer-0", "renderer-1")]
+    assert counts == [2, 2]
+    others.memory.close()
+
+
+async def test_a_renderer_that_does_not_answer_is_not_waited_for(
+    others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "RENDER_S", 0.0)
+    asked = job()
+    others.engine.submit(asked)
+    with pytest.raises(ApiError) as caught:
+        await asked.started
+    assert caught.value.status == 503
+
+
+# --- clients that go away --------------------------------------------------------------------------------------------
+
+
+async def test_gone_while_it_is_rendered(others: Others) -> None:
+    """The cancel word is set; the renderer sees it, or Cancel follows its answer."""
+    asked, free = job(), others.engine.slots.free
+    others.engine.submit(asked)
+    others.engine.release(asked)
+    (render,) = others.received("renderer-0")
+    assert others.table.is_cancelled(render.refs[0]) and not others.received("scheduler")
+    others.tell("renderer-0", Failed(render.refs, 499, "gone"))
+    assert others.engine.slots.free == free
+
+    late = job()
+    others.engine.submit(late)
+    (render,) = others.received("renderer-0")
+    others.put_prompt(render.refs)
+    others.engine.release(late)
+    others.tell("renderer-0", Rendered(render.refs, 3))
+    assert others.received("scheduler") == [Cancel(render.refs)]
+    assert others.engine.slots.free == free - 1
+    others.tell("detokenizer-0", end(render.refs[0], "", Finish.ABORT))
+    assert others.engine.slots.free == free
+
+
+async def test_gone_while_it_runs(others: Others) -> None:
+    asked, free = job(choices=2), others.engine.slots.free
+    others.engine.submit(asked)
+    (render,) = others.received("renderer-0")
+    others.put_prompt(render.refs)
+    others.tell("renderer-0", Rendered(render.refs, 3))
+    others.tell("detokenizer-0", end(render.refs[0]))
+    others.engine.release(asked)
+    assert others.received("scheduler") == [Cancel(render.refs[1:])]
+    others.tell("detokenizer-0", end(render.refs[1], "", Finish.ABORT))
+    assert others.engine.slots.free == free
+
+
+async def test_a_stop_string_ends_the_answer_before_its_slot_is_free(others: Others) -> None:
+    asked, free = job(), others.engine.slots.free
+    others.engine.submit(asked)
+    (render,) = others.received("renderer-0")
+    ref = render.refs[0]
+    others.put_prompt([ref])
+    others.tell("renderer-0", Rendered([ref], 3))
+    others.tell("detokenizer-0", Delta(ref, 0, "ab", 2, Finish.STOP_STRING, "c"))
+    await asked.done
+    assert asked.choices[0].stop_reason == "c"
+    others.engine.release(asked)
+    assert others.engine.slots.free == free - 1
+    others.tell("detokenizer-0", Delta(ref, 2, "", 5, Finish.STOP_STRING, "c", True))
+    assert others.engine.slots.free == free and not others.received("scheduler")
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+async def test_calls_are_answered_and_refused(others: Others) -> None:
+    task = asyncio.create_task(others.engine.tokenize(TextPrompt("Hello"), True))
+    other = asyncio.create_task(others.engine.detokenize([1]))
+    third = asyncio.create_task(others.engine.detokenize([9]))
+    await asyncio.sleep(0)
+    asked = others.received("renderer-0")
+    assert [type(message) for message in asked] == [Tokenize, Detokenize, Detokenize]
+    assert len({message.call for message in asked}) == 3
+    others.tell("renderer-0", Detokenized(asked[1].call, "a"), Tokenized(asked[0].call, [5], ["x"]))
+    others.tell("renderer-0", Failed([], 400, "no such token", "tokens", asked[2].call))
+    assert await task == ([5], ["x"]) and await other == "a"
+    with pytest.raises(ApiError, match="no such token"):
+        await third
+    others.tell("renderer-0", Detokenized(asked[1].call, "again"), Failed([], 400, "again", None, asked[2].call))
+
+
+async def test_a_call_has_a_deadline(others: Others, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "CALL_S", 0.0)
+    with pytest.raises(ApiError) as caught:
+        await others.engine.detokenize([1])
+    assert caught.value.status == 503
+
+
+# --- a frontend's death ----------------------------------------------------------------------------------------------
+
+
+async def test_a_successor_frees_what_was_left(others: Others) -> None:
+    """One slot was never rendered, one runs, one has ended: each is freed when nobody can touch it any more."""
+    free = others.engine.slots.free
+    for _ in range(3):
+        others.engine.submit(job())
+    (never, runs, ended) = [message.refs[0] for message in others.received("renderer-0")]
+    others.put_prompt([runs, ended])
+    others.table.set_finish(ended, Finish.STOP)
+    others.restart()
+    assert others.engine.slots.free == free - 3
+    (sync,) = others.received("renderer-0")
+    (cancel,) = others.received("scheduler")
+    assert isinstance(sync, Sync) and set(cancel.refs) == {never, runs}
+    assert all(others.table.is_cancelled(ref) for ref in (never, runs))
+    others.tell("renderer-0", Synced(sync.call))
+    assert others.engine.slots.free == free - 1
+    others.tell("detokenizer-0", end(runs, "", Finish.ABORT))
+    assert others.engine.slots.free == free
+
+
+async def test_answers_for_a_predecessor_harm_nobody(others: Others) -> None:
+    others.engine.submit(job())
+    (render,) = others.received("renderer-0")
+    others.restart()
+    others.tell("renderer-0", Failed(render.refs, 499, "gone"))
+    others.tell("detokenizer-0", end(123 << 32 | 1), Delta(77, 0, "x", 1))
+    others.tell("renderer-0", Rendered([5 << 32 | 1], 3), Synced(999), Detokenized(4, "x"))
+    asked = job()
+    others.engine.submit(asked)
+    assert not asked.done.done()
+
+
+@pytest.fixture(params=range(40))
+def rng(request: pytest.FixtureRequest) -> Iterator[random.Random]:
+    yield random.Random(request.param)
+
+
+async def test_no_slot_is_ever_lost(others: Others, rng: random.Random) -> None:
+    """Requests, answers, departures and deaths in any order, messages that come twice: in the end all is free."""
+    free = others.engine.slots.free
+    jobs: list[Job] = []
+    rendering: list[list[int]] = []
+    running: list[int] = []
+    syncs: list[int] = []
+
+    def listen() -> None:
+        for message in others.received("renderer-0"):
+            if isinstance(message, Render):
+                rendering.append(message.refs)
+            else:
+                syncs.append(message.call)
+
+    def render() -> None:
+        refs = rendering.pop(0)
+        wanted = [ref for ref in refs if others.table.is_current(ref) and not others.table.is_cancelled(ref)]
+        refused = rng.random() < 0.3
+        good = [] if refused else wanted
+        bad = [ref for ref in refs if ref not in good]
+        others.put_prompt(good)
+        running.extend(good)
+        answers = [Rendered(good, 3)] * bool(good) + [Failed(bad, 400 if refused else 499, "no")] * bool(bad)
+        others.tell("renderer-0", *answers * rng.choice([1, 1, 2]))
+
+    def finish() -> None:
+        ref = running.pop(rng.randrange(len(running)))
+        others.table.set_finish(ref, Finish.LENGTH)
+        others.tell("detokenizer-0", *[end(ref)] * rng.choice([1, 1, 2]))
+
+    for turn in range(160):
+        listen()
+        choice = rng.random()
+        if turn < 120 and choice < 0.35 and others.engine.slots.free >= 3:
+            jobs.append(job(choices=rng.randrange(1, 3)))
+            others.engine.submit(jobs[-1])
+        elif choice < 0.5 and rendering:
+            render()
+        elif choice < 0.75 and running:
+            finish()
+        elif choice < 0.85 and jobs:
+            others.engine.release(jobs.pop(rng.randrange(len(jobs))))
+        elif choice < 0.88:
+            others.restart()
+            jobs.clear()
+    while jobs:
+        others.engine.release(jobs.pop())
+    listen()
+    while rendering or syncs or running:
+        if rendering:
+            render()
+        elif syncs:
+            others.tell("renderer-0", *[Synced(call) for call in syncs])
+            syncs.clear()
+        elif running:
+            finish()
+        listen()
+    assert others.engine.slots.free == free
+    assert not others.engine.in_flight()
