@@ -39,6 +39,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="seconds that running requests get to end when the server is stopped")
     ] = 30.0
+    hang_timeout: Annotated[
+        float, Meta(ge=1, description="seconds after which an actor whose loop does not turn is killed and replaced")
+    ] = 10.0
+    step_timeout: Annotated[
+        float, Meta(ge=1, description="seconds that one step of the worker may take before it is killed and replaced")
+    ] = 120.0
     log_level: Annotated[LogLevel, Meta(description="the least grave log lines to show")] = "info"
     max_body_bytes: Annotated[int, Meta(ge=1024, le=64 << 20, description="the largest request body")] = 4 << 20
     # rendering

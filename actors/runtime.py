@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +26,7 @@ from actorserve.shm.table import RequestTable
 
 from . import messages
 from .config import Config, ConfigError
+from .hand import Ended, Hand
 from .model_files import ModelInfo
 from .system import ActorSpec, System
 
@@ -69,6 +70,7 @@ class Context:
         self.segment = Segment.attach(boot.segment_fd)
         self.board = Board(self.segment, self.system.board_offset, len(self.system.actors))
         self.status = BoardWriter(self.board, self.spec.position, boot.incarnation)
+        self.hand = Hand(self.status, Ended(self.board.ended(self.spec.position)))
         self.table = RequestTable.attach(self.segment, self.system.table_offset)
         self.eventfds = boot.eventfds
         self.listeners = [socket.socket(fileno=fd) for fd in boot.listeners]
@@ -154,7 +156,7 @@ def run(actor: Actor, context: Context) -> None:
             context.inbox.wait(IDLE_S if flushed else FULL_LANE_S)
 
 
-def _die_with_supervisor(pid: int) -> None:
+def die_with_supervisor(pid: int) -> None:
     """The kernel kills this process when its supervisor dies, also by kill -9; a death before this line counts too."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
@@ -168,10 +170,16 @@ def _log_to_stderr(config: Config) -> None:
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr)
 
 
-def main(play: Callable[[Context], None] | None = None) -> None:
-    """Become the actor that standard input describes; `play` stands in for its own module's main."""
-    boot = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Boot)
-    _die_with_supervisor(boot.supervisor_pid)
+def main(play: Callable[[Context], None] | None = None, listeners: Sequence[int] | None = None) -> None:
+    """Become the actor that standard input describes; `play` stands in for its own module's main.
+
+    `listeners` are the descriptors of the listening sockets, where they did not keep the numbers that the Boot names.
+    """
+    with open(0, "rb", closefd=False) as told:
+        boot = msgspec.msgpack.decode(told.read(), type=Boot)
+    if listeners is not None:
+        boot = msgspec.structs.replace(boot, listeners=list(listeners))
+    die_with_supervisor(boot.supervisor_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     _log_to_stderr(boot.config)
     from setproctitle import setproctitle

@@ -1,10 +1,11 @@
 """The board: a few words about every actor that anyone may read, also while the actor hangs.
 
 Layout of an actor's block, in words:
-    line 0      incarnation, start (ns)                          the supervisor
-    line 1      incarnation << 32 | state, pid, heartbeat (ns)   the actor
+    line 0      incarnation, start (ns), how the life before ended                        the supervisor
+    line 1      incarnation << 32 | state, pid, heartbeat (ns), hand, tries, given up     the actor
     lines 2..5  GAUGES general words, whose names are not known here     the actor
 What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
+The exceptions are for its successor: `hand` names what an actor is working on, `tries` how many lives have begun that.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from enum import IntEnum
 from .fence import load_fence, store_fence
 from .segment import Segment
 
-INCARNATION, STARTED = 0, 1
-STATE, PID, HEARTBEAT = 8, 9, 10
+INCARNATION, STARTED, ENDED = 0, 1, 2
+STATE, PID, HEARTBEAT, HAND, TRIES, GIVEN_UP = 8, 9, 10, 11, 12, 13
 FIRST_GAUGE, GAUGES = 16, 32
 BLOCK_WORDS = FIRST_GAUGE + GAUGES
 LOW = 0xFFFFFFFF
@@ -92,6 +93,18 @@ class Board:
         """Which life of the actor counts."""
         return self.words[self.word(index, INCARNATION)]
 
+    def given_up(self, index: int) -> int:
+        """How many requests the actor has given up in all its lives, since it died on them."""
+        return self.words[self.word(index, GIVEN_UP)]
+
+    def ended(self, index: int) -> int:
+        """How the life before ended, in the supervisor's numbers; 0 for the first."""
+        return self.words[self.word(index, ENDED)]
+
+    def set_ended(self, index: int, cause: int) -> None:
+        """The supervisor's: to be stored before the incarnation that asks for it."""
+        self.words[self.word(index, ENDED)] = cause
+
     def set_incarnation(self, index: int, incarnation: int) -> None:
         """The supervisor's: from now on only this life's words count."""
         self.words[self.word(index, STARTED)] = time.monotonic_ns()
@@ -121,6 +134,21 @@ class BoardWriter:
     def beat(self) -> None:
         """The actor's loop has turned."""
         self._words[self._heartbeat] = time.monotonic_ns()
+
+    @property
+    def hand(self) -> tuple[int, int]:
+        """(what this actor, or its predecessor, is working on; how many lives have begun it). 0 is nothing."""
+        return self._words[self._block + HAND], self._words[self._block + TRIES]
+
+    def set_hand(self, what: int, tries: int) -> None:
+        """Work on `what` begins, or ends (0). Between the stores it is in nobody's hand."""
+        self._words[self._block + HAND] = 0
+        self._words[self._block + TRIES] = tries
+        self._words[self._block + HAND] = what
+
+    def give_up(self) -> None:
+        """Count a request that is given up."""
+        self._words[self._block + GIVEN_UP] += 1
 
     def set_gauge(self, number: int, value: int) -> None:
         self._words[self._block + _gauge(number)] = value

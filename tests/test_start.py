@@ -15,7 +15,7 @@ import pytest
 from tests.checkpoints import checkpoint
 from tests.server import Server
 
-NAMES = {"worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}
+NAMES = {"template", "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}
 MEMORY = 1 << 30  # PSS of all processes together
 WAIT_S = 60.0
 

@@ -1,4 +1,4 @@
-"""One actor as its supervisor sees it: the process of today, its pipe, its death. It decides nothing."""
+"""One actor as its supervisor sees it: the process of today, its pipe, its pulse, its death. It decides nothing."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from .births import ACTOR_COMMAND, Process, Template, born_cold
 from .output import Lines, Output
+from .pulse import Pulse
 from .restarts import Death, Intensity
+from .specs import SPECS
 
 if TYPE_CHECKING:
     from ..runtime import Boot
     from ..system import ActorSpec
 
-# -P: a file json.py in the user's folder must not become the actor's json module
-ACTOR_COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "actorserve.actors.runtime")
 LAST_READS = 64  # of 64 KiB: what is taken from a dead actor's pipe while some helper of it holds the other end
 LAST_LINE = 500
 
@@ -30,19 +29,28 @@ LAST_LINE = 500
 class Child:
     """One actor over all its lives. Start it from the main thread: it dies with the thread that started it."""
 
-    def __init__(self, spec: ActorSpec, output: Output, command: Sequence[str] = ACTOR_COMMAND) -> None:
+    def __init__(
+        self, spec: ActorSpec, output: Output, template: Template | None, command: Sequence[str] = ACTOR_COMMAND
+    ) -> None:
         self.spec = spec
         self.name = spec.name
-        self.intensity = Intensity()
+        self.rules = SPECS[spec.kind]
+        self.intensity = Intensity(self.rules.most_restarts, self.rules.within_s)
         self.gone = asyncio.Event()  # no process is left and none will be started
         self.up = False  # this life has said that it is ready
         self.stopping = False  # its end is wanted
+        self.with_others = False  # it is killed since it is started again together with one that died
+        self.hung = ""  # why it is being killed, if its loop stood still
+        self.was_busy = False
         self.restarts = -1
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
+        self.pulse: Pulse | None = None
         self._output = output
+        self._template = template if self.rules.warm else None
         self._command = command
         self._lines: Lines | None = None
-        self._born = 0.0
+        self._unborn_signal: signal.Signals | None = None  # came before there was a process
+        self._began = 0.0
         self._last_line = b""
 
     @property
@@ -51,59 +59,73 @@ class Child:
 
     @property
     def age(self) -> float:
-        return time.monotonic() - self._born
+        return time.monotonic() - self._began
 
-    def start(self, boot: Boot, pass_fds: Sequence[int], died: Callable[[Death], None]) -> None:
-        """Start a process for this actor; `died` is called once when it has ended."""
+    def start(
+        self,
+        boot: Boot,
+        pass_fds: Sequence[int],
+        died: Callable[[Death], None],
+        cannot: Callable[[OSError], None],
+    ) -> None:
+        """Begin a life: `died` is called once when it has ended, or `cannot` if there will be none."""
         said, says = os.pipe2(os.O_CLOEXEC)
         told = _memory_file(msgspec.msgpack.encode(boot))
-        try:
-            self.process = subprocess.Popen(
-                self._command,
-                stdin=told,
-                stdout=says,
-                stderr=says,
-                pass_fds=pass_fds,
-                start_new_session=True,  # Ctrl-C is for the supervisor alone
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
-        except OSError:
-            os.close(said)
-            raise
-        finally:
-            os.close(says)
-            os.close(told)
-        self.up = False
+        self.process, self.pulse, self._unborn_signal = None, None, None
+        self.up, self.hung, self.was_busy = False, "", False
         self.restarts += 1
-        self._born = time.monotonic()
+        self._began = time.monotonic()
         self._last_line = b""
         self._lines = Lines(said, self._said)
-        pidfd = os.pidfd_open(self.process.pid)
-        asyncio.get_running_loop().add_reader(pidfd, self._died, pidfd, died)
+
+        def born(pid: int | None) -> None:
+            try:
+                if pid is None:
+                    self._live(born_cold(self._command, told, says, pass_fds), died)
+                else:
+                    self._live(Process(pid), died)
+            except OSError as error:
+                cannot(error)
+            finally:
+                os.close(says)
+                os.close(told)
+
+        if self._template is not None and self._template.usable:
+            self._template.ask(told, says, boot.listeners, born)
+        else:
+            born(None)
+
+    def _live(self, process: Process, died: Callable[[Death], None]) -> None:
+        self.process = process
+        self.pulse = Pulse(process.pid)
+        asyncio.get_running_loop().add_reader(process.pidfd, self._died, process, died)
+        if self._unborn_signal is not None:
+            process.send_signal(self._unborn_signal)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, if it lives."""
-        if self.process is not None:
+        """Send a signal to the process, now or as soon as there is one."""
+        if self.process is None:
+            self._unborn_signal = number
+        else:
             self.process.send_signal(number)
 
     def reap(self, timeout: float) -> None:
         """Wait for the end of a killed process, whoever has seen it or not."""
         if self.process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel still holds it: nothing more can be done
-                self.process.wait(timeout)
+            self.process.wait(timeout)  # if the kernel still holds it, nothing more can be done
 
     def _said(self, line: bytes) -> None:
         self._last_line = line[:LAST_LINE] or self._last_line
         self._output.line(self.name, line)
 
-    def _died(self, pidfd: int, died: Callable[[Death], None]) -> None:
-        assert self.process is not None and self._lines is not None
-        process, lines = self.process, self._lines
-        asyncio.get_running_loop().remove_reader(pidfd)
-        os.close(pidfd)
+    def _died(self, process: Process, died: Callable[[Death], None]) -> None:
+        assert self._lines is not None
+        lines = self._lines
+        asyncio.get_running_loop().remove_reader(process.pidfd)
         with contextlib.suppress(ProcessLookupError):  # helpers of it; the dead leader still keeps the group's number
             os.killpg(process.pid, signal.SIGKILL)
         returncode = process.wait()
+        assert returncode is not None
         for _ in range(LAST_READS):
             if not lines.read():
                 break
@@ -116,6 +138,8 @@ class Child:
                 uptime=self.age,
                 restarts=self.restarts,
                 last_line=self._last_line.decode(errors="replace"),
+                hung=self.hung,
+                was_busy=self.was_busy,
             )
         )
 

@@ -16,7 +16,7 @@ from actorserve.shm.segment import SegmentError
 from ..config import Config, ConfigError
 from ..model_files import resolve_model
 from ..system import System
-from .child import ACTOR_COMMAND
+from .births import ACTOR_COMMAND
 from .listen import ListenError, host_and_port, listen
 from .memory import Memory
 from .output import Output

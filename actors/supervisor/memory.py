@@ -15,6 +15,7 @@ from actorserve.shm.segment import Segment
 from actorserve.shm.table import RequestTable
 
 from ..gauges import WorkerGauge
+from ..hand import Ended
 from ..runtime import Boot
 from ..system import PARAMS_BYTES, ActorSpec, System
 
@@ -48,8 +49,12 @@ class Memory:
             listeners=list(listeners),
         )
 
-    def raise_incarnation(self, actor: ActorSpec) -> None:
-        """From now on what an earlier life of the actor wrote on its line of the board counts no more."""
+    def raise_incarnation(self, actor: ActorSpec, ended: Ended = Ended.NEVER) -> None:
+        """From now on what an earlier life of the actor wrote on its line of the board counts no more.
+
+        `ended` tells the next one how that life ended.
+        """
+        self.board.set_ended(actor.position, ended)
         self.board.set_incarnation(actor.position, self.board.incarnation(actor.position) + 1)
 
     def is_ready(self, actor: ActorSpec) -> bool:

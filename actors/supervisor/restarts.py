@@ -7,14 +7,11 @@ from collections import deque
 
 import msgspec
 
-MOST = 5  # restarts of one actor ...
-WITHIN_S = 60.0  # ... in so many seconds; one more, and the failure goes up
-
 
 class Intensity:
     """How often one actor was restarted of late."""
 
-    def __init__(self, most: int = MOST, within: float = WITHIN_S) -> None:
+    def __init__(self, most: int, within: float) -> None:
         self._most = most
         self._within = within
         self._times: deque[float] = deque()
@@ -38,9 +35,13 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     uptime: float  # seconds
     restarts: int  # of this actor before this death
     last_line: str = ""  # of its output
+    hung: str = ""  # why the supervisor killed it, if it did
+    was_busy: bool = False  # it burned CPU while its loop stood still
 
     @property
     def cause(self) -> str:
+        if self.hung:
+            return f"killed, since {self.hung}"
         if self.returncode < 0:
             return f"killed by {signal.Signals(-self.returncode).name}"
         return f"exit status {self.returncode}"

@@ -1,6 +1,7 @@
-"""Starts the actors, watches them, starts again those that die, and stops them in reverse. It handles no request.
+"""Starts the actors, watches them, starts again those that die or hang, stops them in reverse. It handles no request.
 
-One strategy: one for one. An actor that dies too often, or cannot start at all, ends the server with its reason.
+What it does with which kind stands in specs.py. An actor that dies too often, or cannot start at all, ends the server
+with its reason.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..hand import Ended
 from ..system import KINDS, System
-from .child import ACTOR_COMMAND, Child
+from .births import ACTOR_COMMAND, Template
+from .child import Child
 from .memory import Memory
 from .output import Output
+from .pulse import LOOK_S
 from .restarts import Death
+from .specs import Restart, Strategy
+from .strays import become_subreaper, reap_strays
 
 STOP_S = 5.0  # what an actor without requests of its own gets to end after SIGTERM
 KILL_S = 10.0  # what the kernel gets to end a process after SIGKILL
@@ -41,7 +47,9 @@ class Supervisor:
         self.listeners = list(listeners)
         self.output = output
         self.welcome = welcome  # what to say when the server is ready
-        self.children = [Child(spec, output, command) for spec in system.actors]
+        shared = [memory.segment.fd, *memory.eventfds.values()]
+        self.template = Template(output, shared) if command == ACTOR_COMMAND else None
+        self.children = [Child(spec, output, self.template, command) for spec in system.actors]
         self.status = 0
         self.ready = False  # all actors have been up at once
         self.forced = False  # everything ends now
@@ -56,13 +64,19 @@ class Supervisor:
             loop.add_signal_handler(number, self._signalled, number)
         loop.set_exception_handler(self._failed)
         loop.add_reader(self.memory.eventfds["supervisor"], self._look)
+        become_subreaper()
         try:
+            if self.template is not None:
+                self.template.start()
             for child in self.children:
                 self._start(child)
+            loop.call_later(LOOK_S, self._look_after)
             await self.ending.wait()
             if not self.failed:
                 await self._stop()
         finally:
+            if self.template is not None:
+                self.template.close()
             self._kill_all()
             for child in self.children:
                 child.reap(KILL_S)
@@ -78,11 +92,13 @@ class Supervisor:
         listeners = self.listeners if child.spec.kind == "frontend" else []
         boot = self.memory.boot(child.spec, [listener.fileno() for listener in listeners])
         pass_fds = [boot.segment_fd, *boot.eventfds.values(), *boot.listeners]
-        try:
-            child.start(boot, pass_fds, lambda death: self._died(child, death))
-        except OSError as error:
-            child.gone.set()
-            self._end(1, f"{child.name} cannot be started: {error}")
+        child.start(
+            boot, pass_fds, lambda death: self._died(child, death), lambda error: self._cannot_start(child, error)
+        )
+
+    def _cannot_start(self, child: Child, error: OSError) -> None:
+        child.gone.set()
+        self._end(1, f"{child.name} cannot be started: {error}")
 
     def _look(self) -> None:
         """An actor has changed its state on the board."""
@@ -95,25 +111,76 @@ class Supervisor:
             self.ready = True
             self.output.say(self.welcome())
 
+    # --- pulse ---------------------------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        """A hang is a death: whoever's loop stands still for too long is killed."""
+        asyncio.get_running_loop().call_later(LOOK_S, self._look_after)
+        for child in self.children:
+            if child.pulse is None or child.hung:
+                continue
+            child.pulse.look(self.memory.board.snapshot(child.spec.position))
+            if reason := self._hangs(child):
+                child.was_busy = child.pulse.was_busy
+                child.hung = reason
+                child.signal(signal.SIGKILL)
+        if self.template is not None:
+            self.template.look()
+        if self.template is None:
+            reap_strays({child.pid for child in self.children})
+        elif not self.template.in_labour:  # its newborn are nobody's yet
+            reap_strays({self.template.pid, *(child.pid for child in self.children)})
+
+    def _hangs(self, child: Child) -> str:
+        """Why this actor must be killed, or nothing."""
+        assert child.pulse is not None
+        config, pulse = self.system.config, child.pulse
+        if not pulse.was_up:
+            return f"it was not ready after {pulse.age_s:.0f} s" if pulse.age_s > child.rules.start_s else ""
+        limit = config.step_timeout if child.rules.computes else config.hang_timeout
+        return f"its loop stood still for {pulse.still_s:.1f} s" if pulse.still_s > limit else ""
+
     # --- down ----------------------------------------------------------------------------------------------------
 
     def _died(self, child: Child, death: Death) -> None:
         self._look()  # it may have come up and died in one turn
         was_up, child.up = child.up, False
-        self.memory.raise_incarnation(child.spec)
+        child.pulse = None
+        self.memory.raise_incarnation(child.spec, Ended.HUNG if death.hung and death.was_busy else Ended.DIED)
         self.memory.wake_all()
-        if child.stopping:
+        if child.stopping or child.rules.restart is Restart.TEMPORARY:
             self.output.say(str(death))
+            child.gone.set()
+        elif child.rules.restart is Restart.TRANSIENT and death.returncode == 0:
+            self.output.say(f"{death}; it is done")
             child.gone.set()
         elif not self.ready and not was_up:
             child.gone.set()
             self._end(death.returncode if death.returncode > 0 else 1, f"the server cannot start: {death}")
+        elif child.with_others:  # it dies since another has died: that one's restart was counted
+            child.with_others = False
+            self.output.say(f"{death}; it is started again with its group")
+            self._start(child)
         elif child.intensity.allow(asyncio.get_running_loop().time()):
             self.output.say(f"{death}; it is started again")
+            self._end_others(child)
             self._start(child)
         else:
             child.gone.set()
             self._end(1, f"{death}; it has died too often, the server gives up")
+
+    def _end_others(self, child: Child) -> None:
+        """Kill those that are started again together with this one."""
+        place = self.children.index(child)
+        others = {
+            Strategy.ONE_FOR_ONE: [],
+            Strategy.ALL_FOR_ONE: [other for other in self.children if other.spec.kind == child.spec.kind],
+            Strategy.REST_FOR_ONE: self.children[place + 1 :],
+        }[child.rules.strategy]
+        for other in others:
+            if other is not child and not other.gone.is_set():
+                other.with_others = True
+                other.signal(signal.SIGKILL)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self.ending.is_set():

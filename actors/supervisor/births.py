@@ -1,0 +1,171 @@
+"""How actors come into being: warm, forked by the template process, or cold, by a command of their own.
+
+The template is asked through a socket and answers in order. If it dies, or does not answer, whoever waits for it is
+born cold, and another template is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from .output import Lines, Output
+
+PYTHON = (sys.executable, "-P", "-X", "faulthandler", "-m")  # -P: no json.py of the user's folder is taken for ours
+ACTOR_COMMAND = (*PYTHON, "actorserve.actors.runtime")
+TEMPLATE_COMMAND = (*PYTHON, "actorserve.actors.supervisor.template")
+ANSWER_S = 20.0  # what the template gets, its own imports included
+MOST_TEMPLATES = 5  # after so many deaths of it all are born cold
+NAME = "template"
+
+
+class Process:
+    """A child process, whoever has forked it."""
+
+    def __init__(self, pid: int, popen: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self.returncode: int | None = None
+        self._popen = popen  # it would reap the process if it were forgotten
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """To the process, unless it has been reaped."""
+        if self.returncode is None:
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Its exit status as subprocess has it; None if it has not ended in time."""
+        if self.returncode is None and select.select([self.pidfd], [], [], timeout)[0]:
+            if self._popen is not None:
+                self.returncode = self._popen.wait()
+            else:
+                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            os.close(self.pidfd)
+        return self.returncode
+
+
+def born_cold(command: Sequence[str], told: int, says: int, pass_fds: Sequence[int]) -> Process:
+    """Start a process that reads `told` and writes `says`; OSError if that cannot be."""
+    popen = subprocess.Popen(
+        command,
+        stdin=told,
+        stdout=says,
+        stderr=says,
+        pass_fds=pass_fds,
+        start_new_session=True,  # Ctrl-C is for the supervisor alone
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    return Process(popen.pid, popen)
+
+
+class Template:
+    """The supervisor's end: asks for births, one answer each, in order."""
+
+    def __init__(self, output: Output, shared_fds: Sequence[int]) -> None:
+        self._output = output
+        self._shared_fds = shared_fds  # what every actor inherits under its number
+        self._process: Process | None = None
+        self._control: socket.socket | None = None
+        self._lines: Lines | None = None
+        self._waiting: deque[tuple[float, Callable[[int | None], None]]] = deque()
+        self._deaths = 0
+
+    @property
+    def usable(self) -> bool:
+        """Is there one to ask?"""
+        return self._control is not None
+
+    @property
+    def in_labour(self) -> bool:
+        """Are there processes that nobody has been told of?"""
+        return bool(self._waiting)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else 0
+
+    def start(self) -> None:
+        """Start the process; OSError if that cannot be."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        said, says = os.pipe2(os.O_CLOEXEC)
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            command = (*TEMPLATE_COMMAND, str(theirs.fileno()))
+            self._process = born_cold(command, nothing, says, (theirs.fileno(), *self._shared_fds))
+        except OSError:
+            os.close(said)
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(says)
+            os.close(nothing)
+        ours.setblocking(False)
+        self._control = ours
+        self._lines = Lines(said, lambda line: self._output.line(NAME, line))
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._answered)
+
+    def ask(self, told: int, says: int, listeners: Sequence[int], born: Callable[[int | None], None]) -> None:
+        """Fork an actor; `born` is called with its process id, or with None if that cannot be."""
+        assert self._control is not None
+        try:
+            socket.send_fds(self._control, [b"."], [told, says, *listeners])
+        except OSError:  # it is dead, and that has not been seen yet
+            asyncio.get_running_loop().call_soon(born, None)
+            return
+        self._waiting.append((time.monotonic(), born))
+
+    def look(self) -> None:
+        """Kill a template that does not answer; its socket then tells."""
+        if self._waiting and time.monotonic() - self._waiting[0][0] > ANSWER_S and self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+
+    def _answered(self) -> None:
+        assert self._control is not None
+        try:
+            answer = self._control.recv(32)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            answer = b""
+        if answer:
+            _, born = self._waiting.popleft()
+            born(int(answer))
+        else:
+            self._lost()
+
+    def _lost(self) -> None:
+        """It has died: the waiting are born cold, the next ones by its successor."""
+        self.close()
+        self._deaths += 1
+        self._output.say(f"{NAME} ended; actors are started without it until there is another")
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        if self._deaths < MOST_TEMPLATES:
+            self.start()
+        for _, born in waiting:
+            born(None)
+
+    def close(self) -> None:
+        """Let go of the process; it ends with its socket, or is killed."""
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(ANSWER_S)
+            self._process = None
+        if self._lines is not None:
+            while self._lines.read():
+                pass
+            self._lines.close()
+            self._lines = None
