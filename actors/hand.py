@@ -11,7 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
+import msgspec
+
 from actorserve.shm.board import BoardWriter
+from actorserve.shm.table import RequestTable
+
+from .messages import Generation
 
 MOST_TRIES = 3
 CALL = 1 << 62  # set in what is in hand when it is a call's number and not a ref
@@ -23,6 +28,15 @@ class Ended(IntEnum):
     NEVER = 0  # there was none
     DIED = 1
     HUNG = 2  # it was killed: its loop did not turn, and it was busy
+
+
+def request_name(table: RequestTable, ref: int) -> str:
+    """How logs and answers name the request in this slot."""
+    try:
+        name = msgspec.msgpack.decode(table.params(ref), type=Generation).request_id
+    except msgspec.DecodeError:  # its frontend has reused the slot meanwhile
+        name = ""
+    return f"request {name or hex(ref)}"
 
 
 class GivenUp(Exception):

@@ -126,6 +126,8 @@ class Context:
 class Actor:
     """A blocking actor: it handles one message at a time and may have work of its own between them."""
 
+    one_record = False  # a turn handles one record only, so that whoever dies in the next one need not do it again
+
     def handle(self, message: Any) -> None:
         """One message; it may come twice, since a predecessor may have handled it and died before it was committed."""
         raise NotImplementedError(f"{type(self).__name__} handles no message")
@@ -145,7 +147,7 @@ def run(actor: Actor, context: Context) -> None:
     """
     context.set_state(ActorState.READY)
     while not context.stopping:
-        done = context.inbox.drain(actor.handle)
+        done = context.inbox.drain(actor.handle, actor.one_record)
         done += actor.do_work()
         flushed = context.flush()
         if flushed:  # what the messages caused is published: now, and not before, they need not come again

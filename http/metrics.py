@@ -20,6 +20,7 @@ class ActorFigures:
     up: bool
     restarts: int
     heartbeat_age: float  # seconds
+    given_up: int  # requests
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,14 @@ class Exporter:
         up = GaugeMetricFamily("actorserve:actor_up", "1 when the actor is ready", labels=["actor"])
         restarts = CounterMetricFamily("actorserve:actor_restarts", "Times that it was replaced", labels=["actor"])
         age = GaugeMetricFamily("actorserve:actor_heartbeat_age_seconds", "Since its loop turned", labels=["actor"])
+        given_up = CounterMetricFamily(
+            "actorserve:requests_given_up",
+            "Requests on which it died or hung, and which are not tried again",
+            labels=["actor"],
+        )
         for actor in self._actors():
             up.add_metric([actor.name], actor.up)
             restarts.add_metric([actor.name], actor.restarts)
             age.add_metric([actor.name], actor.heartbeat_age)
-        yield from (up, restarts, age)
+            given_up.add_metric([actor.name], actor.given_up)
+        yield from (up, restarts, age, given_up)

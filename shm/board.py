@@ -93,6 +93,10 @@ class Board:
         """Which life of the actor counts."""
         return self.words[self.word(index, INCARNATION)]
 
+    def hand(self, index: int) -> int:
+        """What the actor, alive or dead, is working on; 0 is nothing."""
+        return self.words[self.word(index, HAND)]
+
     def given_up(self, index: int) -> int:
         """How many requests the actor has given up in all its lives, since it died on them."""
         return self.words[self.word(index, GIVEN_UP)]

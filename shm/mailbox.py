@@ -147,11 +147,11 @@ class Inbox:
         self._sleeps = (self._words[self._sleeping] + 1) & ~1  # what the word is while awake: twice the sleeps so far
         self._awake()  # a predecessor may have died asleep
 
-    def drain(self, handle: Callable[[Any], None]) -> int:
+    def drain(self, handle: Callable[[Any], None], one_record: bool = False) -> int:
         """Handle what has come, a bounded amount of each lane; returns the number of messages.
 
         Nothing is committed: that is for the caller, once it has published what the messages caused. If `handle`
-        raises, all that was not committed comes again.
+        raises, all that was not committed comes again. `one_record`: no more than one, of the lanes in turn.
         """
         count, done = 0, False
         try:
@@ -163,6 +163,10 @@ class Inbox:
                     for message in messages:
                         handle(message)
                     count += len(messages)
+                    if one_record:
+                        self._consumers = [*(other for other in self._consumers if other is not consumer), consumer]
+                        done = True
+                        return count
             done = True
         finally:
             if not done:

@@ -81,11 +81,10 @@ class FrontendEngine:
             for index, ref in enumerate(opened, number * width):
                 job.choices[index].ref = ref
             self._load[renderer] += 1
-            self.context.post(renderer, Render(opened, prompt, job.max_tokens, job.truncate_prompt_tokens))
+            self._send(renderer, Render(opened, prompt, job.max_tokens, job.truncate_prompt_tokens))
             refs += opened
         self._jobs[job] = refs
         self._deadlines[job] = self._loop.call_later(RENDER_S, self._too_late, job)
-        self._flush_soon()
 
     def release(self, job: Job) -> None:
         """Nobody reads the job any more: what still runs of it is cancelled."""
@@ -111,6 +110,11 @@ class FrontendEngine:
         uses = (self.slots.use(ref) for ref in self._jobs.get(job, []))
         if any(use is not None and use.phase is Phase.RENDERING for use in uses):
             job.fail(overloaded(f"The prompt was not rendered within {RENDER_S:.0f} s."))
+
+    def _send(self, renderer: str, message: Message) -> None:
+        """To a renderer, as a record of its own: if it dies on this one, it need not do others again."""
+        self.context.post(renderer, message)
+        self.context.outboxes[renderer].flush()
 
     def _flush_soon(self) -> None:
         """Publish at the end of this turn of the event loop, with whatever else is posted in it."""
@@ -215,8 +219,7 @@ class FrontendEngine:
         if len(self._calls) >= self.context.system.slots_per_frontend:
             raise overloaded("The server has as many calls as it takes. Try again soon.")
         future = self._calls[number] = self._loop.create_future()
-        self.context.post(min(self.renderers, key=self._load.__getitem__), message)
-        self._flush_soon()
+        self._send(min(self.renderers, key=self._load.__getitem__), message)
         try:
             async with asyncio.timeout(CALL_S):
                 return await future
@@ -273,4 +276,5 @@ class FrontendEngine:
         for actor in self.context.system.actors:
             seen = self.context.board.snapshot(actor.position)
             age = (now - seen.heartbeat_ns) / 1e9 if seen.heartbeat_ns else 0.0
-            yield ActorFigures(actor.name, seen.state is ActorState.READY, max(0, seen.incarnation - 1), age)
+            restarts, given_up = max(0, seen.incarnation - 1), self.context.board.given_up(actor.position)
+            yield ActorFigures(actor.name, seen.state is ActorState.READY, restarts, age, given_up)

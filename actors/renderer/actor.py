@@ -15,6 +15,7 @@ import numpy as np
 from actorserve.shm.table import slot_of
 
 from ..block_hash import extend_hashes
+from ..hand import CALL, GivenUp, request_name
 from ..messages import (
     Admit,
     ChatPrompt,
@@ -53,6 +54,8 @@ class Refused(ValueError):
 class RendererActor(Actor):
     """Adapter between the rings and template and tokenizer."""
 
+    one_record = True
+
     def __init__(self, context: Context) -> None:
         self.context = context
         self.table = context.table
@@ -66,28 +69,47 @@ class RendererActor(Actor):
         """One message. What goes wrong in it is answered, and the next one is handled: nobody else is touched."""
         match message:
             case Render():
-                self._guarded(lambda: self._render(message), refs=message.refs)
+                self._guarded(lambda: self._render(message), message.refs[0], refs=message.refs)
             case Tokenize():
-                self._guarded(lambda: self._tokenize(message), call=message.call)
+                self._guarded(lambda: self._tokenize(message), CALL | message.call, call=message.call)
             case Detokenize():
-                self._guarded(lambda: self._detokenize(message), call=message.call)
+                self._guarded(lambda: self._detokenize(message), CALL | message.call, call=message.call)
             case Sync():
                 self.context.post(self._caller(message.call), Synced(message.call))
 
-    def _guarded(self, work: Callable[[], None], refs: list[int] | None = None, call: int = 0) -> None:
-        """Answer Failed for whatever goes wrong: the boundary where other people's templates and texts end."""
+    def _guarded(self, work: Callable[[], None], hand: int, refs: list[int] | None = None, call: int = 0) -> None:
+        """Answer Failed for whatever goes wrong: the boundary where other people's templates and texts end.
+
+        That holds for what kills this process, too: its successor finds `hand` on the board.
+        """
+        try:
+            with self.context.hand.hold(hand):
+                self._answered(work, refs or [], call)
+        except GivenUp as error:
+            name = request_name(self.table, refs[0]) if refs else f"call {call}"
+            self.context.log.error("%s is given up: %s", name, "it hung" if error.hung else "it is deadly")
+            self._post_failed(self._give_up(error, name), refs or [], call)
+
+    def _give_up(self, error: GivenUp, name: str) -> Refused:
+        if error.hung:
+            limit = self.context.config.hang_timeout
+            return Refused(422, f"The prompt could not be rendered within {limit:g} s; {name} is given up.", "messages")
+        return Refused(500, f"Renderers have died on this prompt again and again; {name} is given up.", None)
+
+    def _answered(self, work: Callable[[], None], refs: list[int], call: int) -> None:
         try:
             work()
-            return
         except Refused as error:
-            failed = Failed(refs or [], error.status, str(error), error.param, call)
+            self._post_failed(error, refs, call)
         except TemplateProblem as error:
-            failed = Failed(refs or [], 400, str(error), "messages", call)
+            self._post_failed(Refused(400, str(error), "messages"), refs, call)
         except Exception:
             self.context.log.exception("a prompt could not be rendered")
-            failed = Failed(refs or [], 500, "the prompt could not be rendered", None, call)
+            self._post_failed(Refused(500, "The prompt could not be rendered.", None), refs, call)
+
+    def _post_failed(self, error: Refused, refs: list[int], call: int) -> None:
         target = self.context.system.frontend_of(slot_of(refs[0])) if refs else self._caller(call)
-        self.context.post(target, failed)
+        self.context.post(target, Failed(refs, error.status, str(error), error.param, call))
 
     def _caller(self, call: int) -> str:
         """A call's number carries the index of the frontend that asks in its upper half."""

@@ -161,13 +161,17 @@ class Supervisor:
             child.with_others = False
             self.output.say(f"{death}; it is started again with its group")
             self._start(child)
-        elif child.intensity.allow(asyncio.get_running_loop().time()):
+        elif self._is_a_request_to_blame(child, death) or child.intensity.allow(asyncio.get_running_loop().time()):
             self.output.say(f"{death}; it is started again")
             self._end_others(child)
             self._start(child)
         else:
             child.gone.set()
             self._end(1, f"{death}; it has died too often, the server gives up")
+
+    def _is_a_request_to_blame(self, child: Child, death: Death) -> bool:
+        """It was busy with one request for too long; its successor gives that one up, so it does not count."""
+        return bool(death.hung and death.was_busy and self.memory.board.hand(child.spec.position))
 
     def _end_others(self, child: Child) -> None:
         """Kill those that are started again together with this one."""
