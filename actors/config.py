@@ -45,6 +45,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     step_timeout: Annotated[
         float, Meta(ge=1, description="seconds that one step of the worker may take before it is killed and replaced")
     ] = 120.0
+    max_restarts: Annotated[
+        int, Meta(ge=0, description="restarts of one actor within a minute; one more, and the server ends")
+    ] = 5
     log_level: Annotated[LogLevel, Meta(description="the least grave log lines to show")] = "info"
     max_body_bytes: Annotated[int, Meta(ge=1024, le=64 << 20, description="the largest request body")] = 4 << 20
     # rendering
@@ -84,7 +87,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     frontends: Annotated[int, Meta(ge=1, le=64, description="processes that speak HTTP")] = 1
     renderers: Annotated[int, Meta(ge=1, le=64, description="processes that make tokens of prompts")] = 1
     detokenizers: Annotated[int, Meta(ge=1, le=64, description="processes that make text of tokens")] = 1
-    debug: Annotated[bool, Meta(description="check the scheduler's invariants whenever it is idle")] = False
+    debug: Annotated[bool, Meta(description="check invariants when idle; SIGUSR1 injects an exception")] = False
 
     def served_names(self) -> list[str]:
         """The names under which requests may ask for the model; the first is the one in answers."""

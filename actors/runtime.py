@@ -172,6 +172,11 @@ def _log_to_stderr(config: Config) -> None:
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr)
 
 
+def _fail_on_purpose(number: int, frame: object) -> None:
+    """With --debug: an exception at whatever line the actor is, for those who test what happens then."""
+    raise RuntimeError("an exception was injected (SIGUSR1)")
+
+
 def main(play: Callable[[Context], None] | None = None, listeners: Sequence[int] | None = None) -> None:
     """Become the actor that standard input describes; `play` stands in for its own module's main.
 
@@ -188,6 +193,8 @@ def main(play: Callable[[Context], None] | None = None, listeners: Sequence[int]
 
     setproctitle(f"actorserve: {boot.name}")
     context = Context(boot)
+    if boot.config.debug:
+        signal.signal(signal.SIGUSR1, _fail_on_purpose)
     signal.signal(signal.SIGTERM, lambda *_: context.request_stop())
     try:
         (play or importlib.import_module(context.spec.module).main)(context)

@@ -16,7 +16,7 @@ from .births import ACTOR_COMMAND, Process, Template, born_cold
 from .output import Lines, Output
 from .pulse import Pulse
 from .restarts import Death, Intensity
-from .specs import SPECS
+from .specs import SPECS, WITHIN_S
 
 if TYPE_CHECKING:
     from ..runtime import Boot
@@ -30,12 +30,17 @@ class Child:
     """One actor over all its lives. Start it from the main thread: it dies with the thread that started it."""
 
     def __init__(
-        self, spec: ActorSpec, output: Output, template: Template | None, command: Sequence[str] = ACTOR_COMMAND
+        self,
+        spec: ActorSpec,
+        output: Output,
+        template: Template | None,
+        max_restarts: int,
+        command: Sequence[str] = ACTOR_COMMAND,
     ) -> None:
         self.spec = spec
         self.name = spec.name
         self.rules = SPECS[spec.kind]
-        self.intensity = Intensity(self.rules.most_restarts, self.rules.within_s)
+        self.intensity = Intensity(max_restarts, WITHIN_S)
         self.gone = asyncio.Event()  # no process is left and none will be started
         self.up = False  # this life has said that it is ready
         self.stopping = False  # its end is wanted

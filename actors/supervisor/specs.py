@@ -14,6 +14,9 @@ class Restart(Enum):
     TEMPORARY = auto()  # never
 
 
+WITHIN_S = 60.0  # in which one actor may be started again --max-restarts times; then the failure goes up
+
+
 class Strategy(Enum):
     """Who else is started again with it."""
 
@@ -28,8 +31,6 @@ class ChildSpec:
 
     restart: Restart = Restart.PERMANENT
     strategy: Strategy = Strategy.ONE_FOR_ONE
-    most_restarts: int = 5  # in `within_s`, of one actor; one more, and the failure goes up: the server ends
-    within_s: float = 60.0
     start_s: float = 60.0  # from its birth until it is ready
     warm: bool = True  # born from the template process, which has done the imports
     computes: bool = False  # its loop turns once a step, for which --step-timeout holds and not --hang-timeout

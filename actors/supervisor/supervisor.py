@@ -49,7 +49,8 @@ class Supervisor:
         self.welcome = welcome  # what to say when the server is ready
         shared = [memory.segment.fd, *memory.eventfds.values()]
         self.template = Template(output, shared) if command == ACTOR_COMMAND else None
-        self.children = [Child(spec, output, self.template, command) for spec in system.actors]
+        most = system.config.max_restarts
+        self.children = [Child(spec, output, self.template, most, command) for spec in system.actors]
         self.status = 0
         self.ready = False  # all actors have been up at once
         self.forced = False  # everything ends now
