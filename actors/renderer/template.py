@@ -15,7 +15,8 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.utils import Namespace
 
 from ..config import Config, ConfigError
 from ..model_files import ModelInfo
@@ -39,6 +40,36 @@ class Generation(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class PlainDict:
+    """`dict` for templates: it makes dictionaries and has nothing of the type itself, through which Python is reached."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+class PlainNamespace(Namespace):
+    """`namespace` for templates, without names that begin with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # Namespace's own form: `self` is a name like any other
+        self, *rest = args
+        values = dict(*rest, **kwargs)
+        for name in values:
+            _check_name(name)
+        Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        Namespace.__setitem__(self, name, value)
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace takes no name that begins with an underscore, as {name!r} does")
 
 
 def _raise_exception(message: str) -> None:
@@ -68,6 +99,8 @@ def make_environment() -> ImmutableSandboxedEnvironment:
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
+    environment.globals["dict"] = PlainDict()
+    environment.globals["namespace"] = PlainNamespace
     return environment
 
 

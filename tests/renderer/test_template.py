@@ -1,0 +1,175 @@
+"""Our rendering is transformers' rendering, for many formats and conversations; what must not be is refused."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2 import TemplateError
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from actorserve.actors.config import Config, ConfigError
+from actorserve.actors.model_files import ModelInfo
+from actorserve.actors.renderer import template as module
+from actorserve.actors.renderer.template import ChatTemplate, TemplateProblem
+
+from .templates import ALL, CHATML, LLAMA_3, PARTS
+
+USER = {"role": "user", "content": "What is 2 + 2?"}
+ANSWER = {"role": "assistant", "content": "  4, of course.\n"}
+SYSTEM = {"role": "system", "content": "Be brief. <|im_end|> é 🙂"}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": "é"}}}
+THINKING = {"role": "assistant", "content": "4", "reasoning_content": "two and two"}
+CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
+    "one": [USER],
+    "system": [SYSTEM, USER],
+    "many": [SYSTEM, USER, ANSWER, {"role": "user", "content": " And\n3? "}],
+    "ends with an answer": [USER, ANSWER],
+    "empty texts": [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}, USER],
+    "reasoning": [USER, THINKING, USER, THINKING],
+    "call": [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}, {"role": "tool", "content": "4"}],
+    "two answers": [USER, ANSWER, ANSWER],
+    "name": [{"role": "user", "name": "Ann", "content": "Hi"}],
+}
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
+OPTIONS: dict[str, dict[str, Any]] = {
+    "prompt": {"add_generation_prompt": True},
+    "no prompt": {"add_generation_prompt": False},
+    "tools": {"add_generation_prompt": True, "tools": TOOLS},
+    "documents": {"add_generation_prompt": True, "documents": [{"title": "T", "text": "x"}]},
+    "variables": {"add_generation_prompt": True, "variables": {"enable_thinking": False, "date_string": "today"}},
+    "continue": {"add_generation_prompt": False, "continue_final_message": True},
+}
+
+
+def make(text: str, folder: Path, **special: str) -> ChatTemplate:
+    """Our renderer of a template; the model's special tokens are those given."""
+    (folder / "tokenizer_config.json").write_text(json.dumps(special))
+    model = ModelInfo(
+        folder=str(folder),
+        tokenizer_folder=str(folder),
+        architecture="LlamaForCausalLM",
+        vocab_size=32,
+        max_model_len=64,
+        end_tokens=[],
+        sampling_defaults={},
+    )
+    return ChatTemplate(Config(chat_template=text if "{" in text else None), model)
+
+
+def by_transformers(text: str, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({"x": 0}, "x")), bos_token="<s>", eos_token="</s>"
+    )
+    options = dict(options)
+    variables = options.pop("variables", {})
+    rendered = tokenizer.apply_chat_template(messages, chat_template=text, tokenize=False, **options, **variables)
+    assert isinstance(rendered, str)
+    return rendered
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", ALL)
+def test_rendering_is_that_of_transformers(name: str, options: str, tmp_path: Path) -> None:
+    """For every conversation: the same text, or both refuse."""
+    ours = make(ALL[name], tmp_path, bos_token="<s>", eos_token="</s>")
+    rendered = 0
+    for messages in CONVERSATIONS.values():
+        try:
+            expected = by_transformers(ALL[name], deepcopy(messages), OPTIONS[options])
+        except (TemplateError, ValueError, TypeError):
+            with pytest.raises(TemplateProblem):
+                ours.render(deepcopy(messages), **OPTIONS[options])
+            continue
+        given = deepcopy(messages)
+        assert ours.render(given, **OPTIONS[options]) == expected
+        assert given == messages
+        rendered += 1
+    assert rendered
+
+
+def test_arguments_of_calls_may_be_a_string(tmp_path: Path) -> None:
+    """OpenAI's clients send them as JSON text; templates are written for objects."""
+    ours = make(ALL["qwen_2_5"], tmp_path)
+    as_text = deepcopy(CONVERSATIONS["call"])
+    as_text[1]["tool_calls"][0]["function"]["arguments"] = json.dumps(CALL["function"]["arguments"])  # type: ignore[index]
+    assert ours.render(as_text) == ours.render(CONVERSATIONS["call"])
+    as_text[1]["tool_calls"][0]["function"]["arguments"] = "{"
+    with pytest.raises(TemplateProblem, match="not JSON"):
+        ours.render(as_text)
+
+
+def test_content_has_the_form_that_the_template_reads(tmp_path: Path) -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
+    assert make(CHATML, tmp_path).render(parts).startswith("<|im_start|>user\none\ntwo<|im_end|>")
+    ours = make(PARTS, tmp_path)
+    assert "onetwo" in ours.render(parts)
+    assert ours.render([USER]) == ours.render(
+        [{"role": "user", "content": [{"type": "text", "text": USER["content"]}]}]
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__.__mro__ }}x",
+        "{{ messages.__class__.__base__.__subclasses__() }}",
+        "{{ dict.__init__.__globals__ }}",
+        "{{ namespace(_x=1) }}",
+        "{% set ns = namespace() %}{% set ns._x = 1 %}{{ ns }}",
+        "{{ raise_exception('not like this') }}",
+        "{{ messages[99].role }}",
+        "{{ unknown() }}",
+        "{{ 1 / 0 }}",
+        "{{ messages.append(1) }}",
+        "{{ 'x' * 99999999999 }}",
+        "{% for i in range(10 ** 9) %}x{% endfor %}",
+        "{% for i in range(9999) %}{% for j in range(9999) %}{{ 'x' * 9999 }}{% endfor %}{% endfor %}",
+        "{{ '%s' | format(cycler.__init__.__globals__) }}",
+        "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}",
+        "{{ messages | tojson(indent='x' * 3, nothing=1) }}",
+        "{{ strftime_now(5) }}",
+        "{{ [3, 'a'] | sort }}",
+    ],
+)
+def test_what_a_template_must_not_do_is_a_problem_of_the_request(text: str, tmp_path: Path) -> None:
+    ours = make(text, tmp_path)
+    try:
+        rendered = ours.render([USER])
+    except TemplateProblem as problem:
+        assert str(problem)
+    else:
+        assert "class" not in rendered and "globals" not in rendered
+
+
+def test_output_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TEXT", 1000)
+    with pytest.raises(TemplateProblem, match="1,000"):
+        make("{% for i in range(2000) %}x{% endfor %}", tmp_path).render([USER])
+
+
+def test_variables_must_not_hide_the_conversation(tmp_path: Path) -> None:
+    with pytest.raises(TemplateProblem, match="messages"):
+        make(CHATML, tmp_path).render([USER], variables={"messages": []})
+
+
+def test_a_model_without_a_template_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(TemplateProblem, match="--chat-template"):
+        make("", tmp_path).render([USER])
+
+
+def test_templates_are_found(tmp_path: Path) -> None:
+    config = {
+        "chat_template": [{"name": "default", "template": "D{{ x }}"}, {"name": "tool_use", "template": "T{{ x }}"}]
+    }
+    ours = make("", tmp_path, **config)  # type: ignore[arg-type]
+    assert ours.render([USER]) == "D" and ours.render([USER], tools=TOOLS) == "T"
+    assert make("", tmp_path, chat_template=LLAMA_3, bos_token="").render([USER]).startswith("<|start_header_id|>user")
+    (tmp_path / "chat_template.jinja").write_text("from a file{{ x }}")
+    assert make("", tmp_path).render([USER]) == "from a file"
+    with pytest.raises(ConfigError, match="line 1"):
+        make("{% if %}", tmp_path)
