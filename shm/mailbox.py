@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,6 +30,8 @@ DRAIN_BYTES = 64 << 10  # of one lane in one turn, so that no lane starves anoth
 BATCH_BYTES = 64 << 10  # a record of several messages is not made longer than this
 LIST_BYTES = 8  # the head of a list of messages takes at most so many
 BACKSTOP_S = 1.0  # the longest sleep
+BRIEF_S = 100e-6  # a sleep that costs more than the wait was worth ...
+SPIN_S = 50e-6  # ... makes the next wait begin with looking for so long
 
 
 def mailbox_bytes() -> int:
@@ -145,6 +148,7 @@ class Inbox:
         self._epoll = select.epoll()
         self._epoll.register(eventfd, select.EPOLLIN | select.EPOLLET)
         self._sleeps = (self._words[self._sleeping] + 1) & ~1  # what the word is while awake: twice the sleeps so far
+        self._brief = False  # the last wait was
         self._awake()  # a predecessor may have died asleep
 
     def drain(self, handle: Callable[[Any], None], one_record: bool = False) -> int:
@@ -184,10 +188,27 @@ class Inbox:
             consumer.rewind()
 
     def wait(self, timeout: float) -> None:
-        """Sleep until something comes, or for so many seconds, at most BACKSTOP_S. For blocking actors."""
+        """Sleep until something comes, or for so many seconds, at most BACKSTOP_S. For blocking actors.
+
+        In a quick exchange a sleep takes longer than the answer: there, and only there, it looks for a while first.
+        """
+        if self._brief and self._spin():
+            return
         if self.arm():
+            began = time.perf_counter()
             self._epoll.poll(min(timeout, BACKSTOP_S))  # edge-triggered: the eventfd is never read
             self._awake()
+            self._brief = time.perf_counter() - began < BRIEF_S
+
+    def _spin(self) -> bool:
+        """Look without sleeping; False if nothing came."""
+        until = time.perf_counter() + SPIN_S
+        while time.perf_counter() < until:
+            for consumer in self._consumers:
+                if consumer.pending():
+                    return True
+        self._brief = False
+        return False
 
     def fileno(self) -> int:
         """The eventfd, for an event loop."""

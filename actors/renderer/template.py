@@ -43,7 +43,7 @@ class Generation(Extension):
 
 
 class PlainDict:
-    """`dict` for templates: it makes dictionaries and has nothing of the type itself, through which Python is reached."""
+    """`dict` for templates: it makes dictionaries, and the type itself, through which Python is reached, is hidden."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
