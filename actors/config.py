@@ -39,6 +39,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="seconds that running requests get to end when the server is stopped")
     ] = 30.0
+    max_connections: Annotated[
+        int, Meta(ge=1, le=1 << 16, description="clients' connections at once; whoever comes then gets 503")
+    ] = 8192
     hang_timeout: Annotated[
         float, Meta(ge=1, description="seconds after which an actor whose loop does not turn is killed and replaced")
     ] = 10.0

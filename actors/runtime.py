@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -53,7 +53,7 @@ class Boot(msgspec.Struct, frozen=True):
     model: ModelInfo
     segment_fd: int
     eventfds: dict[str, int]  # of every actor, and of "supervisor"
-    listeners: list[int]  # listening sockets, for frontends
+    channel: int | None = None  # on which a frontend is handed its connections
 
 
 class Context:
@@ -73,7 +73,7 @@ class Context:
         self.hand = Hand(self.status, Ended(self.board.ended(self.spec.position)))
         self.table = RequestTable.attach(self.segment, self.system.table_offset)
         self.eventfds = boot.eventfds
-        self.listeners = [socket.socket(fileno=fd) for fd in boot.listeners]
+        self.channel = None if boot.channel is None else socket.socket(fileno=boot.channel)
         self.stopping = False
         self.inbox = self._inbox()
         self.outboxes = {
@@ -177,15 +177,15 @@ def _fail_on_purpose(number: int, frame: object) -> None:
     raise RuntimeError("an exception was injected (SIGUSR1)")
 
 
-def main(play: Callable[[Context], None] | None = None, listeners: Sequence[int] | None = None) -> None:
+def main(play: Callable[[Context], None] | None = None, channel: int | None = None) -> None:
     """Become the actor that standard input describes; `play` stands in for its own module's main.
 
-    `listeners` are the descriptors of the listening sockets, where they did not keep the numbers that the Boot names.
+    `channel` is the descriptor of its channel, where that has not kept the number that the Boot names.
     """
     with open(0, "rb", closefd=False) as told:
         boot = msgspec.msgpack.decode(told.read(), type=Boot)
-    if listeners is not None:
-        boot = msgspec.structs.replace(boot, listeners=list(listeners))
+    if channel is not None:
+        boot = msgspec.structs.replace(boot, channel=channel)
     die_with_supervisor(boot.supervisor_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
     _log_to_stderr(boot.config)

@@ -11,6 +11,7 @@ from functools import cached_property
 import msgspec
 
 from actorserve.shm.board import board_bytes
+from actorserve.shm.kv_map import kv_map_bytes
 from actorserve.shm.mailbox import mailbox_bytes
 from actorserve.shm.ring import ring_bytes
 from actorserve.shm.table import table_bytes
@@ -87,7 +88,7 @@ class System:
         return queued, config.max_num_seqs + queued + SPARE_SLOTS
 
     def _place(self) -> None:
-        """Lay out the segment: board, sleeping words, lanes, request table."""
+        """Lay out the segment: board, sleeping words, lanes, request table, KV map."""
         self.board_offset = 0
         offset = board_bytes(len(self.actors))
         self.mailbox_offsets: dict[str, int] = {}
@@ -101,10 +102,15 @@ class System:
                 for target in self.of_kind(target_kind):
                     self.lanes.append(Lane(source.name, target.name, offset, capacity))
                     offset += ring_bytes(capacity)
+        self.connections_offset = offset  # a word for each, its frontend's
+        offset += self.config.max_connections * 8
         self.table_offset = -(-offset // 4096) * 4096
-        self.size = self.table_offset + table_bytes(
+        self.kv_map_offset = self.table_offset + table_bytes(
             self.slots, self.model.max_model_len, self.config.block_size, PARAMS_BYTES
         )
+        self.sequence_blocks = -(-self.model.max_model_len // self.config.block_size)
+        self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # no worker has more
+        self.size = self.kv_map_offset + kv_map_bytes(self.slots, self.sequence_blocks, self.max_blocks)
 
     def _capacity(self, source: str, target: str) -> int:
         """Request bodies pass frontend → renderer, token lists pass back: a record may fill a third of its lane."""

@@ -1,7 +1,8 @@
-"""The frontend actor: an event loop between the listening sockets and the mailbox.
+"""The frontend actor: an event loop between the clients' connections and the mailbox.
 
-On SIGTERM it drains: it stops accepting, answers what it has and what still comes over open connections, each answer
-with `Connection: close`, and ends when nothing runs any more. How long that may take is the supervisor's to say.
+On SIGTERM it drains: nobody accepts any more, and it answers what it has and what still comes over open connections,
+each answer with `Connection: close`, and ends when nothing runs any more. How long that may take is the supervisor's
+to say.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from actorserve.http.app import Settings, make_app
 from actorserve.shm.board import ActorState
 
 from ..runtime import Context
+from .connections import ConnectionPool
 from .engine import FrontendEngine
 
 BEAT_S = 0.5
@@ -34,7 +36,6 @@ class Frontend:
         self.loop = asyncio.get_running_loop()
         self.engine = FrontendEngine(context)
         self.stop = asyncio.Event()
-        self.sites: list[web.SockSite] = []
 
     async def run(self) -> None:
         """Serve until SIGTERM, then drain."""
@@ -54,9 +55,10 @@ class Frontend:
         self.loop.add_reader(self.inbox.fileno(), self._woken)
         self._turn()
         self._beat(runner)
-        self.sites = [web.SockSite(runner, listener) for listener in self.context.listeners]
-        for site in self.sites:
-            await site.start()
+        assert self.context.channel is not None and runner.server is not None
+        first = self.context.system.connections_offset // 8
+        words = self.context.segment.words[first : first + self.context.config.max_connections]
+        self.pool = ConnectionPool(self.context.channel, words, runner.server)
         self.context.set_state(ActorState.READY)
         await self.stop.wait()
         await self._drain()
@@ -106,8 +108,6 @@ class Frontend:
 
     async def _drain(self) -> None:
         self.context.set_state(ActorState.DRAINING)
-        for site in self.sites:
-            await site.stop()
         quiet_since = self.loop.time()
         while self.loop.time() - quiet_since < LINGER_S:
             await asyncio.sleep(LINGER_S / 10)  # a request is seen only when it comes: this is time, not a signal

@@ -113,11 +113,11 @@ class Template:
         self._lines = Lines(said, lambda line: self._output.line(NAME, line))
         asyncio.get_running_loop().add_reader(ours.fileno(), self._answered)
 
-    def ask(self, told: int, says: int, listeners: Sequence[int], born: Callable[[int | None], None]) -> None:
+    def ask(self, told: int, says: int, channel: int | None, born: Callable[[int | None], None]) -> None:
         """Fork an actor; `born` is called with its process id, or with None if that cannot be."""
         assert self._control is not None
         try:
-            socket.send_fds(self._control, [b"."], [told, says, *listeners])
+            socket.send_fds(self._control, [b"."], [told, says, *([] if channel is None else [channel])])
         except OSError:  # it is dead, and that has not been seen yet
             asyncio.get_running_loop().call_soon(born, None)
             return

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -72,8 +73,12 @@ class Child:
         pass_fds: Sequence[int],
         died: Callable[[Death], None],
         cannot: Callable[[OSError], None],
+        channel: socket.socket | None = None,
     ) -> None:
-        """Begin a life: `died` is called once when it has ended, or `cannot` if there will be none."""
+        """Begin a life: `died` is called once when it has ended, or `cannot` if there will be none.
+
+        `channel` is closed here once the process has it.
+        """
         said, says = os.pipe2(os.O_CLOEXEC)
         told = _memory_file(msgspec.msgpack.encode(boot))
         self.process, self.pulse, self._unborn_signal = None, None, None
@@ -94,9 +99,11 @@ class Child:
             finally:
                 os.close(says)
                 os.close(told)
+                if channel is not None:
+                    channel.close()
 
         if self._template is not None and self._template.usable:
-            self._template.ask(told, says, boot.listeners, born)
+            self._template.ask(told, says, boot.channel, born)
         else:
             born(None)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
 
 from actorserve.shm.board import Board
 from actorserve.shm.mailbox import wake
@@ -36,7 +35,7 @@ class Memory:
         for actor in system.actors:
             self.raise_incarnation(actor)
 
-    def boot(self, actor: ActorSpec, listeners: Sequence[int]) -> Boot:
+    def boot(self, actor: ActorSpec, channel: int | None = None) -> Boot:
         """What the next life of this actor is told."""
         return Boot(
             name=actor.name,
@@ -46,7 +45,7 @@ class Memory:
             model=self.system.model,
             segment_fd=self.segment.fd,
             eventfds=self.eventfds,
-            listeners=list(listeners),
+            channel=channel,
         )
 
     def raise_incarnation(self, actor: ActorSpec, ended: Ended = Ended.NEVER) -> None:

@@ -7,6 +7,7 @@ with its reason.
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
 import traceback
@@ -17,6 +18,7 @@ from ..hand import Ended
 from ..system import KINDS, System
 from .births import ACTOR_COMMAND, Template
 from .child import Child
+from .connections import Connections
 from .memory import Memory
 from .output import Output
 from .pulse import LOOK_S
@@ -26,6 +28,7 @@ from .strays import become_subreaper, reap_strays
 
 STOP_S = 5.0  # what an actor without requests of its own gets to end after SIGTERM
 KILL_S = 10.0  # what the kernel gets to end a process after SIGKILL
+SPARE_DESCRIPTORS = 48  # open files that are not clients' connections
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -44,7 +47,8 @@ class Supervisor:
     ) -> None:
         self.system = system
         self.memory = memory
-        self.listeners = list(listeners)
+        frontends = [actor.name for actor in system.of_kind("frontend")]
+        self.connections = Connections(listeners, frontends, _most_connections(system.config.max_connections))
         self.output = output
         self.welcome = welcome  # what to say when the server is ready
         shared = [memory.segment.fd, *memory.eventfds.values()]
@@ -81,6 +85,7 @@ class Supervisor:
             self._kill_all()
             for child in self.children:
                 child.reap(KILL_S)
+            self.connections.close()
             loop.remove_reader(self.memory.eventfds["supervisor"])
         return self.status
 
@@ -90,11 +95,15 @@ class Supervisor:
         if self.ending.is_set() and (self.forced or not self.ready):
             child.gone.set()
             return
-        listeners = self.listeners if child.spec.kind == "frontend" else []
-        boot = self.memory.boot(child.spec, [listener.fileno() for listener in listeners])
-        pass_fds = [boot.segment_fd, *boot.eventfds.values(), *boot.listeners]
+        channel = self.connections.open_channel(child.name) if child.spec.kind == "frontend" else None
+        boot = self.memory.boot(child.spec, channel.fileno() if channel else None)
+        pass_fds = [boot.segment_fd, *boot.eventfds.values(), *([channel.fileno()] if channel else [])]
         child.start(
-            boot, pass_fds, lambda death: self._died(child, death), lambda error: self._cannot_start(child, error)
+            boot,
+            pass_fds,
+            lambda death: self._died(child, death),
+            lambda error: self._cannot_start(child, error),
+            channel,
         )
 
     def _cannot_start(self, child: Child, error: OSError) -> None:
@@ -107,6 +116,8 @@ class Supervisor:
         for child in self.children:
             if not child.up and self.memory.is_ready(child.spec):
                 child.up = True
+                if child.spec.kind == "frontend" and not self.ending.is_set():
+                    self.connections.up(child.name)
                 self.output.say(f"{child.name} is up (pid {child.pid}, {child.age:.1f} s)")
         if not self.ready and all(child.up for child in self.children):
             self.ready = True
@@ -147,6 +158,8 @@ class Supervisor:
         self._look()  # it may have come up and died in one turn
         was_up, child.up = child.up, False
         child.pulse = None
+        if child.spec.kind == "frontend":
+            self.connections.lost(child.name)
         self.memory.raise_incarnation(child.spec, Ended.HUNG if death.hung and death.was_busy else Ended.DIED)
         self.memory.wake_all()
         if child.stopping or child.rules.restart is Restart.TEMPORARY:
@@ -215,7 +228,7 @@ class Supervisor:
         if not self.ready:
             self.forced = True  # nobody is being served
             self._kill_all()
-        self._close_listeners()  # whoever comes now is refused as soon as the frontends have let go, too
+        self.connections.stop()
         for kind in reversed(KINDS):
             timeout = self.system.config.shutdown_timeout if kind == "frontend" else STOP_S
             await self._stop_some([child for child in self.children if child.spec.kind == kind], timeout)
@@ -239,10 +252,11 @@ class Supervisor:
             child.stopping = True
             child.signal(signal.SIGKILL)
 
-    def _close_listeners(self) -> None:
-        for listener in self.listeners:
-            listener.close()
-        self.listeners.clear()
+
+def _most_connections(wanted: int) -> int:
+    """Each is a descriptor here, and two while it is handed over."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - SPARE_DESCRIPTORS))
 
 
 async def _gone(children: Iterable[Child], timeout: float) -> bool:

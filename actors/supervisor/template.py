@@ -1,7 +1,7 @@
 """The template process: it has done the imports of the actors that use no tensors, and forks them warm.
 
 It runs nothing else: no thread, no loop, no event loop to inherit. For each message on its socket (a Boot and an output
-as descriptors, then listening sockets) it forks twice: the one in between ends at once, so that the actor becomes the
+as descriptors, and a frontend's channel) it forks twice: the one in between ends at once, so that the actor becomes the
 child of the supervisor, which is the subreaper, and the answer is the actor's process id.
 """
 
@@ -26,7 +26,7 @@ PRELOAD = (  # by name: the supervisor's package knows no other actor
     "actorserve.actors.detokenizer.actor",
     "tokenizers",
 )
-MOST_FDS = 16
+MOST_FDS = 3
 ADOPTION_S = 10.0  # what the one in between gets to end
 SPIN_S = 0.0002
 
@@ -78,7 +78,7 @@ def _fork_twice(supervisor: int, control: socket.socket, fds: list[int]) -> int:
 def _live(supervisor: int, fds: list[int]) -> int:
     """The actor's whole life; its exit status."""
     os.setsid()  # Ctrl-C is for the supervisor alone
-    told, says, *listeners = fds
+    told, says, *channel = fds
     os.dup2(told, 0)
     os.dup2(says, 1)
     os.dup2(says, 2)
@@ -88,7 +88,7 @@ def _live(supervisor: int, fds: list[int]) -> int:
     while os.getppid() != supervisor and time.monotonic() < deadline:
         time.sleep(SPIN_S)  # nothing tells a process that it has a new parent
     try:
-        become_actor(listeners=listeners)
+        become_actor(channel=channel[0] if channel else None)
         return 0
     except SystemExit as error:
         if isinstance(error.code, str):

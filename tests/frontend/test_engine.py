@@ -62,7 +62,7 @@ class Others:
         self.engine = FrontendEngine(self.context)
 
     def born(self, name: str) -> Context:
-        return Context(self.memory.boot(self.memory.system.by_name[name], []))
+        return Context(self.memory.boot(self.memory.system.by_name[name]))
 
     def restart(self) -> None:
         """The frontend dies; what it did not commit comes again."""

@@ -72,7 +72,7 @@ class Bench:
         self.slot = 0
 
     def born(self, name: str) -> Context:
-        return Context(self.memory.boot(self.memory.system.by_name[name], []))
+        return Context(self.memory.boot(self.memory.system.by_name[name]))
 
     def restart(self, ended: Ended) -> None:
         self.context.close()

@@ -36,12 +36,12 @@ def memory() -> Iterator[Memory]:
 
 def test_a_dead_actor_is_not_ready_whatever_it_wrote(memory: Memory) -> None:
     worker = memory.system.by_name["worker"]
-    assert memory.boot(worker, []).incarnation == 1
+    assert memory.boot(worker).incarnation == 1
     BoardWriter(memory.board, worker.position, 1).set_state(ActorState.READY)
     assert memory.is_ready(worker)
     memory.raise_incarnation(worker)
     assert not memory.is_ready(worker)
-    successor = BoardWriter(memory.board, worker.position, memory.boot(worker, []).incarnation)
+    successor = BoardWriter(memory.board, worker.position, memory.boot(worker).incarnation)
     assert not memory.is_ready(worker)
     successor.set_state(ActorState.READY)
     assert memory.is_ready(worker)
@@ -53,7 +53,7 @@ def test_every_actor_finds_the_table(memory: Memory) -> None:
 
 
 def test_a_boot_survives_the_way_to_the_actor(memory: Memory) -> None:
-    boot = memory.boot(memory.system.by_name["frontend-0"], [7])
+    boot = memory.boot(memory.system.by_name["frontend-0"], 7)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(boot), type=Boot) == boot
     assert set(boot.eventfds) == {*memory.system.by_name, "supervisor"}
 

@@ -36,7 +36,7 @@ class Scheduler:
         self.got: list[Any] = []
 
     def born(self, name: str) -> Context:
-        return Context(self.memory.boot(self.memory.system.by_name[name], []))
+        return Context(self.memory.boot(self.memory.system.by_name[name]))
 
     def send(self, *messages: Any) -> None:
         for message in messages:

@@ -1,0 +1,208 @@
+"""Clients' connections: accepted here, handed to a frontend, and held until their end, so that none dies with it.
+
+A connection is in the listeners' queue, or held here: at no moment does it hang on a frontend alone. Each has a number;
+its frontend says when it has closed it, and only then is the number free. A frontend's successor is handed all that the
+dead one had, marked as such. Channels are sequenced-packet sockets, one for each life of a frontend:
+    to it    number (uint32), 1 if a predecessor had it; the socket as a descriptor
+    from it  numbers (uint32 each) that are closed
+Nothing is read from a client here, and nothing is written but a refusal when there are too many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+
+MOST_CLOSED = 4096  # bytes of one message of closed numbers
+ACCEPTS = 64  # connections that are taken at one wake-up
+PAUSE_S = 0.1  # before another try when no descriptor is left
+HANDED = struct.Struct("<II")
+
+_BODY = json.dumps(
+    {
+        "error": {
+            "message": "The server has as many connections as it takes. Try again soon.",
+            "type": "service_unavailable_error",
+            "param": None,
+            "code": 503,
+        }
+    }
+).encode()
+REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\nRetry-After: 1\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+)
+
+
+class Channel:
+    """One frontend over all its lives: its socket of today and the connections that are its own."""
+
+    def __init__(self) -> None:
+        self.socket: socket.socket | None = None
+        self.numbers: set[int] = set()
+        self.unsent: deque[tuple[int, bool]] = deque()
+        self.up = False  # new ones may be given to it
+
+
+class Connections:
+    """All connections of the server."""
+
+    def __init__(self, listeners: Sequence[socket.socket], frontends: Sequence[str], most: int) -> None:
+        self._listeners = list(listeners)
+        self._channels = {name: Channel() for name in frontends}
+        self._held: dict[int, socket.socket] = {}
+        self._free = deque(range(most))
+        self._accepting = False
+        self._paused = False
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    # --- frontends come and go -----------------------------------------------------------------------------------
+
+    def open_channel(self, name: str) -> socket.socket:
+        """A channel for a new life of a frontend; its end is to be passed on and then closed here."""
+        self.lost(name)
+        channel = self._channels[name]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        channel.socket = ours
+        channel.unsent.extend((number, True) for number in sorted(channel.numbers))
+        self._loop.add_reader(ours, self._closed, channel)
+        self._send(channel)
+        return theirs
+
+    def up(self, name: str) -> None:
+        """This frontend takes connections."""
+        self._channels[name].up = True
+        self._gate()
+
+    def lost(self, name: str) -> None:
+        """This frontend has died, or takes no more; what it had stays held."""
+        channel = self._channels[name]
+        channel.up = False
+        channel.unsent.clear()
+        if channel.socket is not None:
+            self._closed(channel)  # what it said before it died
+            self._loop.remove_reader(channel.socket)
+            self._loop.remove_writer(channel.socket)
+            channel.socket.close()
+            channel.socket = None
+        self._gate()
+
+    def stop(self) -> None:
+        """Take no more: whoever comes now is refused by the kernel."""
+        self._gate(open_=False)
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    def close(self) -> None:
+        """The end of the server: let go of everything."""
+        self.stop()
+        for name in self._channels:
+            self.lost(name)
+        for connection in self._held.values():
+            connection.close()
+        self._held.clear()
+
+    # --- connections come and go ---------------------------------------------------------------------------------
+
+    def _gate(self, open_: bool = True) -> None:
+        """Listen exactly while somebody takes what is accepted; until then the kernel keeps the queue."""
+        wanted = open_ and not self._paused and any(channel.up for channel in self._channels.values())
+        if wanted == self._accepting:
+            return
+        self._accepting = wanted
+        for listener in self._listeners:
+            if wanted:
+                self._loop.add_reader(listener, self._accept, listener)
+            else:
+                self._loop.remove_reader(listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                self._pause()
+                return
+            connection.setblocking(False)
+            if not self._free:
+                _refuse(connection)
+                continue
+            channel = min(
+                (channel for channel in self._channels.values() if channel.up), key=lambda one: len(one.numbers)
+            )
+            number = self._free.popleft()
+            self._held[number] = connection
+            channel.numbers.add(number)
+            channel.unsent.append((number, False))
+            self._send(channel)
+
+    def _pause(self) -> None:
+        """No descriptor is left: whoever waits in the kernel's queue is taken when there is one."""
+        self._paused = True
+        self._gate()
+
+        def go_on() -> None:
+            self._paused = False
+            self._gate(bool(self._listeners))
+
+        self._loop.call_later(PAUSE_S, go_on)
+
+    def _send(self, channel: Channel) -> None:
+        """Hand over what waits; the rest when there is room."""
+        assert channel.socket is not None
+        while channel.unsent:
+            number, resumed = channel.unsent[0]
+            try:
+                socket.send_fds(channel.socket, [HANDED.pack(number, resumed)], [self._held[number].fileno()])
+            except (BlockingIOError, OSError) as error:
+                if isinstance(error, BlockingIOError) or error.errno == errno.ETOOMANYREFS:
+                    self._loop.add_writer(channel.socket, self._send, channel)
+                return  # otherwise it is dead: its successor is handed all of them
+            channel.unsent.popleft()
+        self._loop.remove_writer(channel.socket)
+
+    def _closed(self, channel: Channel) -> None:
+        """A frontend has closed some: they are closed here, too, which ends them for their clients."""
+        assert channel.socket is not None
+        while True:
+            try:
+                data = channel.socket.recv(MOST_CLOSED)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                data = b""
+            if not data:
+                self._loop.remove_reader(channel.socket)
+                return
+            for (number,) in struct.iter_unpack("<I", data):
+                if number in channel.numbers:
+                    channel.numbers.remove(number)
+                    self._held.pop(number).close()
+                    self._free.append(number)
+
+    @property
+    def count(self) -> int:
+        """How many are held."""
+        return len(self._held)
+
+
+def _refuse(connection: socket.socket) -> None:
+    """503, as far as it goes without waiting."""
+    with contextlib.suppress(OSError), connection:  # the client may have gone
+        connection.send(REFUSAL)
+        connection.shutdown(socket.SHUT_WR)
