@@ -23,6 +23,8 @@ KINDS = ("worker", "scheduler", "detokenizer", "renderer", "frontend")  # the or
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
 TABLE_BUDGET = 256 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
 PARAMS_BYTES = 16 << 10  # parameter area of one slot
+JOURNALED = 1024  # connections, the lowest numbers first
+HEAD_BYTES = 64 << 10  # of a request, beside its body
 SPARE_SLOTS = 32  # slots whose client has gone and whose end is still on its way round
 
 LANES = (  # (from, to): the arrows of the picture in README.md
@@ -102,8 +104,6 @@ class System:
                 for target in self.of_kind(target_kind):
                     self.lanes.append(Lane(source.name, target.name, offset, capacity))
                     offset += ring_bytes(capacity)
-        self.connections_offset = offset  # a word for each, its frontend's
-        offset += self.config.max_connections * 8
         self.table_offset = -(-offset // 4096) * 4096
         self.kv_map_offset = self.table_offset + table_bytes(
             self.slots, self.model.max_model_len, self.config.block_size, PARAMS_BYTES
@@ -111,6 +111,11 @@ class System:
         self.sequence_blocks = -(-self.model.max_model_len // self.config.block_size)
         self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # no worker has more
         self.size = self.kv_map_offset + kv_map_bytes(self.slots, self.sequence_blocks, self.max_blocks)
+
+    @property
+    def journal(self) -> tuple[int, int]:
+        """(records, bytes of each): the requests of so many connections can be taken over by another frontend."""
+        return min(self.config.max_connections, JOURNALED), self.config.max_body_bytes + HEAD_BYTES
 
     def _capacity(self, source: str, target: str) -> int:
         """Request bodies pass frontend → renderer, token lists pass back: a record may fill a third of its lane."""

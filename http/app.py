@@ -21,9 +21,12 @@ from .jobs import Engine, Job
 from .schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerationFields, TokenizeRequest
 from .streams import EventStream
 from .validation import (
+    MAX_REQUEST_ID,
     chat_prompt,
+    check_built,
     check_fields,
     check_model,
+    check_tokens,
     completion_prompts,
     decode,
     max_tokens_of,
@@ -33,6 +36,7 @@ from .validation import (
 BODY_S = 60.0  # what a client gets to send its body
 MAX_SEQUENCES = 1024  # prompts times choices of one request
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics"})  # no key is asked for
+REQUEST_ID = web.RequestKey("request_id", str)
 log = logging.getLogger("http")
 
 
@@ -115,7 +119,7 @@ class Api:
         self, request: web.Request, body: GenerationFields, prompts: Callable[[], list[Prompt]]
     ) -> web.StreamResponse:
         model = check_model(body.model, self.settings.served)
-        request_id = body.request_id or request["request_id"]
+        request_id = body.request_id or request[REQUEST_ID]
         params = parameters(body, self.settings.sampling_defaults, request_id)
         given = prompts()
         if len(given) * len(params) > MAX_SEQUENCES:
@@ -152,7 +156,8 @@ class Api:
     async def tokenize(self, request: web.Request) -> web.Response:
         body = decode(TokenizeRequest, await self._body(request))
         check_model(body.model, self.settings.served)
-        if bool(bytes(body.messages)) == (body.prompt is not None):
+        check_built(body)
+        if (bytes(body.messages) not in (b"", b"null")) == (body.prompt is not None):
             raise bad_request("Either prompt or messages must be given.", "prompt")
         if body.prompt is not None:
             prompt: Prompt = TextPrompt(body.prompt, body.add_special_tokens is not False)
@@ -172,7 +177,7 @@ class Api:
     async def detokenize(self, request: web.Request) -> web.Response:
         body = decode(DetokenizeRequest, await self._body(request))
         check_model(body.model, self.settings.served)
-        return json_response({"prompt": await self.engine.detokenize(body.tokens)})
+        return json_response({"prompt": await self.engine.detokenize(check_tokens(body.tokens, "tokens"))})
 
     async def models(self, request: web.Request) -> web.Response:
         cards = [self._card(name) for name in self.settings.served]
@@ -235,13 +240,15 @@ class Api:
                     parts.append(part)
         except TimeoutError:
             raise ApiError(408, f"The body did not come within {BODY_S:.0f} s.") from None
+        except web.RequestPayloadError as error:
+            raise bad_request(f"The body is malformed: {error}") from None
         return b"".join(parts)
 
 
 @web.middleware
 async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every error leaves in OpenAI's form; one that nobody expected is logged and touches only its own request."""
-    request["request_id"] = request.headers.get("X-Request-Id", "")[:128] or uuid4().hex
+    request[REQUEST_ID] = _printable(request.headers.get("X-Request-Id", ""))[:MAX_REQUEST_ID] or uuid4().hex
     try:
         return await handler(request)
     except ApiError as error:
@@ -249,18 +256,29 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        reason = f"{error.reason}: {request.method} {request.path}"
-        response = ApiError(error.status, reason).response()
-        if "Allow" in error.headers:
-            response.headers["Allow"] = error.headers["Allow"]
-        return response
-    except Exception:
-        if request.transport is None or request.transport.is_closing():
+        return _as_json(request, error)
+    except Exception as error:
+        gone = request.transport is None or request.transport.is_closing()
+        if gone and isinstance(error, ConnectionError):
             raise
-        log.exception("%s %s failed", request.method, request.path)
+        log.exception("%s %s failed", request.method, _printable(request.path))
+        if request.writer.output_size > 0:  # the answer has begun: that it breaks off says that it is not whole
+            raise ConnectionError("the answer is broken off") from None
         return ApiError(500, "The server made a mistake; its log says which.").response()
 
 
+def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
+    response = ApiError(error.status, f"{error.reason}: {request.method} {_printable(request.path)}").response()
+    if "Allow" in error.headers:
+        response.headers["Allow"] = error.headers["Allow"]
+    return response
+
+
+def _printable(text: str) -> str:
+    """What clients send in headers and paths may hold anything, also what is no UTF-8."""
+    return "".join(filter(str.isprintable, text))
+
+
 async def _add_request_id(request: web.Request, response: web.StreamResponse) -> None:
-    if "request_id" in request:
-        response.headers["X-Request-Id"] = request["request_id"]
+    if REQUEST_ID in request:
+        response.headers["X-Request-Id"] = request[REQUEST_ID]

@@ -55,6 +55,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     priority: int | None = None
     request_id: str | None = None
     user: str | None = None
+    metadata: Any = None  # labels for who keeps answers; nobody does here
 
     # known, and refused where they ask for something (NOT_BUILT)
     frequency_penalty: float | None = None
@@ -78,6 +79,9 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     kv_transfer_params: Any = None
     thinking_token_budget: int | None = None
     repetition_detection: Any = None
+    store: bool | None = None
+    service_tier: str | None = None
+    stream_interval: int | None = None
 
 
 class ChatRequest(GenerationFields, kw_only=True):
@@ -93,6 +97,8 @@ class ChatRequest(GenerationFields, kw_only=True):
 
     tools: list[Object] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None  # says how tools are called, and they are refused
+    include_reasoning: bool | None = None
     top_logprobs: int | None = None
     chat_template: str | None = None
     functions: list[Object] | None = None
@@ -118,6 +124,9 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
     return_token_strs: bool | None = None
+
+    tools: list[Object] | None = None
+    chat_template: str | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
@@ -150,6 +159,10 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "kv_transfer_params": NOTHING,
     "thinking_token_budget": (None,),
     "repetition_detection": NOTHING,
+    "store": NOTHING,
+    "service_tier": (None, "auto", "default"),
+    "stream_interval": (None, 1),
+    "include_reasoning": (None, True),
     "tools": NOTHING,
     "tool_choice": (None, "none", "auto"),
     "chat_template": NOTHING,

@@ -7,7 +7,7 @@ when there is room again; a reader that takes nothing for STALL_S is cut off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine
 
 from aiohttp import web
 
@@ -26,9 +26,8 @@ class EventStream:
         self._request = request
         self._job = job
         self._envelopes = envelopes
-        self._begun: set[int] = set()
         self._waiting: dict[int, Choice] = {}  # choices with text that found the transport full
-        self._resume: asyncio.Task[None] | None = None
+        self._full: asyncio.Task[None] | None = None  # runs while the transport is
         self._chunked = False
         self._transport: asyncio.Transport | None = None
 
@@ -45,18 +44,16 @@ class EventStream:
             writer.send_headers()
         self._transport = self._request.transport
         self._write(b"".join(self._envelopes.first(choice) for choice in self._job.choices))
-        self._begun.update(choice.index for choice in self._job.choices)
         self._job.listen(self)
         return response
 
     def update(self, choice: Choice) -> None:
         """New text, or the end, of a choice."""
-        if self._is_full():
+        self._look_for_room()
+        if self._full is not None:
             self._waiting[choice.index] = choice
-            if self._resume is None:
-                self._resume = asyncio.get_running_loop().create_task(self._go_on())
-            return
-        self._write(self._event(choice))
+        else:
+            self._write(self._event(choice))
 
     def _event(self, choice: Choice) -> bytes:
         text = choice.take()
@@ -74,45 +71,55 @@ class EventStream:
             last = self._envelopes.closing()
         except ApiError as error:
             last = b"data: " + encode(error.body()) + b"\n\ndata: [DONE]\n\n"
-        if self._resume is not None:
-            await self._resume
+        if self._full is not None:
+            await self._full
         self._write(last)
-        await response.write_eof()
+        if self._transport is not None:
+            await self._patiently(self._transport, response.write_eof())
 
     def close(self) -> None:
         """The handler ends, in whatever way."""
         self._job.listener = None
-        if self._resume is not None:
-            self._resume.cancel()
-
-    def _is_full(self) -> bool:
-        return bool(self._waiting) or self._request.protocol.writing_paused
-
-    async def _go_on(self) -> None:
-        """Wait for room, then write what was merged meanwhile; cut off a reader that takes nothing."""
-        while self._waiting:
-            try:
-                async with asyncio.timeout(STALL_S):
-                    await self._request.protocol._drain_helper()
-            except TimeoutError:
-                self._abort()
-                break
-            except ConnectionError:  # it has gone: the handler is being cancelled
-                break
-            waiting, self._waiting = list(self._waiting.values()), {}
-            self._write_all(self._event(choice) for choice in waiting)
-        self._waiting.clear()
-        self._resume = None
-
-    def _write_all(self, events: Iterable[bytes]) -> None:
-        self._write(b"".join(events))
+        if self._full is not None:
+            self._full.cancel()
 
     def _write(self, data: bytes) -> None:
         transport = self._transport
         if not data or transport is None or transport.is_closing():
             return
         transport.write(b"%x\r\n%s\r\n" % (len(data), data) if self._chunked else data)
+        self._look_for_room()
 
-    def _abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+    def _look_for_room(self) -> None:
+        transport = self._transport
+        if self._full is None and transport is not None and self._request.protocol.writing_paused:
+            self._full = asyncio.get_running_loop().create_task(self._go_on(transport))
+
+    async def _go_on(self, transport: asyncio.Transport) -> None:
+        """Write what was merged meanwhile whenever there is room; what finds no reader goes nowhere."""
+        while self._waiting or self._request.protocol.writing_paused:
+            if not await self._patiently(transport, self._request.protocol._drain_helper()):
+                break
+            waiting, self._waiting = list(self._waiting.values()), {}
+            self._write(b"".join(self._event(choice) for choice in waiting))
+        self._full = None
+
+    async def _patiently(self, transport: asyncio.Transport, drain: Coroutine[None, None, None]) -> bool:
+        """Await what needs room; cut off a reader that has taken nothing for STALL_S. Is it still there?"""
+        task = asyncio.get_running_loop().create_task(drain)
+        task.add_done_callback(_look_at)
+        try:
+            while not task.done():
+                left = transport.get_write_buffer_size()
+                await asyncio.wait([task], timeout=STALL_S)
+                if not task.done() and transport.get_write_buffer_size() >= left:
+                    transport.abort()
+        finally:
+            task.cancel()
+        return not transport.is_closing()
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """A connection that was lost while somebody waited for it: its handler is cancelled anyway."""
+    if not task.cancelled():
+        task.exception()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ import msgspec
 from actorserve.actors.messages import ChatPrompt, Generation, Prompt, Sampling, TextPrompt, TokenPrompt
 
 from .errors import ApiError, bad_request
-from .schemas import NOT_BUILT, ChatMessage, ChatRequest, CompletionRequest, GenerationFields
+from .schemas import NOT_BUILT, ChatMessage, ChatRequest, CompletionRequest, ContentPart, GenerationFields
 
 T = TypeVar("T")
 MAX_CHOICES = 128
@@ -20,13 +21,16 @@ MAX_STOP_IDS = 1024
 MAX_PARAMS_BYTES = 16 << 10  # what a slot of the request table has room for
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 SIXTY_FOUR = (1 << 64) - 1
+MAX_REQUEST_ID = 128
 PATH = re.compile(r" - at `\$\.?(.*)`$")
+log = logging.getLogger("http")
 
 
 def decode(kind: type[T], body: bytes, inside: str | None = None) -> T:
     """The struct of a JSON body. ApiError 400 names the field and what it should have been."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        body.decode()  # what is passed over (unknown fields, raw messages) is looked at by nobody else
+        value = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         text = str(error)
         found = PATH.search(text)
@@ -35,19 +39,37 @@ def decode(kind: type[T], body: bytes, inside: str | None = None) -> T:
             path = f"{inside}{path}" if path.startswith("[") else f"{inside}.{path}" if path else inside
         if missing := re.search(r"missing required field `(.+?)`", text):
             path = f"{path}.{missing[1]}" if path else missing[1]
+            raise bad_request(f"{path} is missing.", path) from None
         reason = PATH.sub("", text)
         raise bad_request(f"{path}: {reason}" if path else reason, path or None) from None
+    except UnicodeDecodeError as error:
+        raise bad_request(f"The body is not UTF-8: {error.reason} (byte {error.start})") from None
     except msgspec.DecodeError as error:
         raise bad_request(f"The body is not valid JSON: {error}") from None
-    except (RecursionError, UnicodeDecodeError):
-        raise bad_request("The body is not valid JSON: it is nested too deeply, or not UTF-8") from None
+    except RecursionError:
+        raise bad_request("The body is nested too deeply.") from None
+    if log.isEnabledFor(logging.DEBUG) and isinstance(value, msgspec.Struct):
+        _log_unknown(value, body)
+    return value
+
+
+def _log_unknown(value: msgspec.Struct, body: bytes) -> None:
+    """Name the fields that nobody reads."""
+    names = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).keys() - set(value.__struct_fields__)
+    for name in sorted(names):
+        log.debug("%s: the field %.64r is not known, and ignored", type(value).__name__, name)
+
+
+def check_built(request: msgspec.Struct) -> None:
+    """A 400 for what clients know and this server cannot do yet."""
+    for field in request.__struct_fields__:
+        if field in NOT_BUILT and _asks(getattr(request, field), NOT_BUILT[field]):
+            raise bad_request(f"{field} is not supported by this server yet.", field)
 
 
 def check_fields(request: GenerationFields) -> None:
     """Ranges of what is built, and a 400 for what is not."""
-    for field in request.__struct_fields__:
-        if field in NOT_BUILT and _asks(getattr(request, field), NOT_BUILT[field]):
-            raise bad_request(f"{field} is not supported by this server yet.", field)
+    check_built(request)
     if request.best_of not in (None, 1, request.n or 1):
         raise bad_request("best_of is not supported by this server yet.", "best_of")
     _within("temperature", request.temperature, 0, 2)
@@ -81,7 +103,8 @@ def _within(name: str, value: float | None, low: float, high: float) -> None:
 
 def _at_least(name: str, value: int | None, low: int) -> None:
     if value is not None and not low <= value < 1 << 31:
-        raise bad_request(f"{name} must be at least {low}, not {value}.", name)
+        bound = f"at least {low}" if value < low else "less than 2**31"
+        raise bad_request(f"{name} must be {bound}, not {value}.", name)
 
 
 def stop_strings(request: GenerationFields) -> list[str]:
@@ -112,6 +135,7 @@ def parameters(request: GenerationFields, defaults: dict[str, float], request_id
     if len(ids) > MAX_STOP_IDS or any(not 0 <= token < 1 << 31 for token in ids):
         raise bad_request(f"stop_token_ids takes at most {MAX_STOP_IDS} token ids.", "stop_token_ids")
     seed = secrets.randbits(64) if request.seed is None else request.seed
+    stops = stop_strings(request)
     encoded = []
     for index in range(request.n or 1):
         sampling = _sampling(request, defaults, (seed + index) & SIXTY_FOUR, minimum)
@@ -119,16 +143,16 @@ def parameters(request: GenerationFields, defaults: dict[str, float], request_id
             sampling,
             ignore_eos=bool(request.ignore_eos),
             stop_token_ids=ids,
-            stop=stop_strings(request),
+            stop=stops,
             include_stop=bool(request.include_stop_str_in_output),
             skip_special_tokens=request.skip_special_tokens is not False,
             priority=request.priority or 0,
             stream=bool(request.stream),
-            request_id=request_id,
+            request_id=request_id[:MAX_REQUEST_ID],
         )
         encoded.append(msgspec.msgpack.encode(generation))
     if len(encoded[0]) > MAX_PARAMS_BYTES:
-        raise bad_request("stop: all stop strings together are too long.", "stop")
+        raise bad_request(f"stop: all stop strings together are longer than {MAX_PARAMS_BYTES} bytes.", "stop")
     return encoded
 
 
@@ -158,8 +182,8 @@ def chat_prompt(request: ChatRequest) -> ChatPrompt:
         raise bad_request("add_generation_prompt must be false with continue_final_message.", "add_generation_prompt")
     return ChatPrompt(
         messages,
-        documents=msgspec.json.encode(request.documents) if request.documents else None,
-        template_kwargs=msgspec.json.encode(variables) if variables else None,
+        documents=_raw("documents", request.documents),
+        template_kwargs=_raw("chat_template_kwargs", variables),
         add_generation_prompt=not go_on if add is None else add,
         continue_final_message=go_on,
         add_special_tokens=bool(request.add_special_tokens),
@@ -175,13 +199,26 @@ def check_messages(raw: msgspec.Raw) -> bytes:
     for index, message in enumerate(messages):
         if message.content is None and message.role not in ("assistant", "function", "tool"):
             raise bad_request(f"messages[{index}].content is missing.", f"messages[{index}].content")
-        for part in message.content if isinstance(message.content, list) else ():
-            if not isinstance(part, str) and (part.type not in ("text", "input_text", "refusal") or part.text is None):
-                raise bad_request(
-                    f"messages[{index}].content: this model takes text only, not a part of type {part.type!r}.",
-                    f"messages[{index}].content",
-                )
+        for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            _check_part(part, f"messages[{index}].content[{number}]")
     return body
+
+
+def _check_part(part: ContentPart | str, path: str) -> None:
+    if isinstance(part, str):
+        return
+    if part.type not in ("text", "input_text"):
+        raise bad_request(f"{path}: this model takes text only, not a part of type {part.type!r}.", path)
+    if part.text is None:
+        raise bad_request(f"{path}.text is missing.", f"{path}.text")
+
+
+def _raw(name: str, value: object) -> bytes | None:
+    """JSON for the chat template; None for nothing."""
+    try:
+        return msgspec.json.encode(value) if value else None
+    except RecursionError:  # it could just be decoded
+        raise bad_request(f"{name} is nested too deeply.", name) from None
 
 
 def completion_prompts(request: CompletionRequest) -> list[Prompt]:
@@ -205,9 +242,14 @@ def completion_prompts(request: CompletionRequest) -> list[Prompt]:
 
 
 def _token_prompt(tokens: list[int]) -> TokenPrompt:
+    return TokenPrompt(check_tokens(tokens, "prompt"))
+
+
+def check_tokens(tokens: list[int], name: str) -> list[int]:
+    """Token ids that a message can hold; the renderer knows the vocabulary."""
     if any(not 0 <= token < 1 << 31 for token in tokens):
-        raise bad_request("prompt: token ids are between 0 and the size of the vocabulary.", "prompt")
-    return TokenPrompt(tokens)
+        raise bad_request(f"{name}: token ids are between 0 and the size of the vocabulary.", name)
+    return tokens
 
 
 def check_model(asked: str | None, served: list[str]) -> str:

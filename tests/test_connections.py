@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -71,22 +72,90 @@ def test_no_connection_is_lost_on_its_way_to_a_frontend(server: Server) -> None:
         connection.close()
 
 
-def test_a_connection_in_the_middle_of_a_request_is_reset(server: Server) -> None:
-    """It neither hangs nor gets the rest of an answer that is not its own."""
+def raw(server: Server) -> socket.socket:
     host, _, port = server.base_url.removeprefix("http://").rpartition(":")
-    half = socket.create_connection((host, int(port)), timeout=WAIT_S)
-    half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Le")
-    assert "Paris" in ask(connect(server)) and "Paris" in ask(connect(server))  # both have read what was there
+    return socket.create_connection((host, int(port)), timeout=WAIT_S)
+
+
+def request(body: dict[str, object]) -> bytes:
+    data = json.dumps({"prompt": "The capital of France is", "temperature": 0, **body}).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
+    return f"{head}{len(data)}\r\n\r\n".encode() + data
+
+
+def read_all(connection: socket.socket) -> bytes:
+    data = b""
+    while piece := connection.recv(1 << 16):
+        data += piece
+    connection.close()
+    return data
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 7])
+def test_a_request_that_is_half_sent_goes_on(server: Server, pieces: int) -> None:
+    """Also a long one; frontends die between its pieces."""
+    data = request({"max_tokens": 4, "user": "x" * 300_000 if pieces == 3 else ""})
+    connection = raw(server)
+    for number in range(pieces):
+        connection.sendall(data[number * len(data) // pieces : (number + 1) * len(data) // pieces])
+        assert "Paris" in ask(connect(server)) and "Paris" in ask(connect(server))  # both have read what was there
+        kill_frontends(server)
+    answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 200 OK") and b"Paris" in answer
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_requests_that_wait_for_their_first_byte_are_done_again(server: Server, stream: bool) -> None:
+    """The scheduler is stopped meanwhile, so that none is answered before its frontend dies."""
+    scheduler = server.pids()["scheduler"]
+    os.kill(scheduler, signal.SIGSTOP)
+    connections = [raw(server) for _ in range(12)]
+    for connection in connections:
+        connection.sendall(request({"max_tokens": 4, "stream": stream}))
+    kill_frontends(server)
+    os.kill(scheduler, signal.SIGCONT)
+    for connection in connections:
+        answer = read_all(connection)
+        texts = re.findall(rb'"text":"(.*?)"', answer)
+        assert answer.startswith(b"HTTP/1.1 200 OK") and b"".join(texts) == b" Paris."
+
+
+def test_a_request_behind_another_is_not_lost(server: Server) -> None:
+    """Its beginning came together with the end of the first: the connection must not count as being at rest."""
+    connection, first = raw(server), b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    connection.sendall(first + first[:12])
+    assert b'"version"' in connection.recv(1 << 16)
     kill_frontends(server)
     with pytest.raises(ConnectionResetError):
-        half.recv(1)
-    half.close()
+        connection.recv(1)
+
+
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_a_chunked_request_comes_to_rest(server: Server, size: int) -> None:
+    connection = connect(server)
+    body = json.dumps({"prompt": "The capital of France is", "max_tokens": 4, "user": "x" * size}).encode()
+    for _ in range(2):
+        pieces = iter([body[:size], body[size:]])
+        connection.request("POST", "/v1/completions", pieces, {"Transfer-Encoding": "chunked"}, encode_chunked=True)
+        assert connection.getresponse().read()
+        kill_frontends(server)
+    assert "Paris" in ask(connection)
+
+
+def test_a_stream_that_has_begun_is_reset(server: Server) -> None:
+    """Its client sees that it is not whole; it does not hang."""
+    connection = raw(server)
+    connection.sendall(request({"max_tokens": 1500, "ignore_eos": True, "stream": True}))
+    assert connection.recv(10)
+    kill_frontends(server)
+    with pytest.raises(ConnectionResetError):
+        read_all(connection)
 
 
 def test_frontends_share_the_load(server: Server) -> None:
     connections = [connect(server) for _ in range(20)]
     assert all("Paris" in ask(connection) for connection in connections)
-    with socket.create_connection(tuple(server.base_url.removeprefix("http://").split(":"))):  # type: ignore[arg-type]
+    with socket.create_connection(tuple(server.base_url.removeprefix("http://").split(":"))):
         files = {name: len(os.listdir(f"/proc/{pid}/fd")) for name, pid in server.pids().items() if "frontend" in name}
     assert abs(files["frontend-0"] - files["frontend-1"]) <= 3, files
     for connection in connections:
@@ -99,10 +168,19 @@ def test_numbers_and_descriptors_come_back(server: Server) -> None:
         connection = connect(server)
         connection.close()
     gone = connect(server)
-    gone.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # type: ignore[union-attr]
+    gone.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     gone.close()
     assert "Paris" in ask(connect(server)) and "Paris" in ask(connect(server))
     assert len(os.listdir(f"/proc/{server.pid}/fd")) < before + 50
+
+
+def health(connection: http.client.HTTPConnection) -> int:
+    connection.auto_open = 0
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status
+    except (ConnectionError, http.client.HTTPException):  # refused before it had asked
+        return 503
 
 
 @pytest.mark.parametrize("limit", ["option", "descriptors"])
@@ -111,21 +189,12 @@ def test_too_many_are_refused_and_room_is_used_again(limit: str) -> None:
     command = LAUNCH if limit == "option" else (sys.executable, "-c", FEW, *LAUNCH)
     with Server(*most, "--threads", "1", command=command) as server:
         connections = [connect(server) for _ in range(60)]
-        statuses = []
-        for connection in connections:
-            connection.auto_open = 0
-            try:
-                connection.request("GET", "/health")
-                statuses.append(connection.getresponse().status)
-            except (ConnectionError, http.client.HTTPException):  # refused before it had asked
-                statuses.append(503)
+        statuses = [health(connection) for connection in connections]
         assert statuses.count(200) >= 20 and set(statuses) == {200, 503}
         for connection in connections:
             connection.close()
         for _ in range(20):
-            last = connect(server)
-            last.request("GET", "/health")
-            if last.getresponse().status == 200:
+            if health(connect(server)) == 200:
                 break
         else:
             pytest.fail("no room came back")

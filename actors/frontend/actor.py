@@ -17,6 +17,7 @@ from aiohttp import web
 
 from actorserve.http.app import Settings, make_app
 from actorserve.shm.board import ActorState
+from actorserve.shm.journal import Journal
 
 from ..runtime import Context
 from .connections import ConnectionPool
@@ -56,9 +57,8 @@ class Frontend:
         self._turn()
         self._beat(runner)
         assert self.context.channel is not None and runner.server is not None
-        first = self.context.system.connections_offset // 8
-        words = self.context.segment.words[first : first + self.context.config.max_connections]
-        self.pool = ConnectionPool(self.context.channel, words, runner.server)
+        journal = Journal(self.context.journal_fd, *self.context.system.journal)
+        self.pool = ConnectionPool(self.context.channel, journal, runner.server)
         self.context.set_state(ActorState.READY)
         await self.stop.wait()
         await self._drain()

@@ -1,7 +1,8 @@
 """A frontend's connections: taken from the supervisor, who holds each one too, served by aiohttp, given back.
 
-A predecessor's connection goes on if it stood between two requests, which is told from what the kernel says was read
-and what stood in shared memory when the last answer was out; one in the middle of a request is reset.
+A predecessor's connection goes on where it stood between two requests, or where a request was begun and nothing of its
+answer was written: that request is read again from the journal, and done again. Which of them it is follows from what
+the kernel says was read and written; one in the middle of an answer is reset.
 """
 
 from __future__ import annotations
@@ -15,35 +16,83 @@ import termios
 from typing import Any
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+
+from actorserve.http.server import Connection as HttpConnection
+from actorserve.shm.journal import Journal
 
 HANDED = struct.Struct("<II")
-BYTES_RECEIVED = 128  # offset of tcpi_bytes_received in struct tcp_info (linux/tcp.h)
+BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in struct tcp_info (linux/tcp.h; Linux 4.2)
 TCP_INFO_BYTES = 192
+LONGEST_HEAD = 64 << 10
+LAST_CHUNK = b"0\r\n\r\n"  # of a chunked body
 RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
+BUSY_S = 0.001  # the supervisor's end is full: nothing tells when it reads
 log = logging.getLogger("connections")
 
 
-class Connection(RequestHandler):
-    """aiohttp's protocol, which says how much was read when nothing is under way, and when all is over."""
+class Connection(HttpConnection):
+    """aiohttp's protocol, which keeps what comes in the journal until it is answered, and says when all is over."""
 
     def __init__(
-        self, pool: ConnectionPool, number: int, received: int, server: web.Server, **options: Any
+        self, pool: ConnectionPool, connection: socket.socket, number: int, read: int, unanswered: bytes, options: Any
     ) -> None:
-        super().__init__(server, **options)
+        super().__init__(pool.server, **options)
         self._pool = pool
+        self._socket = connection
         self._number = number
-        self._received = received
+        self._read = read
+        self._resting = not unanswered
+        self._unanswered = unanswered
+        self._head = b""  # of the request that was begun, as long as its end has not come
+        self._body_at = -1  # bytes read when its body begins; -1: not known
+        self._end = b""  # the last bytes that came
+        if unanswered:
+            self._read -= len(unanswered)
+            self._look_at(unanswered)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._unanswered:
+            super().data_received(self._unanswered)
+            self._unanswered = b""
 
     def data_received(self, data: bytes) -> None:
-        self._received += len(data)
+        if data:  # aiohttp calls it with nothing, to go on with what it has
+            journal = self._pool.journal
+            if self._resting:
+                self._resting = False
+                self._head, self._body_at = b"", -1
+                journal.begin(self._number, written_so_far(self._socket))
+            self._look_at(data)
+            journal.append(self._number, data)
         super().data_received(data)
 
-    async def finish_response(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
-        finished = await super().finish_response(*arguments)
-        if not self._messages and self.transport is not None and not self.transport.get_write_buffer_size():
-            self._pool.rest(self._number, self._received)
+    def _look_at(self, data: bytes) -> None:
+        """Count what came, and find where the body begins."""
+        if self._body_at < 0 and len(self._head) < LONGEST_HEAD:
+            self._head += data
+            at = self._head.find(b"\r\n\r\n")
+            if at >= 0:
+                self._body_at = self._read + len(data) - len(self._head) + at + 4
+                self._head = b""
+        self._read += len(data)
+        self._end = data[-len(LAST_CHUNK) :]
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        finished = await super().finish_response(request, resp, start_time)
+        transport = self.transport
+        if self._was_all(request) and transport is not None and not transport.get_write_buffer_size():
+            self._resting = True
+            self._pool.journal.rest(self._number, self._read)
         return finished
+
+    def _was_all(self, request: web.BaseRequest) -> bool:
+        """Nothing of a next request was read. Where that cannot be said, the connection does not come to rest."""
+        if "Transfer-Encoding" in request.headers:
+            return self._end == LAST_CHUNK
+        return self._read == self._body_at + (request.content_length or 0)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
@@ -51,21 +100,17 @@ class Connection(RequestHandler):
 
 
 class ConnectionPool:
-    """The frontend's end of its channel. `words` says how much of each connection was read when it last rested."""
+    """The frontend's end of its channel."""
 
-    def __init__(self, channel: socket.socket, words: memoryview, server: web.Server) -> None:
+    def __init__(self, channel: socket.socket, journal: Journal, server: web.Server) -> None:
         self._channel = channel
-        self._words = words
-        self._server = server
+        self.journal = journal
+        self.server = server
         self._loop = asyncio.get_running_loop()
         self._closed: list[int] = []
         self._attaching: set[asyncio.Task[None]] = set()
         channel.setblocking(False)
         self._loop.add_reader(channel, self._take)
-
-    def rest(self, number: int, received: int) -> None:
-        """Nothing is under way on this connection."""
-        self._words[number] = received
 
     def lost(self, number: int) -> None:
         """It is closed here; the supervisor closes its own end of it."""
@@ -78,7 +123,7 @@ class ConnectionPool:
         try:
             self._channel.send(data)
         except BlockingIOError:
-            self._loop.call_later(0.001, self._give_back)  # the supervisor is busy: nothing tells when it reads
+            self._loop.call_later(BUSY_S, self._give_back)
             return
         self._closed.clear()
 
@@ -94,24 +139,37 @@ class ConnectionPool:
                 return
             number, resumed = HANDED.unpack(data)
             connection = socket.socket(fileno=fds[0])
-            if not resumed:
-                self._words[number] = 0
-            elif read_so_far(connection) != self._words[number]:
-                log.info("a connection in the middle of a request is reset")
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                connection.close()
-                self.lost(number)
-                continue
-            task = self._loop.create_task(self._attach(connection, number))
-            self._attaching.add(task)
-            task.add_done_callback(self._attaching.discard)
+            read = read_so_far(connection) if resumed else 0
+            if read:
+                self._resume(connection, number, read)
+            else:  # new, also if it was on its way to a predecessor
+                self.journal.rest(number, 0)
+                self._serve(connection, number, 0, b"")
 
-    async def _attach(self, connection: socket.socket, number: int) -> None:
-        received = self._words[number]
-        options = self._server._kwargs  # what AppRunner was given for its own connections
+    def _resume(self, connection: socket.socket, number: int, read: int) -> None:
+        """Go on with a predecessor's connection, or reset it."""
+        if self.journal.is_at_rest(number, read):
+            self._serve(connection, number, read, b"")
+            return
+        unanswered = self.journal.unanswered(number, read, written_so_far(connection))
+        if unanswered is not None:
+            self._serve(connection, number, read, unanswered)
+            return
+        log.info("a connection in the middle of an answer is reset")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        connection.close()
+        self.lost(number)
+
+    def _serve(self, connection: socket.socket, number: int, read: int, unanswered: bytes) -> None:
+        task = self._loop.create_task(self._attach(connection, number, read, unanswered))
+        self._attaching.add(task)
+        task.add_done_callback(self._attaching.discard)
+
+    async def _attach(self, connection: socket.socket, number: int, read: int, unanswered: bytes) -> None:
+        options = {"loop": self._loop, **self.server._kwargs}  # what AppRunner was given for its own connections
 
         def protocol() -> Connection:
-            return Connection(self, number, received, self._server, loop=self._loop, **options)
+            return Connection(self, connection, number, read, unanswered, options)
 
         try:
             await self._loop.connect_accepted_socket(protocol, connection)
@@ -122,15 +180,20 @@ class ConnectionPool:
 
 def read_so_far(connection: socket.socket) -> int:
     """Bytes that were read from this connection by whoever had it: those that came less those that wait."""
+    came, waiting = _counts(connection, BYTES_RECEIVED, termios.FIONREAD)
+    return came - waiting
+
+
+def written_so_far(connection: socket.socket) -> int:
+    """Bytes that the kernel was given for this connection: those that the client has, and those that wait."""
+    acknowledged, waiting = _counts(connection, BYTES_ACKED, termios.TIOCOUTQ)
+    return acknowledged + waiting
+
+
+def _counts(connection: socket.socket, offset: int, queue: int) -> tuple[int, int]:
+    """A count of tcp_info and the length of a queue, of the same moment."""
     while True:
-        waiting = _waiting(connection)
+        before = fcntl.ioctl(connection, queue, b"\0" * 4)
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
-        if len(info) < BYTES_RECEIVED + 8:
-            return -1
-        came = int(struct.unpack_from("<Q", info, BYTES_RECEIVED)[0])
-        if _waiting(connection) == waiting:  # nothing came between the two questions
-            return came - waiting
-
-
-def _waiting(connection: socket.socket) -> int:
-    return int(struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))[0])
+        if fcntl.ioctl(connection, queue, b"\0" * 4) == before:  # nothing moved between the two questions
+            return int(struct.unpack_from("<Q", info, offset)[0]), int(struct.unpack("i", before)[0])

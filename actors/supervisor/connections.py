@@ -18,6 +18,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 MOST_CLOSED = 4096  # bytes of one message of closed numbers
 ACCEPTS = 64  # connections that are taken at one wake-up
@@ -57,7 +58,7 @@ class Connections:
         self._listeners = list(listeners)
         self._channels = {name: Channel() for name in frontends}
         self._held: dict[int, socket.socket] = {}
-        self._free = deque(range(most))
+        self._free = list(range(most))  # a heap: low numbers are used again first, since they are in the journal
         self._accepting = False
         self._paused = False
 
@@ -145,7 +146,7 @@ class Connections:
             channel = min(
                 (channel for channel in self._channels.values() if channel.up), key=lambda one: len(one.numbers)
             )
-            number = self._free.popleft()
+            number = heappop(self._free)
             self._held[number] = connection
             channel.numbers.add(number)
             channel.unsent.append((number, False))
@@ -193,7 +194,7 @@ class Connections:
                 if number in channel.numbers:
                     channel.numbers.remove(number)
                     self._held.pop(number).close()
-                    self._free.append(number)
+                    heappush(self._free, number)
 
     @property
     def count(self) -> int:

@@ -9,6 +9,7 @@ import contextlib
 import os
 
 from actorserve.shm.board import Board
+from actorserve.shm.journal import Journal
 from actorserve.shm.mailbox import wake
 from actorserve.shm.segment import Segment
 from actorserve.shm.table import RequestTable
@@ -20,7 +21,7 @@ from ..system import PARAMS_BYTES, ActorSpec, System
 
 
 class Memory:
-    """One segment and one eventfd an actor; actors inherit the descriptors, so nothing has a name."""
+    """One segment, the journal, and one eventfd an actor; actors inherit the descriptors, so nothing has a name."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -30,6 +31,7 @@ class Memory:
         RequestTable.create(
             self.segment, system.table_offset, system.slots, system.model.max_model_len, config.block_size, PARAMS_BYTES
         )
+        self.journal_fd = Journal.create(*system.journal)
         names = [*system.by_name, "supervisor"]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
         for actor in system.actors:
@@ -44,6 +46,7 @@ class Memory:
             config=self.system.config,
             model=self.system.model,
             segment_fd=self.segment.fd,
+            journal_fd=self.journal_fd,
             eventfds=self.eventfds,
             channel=channel,
         )
@@ -64,6 +67,11 @@ class Memory:
         """How many tokens the KV memory of all workers holds."""
         return sum(self.board.gauge(actor.position, WorkerGauge.KV_TOKENS) for actor in self.system.of_kind("worker"))
 
+    @property
+    def inherited(self) -> list[int]:
+        """The descriptors that every actor has under the same numbers."""
+        return [self.segment.fd, self.journal_fd, *self.eventfds.values()]
+
     def wake_all(self) -> None:
         """After a death: its neighbours may wait for a wake-up that it owed them."""
         for fd in self.eventfds.values():
@@ -76,4 +84,5 @@ class Memory:
     def close(self) -> None:
         for fd in self.eventfds.values():
             os.close(fd)
+        os.close(self.journal_fd)
         self.segment.close()

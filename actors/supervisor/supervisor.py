@@ -51,8 +51,7 @@ class Supervisor:
         self.connections = Connections(listeners, frontends, _most_connections(system.config.max_connections))
         self.output = output
         self.welcome = welcome  # what to say when the server is ready
-        shared = [memory.segment.fd, *memory.eventfds.values()]
-        self.template = Template(output, shared) if command == ACTOR_COMMAND else None
+        self.template = Template(output, memory.inherited) if command == ACTOR_COMMAND else None
         most = system.config.max_restarts
         self.children = [Child(spec, output, self.template, most, command) for spec in system.actors]
         self.status = 0
@@ -97,7 +96,7 @@ class Supervisor:
             return
         channel = self.connections.open_channel(child.name) if child.spec.kind == "frontend" else None
         boot = self.memory.boot(child.spec, channel.fileno() if channel else None)
-        pass_fds = [boot.segment_fd, *boot.eventfds.values(), *([channel.fileno()] if channel else [])]
+        pass_fds = [*self.memory.inherited, *([channel.fileno()] if channel else [])]
         child.start(
             boot,
             pass_fds,

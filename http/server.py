@@ -1,0 +1,59 @@
+"""aiohttp's server with answers of our own where a request is so malformed that no route ever sees it."""
+
+from __future__ import annotations
+
+import logging
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from .errors import ApiError
+
+log = logging.getLogger("http")
+
+
+class Connection(web.RequestHandler):
+    """One client's connection."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What could not be parsed is the client's mistake, told to it as JSON; all else is ours and logged."""
+        if request.writer.output_size > 0 or isinstance(exc, ConnectionError):
+            raise ConnectionError("the answer has begun, or nobody is there to read it")
+        if isinstance(exc, HttpProcessingError):
+            log.debug("a malformed request of %s: %s", request.remote, exc)
+            lines = (message or "").splitlines() or ["it could not be parsed"]
+            response = ApiError(status, f"The request is malformed: {lines[0].rstrip(' :')}.").response()
+        else:
+            log.error("a request of %s failed", request.remote, exc_info=exc)
+            response = ApiError(500, "The server made a mistake; its log says which.").response()
+        response.force_close()
+        return response
+
+
+class Server(web.Server):
+    """Makes a Connection for each that is accepted."""
+
+    def __call__(self) -> web.RequestHandler:
+        return Connection(self, loop=self._loop, **self._kwargs)
+
+
+class Runner(web.AppRunner):
+    """An AppRunner whose server is ours."""
+
+    async def _make_server(self) -> web.Server:
+        made = await super()._make_server()
+        return Server(
+            made.request_handler,
+            request_factory=made.request_factory,
+            handler_cancellation=made.handler_cancellation,
+            loop=made._loop,
+            **made._kwargs,
+        )

@@ -1,0 +1,257 @@
+"""The app on a real socket, before an engine that tests play; and a client that sees every byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from aiohttp import web
+
+from actorserve.actors.messages import Delta, Finish, Prompt
+from actorserve.http.app import Settings, make_app
+from actorserve.http.jobs import Job
+from actorserve.http.server import Runner
+
+SETTINGS = Settings(
+    served=["tiny", "alias/name"],
+    api_keys=[],
+    max_body_bytes=100_000,
+    max_model_len=64,
+    sampling_defaults={},
+    created=1_700_000_000,
+)
+HI = [{"role": "user", "content": "hi"}]
+SEND_BUFFER = 16 << 10
+PATIENCE_S = 10.0  # what a server that is in order never needs
+
+
+class FakeEngine:
+    """http.jobs.Engine, where a test is all the other actors."""
+
+    def __init__(self) -> None:
+        self.jobs: asyncio.Queue[Job] = asyncio.Queue()
+        self.released: asyncio.Queue[Job] = asyncio.Queue()
+        self.running: list[Job] = []
+        self.refusal: Exception | None = None
+        self.missing: list[str] = []
+        self.asked: list[Any] = []
+
+    def submit(self, job: Job) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.running.append(job)
+        self.jobs.put_nowait(job)
+
+    def release(self, job: Job) -> None:
+        self.running.remove(job)
+        self.released.put_nowait(job)
+
+    async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.append(prompt)
+        return [1, 2], ["a", "b"] if token_strings else None
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        self.asked.append(tokens)
+        return "text"
+
+    def not_ready(self) -> list[str]:
+        return self.missing
+
+    def in_flight(self) -> int:
+        return len(self.running)
+
+    def metrics(self) -> bytes:
+        return b"# HELP a b\na 1.0\n"
+
+
+def say(job: Job, index: int, text: str, tokens: int = 1, finish: int = 0, **more: Any) -> None:
+    """One delta after what the choice has, in a turn of its own."""
+    job.delta(index, Delta(0, job.choices[index].characters, text, tokens, finish, **more), cached_tokens=2)
+    job.flush()
+
+
+def rendered(job: Job, tokens: int = 5) -> None:
+    for choice in job.choices:
+        job.rendered(choice.index, tokens)
+
+
+def finish_all(job: Job, text: str = "yes") -> None:
+    """The whole of a job at once."""
+    rendered(job)
+    for choice in job.choices:
+        say(job, choice.index, f"{text}{choice.index}", 3, Finish.STOP)
+
+
+@dataclass
+class Answer:
+    """A response as it came over the wire."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    chunks: list[bytes] = field(default_factory=list)
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error that the body is."""
+        assert self.headers["content-type"] == "application/json; charset=utf-8"
+        (error,) = self.json.values()
+        assert set(error) == {"message", "type", "param", "code"} and error["message"]
+        return dict(error)
+
+    @property
+    def events(self) -> list[Any]:
+        """The events of a stream, which ends with [DONE]."""
+        assert self.headers["content-type"].startswith("text/event-stream")
+        return events_of(self.body)
+
+
+def events_of(body: bytes) -> list[Any]:
+    *events, done, nothing = body.decode().split("\n\n")
+    assert (done, nothing) == ("data: [DONE]", ""), body[-200:]
+    assert all(event.startswith("data: {") and "\n" not in event for event in events)
+    return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, method: str, path: str, body: Any = None, version: str = "1.1", **headers: str) -> None:
+        """Write a request; `body` is bytes, or becomes JSON. A header's name has _ for -."""
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        lines = [f"{method} {path} HTTP/{version}", "Host: here"]
+        if body is not None and "Transfer_Encoding" not in headers:
+            headers.setdefault("Content_Length", str(len(data)))
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        self.raw("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + data)
+
+    def raw(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def head(self) -> Answer:
+        """Status and headers, without the body."""
+        async with asyncio.timeout(PATIENCE_S):
+            lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:] if line)
+        return Answer(int(lines[0].split()[1]), {name.lower(): value for name, value in headers.items()}, b"")
+
+    async def answer(self, method: str = "POST") -> Answer:
+        """A whole response; the framing of its body is checked."""
+        answer = await self.head()
+        if method == "HEAD" or answer.status < 200:
+            return answer
+        if answer.headers.get("transfer-encoding") == "chunked":
+            while chunk := await self.chunk():
+                answer.chunks.append(chunk)
+            return replace(answer, body=b"".join(answer.chunks))
+        if "content-length" in answer.headers:
+            return replace(answer, body=await self.reader.readexactly(int(answer.headers["content-length"])))
+        return replace(answer, body=await self.reader.read())
+
+    async def chunk(self) -> bytes:
+        """The next chunk; empty for the last."""
+        async with asyncio.timeout(PATIENCE_S):
+            size = int((await self.reader.readuntil(b"\r\n"))[:-2], 16)
+            data = await self.reader.readexactly(size + 2)
+        assert data.endswith(b"\r\n")
+        return data[:-2]
+
+    async def rest(self) -> bytes:
+        """The body of a stream up to its end, whose head was read."""
+        body = b""
+        while chunk := await self.chunk():
+            body += chunk
+        return body
+
+    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        self.send(method, path, body, **headers)
+        return await self.answer(method)
+
+    def leave(self) -> None:
+        """Go without a word."""
+        self.writer.transport.abort()
+
+    async def is_closed(self) -> bool:
+        """Wait for the server's end of the connection; is nothing before it?"""
+        try:
+            return await asyncio.wait_for(self.reader.read(), PATIENCE_S) == b""
+        except ConnectionResetError:
+            return True
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    engine: FakeEngine
+    port: int
+    clients: list[Client] = field(default_factory=list)
+
+    async def client(self, receive_buffer: int | None = None) -> Client:
+        connection = socket.socket()
+        if receive_buffer is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self.port))
+        self.clients.append(Client(*await asyncio.open_connection(sock=connection, limit=1 << 16)))
+        return self.clients[-1]
+
+    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """One request on a connection of its own."""
+        client = await self.client()
+        answer = await client.ask(method, path, body, **headers)
+        client.leave()
+        return answer
+
+    async def job(self) -> Job:
+        return await asyncio.wait_for(self.engine.jobs.get(), PATIENCE_S)
+
+    async def release(self) -> Job:
+        """The next job that is let go."""
+        return await asyncio.wait_for(self.engine.released.get(), PATIENCE_S)
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[Served]:
+    """The app as a frontend runs it."""
+    engine = FakeEngine()
+    runner = Runner(
+        make_app(engine, replace(SETTINGS, **settings)),
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=65,
+        lingering_time=1,
+        auto_decompress=False,
+        shutdown_timeout=1,
+    )
+    await runner.setup()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    await web.SockSite(runner, listener).start()
+    served = Served(engine, listener.getsockname()[1])
+    try:
+        yield served
+    finally:
+        for client in served.clients:
+            client.leave()
+        await runner.cleanup()
+
+
+def text_of(events: Iterable[Any], index: int = 0) -> str:
+    """What a client puts together for one choice."""
+    parts = [choice for event in events for choice in event.get("choices", ()) if choice["index"] == index]
+    return "".join(part.get("text") or part.get("delta", {}).get("content") or "" for part in parts)

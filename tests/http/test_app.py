@@ -1,0 +1,293 @@
+"""Every route, its whole answers and its errors, over a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+
+from actorserve.actors.messages import ChatPrompt, Finish, Generation, TextPrompt, TokenPrompt
+from actorserve.http.app import MAX_SEQUENCES
+from actorserve.http.errors import ApiError, overloaded
+from tests.http.serving import HI, Served, finish_all, rendered, say
+
+USAGE = {
+    "prompt_tokens": 5,
+    "completion_tokens": 3,
+    "total_tokens": 8,
+    "prompt_tokens_details": {"cached_tokens": 2},
+    "completion_tokens_details": {"reasoning_tokens": 0},
+}
+
+
+# --- whole answers -------------------------------------------------------------------------------------------------
+
+
+async def test_a_chat(served: Served) -> None:
+    client = await served.client()
+    client.send("POST", "/v1/chat/completions", {"messages": HI, "model": "alias/name"}, X_Request_Id="mine")
+    job = await served.job()
+    (prompt,), (params,) = job.prompts, job.params
+    assert isinstance(prompt, ChatPrompt) and job.max_tokens is None and job.truncate_prompt_tokens is None
+    generation = msgspec.msgpack.decode(params, type=Generation)
+    assert generation.request_id == "mine" and not generation.stream
+    rendered(job)
+    say(job, 0, "yes", 1)
+    say(job, 0, "!", 3, Finish.STOP, stop_reason=7)
+    answer = await client.answer()
+    body = answer.json
+    assert answer.status == 200 and body.pop("id").startswith("chatcmpl-") and body.pop("created") > 1_700_000_000
+    message: dict[str, Any] = {"role": "assistant", "content": "yes!", "refusal": None, "tool_calls": []}
+    assert body == {
+        "object": "chat.completion",
+        "model": "alias/name",
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "stop_reason": 7}],
+        "usage": USAGE,
+        "system_fingerprint": None,
+    }
+    assert served.engine.released.get_nowait() is job
+
+
+async def test_a_completion(served: Served) -> None:
+    client = await served.client()
+    client.send("POST", "/v1/completions", {"prompt": "hi", "truncate_prompt_tokens": 9, "request_id": "r"})
+    job = await served.job()
+    assert job.prompts == [TextPrompt("hi")] and (job.max_tokens, job.truncate_prompt_tokens) == (16, 9)
+    assert msgspec.msgpack.decode(job.params[0], type=Generation).request_id == "r"
+    rendered(job)
+    say(job, 0, "yes", 3, Finish.STOP_STRING, stop_reason="end")
+    body = (await client.answer()).json
+    assert body.pop("id").startswith("cmpl-") and body.pop("created") and body.pop("system_fingerprint") is None
+    choice = {"index": 0, "text": "yes", "logprobs": None, "finish_reason": "stop", "stop_reason": "end"}
+    assert body == {"object": "text_completion", "model": "tiny", "choices": [choice], "usage": USAGE}
+
+
+async def test_choices_are_in_order_however_they_end(served: Served) -> None:
+    client = await served.client()
+    client.send("POST", "/v1/completions", {"prompt": ["a", "b"], "n": 2})
+    job = await served.job()
+    assert len(job.prompts) == len(job.params) == 2 and len(job.choices) == 4
+    rendered(job)
+    for index in (3, 0, 2, 1):
+        say(job, index, f"t{index}", index + 1, Finish.LENGTH if index else Finish.STOP)
+    body = (await client.answer()).json
+    assert [choice["text"] for choice in body["choices"]] == ["t0", "t1", "t2", "t3"]
+    assert [choice["finish_reason"] for choice in body["choices"]] == ["stop", "length", "length", "length"]
+    usage = body["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (10, 10, 20)
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 4}, "each prompt counts once"
+
+
+async def test_other_requests_go_on_meanwhile(served: Served) -> None:
+    client = await served.client()
+    client.send("POST", "/v1/completions", {"prompt": "hi"})
+    job = await served.job()
+    assert (await served.ask("GET", "/load")).json == {"server_load": 1}
+    finish_all(job)
+    assert (await client.answer()).status == 200
+    assert (await served.ask("GET", "/load")).json == {"server_load": 0}
+
+
+# --- errors --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_before_the_first_token(served: Served, stream: bool) -> None:
+    client = await served.client()
+    client.send("POST", "/v1/completions", {"prompt": "hi", "stream": stream})
+    (await served.job()).fail(ApiError(400, "The prompt is too long.", "prompt"))
+    answer = await client.answer()
+    assert answer.status == 400
+    error = {"message": "The prompt is too long.", "type": "invalid_request_error", "param": "prompt", "code": 400}
+    assert answer.error == error
+    assert served.engine.running == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_the_engine_ends_with(served: Served, stream: bool) -> None:
+    for finish, status, retry in ((Finish.REJECTED, 503, "1"), (Finish.ERROR, 500, None)):
+        client = await served.client()
+        client.send("POST", "/v1/completions", {"prompt": "hi", "stream": stream, "n": 2})
+        say(await served.job(), 1, "", 0, finish)
+        answer = await client.answer()
+        assert (answer.status, answer.headers.get("retry-after")) == (status, retry) and answer.error
+        assert served.engine.running == []
+
+
+async def test_no_room(served: Served) -> None:
+    served.engine.refusal = overloaded("Full.")
+    for path, body in (("/v1/completions", {"prompt": "hi"}), ("/tokenize", {"prompt": "hi"})):
+        answer = await served.ask("POST", path, body)
+        assert answer.status == 503 and answer.headers["retry-after"] == "1"
+        assert answer.error["type"] == "service_unavailable_error"
+    assert served.engine.released.empty(), "what was never taken is not released"
+
+
+async def test_a_mistake_of_ours(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    client = await served.client()
+    served.engine.refusal = ConnectionRefusedError("deep inside")
+    for failure in (RuntimeError("deep inside"), ConnectionRefusedError("deep inside"), TimeoutError()):
+        served.engine.refusal = failure
+        caplog.clear()
+        answer = await client.ask("POST", "/tokenize", {"prompt": "hi"})
+        assert answer.status == 500 and answer.error["type"] == "server_error" and b"deep" not in answer.body
+        assert len(answer.headers["x-request-id"]) == 32
+        (record,) = caplog.records
+        assert record.levelno == logging.ERROR and record.getMessage() == "POST /tokenize failed" and record.exc_info
+    assert (await client.ask("GET", "/health")).status == 200, "the connection is kept"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": "hi", "n": 0}, "n"),
+        ("/v1/completions", {}, "prompt"),
+        ("/v1/completions", {"prompt": ["a"] * 9, "n": 128}, "prompt"),
+        ("/v1/chat/completions", {}, "messages"),
+        ("/v1/chat/completions", {"messages": HI, "logprobs": True}, "logprobs"),
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": HI}, "prompt"),
+        ("/tokenize", {"prompt": None, "messages": None}, "prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"messages": HI, "tools": [{"type": "function"}]}, "tools"),
+        ("/tokenize", {"messages": HI, "chat_template": "a"}, "chat_template"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [1 << 70]}, "tokens"),
+    ],
+)
+async def test_a_bad_field(served: Served, path: str, body: Any, param: str) -> None:
+    answer = await served.ask("POST", path, body)
+    assert (answer.status, answer.error["param"]) == (400, param)
+    assert served.engine.jobs.empty() and not served.engine.asked
+
+
+async def test_as_many_sequences_as_are_taken(served: Served) -> None:
+    client = await served.client()
+    client.send("POST", "/v1/completions", {"prompt": ["a"] * (MAX_SEQUENCES // 128), "n": 128})
+    assert len((await served.job()).choices) == MAX_SEQUENCES
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": HI}),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/tokenize", {"prompt": "hi"}),
+        ("/detokenize", {"tokens": [1]}),
+    ],
+)
+async def test_a_model_that_is_not_served(served: Served, path: str, body: dict[str, Any]) -> None:
+    answer = await served.ask("POST", path, {**body, "model": "other"})
+    assert answer.status == 404
+    assert (answer.error["param"], answer.error["code"]) == ("model", "model_not_found")
+
+
+# --- other routes --------------------------------------------------------------------------------------------------
+
+
+async def test_tokenize(served: Served) -> None:
+    answer = await served.ask("POST", "/tokenize", {"prompt": "hi", "messages": None})
+    assert answer.json == {"count": 2, "max_model_len": 64, "tokens": [1, 2], "token_strs": None}
+    more = {"messages": HI, "prompt": None, "add_generation_prompt": False, "return_token_strs": True}
+    assert (await served.ask("POST", "/tokenize", more)).json["token_strs"] == ["a", "b"]
+    await served.ask("POST", "/tokenize", {"prompt": "", "add_special_tokens": False})
+    text, chat, bare = served.engine.asked
+    assert text == TextPrompt("hi") and bare == TextPrompt("", False)
+    assert isinstance(chat, ChatPrompt) and not chat.add_generation_prompt
+
+
+async def test_detokenize(served: Served) -> None:
+    assert (await served.ask("POST", "/detokenize", {"tokens": [1, 2]})).json == {"prompt": "text"}
+    assert served.engine.asked == [[1, 2]]
+
+
+async def test_prompts_as_token_ids(served: Served) -> None:
+    client = await served.client()
+    client.send("POST", "/v1/completions", {"prompt": [[1], [2, 3]]})
+    assert (await served.job()).prompts == [TokenPrompt([1]), TokenPrompt([2, 3])]
+
+
+async def test_models(served: Served) -> None:
+    body = (await served.ask("GET", "/v1/models")).json
+    assert (body["object"], body["first_id"], body["last_id"], body["has_more"]) == (
+        "list",
+        "tiny",
+        "alias/name",
+        False,
+    )
+    tiny, alias = body["data"]
+    assert (tiny["id"], tiny["object"], tiny["created"], tiny["root"]) == ("tiny", "model", 1_700_000_000, "tiny")
+    assert (await served.ask("GET", "/v1/models/tiny")).json == tiny
+    for path in ("alias/name", "alias%2Fname"):
+        assert (await served.ask("GET", f"/v1/models/{path}")).json == alias
+    answer = await served.ask("GET", "/v1/models/other")
+    assert answer.status == 404 and answer.error["code"] == "model_not_found"
+
+
+async def test_operations(served: Served) -> None:
+    assert (await served.ask("GET", "/health")).json == {"status": "ok"}
+    assert (await served.ask("GET", "/ping")).status == (await served.ask("POST", "/ping")).status == 200
+    assert set((await served.ask("GET", "/version")).json) == {"version"}
+    assert (await served.ask("GET", "/ready")).json == {"status": "ready"}
+    served.engine.missing = ["worker-0: starting"]
+    answer = await served.ask("GET", "/ready")
+    assert answer.status == 503 and answer.json["waiting_for"] == ["worker-0: starting"]
+    answer = await served.ask("GET", "/metrics")
+    assert answer.body == served.engine.metrics() and answer.headers["content-type"].startswith("text/plain; version=")
+
+
+GETS = ["/health", "/ping", "/ready", "/version", "/load", "/metrics", "/v1/models", "/v1/models/tiny"]
+POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
+
+
+@pytest.mark.parametrize("path", GETS)
+async def test_head_is_get_without_a_body(served: Served, path: str) -> None:
+    client = await served.client()
+    head = await client.ask("HEAD", path)
+    answer = await client.ask("GET", path)  # nothing of a body is in its way
+    assert head.status == answer.status == 200
+    assert head.headers["content-length"] == answer.headers["content-length"]
+
+
+@pytest.mark.parametrize("path", GETS + POSTS)
+async def test_a_method_that_is_not_allowed(served: Served, path: str) -> None:
+    client = await served.client()
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "GET" if path in POSTS else "TRACE"):
+        answer = await client.ask(method, path)
+        allowed = set(answer.headers["allow"].split(","))
+        assert answer.status == 405 and answer.error["message"] == f"Method Not Allowed: {method} {path}"
+        assert allowed >= ({"POST"} if path in POSTS else {"GET", "HEAD"}) and method not in allowed
+    if path in POSTS:
+        assert (await client.ask("HEAD", path)).status == 405
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v1/models/", "/v1/completions/", "/health/x"])
+async def test_a_route_that_is_none(served: Served, path: str) -> None:
+    for method in ("GET", "POST"):
+        answer = await served.ask(method, path)
+        assert answer.status == 404 and answer.error["message"] == f"Not Found: {method} {path}"
+
+
+async def test_many_at_once(served: Served) -> None:
+    async def one(number: int) -> None:
+        client = await served.client()
+        client.send("POST", "/v1/completions", {"prompt": str(number), "stream": number % 2 == 0})
+        answer = await client.answer()
+        events = answer.events if number % 2 == 0 else [answer.json]
+        assert "".join(choice["text"] for event in events for choice in event["choices"]) == f"{number}0"
+
+    tasks = [asyncio.ensure_future(one(number)) for number in range(40)]
+    for _ in tasks:
+        job = await served.job()
+        (prompt,) = job.prompts
+        assert isinstance(prompt, TextPrompt)
+        finish_all(job, prompt.text)
+    await asyncio.gather(*tasks)
+    for _ in tasks:
+        await served.release()
+    assert served.engine.running == []

@@ -1,0 +1,210 @@
+"""What a body may hold: good values, null, prompts and messages of every kind, and what is not built yet."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from actorserve.actors.messages import TextPrompt, TokenPrompt
+from actorserve.http.errors import ApiError
+from actorserve.http.schemas import NOT_BUILT, ChatRequest, CompletionRequest
+from actorserve.http.validation import (
+    MAX_CHOICES,
+    MAX_STOP_LENGTH,
+    MAX_STOPS,
+)
+from tests.http.bodies import BIG, HI, for_chat, for_completion, refusal
+
+# --- what is accepted ----------------------------------------------------------------------------------------------
+
+GOOD: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 2},
+    {"temperature": 0.7, "top_p": 1, "top_k": -1, "min_p": 0},
+    {"top_k": 0, "min_p": 1, "top_p": 1e-9},
+    {"seed": (1 << 64) - 1},
+    {"seed": -(1 << 63)},
+    {"n": MAX_CHOICES},
+    {"n": 2, "best_of": 2},
+    {"n": 2, "best_of": 1},
+    {"max_tokens": (1 << 31) - 1},
+    {"stream": True, "stream_options": {}},
+    {"stream": True, "stream_options": {"include_usage": None, "unknown": 1}},
+    {"stream": False, "stream_options": None},
+    {"stop": "a"},
+    {"stop": []},
+    {"stop": ["a"] * MAX_STOPS},
+    {"stop": "a" * MAX_STOP_LENGTH},
+    {"stop_token_ids": []},
+    {"truncate_prompt_tokens": -1},
+    {"priority": -5, "user": "me", "metadata": {"a": "b"}, "request_id": "r"},
+    {"nobody_knows": {"this": [1, 2]}, "nor this": None},
+]
+
+
+@pytest.mark.parametrize("call", [for_chat, for_completion])
+@pytest.mark.parametrize("fields", GOOD)
+def test_good_values(call: Any, fields: dict[str, Any]) -> None:
+    assert len(call(**fields)[1]) == fields.get("n", 1)
+
+
+@pytest.mark.parametrize(("kind", "call"), [(ChatRequest, for_chat), (CompletionRequest, for_completion)])
+def test_null_is_absent_for_every_field(kind: type[msgspec.Struct], call: Any) -> None:
+    for field in kind.__struct_fields__:
+        if field not in ("messages", "prompt"):
+            assert call(seed=1, **{field: None} if field != "seed" else {}) == call(seed=1), field
+
+
+CONTENTS: list[Any] = [
+    "",
+    "hi",
+    [],
+    ["a", "b"],
+    [{"type": "text", "text": "a"}, {"type": "input_text", "text": ""}],
+]
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_messages_go_on_as_they_came(content: Any) -> None:
+    messages = [{"role": "user", "content": content, "name": "me", "other": {"a": 1}}]
+    prompt, _ = for_chat(messages=messages)
+    assert json.loads(prompt.messages) == messages
+
+
+@pytest.mark.parametrize("role", ["assistant", "tool", "function"])
+def test_who_may_be_without_content(role: str) -> None:
+    for_chat(messages=[*HI, {"role": role, "content": None, "tool_calls": [{"id": "a"}]}, {"role": role}])
+
+
+def test_what_the_template_is_told() -> None:
+    prompt, _ = for_chat(
+        documents=[{"title": "a"}], chat_template_kwargs={"thinking": True, "big": BIG}, reasoning_effort="low"
+    )
+    assert json.loads(prompt.documents or b"") == [{"title": "a"}]
+    assert json.loads(prompt.template_kwargs or b"") == {"thinking": True, "big": BIG, "reasoning_effort": "low"}
+    mine, _ = for_chat(chat_template_kwargs={"reasoning_effort": "high"}, reasoning_effort="low")
+    assert json.loads(mine.template_kwargs or b"") == {"reasoning_effort": "high"}
+    plain, _ = for_chat(documents=[], chat_template_kwargs={})
+    assert (plain.documents, plain.template_kwargs, plain.tools) == (None, None, None)
+    assert (plain.add_generation_prompt, plain.continue_final_message, plain.add_special_tokens) == (True, False, False)
+    assert for_chat(add_generation_prompt=False)[0].add_generation_prompt is False
+    going_on = for_chat(continue_final_message=True, add_special_tokens=True)[0]
+    assert (going_on.add_generation_prompt, going_on.continue_final_message) == (False, True)
+    assert going_on.add_special_tokens
+
+
+PROMPTS: list[tuple[Any, list[Any]]] = [
+    ("hi", [TextPrompt("hi")]),
+    ("", [TextPrompt("")]),
+    (["a", "b"], [TextPrompt("a"), TextPrompt("b")]),
+    ([1, 2], [TokenPrompt([1, 2])]),
+    ([[1], [2, 3], []], [TokenPrompt([1]), TokenPrompt([2, 3]), TokenPrompt([])]),
+]
+
+
+@pytest.mark.parametrize(("given", "prompts"), PROMPTS)
+def test_prompts_of_every_kind(given: Any, prompts: list[Any]) -> None:
+    assert for_completion(prompt=given)[0] == prompts
+
+
+def test_special_tokens_of_a_completion() -> None:
+    for given, expected in ((None, True), (True, True), (False, False)):
+        (prompt,), _ = for_completion(add_special_tokens=given)
+        assert prompt == TextPrompt("hi", expected)
+
+
+# --- what is not built ---------------------------------------------------------------------------------------------
+
+ASKING: dict[str, list[Any]] = {
+    "frequency_penalty": [0.1, -1],
+    "presence_penalty": [0.1],
+    "repetition_penalty": [1.1, 0],
+    "logit_bias": [{"5": 1}],
+    "logprobs": [True, 0, 5],
+    "top_logprobs": [1],
+    "prompt_logprobs": [0, 1, True],
+    "echo": [True],
+    "use_beam_search": [True],
+    "length_penalty": [0.5],
+    "spaces_between_special_tokens": [False],
+    "allowed_token_ids": [[1]],
+    "bad_words": [["a"]],
+    "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}, "text"],
+    "structured_outputs": [{"json": {}}],
+    "return_token_ids": [True],
+    "return_tokens_as_token_ids": [True],
+    "cache_salt": ["a"],
+    "kv_transfer_params": [{"a": 1}],
+    "thinking_token_budget": [0, 5],
+    "repetition_detection": [{"a": 1}],
+    "store": [True],
+    "service_tier": ["flex", "priority"],
+    "stream_interval": [0, 2],
+    "include_reasoning": [False],
+    "tools": [[{"type": "function"}]],
+    "tool_choice": ["required", {"type": "function", "function": {"name": "a"}}],
+    "chat_template": ["{{ messages }}"],
+    "functions": [[{"name": "a"}]],
+    "suffix": ["a"],
+    "prompt_embeds": ["a"],
+}
+
+
+def test_every_field_that_is_not_built_is_tried() -> None:
+    assert ASKING.keys() == NOT_BUILT.keys()
+    fields = {*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__}
+    assert NOT_BUILT.keys() <= fields, "one that the schemas do not know would be ignored silently"
+
+
+def calls_with(field: str) -> list[Any]:
+    chats, completions = field in ChatRequest.__struct_fields__, field in CompletionRequest.__struct_fields__
+    return [for_chat] * chats + [for_completion] * completions
+
+
+@pytest.mark.parametrize("field", NOT_BUILT)
+def test_what_is_not_built_is_refused_by_name(field: str) -> None:
+    for call in calls_with(field):
+        for value in ASKING[field]:
+            error = refusal(call, **{field: value})
+            assert (error.status, error.param) == (400, field), value
+            assert error.message == f"{field} is not supported by this server yet."
+
+
+@pytest.mark.parametrize("field", NOT_BUILT)
+def test_what_is_not_built_and_asks_for_nothing(field: str) -> None:
+    for call in calls_with(field):
+        for value in NOT_BUILT[field]:
+            try:
+                call(**{field: value})
+            except ApiError as error:  # a value of a type that this field does not have
+                assert "Expected" in error.message and error.param == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("frequency_penalty", 0),
+        ("repetition_penalty", 1.0),
+        ("logit_bias", {}),
+        ("logprobs", False),
+        ("logprobs", None),
+        ("top_logprobs", 0),
+        ("echo", False),
+        ("response_format", {"type": "text"}),
+        ("tools", []),
+        ("tool_choice", "auto"),
+        ("tool_choice", "none"),
+        ("parallel_tool_calls", True),
+        ("parallel_tool_calls", False),
+        ("service_tier", "auto"),
+        ("store", False),
+        ("suffix", ""),
+        ("bad_words", []),
+    ],
+)
+def test_clients_defaults_are_taken(field: str, value: Any) -> None:
+    for call in calls_with(field):
+        call(**{field: value})
