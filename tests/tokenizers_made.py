@@ -61,10 +61,8 @@ def byte_fallback() -> Tokenizer:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=["<unk>", *SPECIAL, *bytes_], limit_alphabet=60, show_progress=False
-    )
-    made.train_from_iterator(CORPUS, trainer)
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>", *SPECIAL, *bytes_], show_progress=False)
+    made.train_from_iterator([line for line in CORPUS if line.isascii()], trainer)
     return _with_plain_bytes(made, bytes_)
 
 
@@ -77,28 +75,62 @@ def _with_plain_bytes(made: Tokenizer, bytes_: list[str]) -> Tokenizer:
     return Tokenizer.from_str(json.dumps(content))
 
 
+def _words(splitter: pre_tokenizers.PreTokenizer) -> list[str]:
+    """The corpus's words, in an order that is always the same: what the trainers of these kinds learn is not."""
+    return sorted({word for line in CORPUS for word, _ in splitter.pre_tokenize_str(line)})
+
+
+def _unigrams(splitter: pre_tokenizers.PreTokenizer, bytes_: list[str]) -> list[tuple[str, float]]:
+    """A Unigram vocabulary: words are likelier than their characters, bytes least of all."""
+    words = _words(splitter)
+    characters = sorted(set("".join(words)) - set(words))
+    pieces = [(word, -5.0) for word in words] + [(character, -10.0) for character in characters]
+    return [(name, 0.0) for name in ["<unk>", *SPECIAL]] + pieces + [(byte, -20.0) for byte in bytes_]
+
+
 @cache
 def metaspace() -> Tokenizer:
-    """As T5 and Gemma's kin: Unigram with Metaspace."""
-    made = Tokenizer(models.Unigram())
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    """As T5 and its kin: Unigram with Metaspace."""
+    splitter = pre_tokenizers.Metaspace()
+    made = Tokenizer(models.Unigram(_unigrams(splitter, []), unk_id=0))
+    made.pre_tokenizer = splitter
     made.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=300, special_tokens=["<unk>", *SPECIAL], unk_token="<unk>", show_progress=False
-    )
-    made.train_from_iterator(CORPUS, trainer)
+    made.add_special_tokens(["<unk>", *SPECIAL])
+    return made
+
+
+@cache
+def unigram_bytes() -> Tokenizer:
+    """As Unigram models out of sentencepiece that fall back to bytes; it has learnt ASCII only."""
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    vocabulary = _unigrams(pre_tokenizers.Metaspace(), bytes_)
+    known = [(piece, score) for piece, score in vocabulary if piece.replace("▁", "").isascii()]
+    made = Tokenizer(models.Unigram(known, unk_id=0, byte_fallback=True))
+    made.normalizer = normalizers.Replace(" ", "▁")
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    made.add_special_tokens(["<unk>", *SPECIAL])
+    made.add_tokens([AddedToken("fox said", special=False)])
     return made
 
 
 @cache
 def word_piece() -> Tokenizer:
     """As BERT's kin: ## for the middle of words, and a decoder that cleans up spaces."""
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    splitter = pre_tokenizers.BertPreTokenizer()
+    words = _words(splitter)
+    characters = sorted(set("".join(words)))
+    names = ["[UNK]", *SPECIAL, *words, *characters, *(f"##{character}" for character in characters)]
+    made = Tokenizer(models.WordPiece({name: at for at, name in enumerate(dict.fromkeys(names))}, unk_token="[UNK]"))
+    made.pre_tokenizer = splitter
     made.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=["[UNK]", *SPECIAL], show_progress=False)
-    made.train_from_iterator(CORPUS, trainer)
+    made.add_special_tokens(["[UNK]", *SPECIAL])
     return made
 
 
-KINDS = {"byte level": byte_level, "byte fallback": byte_fallback, "metaspace": metaspace, "word piece": word_piece}
+KINDS = {
+    "byte level": byte_level,
+    "byte fallback": byte_fallback,
+    "metaspace": metaspace,
+    "unigram bytes": unigram_bytes,
+    "word piece": word_piece,
+}

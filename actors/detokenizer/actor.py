@@ -53,9 +53,9 @@ class DetokenizerActor(Actor):
             self.streams.pop(ref, None)
             return
         generated = table.generated(ref)
-        stream = self.streams.get(ref)
+        stream = self.streams.get(ref) or self._open(ref, prompt)
         if stream is None:
-            stream = self.streams[ref] = self._open(ref, prompt)
+            return
         was_found = stream.found is not None
         if stream.tokens < generated and not was_found:
             stream.push(table.token_ids(ref, prompt + stream.tokens, prompt + generated).tolist())
@@ -67,10 +67,13 @@ class DetokenizerActor(Actor):
         if finish:
             del self.streams[ref]
 
-    def _open(self, ref: int, prompt: int) -> TextStream:
-        """A sequence at its beginning, or where a predecessor left it."""
-        params = self._read_params(self.table.params(ref))
-        stream = TextStream.open(params, self._make_decoder, self.context.model.end_tokens)
+    def _open(self, ref: int, prompt: int) -> TextStream | None:
+        """A sequence at its beginning, or where a predecessor left it; None if the slot was reused just now."""
+        params = self.table.params(ref)
+        if not params:
+            return None
+        stream = TextStream.open(self._read_params(params), self._make_decoder, self.context.model.end_tokens)
+        self.streams[ref] = stream
         sent = self.table.text(ref)
         if sent:
             stream.push(self.table.token_ids(ref, prompt, prompt + sent).tolist())

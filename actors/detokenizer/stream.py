@@ -56,21 +56,25 @@ class TextStream:
 
     def _meets_stop(self, stops: StopStrings, token: int) -> bool:
         """Decode one token; was a stop string completed?"""
-        text = self.decoder.push([token])
-        if self.tokens > self.params.sampling.min_tokens:  # before that a match does not count
-            text, self.found = stops.push(text)
-        self.pending += text
+        self._watch(stops, self.decoder.push([token]))
         return self.found is not None
+
+    def _watch(self, stops: StopStrings, text: str) -> None:
+        """A stop string counts if it is completed after the first min_tokens tokens."""
+        text, self.found = stops.push(text, self.tokens > self.params.sampling.min_tokens)
+        self.pending += text
 
     def finish(self) -> None:
         """No more tokens come: give out what was held back, which may complete a stop string."""
         if self.found is not None:
             return
         rest = self.decoder.flush()
-        if self.stops is not None:
-            text, self.found = self.stops.push(rest)
-            rest = text if self.found is not None else text + self.stops.flush()
-        self.pending += rest
+        if self.stops is None:
+            self.pending += rest
+            return
+        self._watch(self.stops, rest)
+        if self.found is None:
+            self.pending += self.stops.flush()
 
     def take(self) -> tuple[int, str]:
         """(offset, text) that was not given out yet."""

@@ -7,6 +7,7 @@ writes to a slot only what a Render names, and only while the slot's use is curr
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,8 @@ from .template import ChatTemplate, TemplateProblem
 
 GONE = 499  # the client has gone: nobody reads this answer
 REPLY_ROOM = 512  # bytes of a reply that are not its token list
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may escape one without the other
+LONGEST_REASON = 2000  # characters of an error; a template may quote all of a message in it
 
 
 class Refused(ValueError):
@@ -109,7 +112,8 @@ class RendererActor(Actor):
 
     def _post_failed(self, error: Refused, refs: list[int], call: int) -> None:
         target = self.context.system.frontend_of(slot_of(refs[0])) if refs else self._caller(call)
-        self.context.post(target, Failed(refs, error.status, str(error), error.param, call))
+        reason = str(error)[:LONGEST_REASON].encode(errors="replace").decode()  # it must not break the lane
+        self.context.post(target, Failed(refs, error.status, reason, error.param, call))
 
     def _caller(self, call: int) -> str:
         """A call's number carries the index of the frontend that asks in its upper half."""
@@ -119,58 +123,72 @@ class RendererActor(Actor):
         refs = [ref for ref in message.refs if self._is_wanted(ref)]
         if not refs:
             raise Refused(GONE, "the client has gone", None)
-        tokens = self._tokens(message.prompt)
-        longest = self.context.model.max_model_len
-        keep = message.truncate_prompt_tokens
-        if keep is not None:
-            tokens = tokens[-(longest - 1 if keep < 0 else keep) :]
-        limit = self._limit(len(tokens), message)
-        ids = np.array(tokens, np.int32).tobytes()
-        hashes = extend_hashes(b"", ids, self.table.block_size)
+        new = [ref for ref in refs if self.table.prompt_length(ref) is None]
+        if new:  # the others have what a predecessor wrote, and the scheduler may have begun with it
+            self._write(new, message)
         refs = [ref for ref in refs if self._is_wanted(ref)]
-        for ref in refs:
-            self.table.write_prompt(ref, ids, hashes, limit)
         gone = [ref for ref in message.refs if ref not in refs]
         frontend = self.context.system.frontend_of(slot_of(message.refs[0]))
         if gone:
             self.context.post(frontend, Failed(gone, GONE, "the client has gone"))
         if refs:
             self.context.post("scheduler", Admit(refs))
-            self.context.post(frontend, Rendered(refs, len(tokens)))
+            self.context.post(frontend, Rendered(refs, self.table.prompt_length(refs[0]) or 0))
+
+    def _write(self, refs: list[int], message: Render) -> None:
+        """The prompt, its hashes and its limit into the slots that are still wanted."""
+        tokens = self._prompt_tokens(message.prompt)
+        keep = message.truncate_prompt_tokens
+        if keep is not None:
+            keep = self.context.model.max_model_len - 1 if keep < 0 else keep
+            tokens = tokens[max(0, len(tokens) - keep) :]
+        limit = self._limit(len(tokens), message)
+        ids = np.array(tokens, np.int32).tobytes()
+        hashes = extend_hashes(b"", ids, self.table.block_size)
+        for ref in refs:
+            if self._is_wanted(ref):
+                self.table.write_prompt(ref, ids, hashes, limit)
 
     def _is_wanted(self, ref: int) -> bool:
         return self.table.is_current(ref) and not self.table.is_cancelled(ref)
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
+    def _prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The prompt's ids; never empty."""
-        match prompt:
-            case ChatPrompt():
-                tokens = self._chat_tokens(prompt)
-                field = "messages"
-            case TextPrompt():
-                tokens = self._text_tokens(prompt.text, prompt.add_special_tokens)
-                field = "prompt"
-            case TokenPrompt():
-                tokens = prompt.tokens
-                field = "prompt"
-                size = self.context.model.vocab_size
-                if bad := next((token for token in tokens if not 0 <= token < size), None):
-                    raise Refused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", field)
+        tokens = self._tokens(prompt)
         if not tokens and self.bos is not None:
             tokens = [self.bos]
         if not tokens:
+            field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
             raise Refused(400, "The prompt is empty: it must contain at least one token.", field)
         return tokens
 
+    def _tokens(self, prompt: Prompt) -> list[int]:
+        match prompt:
+            case ChatPrompt():
+                return self._chat_tokens(prompt)
+            case TextPrompt():
+                return self._text_tokens(prompt.text, prompt.add_special_tokens)
+            case TokenPrompt():
+                self._check_ids(prompt.tokens, "prompt")
+                return prompt.tokens
+
+    def _check_ids(self, tokens: list[int], field: str) -> None:
+        size = self.context.model.vocab_size
+        bad = next((token for token in tokens if not 0 <= token < size), None)
+        if bad is not None:
+            raise Refused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", field)
+
     def _chat_tokens(self, prompt: ChatPrompt) -> list[int]:
         text = self.template.render(
-            json.loads(prompt.messages),
+            _loads(prompt.messages),
             _loads(prompt.tools),
             _loads(prompt.documents),
             _loads(prompt.template_kwargs),
             prompt.add_generation_prompt,
             prompt.continue_final_message,
         )
+        if SURROGATE.search(text):
+            raise TemplateProblem("half a character (a lone surrogate) cannot be tokenised")
         return self._text_tokens(text, prompt.add_special_tokens)
 
     def _text_tokens(self, text: str, add_special_tokens: bool) -> list[int]:
@@ -212,9 +230,7 @@ class RendererActor(Actor):
         self.context.post(caller, Tokenized(message.call, tokens, strings))
 
     def _detokenize(self, message: Detokenize) -> None:
-        size = self.context.model.vocab_size
-        if bad := next((token for token in message.tokens if not 0 <= token < size), None):
-            raise Refused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", "tokens")
+        self._check_ids(message.tokens, "tokens")
         caller = self._caller(message.call)
         text = self.tokenizer.decode(message.tokens, skip_special_tokens=False)
         if len(text.encode()) + REPLY_ROOM > self.context.outboxes[caller].max_message:
@@ -223,7 +239,10 @@ class RendererActor(Actor):
 
 
 def _loads(data: bytes | None) -> Any:
-    return None if data is None else json.loads(data)
+    try:
+        return None if data is None else json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise TemplateProblem(f"this is no JSON that can be read: {error}") from None
 
 
 def main(context: Context) -> None:

@@ -1,107 +1,38 @@
 """The model's chat template: found, compiled once in a sandbox, rendered as transformers' apply_chat_template does.
 
-Templates are other people's code: they run in Jinja's immutable sandbox with a bounded output and see plain data only.
+The one thing it does more is to give each template contents and arguments in the form that it reads (Reads).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
-from jinja2.utils import Namespace
 
 from ..config import Config, ConfigError
 from ..model_files import ModelInfo
 from ..tokenization import special_tokens, tokenizer_config
+from .sandbox import MAX_TEXT, make_environment
 
-MAX_TEXT = 32 << 20  # characters that a template may produce
 CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing under three names; templates read any
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, NameError, AssertionError)
+
+
+class Reads(NamedTuple):
+    """Which forms of a message's content a template is written for."""
+
+    parts: bool  # it loops over them
+    text: bool  # it does not, or asks first whether it is a string
 
 
 class TemplateProblem(ValueError):
     """The conversation cannot be rendered; the message is for the client."""
-
-
-class Generation(Extension):
-    """`{% generation %}` marks what an assistant said, for training; here it is only passed over."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class PlainDict:
-    """`dict` for templates: it makes dictionaries, and the type itself, through which Python is reached, is hidden."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-    def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        return dict.fromkeys(*args)
-
-
-class PlainNamespace(Namespace):
-    """`namespace` for templates, without names that begin with an underscore."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:  # Namespace's own form: `self` is a name like any other
-        self, *rest = args
-        values = dict(*rest, **kwargs)
-        for name in values:
-            _check_name(name)
-        Namespace.__init__(self, values)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_name(name)
-        Namespace.__setitem__(self, name, value)
-
-
-def _check_name(name: Any) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace takes no name that begins with an underscore, as {name!r} does")
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON: Jinja's own filter would escape HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
-
-
-def make_environment() -> ImmutableSandboxedEnvironment:
-    """The environment that chat templates are written for."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    environment.globals["dict"] = PlainDict()
-    environment.globals["namespace"] = PlainNamespace
-    return environment
 
 
 def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:
@@ -137,7 +68,7 @@ class ChatTemplate:
             self._compiled = {name: environment.from_string(text) for name, text in self._sources.items()}
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"--chat-template: line {error.lineno}: {error.message}") from None
-        self._wants_parts = {name: wants_parts(environment.parse(text)) for name, text in self._sources.items()}
+        self._reads = {name: read_forms(environment.parse(text)) for name, text in self._sources.items()}
         self._special = special_tokens(model)
 
     def render(
@@ -155,14 +86,17 @@ class ChatTemplate:
             raise TemplateProblem("this model has no chat template: give --chat-template, or use /v1/completions")
         if taken := RESERVED & (variables or {}).keys():
             raise TemplateProblem(f"chat_template_kwargs must not set {', '.join(sorted(taken))}")
-        chat = [_prepare(message, self._wants_parts[name]) for message in messages]
-        if continue_final_message:
-            self._tag_final(chat, self._sources[name])
-        given = {**self._special, **(variables or {})}
-        pieces = self._compiled[name].generate(
-            messages=chat, tools=tools, documents=documents, add_generation_prompt=add_generation_prompt, **given
-        )
-        text = _collect(pieces)
+        try:
+            chat = [_prepare(message, self._reads[name]) for message in messages]
+            if continue_final_message:
+                self._tag_final(chat, self._sources[name])
+        except TemplateProblem:
+            raise
+        except FAULTS as error:
+            raise TemplateProblem(f"these messages are not what they should be: {error}") from None
+        given = {**self._special, **(variables or {}), "messages": chat, "tools": tools, "documents": documents}
+        given["add_generation_prompt"] = add_generation_prompt
+        text = _collect(self._compiled[name].generate(given))
         return _cut_at_tag(text) if continue_final_message else text
 
     def _tag_final(self, chat: list[dict[str, Any]], source: str) -> None:
@@ -191,7 +125,7 @@ def _collect(pieces: Iterable[str]) -> str:
                 raise TemplateProblem(f"the chat template produces more than {MAX_TEXT:,} characters")
     except jinja2.TemplateError as error:
         raise TemplateProblem(str(error.message or type(error).__name__)) from None
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
+    except FAULTS as error:
         raise TemplateProblem(f"the chat template cannot render this: {error}") from None
     except MemoryError:
         raise TemplateProblem("the chat template needs too much memory") from None
@@ -206,18 +140,18 @@ def _cut_at_tag(text: str) -> str:
     return text[:at] if text[at : at + len(CONTINUE)] == CONTINUE else text[:at].rstrip()
 
 
-def _prepare(message: dict[str, Any], parts: bool) -> dict[str, Any]:
+def _prepare(message: dict[str, Any], reads: Reads) -> dict[str, Any]:
     """A copy of a message with its content in the form that the template reads, and arguments of calls as objects."""
     message = dict(message)
     reasoning = next((message[name] for name in REASONING if message.get(name) is not None), None)
     if reasoning is not None:
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
     content = message.get("content")
-    if parts and isinstance(content, str):
+    if not reads.text and isinstance(content, str):
         message["content"] = [{"type": "text", "text": content}]
     elif isinstance(content, list):
         copied = [dict(part) if isinstance(part, dict) else {"type": "text", "text": part} for part in content]
-        message["content"] = copied if parts else "\n".join(str(part.get("text", "")) for part in copied)
+        message["content"] = copied if reads.parts else "\n".join(str(part.get("text", "")) for part in copied)
     if message.get("tool_calls"):
         message["tool_calls"] = [_with_object(call) for call in message["tool_calls"]]
     return message
@@ -234,13 +168,15 @@ def _with_object(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": function}
 
 
-def wants_parts(template: nodes.Template) -> bool:
-    """Does the template loop over a message's content, that is, read it as a list of parts?"""
+def read_forms(template: nodes.Template) -> Reads:
+    """Find it out from the template's loops and tests."""
     content = {"content"}
     for assign in template.find_all(nodes.Assign):
         if isinstance(assign.target, nodes.Name) and _reads(assign.node, content):
             content.add(assign.target.name)
-    return any(_reads(loop.iter, content) for loop in template.find_all(nodes.For))
+    loops = any(_reads(loop.iter, content) for loop in template.find_all(nodes.For))
+    asks = any(test.name == "string" and _reads(test.node, content) for test in template.find_all(nodes.Test))
+    return Reads(parts=loops, text=asks or not loops)
 
 
 def _reads(node: nodes.Node, names: set[str]) -> bool:

@@ -1,0 +1,149 @@
+"""What clients may do to a renderer: nothing that costs another request or the process, and no prompt is changed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorserve.actors.hand import Ended
+from actorserve.actors.messages import (
+    Admit,
+    ChatPrompt,
+    Failed,
+    Prompt,
+    Render,
+    Rendered,
+    TextPrompt,
+    Tokenize,
+    Tokenized,
+    TokenPrompt,
+)
+from actorserve.actors.renderer.template import TemplateProblem
+
+from .test_actor import CHAT, PARAMS, Bench, ids
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.memory.close()
+
+
+def messages(content: Any, **fields: Any) -> bytes:
+    return json.dumps([{"role": "user", "content": content, **fields}]).encode()
+
+
+def prompt_of(bench: Bench, ref: int) -> list[int]:
+    return list(bench.table.token_ids(ref, 0, bench.table.prompt_length(ref) or 0))
+
+
+def test_what_was_rendered_stays_though_the_template_says_another_thing_now(bench: Bench) -> None:
+    """A predecessor died before its turn was committed: its prompt may run already, and a clock has moved since."""
+    message = Render([bench.open(), bench.open()], ChatPrompt(CHAT), max_tokens=5)
+    answer = bench.ask(message)
+    admit = bench.got(bench.scheduler)
+    before = [prompt_of(bench, ref) for ref in message.refs]
+    bench.restart(Ended.DIED)
+    bench.renderer.template = None  # type: ignore[assignment]  # it is not asked again
+    bench.table.append(message.refs[0], [9, 9])
+    assert bench.ask(message) == answer and bench.got(bench.scheduler) == admit
+    assert [prompt_of(bench, ref) for ref in message.refs] == before
+    assert list(bench.table.token_ids(message.refs[0], len(before[0]), len(before[0]) + 2)) == [9, 9]
+
+
+def test_a_predecessor_died_between_two_slots(bench: Bench) -> None:
+    first, second = bench.open(), bench.open()
+    (answer,) = bench.ask(Render([first], TextPrompt("hello")))
+    bench.got(bench.scheduler)
+    (answer,) = bench.ask(Render([first, second], TextPrompt("hello")))
+    assert answer == Rendered([first, second], len(ids("hello")))
+    assert bench.got(bench.scheduler) == [Admit([first, second])]
+    assert prompt_of(bench, first) == prompt_of(bench, second) == ids("hello")
+
+
+def test_who_goes_while_the_prompt_is_rendered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    refs = [bench.open(), bench.open(), bench.open()]
+    encode = bench.renderer.segments.encode
+
+    def slow(text: str) -> list[int]:
+        bench.table.cancel(refs[0])
+        bench.table.open_slot(bench.slot, PARAMS, 0)  # the last one is used again meanwhile
+        return encode(text)
+
+    monkeypatch.setattr(bench.renderer.segments, "encode", slow)
+    failed, rendered = bench.ask(Render(refs, ChatPrompt(CHAT)))
+    assert (failed.refs, failed.status) == ([refs[0], refs[2]], 499)
+    assert rendered.refs == [refs[1]] and bench.got(bench.scheduler) == [Admit([refs[1]])]
+    assert bench.table.prompt_length(refs[0]) is None
+    (newest,) = bench.table.current_refs(bench.slot, 1)
+    assert newest != refs[2] and bench.table.prompt_length(newest) is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        (ChatPrompt(b'[{"role": "user", "content": "\\ud83d"}]'), "surrogate"),
+        (ChatPrompt(b"[{]"), "JSON"),
+        (ChatPrompt(b"[" * 100_000), "JSON"),
+        (ChatPrompt(b"null"), "messages"),
+        (ChatPrompt(b"[]", continue_final_message=True), "messages"),
+        (ChatPrompt(CHAT, template_kwargs=b"[1"), "JSON"),
+        (TextPrompt("x" * 5000), "maximum context length"),
+    ],
+)
+def test_what_cannot_be_rendered_is_the_clients(bench: Bench, prompt: Prompt, words: str) -> None:
+    answer = bench.render(prompt)
+    assert isinstance(answer, Failed) and answer.status == 400 and words in f"{answer.message} {answer.param}"
+    assert isinstance(bench.render(ChatPrompt(CHAT)), Rendered)
+
+
+@pytest.mark.parametrize("quoted", ["x" * 5_000_000, "\ud800" * 10])
+def test_an_error_that_quotes_the_client_does_not_break_the_lane(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, quoted: str
+) -> None:
+    def refuse(*args: Any) -> str:
+        raise TemplateProblem(f"no role {quoted}")
+
+    monkeypatch.setattr(bench.renderer.template, "render", refuse)
+    answer = bench.render(ChatPrompt(CHAT))
+    assert answer.status == 400 and answer.message.startswith("no role ") and len(answer.message) <= 2000
+
+
+def test_a_defect_of_ours_costs_one_request(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.renderer.template, "render", lambda *args: 1 / 0)
+        answer = bench.render(ChatPrompt(CHAT))
+        assert (answer.status, answer.param) == (500, None) and "zero" not in answer.message
+    assert isinstance(bench.render(ChatPrompt(CHAT)), Rendered)
+
+
+def test_nothing_is_no_prompt_but_can_be_tokenised(bench: Bench) -> None:
+    assert bench.ask(Tokenize(1, TextPrompt(""), True)) == [Tokenized(1, [], [])]
+    bench.renderer.bos = None
+    for prompt in (TextPrompt(""), TokenPrompt([])):
+        answer = bench.render(prompt)
+        assert (answer.status, answer.param) == (400, "prompt") and "empty" in answer.message
+
+
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_ids_that_are_not_there(bench: Bench, token: int) -> None:
+    answer = bench.render(TokenPrompt([0, token, 5]))
+    size = bench.context.model.vocab_size
+    assert (answer.status, answer.message) == (400, f"Token id {token} is out of vocabulary (0 to {size - 1}).")
+    assert isinstance(bench.render(TokenPrompt([0, size - 1])), Rendered)
+
+
+def test_any_truncation_keeps_the_end(bench: Bench) -> None:
+    rng = random.Random(0)
+    for _ in range(20):
+        tokens = [rng.randrange(50) for _ in range(rng.randrange(1, 100))]
+        keep = rng.randrange(1, 60)
+        bench.slot = 0
+        answer = bench.render(TokenPrompt(tokens), truncate_prompt_tokens=keep)
+        assert prompt_of(bench, answer.refs[0]) == tokens[-keep:] and answer.prompt_tokens == min(keep, len(tokens))
