@@ -36,11 +36,14 @@ class Frontend:
         self.inbox = context.inbox
         self.loop = asyncio.get_running_loop()
         self.engine = FrontendEngine(context)
-        self.stop = asyncio.Event()
+        self.draining = False
+        self.over: asyncio.Future[None] = self.loop.create_future()  # SIGTERM has come, or an exception
 
     async def run(self) -> None:
         """Serve until SIGTERM, then drain."""
-        self.loop.add_signal_handler(signal.SIGTERM, self.stop.set)
+        self.loop.add_signal_handler(signal.SIGTERM, self._told_to_stop)
+        if self.context.config.debug:
+            self.loop.add_signal_handler(signal.SIGUSR1, self._fail)
         app = make_app(self.engine, self._settings())
         app.on_response_prepare.append(self._close_when_draining)
         runner = web.AppRunner(
@@ -60,9 +63,19 @@ class Frontend:
         journal = Journal(self.context.journal_fd, *self.context.system.journal)
         self.pool = ConnectionPool(self.context.channel, journal, runner.server)
         self.context.set_state(ActorState.READY)
-        await self.stop.wait()
+        await self.over
+        self.draining = True
         await self._drain()
         await runner.cleanup()
+
+    def _told_to_stop(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+    def _fail(self) -> None:
+        """The event loop only logs what is raised in a callback; this ends the process as in other actors."""
+        if not self.over.done():
+            self.over.set_exception(RuntimeError("an exception was injected (SIGUSR1)"))
 
     def _settings(self) -> Settings:
         config, model = self.context.config, self.context.model
@@ -103,7 +116,7 @@ class Frontend:
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def _close_when_draining(self, request: web.Request, response: web.StreamResponse) -> None:
-        if self.stop.is_set():
+        if self.draining:
             response.force_close()
 
     async def _drain(self) -> None:
