@@ -36,7 +36,6 @@ class Choice:
     text: list[str] = field(default_factory=list)  # received and not taken
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    ended: bool = False  # its end was taken
 
     def take(self) -> str:
         """The text since the last take."""

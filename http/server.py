@@ -36,24 +36,3 @@ class Connection(web.RequestHandler):
             response = ApiError(500, "The server made a mistake; its log says which.").response()
         response.force_close()
         return response
-
-
-class Server(web.Server):
-    """Makes a Connection for each that is accepted."""
-
-    def __call__(self) -> web.RequestHandler:
-        return Connection(self, loop=self._loop, **self._kwargs)
-
-
-class Runner(web.AppRunner):
-    """An AppRunner whose server is ours."""
-
-    async def _make_server(self) -> web.Server:
-        made = await super()._make_server()
-        return Server(
-            made.request_handler,
-            request_factory=made.request_factory,
-            handler_cancellation=made.handler_cancellation,
-            loop=made._loop,
-            **made._kwargs,
-        )

@@ -49,7 +49,6 @@ class EventStream:
 
     def update(self, choice: Choice) -> None:
         """New text, or the end, of a choice."""
-        self._look_for_room()
         if self._full is not None:
             self._waiting[choice.index] = choice
         else:
@@ -59,9 +58,6 @@ class EventStream:
         text = choice.take()
         if choice.finish_reason is None:
             return self._envelopes.text(choice, text) if text else b""
-        if choice.ended:
-            return b""
-        choice.ended = True
         return self._envelopes.last(choice, text)
 
     async def end(self, response: web.StreamResponse) -> None:
@@ -88,11 +84,7 @@ class EventStream:
         if not data or transport is None or transport.is_closing():
             return
         transport.write(b"%x\r\n%s\r\n" % (len(data), data) if self._chunked else data)
-        self._look_for_room()
-
-    def _look_for_room(self) -> None:
-        transport = self._transport
-        if self._full is None and transport is not None and self._request.protocol.writing_paused:
+        if self._full is None and self._request.protocol.writing_paused:
             self._full = asyncio.get_running_loop().create_task(self._go_on(transport))
 
     async def _go_on(self, transport: asyncio.Transport) -> None:

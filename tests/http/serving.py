@@ -15,7 +15,7 @@ from aiohttp import web
 from actorserve.actors.messages import Delta, Finish, Prompt
 from actorserve.http.app import Settings, make_app
 from actorserve.http.jobs import Job
-from actorserve.http.server import Runner
+from actorserve.http.server import Connection
 
 SETTINGS = Settings(
     served=["tiny", "alias/name"],
@@ -28,6 +28,27 @@ SETTINGS = Settings(
 HI = [{"role": "user", "content": "hi"}]
 SEND_BUFFER = 16 << 10
 PATIENCE_S = 10.0  # what a server that is in order never needs
+
+
+class Server(web.Server):
+    """Makes a Connection for each that is accepted."""
+
+    def __call__(self) -> web.RequestHandler:
+        return Connection(self, loop=self._loop, **self._kwargs)
+
+
+class Runner(web.AppRunner):
+    """An AppRunner whose server is ours."""
+
+    async def _make_server(self) -> web.Server:
+        made = await super()._make_server()
+        return Server(
+            made.request_handler,
+            request_factory=made.request_factory,
+            handler_cancellation=made.handler_cancellation,
+            loop=made._loop,
+            **made._kwargs,
+        )
 
 
 class FakeEngine:

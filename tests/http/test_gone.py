@@ -10,6 +10,7 @@ import pytest
 
 from actorserve.actors.messages import Finish
 from actorserve.http import streams
+from actorserve.http.answers import Envelopes
 from actorserve.http.jobs import Job
 from tests.http.serving import Client, Served, events_of, finish_all, rendered, say, text_of
 
@@ -171,6 +172,17 @@ async def test_one_that_stalls_at_the_very_end(served: Served, monkeypatch: pyte
     flood(job, 1)
     await client.head()
     say(job, 0, PART * MANY, MANY, Finish.STOP)
+    await is_released(served, job)
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+        await client.rest()
+
+
+async def test_one_that_stalls_before_the_end_mark(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "STALL_S", 0.2)
+    monkeypatch.setattr(Envelopes, "closing", lambda self: PART.encode() * MANY)
+    client, job = await begin(served, receive_buffer=4096)
+    say(job, 0, "a", 1, Finish.STOP)
+    await client.head()
     await is_released(served, job)
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
         await client.rest()

@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import pytest
+from aiohttp import StreamReader, web
 
 from actorserve.http import app as app_module
 from tests.http.serving import HI, Served, finish_all
@@ -60,6 +61,17 @@ async def test_a_chunked_body_that_breaks_later(served: Served, monkeypatch: pyt
     await served.ask("GET", "/health")
     client.raw(b"xyz\r\n")
     assert (await client.answer()).status in (400, 408) and served.engine.jobs.empty()
+
+
+async def test_what_the_parser_finds_wrong_with_a_body(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """aiohttp's parser in Python tells the handler; the one in C does not."""
+
+    def broken(self: object) -> None:
+        raise web.RequestPayloadError("a chunk without a size")
+
+    monkeypatch.setattr(StreamReader, "iter_any", broken)
+    answer = await served.ask("POST", "/v1/completions", b"{}")
+    assert answer.status == 400 and answer.error["message"] == "The body is malformed: a chunk without a size"
 
 
 # --- keep-alive, pipelining, versions ------------------------------------------------------------------------------
