@@ -32,6 +32,7 @@ LIST_BYTES = 8  # the head of a list of messages takes at most so many
 BACKSTOP_S = 1.0  # the longest sleep
 BRIEF_S = 100e-6  # a sleep that costs more than the wait was worth ...
 SPIN_S = 50e-6  # ... makes the next wait begin with looking for so long
+MOST_UNLOOKED = 255  # waits that pass without looking, after looking in vain again and again
 
 
 def mailbox_bytes() -> int:
@@ -149,6 +150,7 @@ class Inbox:
         self._epoll.register(eventfd, select.EPOLLIN | select.EPOLLET)
         self._sleeps = (self._words[self._sleeping] + 1) & ~1  # what the word is while awake: twice the sleeps so far
         self._brief = False  # the last wait was
+        self._unlooked = self._pause = 0  # waits since it looked, and how many are to pass before it may again
         self._awake()  # a predecessor may have died asleep
 
     def drain(self, handle: Callable[[Any], None], one_record: bool = False) -> int:
@@ -191,23 +193,33 @@ class Inbox:
         """Sleep until something comes, or for so many seconds, at most BACKSTOP_S. For blocking actors.
 
         In a quick exchange a sleep takes longer than the answer: there, and only there, it looks for a while first.
+        Where the sender needs this very core, looking is in vain and delays it: the more often, the rarer it is done.
         """
-        if self._brief and self._spin():
-            return
-        if self.arm():
+        if self._unlooked < self._pause:
+            self._unlooked += 1
+            self._sleep(timeout)
+        elif not (self._brief and self._look()):
             began = time.perf_counter()
-            self._epoll.poll(min(timeout, BACKSTOP_S))  # edge-triggered: the eventfd is never read
-            self._awake()
+            self._sleep(timeout)
             self._brief = time.perf_counter() - began < BRIEF_S
 
-    def _spin(self) -> bool:
+    def _sleep(self, timeout: float) -> None:
+        if self.arm():
+            self._epoll.poll(min(timeout, BACKSTOP_S))  # edge-triggered: the eventfd is never read
+            self._awake()
+
+    def _look(self) -> bool:
         """Look without sleeping; False if nothing came."""
-        until = time.perf_counter() + SPIN_S
-        while time.perf_counter() < until:
+        self._unlooked = 0
+        began = now = time.perf_counter()
+        while now - began < SPIN_S:
             for consumer in self._consumers:
                 if consumer.pending():
+                    if now > began:  # it came while this looked, if perhaps by chance
+                        self._pause //= 2
                     return True
-        self._brief = False
+            now = time.perf_counter()
+        self._pause = min(2 * self._pause + 1, MOST_UNLOOKED)
         return False
 
     def fileno(self) -> int:

@@ -69,7 +69,7 @@ class Town:
 
 
 def ping_pong(rounds: int) -> None:
-    """Each side sleeps before every single message."""
+    """Each side waits for every single message: it sleeps, or looks first where that is allowed."""
     town = Town(2, [(0, 1), (1, 0)])
 
     def play(own: int, starts: bool) -> None:
@@ -92,12 +92,19 @@ def ping_pong(rounds: int) -> None:
     assert [child.wait() for child in children] == [0, 0]
 
 
-def test_ping_pong_without_a_lost_wakeup() -> None:
+NEVER_LOOK = 0.0  # no sleep is brief
+
+
+@pytest.mark.parametrize("brief_s", [NEVER_LOOK, mailbox.BRIEF_S])
+def test_ping_pong_without_a_lost_wakeup(brief_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "BRIEF_S", brief_s)
     ping_pong(20_000)
 
 
 @pytest.mark.slow
-def test_long_ping_pong_without_a_lost_wakeup() -> None:
+@pytest.mark.parametrize("brief_s", [NEVER_LOOK, mailbox.BRIEF_S])
+def test_long_ping_pong_without_a_lost_wakeup(brief_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "BRIEF_S", brief_s)
     ping_pong(500_000)
 
 
