@@ -221,7 +221,13 @@ class Advance(Message, frozen=True, tag=30):
     refs: list[int]
 
 
-ToDetokenizer = Advance
+class Resend(Message, frozen=True, tag=31):
+    """Frontend → detokenizer: say the text of these slots again from its beginning; its reader is another one."""
+
+    refs: list[int]
+
+
+ToDetokenizer = Advance | Resend
 
 
 # --- to the frontend ---------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ LANES = (  # (from, to): the arrows of the picture in README.md
     ("scheduler", "detokenizer"),
     ("detokenizer", "scheduler"),
     ("detokenizer", "frontend"),
+    ("frontend", "detokenizer"),
 )
 
 
@@ -116,6 +117,11 @@ class System:
     def journal(self) -> tuple[int, int]:
         """(records, bytes of each): the requests of so many connections can be taken over by another frontend."""
         return min(self.config.max_connections, JOURNALED), self.config.max_body_bytes + HEAD_BYTES
+
+    @property
+    def answers(self) -> int:
+        """Records: the answers on so many connections can be gone on with by another frontend."""
+        return min(self.config.max_connections, JOURNALED)
 
     def _capacity(self, source: str, target: str) -> int:
         """Request bodies pass frontend → renderer, token lists pass back: a record may fill a third of its lane."""

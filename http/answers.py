@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 
@@ -20,11 +18,12 @@ class Answer:
 
     model: str
     chat: bool
-    id: str = ""
-    created: int = field(default_factory=lambda: int(time.time()))
+    seed: int  # 64 bits, of which the id is made
+    created: int  # Unix seconds
 
-    def __post_init__(self) -> None:
-        self.id = self.id or ("chatcmpl-" if self.chat else "cmpl-") + uuid4().hex
+    @property
+    def id(self) -> str:
+        return f"{'chatcmpl-' if self.chat else 'cmpl-'}{self.seed:016x}{self.created:08x}"
 
     def head(self, streamed: bool) -> dict[str, Any]:
         """The fields that stand before the choices."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
@@ -18,6 +20,7 @@ from actorserve.actors.messages import Prompt, TextPrompt
 from .answers import Answer, Envelopes
 from .errors import ApiError, bad_request, json_response
 from .jobs import Engine, Job
+from .resume import record_of
 from .schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerationFields, TokenizeRequest
 from .streams import EventStream
 from .validation import (
@@ -126,13 +129,19 @@ class Api:
             raise bad_request(f"At most {MAX_SEQUENCES} prompts times n are taken in one request.", "prompt")
         limits = {"max_tokens": max_tokens_of(body), "truncate_prompt_tokens": body.truncate_prompt_tokens}
         job = Job(given, params, **limits)
-        answer = Answer(model, isinstance(body, ChatRequest))
-        self.engine.submit(job)
+        record = record_of(request)
+        begun = record.predecessor if record else None
+        seed, created = (begun.seed, begun.created) if begun else (secrets.randbits(64), int(time.time()))
+        answer = Answer(model, isinstance(body, ChatRequest), seed, created)
+        self.engine.submit(job, begun.refs if begun else None)
         try:
             if not body.stream:
                 await asyncio.shield(job.done)
                 return json_response(answer.whole(job))
-            await asyncio.shield(job.started)
+            if not begun:
+                await asyncio.shield(job.started)
+                if record:
+                    record.stream(job.refs, seed, created)
             return await self._stream(request, body, job, answer)
         finally:
             self.engine.release(job)

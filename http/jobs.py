@@ -71,11 +71,16 @@ class Job:
         """A choice's prompt is in the request table."""
         self.choices[index].prompt_tokens = prompt_tokens
 
-    def delta(self, index: int, delta: Delta, cached_tokens: int) -> None:
-        """Text or the end of a choice. What came before (a detokenizer was replaced) is dropped."""
+    def delta(self, index: int, delta: Delta, cached_tokens: int) -> bool:
+        """Text or the end of a choice. What came before (a detokenizer was replaced) is dropped.
+
+        False if text before it is missing, which comes again (this frontend was replaced).
+        """
         choice = self.choices[index]
         if choice.finish_reason is not None or self.done.done():
-            return
+            return True
+        if delta.offset > choice.characters:
+            return False
         new = delta.text[max(0, choice.characters - delta.offset) :]
         if new:
             choice.text.append(new)
@@ -86,6 +91,7 @@ class Job:
         self._touched[index] = None
         if not self.started.done():
             self.started.set_result(None)
+        return True
 
     def _finish(self, choice: Choice, finish: Finish, stop_reason: str | int | None) -> None:
         if finish is Finish.REJECTED:
@@ -102,6 +108,11 @@ class Job:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # retrieved: nobody may be waiting for it
+
+    @property
+    def refs(self) -> list[int]:
+        """The slots of all choices."""
+        return [choice.ref for choice in self.choices]
 
     def flush(self) -> None:
         """Hand on what the last messages brought, one update for each choice."""
@@ -135,8 +146,8 @@ class Job:
 class Engine(Protocol):
     """What the app needs of the frontend actor."""
 
-    def submit(self, job: Job) -> None:
-        """Begin to generate. ApiError 503 when there is no room."""
+    def submit(self, job: Job, refs: list[int] | None = None) -> None:
+        """Begin to generate, or go on with what was begun in these slots. ApiError 503 when there is no room."""
 
     def release(self, job: Job) -> None:
         """The request is over for its client: whatever still runs of it is cancelled."""

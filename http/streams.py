@@ -14,6 +14,7 @@ from aiohttp import web
 from .answers import Envelopes, encode
 from .errors import ApiError
 from .jobs import Choice, Job
+from .resume import ENDED, Predecessor, Record, record_of
 
 STALL_S = 30.0
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -26,10 +27,13 @@ class EventStream:
         self._request = request
         self._job = job
         self._envelopes = envelopes
+        self._over: set[int] = set()  # choices whose end was given out by a predecessor
+        self._closed = False  # so was the end of the stream
         self._waiting: dict[int, Choice] = {}  # choices with text that found the transport full
         self._full: asyncio.Task[None] | None = None  # runs while the transport is
         self._chunked = False
         self._transport: asyncio.Transport | None = None
+        self._record = record_of(request)
 
     async def begin(self) -> web.StreamResponse:
         """Send the headers and whatever has come so far. From here on an error can only be said inside the stream."""
@@ -43,9 +47,27 @@ class EventStream:
         if writer is not None:
             writer.send_headers()
         self._transport = self._request.transport
-        self._write(b"".join(self._envelopes.first(choice) for choice in self._job.choices))
+        begun = self._record.predecessor if self._record is not None else None
+        if self._record is not None and begun is not None:
+            self._go_on_from(self._record, begun)
+        if begun is None or not begun.first:
+            self._note(len(self._job.choices), ENDED)
+            self._write(b"".join(self._envelopes.first(choice) for choice in self._job.choices))
         self._job.listen(self)
         return response
+
+    def _go_on_from(self, record: Record, begun: Predecessor) -> None:
+        """The head, and the text of the choices up to where they were, has gone out already."""
+        self._closed = begun.closed
+        for choice, characters, ended in zip(self._job.choices, begun.characters, begun.ended, strict=True):
+            choice.characters = characters
+            if ended:
+                self._over.add(choice.index)
+        record.go_on()
+
+    def _note(self, choice: int, state: int) -> None:
+        if self._record is not None:
+            self._record.note(choice, state)
 
     def update(self, choice: Choice) -> None:
         """New text, or the end, of a choice."""
@@ -56,9 +78,11 @@ class EventStream:
 
     def _event(self, choice: Choice) -> bytes:
         text = choice.take()
-        if choice.finish_reason is None:
-            return self._envelopes.text(choice, text) if text else b""
-        return self._envelopes.last(choice, text)
+        ended = choice.finish_reason is not None
+        if choice.index in self._over or not (text or ended):
+            return b""
+        self._note(choice.index, choice.characters | (ENDED if ended else 0))
+        return self._envelopes.last(choice, text) if ended else self._envelopes.text(choice, text)
 
     async def end(self, response: web.StreamResponse) -> None:
         """Wait for the end of the job, say what there is to say, and close the body."""
@@ -69,7 +93,11 @@ class EventStream:
             last = b"data: " + encode(error.body()) + b"\n\ndata: [DONE]\n\n"
         if self._full is not None:
             await self._full
-        self._write(last)
+        if not self._closed:
+            self._note(len(self._job.choices) + 1, ENDED)
+            self._write(last)
+        if self._record is not None:
+            self._record.note_end()
         if self._transport is not None:
             await self._patiently(self._transport, response.write_eof())
 
@@ -93,7 +121,8 @@ class EventStream:
             if not await self._patiently(transport, self._request.protocol._drain_helper()):
                 break
             waiting, self._waiting = list(self._waiting.values()), {}
-            self._write(b"".join(self._event(choice) for choice in waiting))
+            for choice in waiting:
+                self._write(self._event(choice))
         self._full = None
 
     async def _patiently(self, transport: asyncio.Transport, drain: Coroutine[None, None, None]) -> bool:

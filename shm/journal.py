@@ -5,7 +5,6 @@ page of words, then the bytes. Counts are of the connection's whole life, as the
     rest      bytes read when the connection last stood between two requests
     begin     the value of rest that the rest of the record speaks of; stored last when a record is begun
     length    bytes that stand in the record
-    written   bytes written when the record was begun
 A request is whole in the record if begin equals rest and begin + length is what was read; who dies between reading and
 storing leaves less. Memory is taken when it is written, and given back when a long request is over.
 """
@@ -18,7 +17,7 @@ import os
 from .fence import load_fence, store_fence
 
 PAGE = mmap.PAGESIZE
-REST, BEGIN, LENGTH, WRITTEN = range(4)
+REST, BEGIN, LENGTH = range(3)
 LONG = 1 << 16  # bytes of a request whose memory is given back
 TOO_LONG = (1 << 64) - 1  # in `length`: the request does not fit
 
@@ -50,12 +49,11 @@ class Journal:
                 self._words[first + LENGTH] = 0
                 self._map.madvise(mmap.MADV_REMOVE, first * 8 + PAGE, self._room)
 
-    def begin(self, number: int, written: int) -> None:
+    def begin(self, number: int) -> None:
         """Something has come after a rest."""
         if number < self.count:
             first = self._first(number)
             self._words[first + LENGTH] = 0
-            self._words[first + WRITTEN] = written
             store_fence()
             self._words[first + BEGIN] = self._words[first + REST]  # SYNC: journal.begin
 
@@ -78,14 +76,14 @@ class Journal:
         """Nothing was under way when so many bytes had been read."""
         return number < self.count and self._words[self._first(number) + REST] == read
 
-    def unanswered(self, number: int, read: int, written: int) -> bytes | None:
-        """The request that was begun and of whose answer nothing was written; None if that cannot be said."""
+    def request(self, number: int, read: int) -> bytes | None:
+        """What has come of the request that was begun; None if not all that was read is here."""
         if number >= self.count:
             return None
         first = self._first(number)
         begin, length = self._words[first + BEGIN], self._words[first + LENGTH]
         load_fence()
-        if begin != self._words[first + REST] or begin + length != read or written != self._words[first + WRITTEN]:
+        if begin != self._words[first + REST] or begin + length != read:
             return None
         start = first * 8 + PAGE
         return self._map[start : start + length]

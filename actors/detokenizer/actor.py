@@ -11,7 +11,7 @@ import msgspec
 
 from actorserve.shm.table import slot_of
 
-from ..messages import Advance, Delta, Finish, Generation, Stopped
+from ..messages import Delta, Finish, Generation, Resend, Stopped, ToDetokenizer
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer
 from .incremental import decoder_factory
@@ -33,9 +33,12 @@ class DetokenizerActor(Actor):
             if mine and self.table.prompt_length(ref) is not None:
                 self.advance(ref)
 
-    def handle(self, message: Advance) -> None:
-        """Look at the slots that moved."""
+    def handle(self, message: ToDetokenizer) -> None:
+        """Look at the slots that moved, or that have a new reader."""
         for ref in message.refs:
+            if isinstance(message, Resend):
+                self.streams.pop(ref, None)
+                self._open(ref, 0)
             self.advance(ref)
 
     def published(self) -> None:
@@ -53,7 +56,7 @@ class DetokenizerActor(Actor):
             self.streams.pop(ref, None)
             return
         generated = table.generated(ref)
-        stream = self.streams.get(ref) or self._open(ref, prompt)
+        stream = self.streams.get(ref) or self._open(ref, prompt, table.text(ref))
         if stream is None:
             return
         was_found = stream.found is not None
@@ -67,14 +70,13 @@ class DetokenizerActor(Actor):
         if finish:
             del self.streams[ref]
 
-    def _open(self, ref: int, prompt: int) -> TextStream | None:
-        """A sequence at its beginning, or where a predecessor left it; None if the slot was reused just now."""
+    def _open(self, ref: int, prompt: int, sent: int = 0) -> TextStream | None:
+        """A sequence after `sent` tokens, whose text was sent before; None if the slot was reused just now."""
         params = self.table.params(ref)
         if not params:
             return None
         stream = TextStream.open(self._read_params(params), self._make_decoder, self.context.model.end_tokens)
         self.streams[ref] = stream
-        sent = self.table.text(ref)
         if sent:
             stream.push(self.table.token_ids(ref, prompt, prompt + sent).tolist())
             stream.take()

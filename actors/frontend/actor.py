@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import time
 
@@ -16,6 +17,7 @@ import uvloop
 from aiohttp import web
 
 from actorserve.http.app import Settings, make_app
+from actorserve.shm.answers import Answers
 from actorserve.shm.board import ActorState
 from actorserve.shm.journal import Journal
 
@@ -35,7 +37,8 @@ class Frontend:
         self.context = context
         self.inbox = context.inbox
         self.loop = asyncio.get_running_loop()
-        self.engine = FrontendEngine(context)
+        self.answers = Answers(context.answers_fd, context.system.answers)
+        self.engine = FrontendEngine(context, self.answers.all_refs())
         self.draining = False
         self.over: asyncio.Future[None] = self.loop.create_future()  # SIGTERM has come, or an exception
 
@@ -61,9 +64,13 @@ class Frontend:
         self._beat(runner)
         assert self.context.channel is not None and runner.server is not None
         journal = Journal(self.context.journal_fd, *self.context.system.journal)
-        self.pool = ConnectionPool(self.context.channel, journal, runner.server)
+        self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server)
         self.context.set_state(ActorState.READY)
-        await self.over
+        try:
+            await self.over
+        except Exception:  # a successor goes on with all connections, if this process lets go of nothing on its way out
+            self.context.log.exception("the frontend ends")
+            os._exit(1)
         self.draining = True
         await self._drain()
         await runner.cleanup()

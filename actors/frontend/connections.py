@@ -1,8 +1,12 @@
 """A frontend's connections: taken from the supervisor, who holds each one too, served by aiohttp, given back.
 
-A predecessor's connection goes on where it stood between two requests, or where a request was begun and nothing of its
-answer was written: that request is read again from the journal, and done again. Which of them it is follows from what
-the kernel says was read and written; one in the middle of an answer is reset.
+A predecessor's connection goes on at the byte where it stood. What that means follows from what the kernel says was
+read and written, and from the records of what came (shm/journal.py) and of what was handed over (shm/answers.py):
+- nothing is under way: it is served as any other;
+- a request has begun, and nothing of its answer was handed over: it is read again from the journal, and done again;
+- all of an answer was handed over: what the kernel has not taken of it is written, and nothing is under way;
+- a stream has begun: its request is read again, and its handler goes on with the same slots behind what was given out.
+All others are reset: answers that are not streams and were begun, and requests of which not all bytes are there.
 """
 
 from __future__ import annotations
@@ -10,15 +14,21 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import re
 import socket
 import struct
 import termios
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 from aiohttp import web
 
+from actorserve.http.resume import Predecessor
 from actorserve.http.server import Connection as HttpConnection
+from actorserve.shm.answers import Answers
 from actorserve.shm.journal import Journal
+
+from .tap import Tap, read_predecessor
 
 HANDED = struct.Struct("<II")
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in struct tcp_info (linux/tcp.h; Linux 4.2)
@@ -30,31 +40,53 @@ BUSY_S = 0.001  # the supervisor's end is full: nothing tells when it reads
 log = logging.getLogger("connections")
 
 
+@dataclass(frozen=True)
+class Left:
+    """What a predecessor has left undone on a connection."""
+
+    request: bytes = b""  # to be read again
+    predecessor: Predecessor | None = None  # the stream that answers it has begun
+    unsent: bytes = b""  # was handed over, and the kernel has not taken it
+    behind: bytes = b""  # of a next request, which nobody has looked at
+
+
+NOTHING = Left()
+
+
 class Connection(HttpConnection):
     """aiohttp's protocol, which keeps what comes in the journal until it is answered, and says when all is over."""
 
     def __init__(
-        self, pool: ConnectionPool, connection: socket.socket, number: int, read: int, unanswered: bytes, options: Any
+        self, pool: ConnectionPool, connection: socket.socket, number: int, read: int, state: Left, options: Any
     ) -> None:
         super().__init__(pool.server, **options)
+        self.record: Tap | None = None
+        self._left = state
         self._pool = pool
         self._socket = connection
         self._number = number
         self._read = read
-        self._resting = not unanswered
-        self._unanswered = unanswered
+        self._resting = not state.request
         self._head = b""  # of the request that was begun, as long as its end has not come
         self._body_at = -1  # bytes read when its body begins; -1: not known
         self._end = b""  # the last bytes that came
-        if unanswered:
-            self._read -= len(unanswered)
-            self._look_at(unanswered)
+        self._read -= len(state.behind)
+        if state.request:
+            self._read -= len(state.request)
+            self._look_at(state.request)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if self._unanswered:
-            super().data_received(self._unanswered)
-            self._unanswered = b""
+        left = self._left
+        self.record = Tap(
+            cast(asyncio.Transport, transport), self._pool.answers, self._number, left.predecessor, left.unsent
+        )
+        super().connection_made(cast(asyncio.Transport, self.record))
+        if left.predecessor is None:
+            self.record.go_on()
+        if left.request:
+            super().data_received(left.request)
+        self._left = NOTHING
+        self.data_received(left.behind)
 
     def data_received(self, data: bytes) -> None:
         if data:  # aiohttp calls it with nothing, to go on with what it has
@@ -62,7 +94,8 @@ class Connection(HttpConnection):
             if self._resting:
                 self._resting = False
                 self._head, self._body_at = b"", -1
-                journal.begin(self._number, written_so_far(self._socket))
+                journal.begin(self._number)
+                self._pool.answers.begin(self._number, written_so_far(self._socket))
             self._look_at(data)
             journal.append(self._number, data)
         super().data_received(data)
@@ -81,11 +114,15 @@ class Connection(HttpConnection):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
+        record, transport = self.record, self.transport
+        if record is not None and isinstance(resp, web.Response) and not resp.prepared:
+            record.note_end()  # aiohttp writes head and body of these as one piece
         finished = await super().finish_response(request, resp, start_time)
-        transport = self.transport
-        if self._was_all(request) and transport is not None and not transport.get_write_buffer_size():
+        if record is not None and record.muted:  # what its predecessor had begun could not be gone on with
+            record.abort()
+        elif self._was_all(request) and transport is not None and not transport.get_write_buffer_size():
             self._resting = True
-            self._pool.journal.rest(self._number, self._read)
+            self._pool.rest(self._number, self._read)
         return finished
 
     def _was_all(self, request: web.BaseRequest) -> bool:
@@ -96,21 +133,28 @@ class Connection(HttpConnection):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
+        self._pool.rest(self._number, self._read)
         self._pool.lost(self._number)
 
 
 class ConnectionPool:
     """The frontend's end of its channel."""
 
-    def __init__(self, channel: socket.socket, journal: Journal, server: web.Server) -> None:
+    def __init__(self, channel: socket.socket, journal: Journal, answers: Answers, server: web.Server) -> None:
         self._channel = channel
         self.journal = journal
+        self.answers = answers
         self.server = server
         self._loop = asyncio.get_running_loop()
         self._closed: list[int] = []
         self._attaching: set[asyncio.Task[None]] = set()
         channel.setblocking(False)
         self._loop.add_reader(channel, self._take)
+
+    def rest(self, number: int, read: int) -> None:
+        """Nothing is under way on this connection."""
+        self.journal.rest(number, read)
+        self.answers.forget(number)
 
     def lost(self, number: int) -> None:
         """It is closed here; the supervisor closes its own end of it."""
@@ -143,39 +187,69 @@ class ConnectionPool:
             if read:
                 self._resume(connection, number, read)
             else:  # new, also if it was on its way to a predecessor
-                self.journal.rest(number, 0)
-                self._serve(connection, number, 0, b"")
+                self.rest(number, 0)
+                self._serve(connection, number, 0, NOTHING)
 
     def _resume(self, connection: socket.socket, number: int, read: int) -> None:
         """Go on with a predecessor's connection, or reset it."""
-        if self.journal.is_at_rest(number, read):
-            self._serve(connection, number, read, b"")
-            return
-        unanswered = self.journal.unanswered(number, read, written_so_far(connection))
-        if unanswered is not None:
-            self._serve(connection, number, read, unanswered)
+        left = self._what_is_left(number, read, written_so_far(connection))
+        if left is not None:
+            self._serve(connection, number, read, left)
             return
         log.info("a connection in the middle of an answer is reset")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         connection.close()
         self.lost(number)
 
-    def _serve(self, connection: socket.socket, number: int, read: int, unanswered: bytes) -> None:
-        task = self._loop.create_task(self._attach(connection, number, read, unanswered))
+    def _what_is_left(self, number: int, read: int, written: int) -> Left | None:
+        """What a predecessor has left undone; None if that cannot be told."""
+        if self.journal.is_at_rest(number, read):
+            return NOTHING
+        request = self.journal.request(number, read)
+        if request is None:
+            return None
+        if self.answers.untouched(number):
+            return Left(request)
+        unsent = self.answers.unsent(number, written)
+        if unsent is None:
+            return None
+        if self.answers.is_complete(number):
+            behind = behind_first(request)
+            if behind is None:
+                return None
+            self.rest(number, read - len(behind))
+            return Left(unsent=unsent, behind=behind)
+        predecessor = read_predecessor(self.answers, number)
+        return Left(request, predecessor, unsent) if predecessor is not None else None
+
+    def _serve(self, connection: socket.socket, number: int, read: int, left: Left) -> None:
+        task = self._loop.create_task(self._attach(connection, number, read, left))
         self._attaching.add(task)
         task.add_done_callback(self._attaching.discard)
 
-    async def _attach(self, connection: socket.socket, number: int, read: int, unanswered: bytes) -> None:
+    async def _attach(self, connection: socket.socket, number: int, read: int, left: Left) -> None:
         options = {"loop": self._loop, **self.server._kwargs}  # what AppRunner was given for its own connections
 
         def protocol() -> Connection:
-            return Connection(self, connection, number, read, unanswered, options)
+            return Connection(self, connection, number, read, left, options)
 
         try:
             await self._loop.connect_accepted_socket(protocol, connection)
         except OSError:  # it has broken off meanwhile
             connection.close()
             self.lost(number)
+
+
+def behind_first(data: bytes) -> bytes | None:
+    """What stands behind the first request; None where that is not plain to see."""
+    head, end, body = data.partition(b"\r\n\r\n")
+    if not end:
+        return None
+    if re.search(rb"\r\ntransfer-encoding:", head, re.IGNORECASE):
+        return b"" if body.endswith(LAST_CHUNK) else None
+    length = re.search(rb"\r\ncontent-length:[ \t]*(\d+)", head, re.IGNORECASE)
+    size = int(length[1]) if length else 0
+    return body[size:] if len(body) >= size else None
 
 
 def read_so_far(connection: socket.socket) -> int:

@@ -16,6 +16,7 @@ from actorserve.http.errors import ApiError, overloaded
 from actorserve.http.jobs import Job
 from actorserve.http.metrics import ActorFigures, EngineFigures, Exporter
 from actorserve.shm.board import ActorState
+from actorserve.shm.table import slot_of
 
 from ..gauges import FrontendGauge, SchedulerGauge
 from ..messages import (
@@ -28,6 +29,7 @@ from ..messages import (
     Prompt,
     Render,
     Rendered,
+    Resend,
     Sync,
     Synced,
     ToFrontend,
@@ -39,13 +41,15 @@ from .slots import Phase, Slots, Use
 
 RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
 CALL_S = 30.0
+ADOPTION_S = 5.0  # what connections of a predecessor get to come
 GONE = 499
 
 
 class FrontendEngine:
     """Implements http.jobs.Engine. `changed` is called when something was posted outside of a turn of messages."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, reserved: Iterable[int] = ()) -> None:
+        """`reserved` are slots of a predecessor from which streams may go on."""
         self.context = context
         self.table = context.table
         index = context.spec.index
@@ -58,20 +62,27 @@ class FrontendEngine:
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._numbers = count(index << 32)
         self._unsynced: set[int] = set()
+        self._reserved = set(reserved)
         self._exporter = Exporter(context.config.served_names()[0], self._engine_figures, self._actor_figures)
         self._loop = asyncio.get_running_loop()
         self._adopt_orphans()
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def submit(self, job: Job) -> None:
-        """Open a slot for each choice, all or none, and post its prompts to the renderer that has least to do."""
+    def submit(self, job: Job, refs: list[int] | None = None) -> None:
+        """Open a slot for each choice, all or none, and post its prompts to the renderer that has least to do.
+
+        `refs`: the slots are a predecessor's, who has begun to answer from them.
+        """
+        if refs is not None:
+            self._take_over(job, refs)
+            return
         if len(job.choices) > self.context.system.slots_per_frontend:
             raise ApiError(400, f"{len(job.choices)} sequences are more than this server ever takes at once.", "n")
         if len(job.choices) > self.slots.free:
             raise overloaded("The server has as many requests as it takes. Try again soon.")
         now = time.time_ns()
-        refs: list[int] = []
+        taken: list[int] = []
         width = len(job.params)
         for number, prompt in enumerate(job.prompts):
             renderer = min(self.renderers, key=self._load.__getitem__)
@@ -82,9 +93,26 @@ class FrontendEngine:
                 job.choices[index].ref = ref
             self._load[renderer] += 1
             self._send(renderer, Render(opened, prompt, job.max_tokens, job.truncate_prompt_tokens))
-            refs += opened
-        self._jobs[job] = refs
+            taken += opened
+        self._jobs[job] = taken
         self._deadlines[job] = self._loop.call_later(RENDER_S, self._too_late, job)
+
+    def _take_over(self, job: Job, refs: list[int]) -> None:
+        """Go on with slots whose prompts are in the table; their text is asked for from its beginning."""
+        for choice, ref in zip(job.choices, refs, strict=True):
+            length = self.table.prompt_length(ref)
+            if length is None or not self.slots.adopt(ref, job, choice.index):
+                raise ApiError(500, "What was begun cannot be gone on with.")
+            choice.ref = ref
+            job.rendered(choice.index, length)
+        self._jobs[job] = refs
+        asked: dict[str, list[int]] = {}
+        for ref in refs:
+            self._reserved.discard(ref)
+            asked.setdefault(self.context.system.detokenizer_of(slot_of(ref)), []).append(ref)
+        for detokenizer, some in asked.items():
+            self.context.post(detokenizer, Resend(some))
+        self._flush_soon()
 
     def release(self, job: Job) -> None:
         """Nobody reads the job any more: what still runs of it is cancelled."""
@@ -147,9 +175,10 @@ class FrontendEngine:
         if use is None:
             return
         if use.job is not None:
-            use.job.delta(use.index, delta, self.table.cached(delta.ref))
+            if not use.job.delta(use.index, delta, self.table.cached(delta.ref)):
+                return
             self._touched[use.job] = None
-        if delta.last:
+        if delta.last and delta.ref not in self._reserved:
             self.slots.close(delta.ref)
 
     def _rendered(self, message: Rendered) -> None:
@@ -181,23 +210,39 @@ class FrontendEngine:
     # --- what a predecessor left ---------------------------------------------------------------------------------
 
     def _adopt_orphans(self) -> None:
-        orphans = [ref for ref in self.slots.orphans() if not self.table.finish(ref)]
-        if not self.slots.orphans():
+        orphans = self.slots.orphans()
+        if not orphans:
             return
-        self.context.log.info("%d requests of a predecessor are cancelled", len(orphans))
-        for ref in orphans:
-            self.table.cancel(ref)
-        self.context.post("scheduler", Cancel(orphans))
+        self._reserved &= set(orphans)
+        self._cancel([ref for ref in orphans if ref not in self._reserved])
+        self._loop.call_later(ADOPTION_S, self._give_up_reserved)
         for renderer in self.renderers:
             number = next(self._numbers)
             self._unsynced.add(number)
             self.context.post(renderer, Sync(number))
 
+    def _cancel(self, orphans: list[int]) -> None:
+        """What a predecessor left and nobody goes on with."""
+        running = [ref for ref in orphans if not self.table.finish(ref)]
+        for ref in running:
+            self.table.cancel(ref)
+        if running:
+            self.context.log.info("%d sequences of a predecessor are cancelled", len(running))
+            self.context.post("scheduler", Cancel(running))
+
+    def _give_up_reserved(self) -> None:
+        """Connections whose streams could go on have not come: their clients have gone."""
+        left, self._reserved = [ref for ref in self._reserved if self.slots.use(ref) is not None], set()
+        self._cancel(left)
+        if not self._unsynced:
+            self.slots.close_orphans()
+        self._flush_soon()
+
     def _synced(self, number: int) -> None:
         if number in self._unsynced:
             self._unsynced.remove(number)
             if not self._unsynced:
-                self.slots.close_orphans()
+                self.slots.close_orphans(self._reserved)
 
     # --- calls ---------------------------------------------------------------------------------------------------
 

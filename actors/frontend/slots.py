@@ -4,7 +4,7 @@
     FREE        start, or an end below      open()
     RENDERING   Render was posted           Rendered → RUNNING;  Failed → FREE (the scheduler never heard of it)
     RUNNING     Rendered                    Delta with last → FREE (nobody upstream touches the slot again)
-    ORPHAN      a predecessor left it       as below → FREE
+    ORPHAN      a predecessor left it       as below → FREE; adopt() → RUNNING
 
 A client that goes away sets the cancel word. In RENDERING nothing more is said: the renderer answers Failed, or it was
 too late and Rendered comes, and then Cancel is posted. In RUNNING Cancel is posted at once. The slot is freed as above.
@@ -19,6 +19,7 @@ Every other one was admitted: the scheduler ends it by its cancel word, and its 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -67,6 +68,14 @@ class Slots:
         self._uses[ref] = Use(ref, Phase.RENDERING, job, index, renderer)
         return ref
 
+    def adopt(self, ref: int, job: Job, index: int) -> bool:
+        """A predecessor's slot goes on for this choice; False if it is not there any more."""
+        use = self._uses.get(ref)
+        if use is None or use.phase is not Phase.ORPHAN or self._table.is_cancelled(ref):
+            return False
+        self._uses[ref] = Use(ref, Phase.RUNNING, job, index, "")
+        return True
+
     def use(self, ref: int) -> Use | None:
         """The present use that this ref names, if it is one."""
         return self._uses.get(ref)
@@ -80,8 +89,10 @@ class Slots:
         """What a predecessor left."""
         return [use.ref for use in self._uses.values() if use.phase is Phase.ORPHAN]
 
-    def close_orphans(self) -> None:
-        """All renderers are synced: free the orphans whose end will not come round."""
+    def close_orphans(self, reserved: Container[int] = ()) -> None:
+        """All renderers are synced: free the orphans whose end will not come round, but not the reserved ones."""
         for ref in self.orphans():
+            if ref in reserved:
+                continue
             if self._table.finish(ref) or self._table.prompt_length(ref) is None:
                 self.close(ref)

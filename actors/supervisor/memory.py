@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+from actorserve.shm.answers import Answers
 from actorserve.shm.board import Board
 from actorserve.shm.journal import Journal
 from actorserve.shm.mailbox import wake
@@ -32,6 +33,7 @@ class Memory:
             self.segment, system.table_offset, system.slots, system.model.max_model_len, config.block_size, PARAMS_BYTES
         )
         self.journal_fd = Journal.create(*system.journal)
+        self.answers_fd = Answers.create(system.answers)
         names = [*system.by_name, "supervisor"]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
         for actor in system.actors:
@@ -47,6 +49,7 @@ class Memory:
             model=self.system.model,
             segment_fd=self.segment.fd,
             journal_fd=self.journal_fd,
+            answers_fd=self.answers_fd,
             eventfds=self.eventfds,
             channel=channel,
         )
@@ -70,7 +73,7 @@ class Memory:
     @property
     def inherited(self) -> list[int]:
         """The descriptors that every actor has under the same numbers."""
-        return [self.segment.fd, self.journal_fd, *self.eventfds.values()]
+        return [self.segment.fd, self.journal_fd, self.answers_fd, *self.eventfds.values()]
 
     def wake_all(self) -> None:
         """After a death: its neighbours may wait for a wake-up that it owed them."""
@@ -85,4 +88,5 @@ class Memory:
         for fd in self.eventfds.values():
             os.close(fd)
         os.close(self.journal_fd)
+        os.close(self.answers_fd)
         self.segment.close()

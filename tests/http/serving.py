@@ -62,7 +62,7 @@ class FakeEngine:
         self.missing: list[str] = []
         self.asked: list[Any] = []
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Job, refs: list[int] | None = None) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.running.append(job)

@@ -243,4 +243,5 @@ async def test_a_mistake_of_ours_inside_the_stream(
 
 
 def test_ids_differ() -> None:
-    assert len({answers.Answer("a", True).id for _ in range(100)}) == 100
+    assert len({answers.Answer("a", True, seed, 5).id for seed in (*range(100), 1 << 63, (1 << 64) - 1)}) == 102
+    assert answers.Answer("a", True, 7, 5).id == answers.Answer("a", True, 7, 5).id

@@ -1,0 +1,84 @@
+"""A connection's transport with a record of what goes through it, for the frontend that may have to go on with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from actorserve.http.resume import ENDED, Predecessor
+from actorserve.shm.answers import ANSWER_STATES, MOST_REFS, NOBODY, Answers
+
+
+class Tap:
+    """Everything that is written is committed to the record first. Implements http.resume.Record.
+
+    `predecessor`: a stream that is gone on with. Until the app says so, nothing is written: what it says, the
+    predecessor has said already.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        answers: Answers,
+        number: int,
+        predecessor: Predecessor | None,
+        unsent: bytes,
+    ) -> None:
+        self._transport = transport
+        self._answers = answers
+        self._number = number
+        self._kept = number < answers.count
+        self._unsent = unsent
+        self._step = (NOBODY, 0)
+        self._ends = False
+        self.predecessor = predecessor
+        self.muted = predecessor is not None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    # --- the transport -------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Commit and hand over."""
+        if self.muted or not data:
+            return
+        if self._kept:
+            self._answers.commit(self._number, bytes(data), self._ends, *self._step)
+            self._step, self._ends = (NOBODY, 0), False
+        self._transport.write(data)
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """As one piece."""
+        self.write(b"".join(list_of_data))
+
+    # --- the record ----------------------------------------------------------------------------------------------
+
+    def stream(self, refs: list[int], seed: int, created: int) -> None:
+        if self._kept and len(refs) <= MOST_REFS:
+            self._answers.stream(self._number, refs, seed, created)
+
+    def note(self, choice: int, state: int) -> None:
+        if choice < MOST_REFS + ANSWER_STATES:
+            self._step = choice, state
+
+    def note_end(self) -> None:
+        self._ends = True
+
+    def go_on(self) -> None:
+        self.muted = False
+        self.predecessor = None
+        if self._unsent:  # it is committed already
+            self._transport.write(self._unsent)
+            self._unsent = b""
+
+
+def read_predecessor(answers: Answers, number: int) -> Predecessor | None:
+    """The stream that a predecessor has begun on this connection."""
+    found = answers.streamed(number)
+    if found is None:
+        return None
+    refs, states, seed, created = found
+    *ended, first, closed = (state >= ENDED for state in states)
+    return Predecessor(refs, seed, created, [state & ~ENDED for state in states[: len(refs)]], ended, first, closed)

@@ -1,0 +1,150 @@
+"""What frontends have begun to answer: the bytes that were handed to the kernel last, and how far each choice has come.
+
+One record a connection, written by its frontend alone, read by its successor. Everything that is written to the
+connection goes through here first, so that what the kernel did not take of it can be written by another. Layout: one
+page of words, then a ring of bytes by their count in the connection's life.
+    refs, seed, created   the answer that is being streamed: its slots and what its id and time are made of
+    end, choice, state    the step of the last commit: which choice it brings to which state; end is stored last
+    committed             bytes that were handed over, in the count of the kernel: it makes the step count
+    states                of the choices, then of the answer; the last step's is stored after it was committed
+States are the callers' words. A death between two stores leaves a step done or not begun.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+
+from .fence import load_fence, store_fence
+
+PAGE = mmap.PAGESIZE
+RING = 1 << 17  # bytes: more than waits for a connection before its writer pauses
+MOST_REFS = 96
+ANSWER_STATES = 2  # behind those of the choices, for the answer as a whole
+COMMITTED, BEGUN, COMPLETE, REFS, SEED, CREATED, CHOICE, STATE, END = range(9)
+FIRST_REF = 16
+FIRST_STATE = FIRST_REF + MOST_REFS
+NOBODY = (1 << 64) - 1
+
+
+class Answers:
+    """Records 0 to count - 1. Numbers beyond are nobody's: nothing is kept of them."""
+
+    def __init__(self, fd: int, count: int) -> None:
+        self.count = count
+        self._map = mmap.mmap(fd, count * (PAGE + RING))
+        self._words = memoryview(self._map).cast("Q")
+
+    @staticmethod
+    def create(count: int) -> int:
+        """The descriptor of a memory file for so many records; memory is taken when it is written."""
+        fd = os.memfd_create("actorserve-answers", os.MFD_CLOEXEC)
+        os.ftruncate(fd, count * (PAGE + RING))
+        return fd
+
+    # --- the connection's frontend -------------------------------------------------------------------------------
+
+    def begin(self, number: int, written: int) -> None:
+        """A new request: nothing of its answer is there. `written` is the kernel's count of bytes so far."""
+        if number >= self.count:
+            return
+        words, first = self._words, self._first(number)
+        words[first + REFS] = 0
+        words[first + COMPLETE] = 0
+        words[first + CHOICE] = NOBODY
+        store_fence()
+        words[first + COMMITTED] = written
+        words[first + BEGUN] = written
+
+    def stream(self, number: int, refs: Sequence[int], seed: int, created: int) -> None:
+        """What is answered now is streamed from these slots."""
+        words, first = self._words, self._first(number)
+        for index, ref in enumerate(refs):
+            words[first + FIRST_REF + index] = ref
+        for index in range(len(refs) + ANSWER_STATES):
+            words[first + FIRST_STATE + index] = 0
+        words[first + SEED] = seed
+        words[first + CREATED] = created
+        store_fence()
+        words[first + REFS] = len(refs)  # SYNC: answers.refs
+
+    def commit(self, number: int, data: bytes, complete: bool, choice: int = NOBODY, state: int = 0) -> None:
+        """These bytes are about to be handed to the kernel: they bring a choice to a state, or end the answer."""
+        words, first = self._words, self._first(number)
+        end = words[first + COMMITTED]
+        self._copy(first, end, data)
+        end += len(data)
+        words[first + END] = 0
+        words[first + CHOICE] = choice
+        words[first + STATE] = state
+        store_fence()
+        words[first + END] = end
+        if complete:
+            words[first + COMPLETE] = end
+        store_fence()
+        words[first + COMMITTED] = end  # SYNC: answers.committed
+        if choice != NOBODY:
+            words[first + FIRST_STATE + choice] = state
+
+    def _copy(self, first: int, at: int, data: bytes) -> None:
+        """Put bytes into the ring, those from before a whole turn of it left out."""
+        if len(data) > RING:
+            at += len(data) - RING
+            data = data[-RING:]
+        start = first * 8 + PAGE
+        place = at % RING
+        head = min(len(data), RING - place)
+        self._map[start + place : start + place + head] = data[:head]
+        self._map[start : start + len(data) - head] = data[head:]
+
+    def forget(self, number: int) -> None:
+        """Nothing is streamed any more."""
+        if number < self.count:
+            self._words[self._first(number) + REFS] = 0
+
+    # --- its successor -------------------------------------------------------------------------------------------
+
+    def untouched(self, number: int) -> bool:
+        """Nothing of an answer was handed over."""
+        first = self._first(number)
+        return self._words[first + COMMITTED] == self._words[first + BEGUN]
+
+    def unsent(self, number: int, written: int) -> bytes | None:
+        """What was handed over and the kernel did not take; None if that is no longer known."""
+        first = self._first(number)
+        end = self._words[first + COMMITTED]
+        load_fence()
+        if not end - RING <= written <= end:
+            return None
+        start, place = first * 8 + PAGE, written % RING
+        head = min(end - written, RING - place)
+        return self._map[start + place : start + place + head] + self._map[start : start + end - written - head]
+
+    def is_complete(self, number: int) -> bool:
+        """All of the answer was handed over."""
+        first = self._first(number)
+        return self._words[first + COMPLETE] == self._words[first + COMMITTED] != 0
+
+    def all_refs(self) -> list[int]:
+        """The slots of all streams."""
+        records = (self.streamed(number) for number in range(self.count))
+        return [ref for found in records if found is not None for ref in found[0]]
+
+    def streamed(self, number: int) -> tuple[list[int], list[int], int, int] | None:
+        """(refs, states, seed, created) of the answer that is being streamed."""
+        words, first = self._words, self._first(number)
+        count = words[first + REFS]
+        if not count:
+            return None
+        load_fence()
+        refs = words[first + FIRST_REF : first + FIRST_REF + count].tolist()
+        states = words[first + FIRST_STATE : first + FIRST_STATE + count + ANSWER_STATES].tolist()
+        choice = words[first + CHOICE]
+        if choice != NOBODY and words[first + END] == words[first + COMMITTED]:
+            states[choice] = words[first + STATE]  # the step was committed, and its last store is missing
+        return refs, states, words[first + SEED], words[first + CREATED]
+
+    def _first(self, number: int) -> int:
+        """The record's first word."""
+        return number * (PAGE + RING) // 8
