@@ -20,7 +20,7 @@ from actorserve.actors.messages import Prompt, TextPrompt
 from .answers import Answer, Envelopes
 from .errors import ApiError, bad_request, json_response
 from .jobs import Engine, Job
-from .resume import record_of
+from .resume import Record, record_of
 from .schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerationFields, TokenizeRequest
 from .streams import EventStream
 from .validation import (
@@ -129,22 +129,33 @@ class Api:
             raise bad_request(f"At most {MAX_SEQUENCES} prompts times n are taken in one request.", "prompt")
         limits = {"max_tokens": max_tokens_of(body), "truncate_prompt_tokens": body.truncate_prompt_tokens}
         job = Job(given, params, **limits)
-        record = record_of(request)
-        begun = record.predecessor if record else None
-        seed, created = (begun.seed, begun.created) if begun else (secrets.randbits(64), int(time.time()))
-        answer = Answer(model, isinstance(body, ChatRequest), seed, created)
-        self.engine.submit(job, begun.refs if begun else None)
+        answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()))
+        begun = self._submit(record_of(request), job, answer)
         try:
             if not body.stream:
                 await asyncio.shield(job.done)
                 return json_response(answer.whole(job))
             if not begun:
                 await asyncio.shield(job.started)
-                if record:
-                    record.stream(job.refs, seed, created)
             return await self._stream(request, body, job, answer)
         finally:
             self.engine.release(job)
+
+    def _submit(self, record: Record | None, job: Job, answer: Answer) -> bool:
+        """Begin to generate, or go on with what a predecessor on this connection had begun. Has its answer begun?"""
+        before = record.predecessor if record else None
+        if record and before and not before.begun:
+            record.go_on()
+        if before and (before.begun or self.engine.has(before.refs)):
+            answer.seed, answer.created = before.seed, before.created
+            for choice, characters in zip(job.choices, before.characters, strict=True):
+                choice.characters = characters
+            self.engine.submit(job, before.refs)
+            return before.begun
+        self.engine.submit(job)
+        if record:
+            record.stream(job.refs, answer.seed, answer.created)
+        return False
 
     async def _stream(
         self, request: web.Request, body: GenerationFields, job: Job, answer: Answer

@@ -149,6 +149,9 @@ class Engine(Protocol):
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
         """Begin to generate, or go on with what was begun in these slots. ApiError 503 when there is no room."""
 
+    def has(self, refs: list[int]) -> bool:
+        """Can `submit` go on with what was begun in these slots?"""
+
     def release(self, job: Job) -> None:
         """The request is over for its client: whatever still runs of it is cancelled."""
 

@@ -16,13 +16,14 @@ ENDED = 1 << 63  # in a choice's state, beside the characters that were given ou
 
 @dataclass(frozen=True)
 class Predecessor:
-    """A stream that has begun: its slots, the characters given out of each choice, and whether its end was."""
+    """An answer that is not out: its slots, the characters given out of each choice, and whether its end was."""
 
     refs: list[int]
     seed: int
     created: int  # Unix seconds
     characters: list[int]
     ended: list[bool]
+    begun: bool  # something of the answer was given out: it is a stream
     first: bool  # the events that stand before all text were given out
     closed: bool  # so was all but the end of the body
 
@@ -33,7 +34,7 @@ class Record(Protocol):
     predecessor: Predecessor | None
 
     def stream(self, refs: list[int], seed: int, created: int) -> None:
-        """The answer is streamed from these slots."""
+        """The answer comes from these slots."""
 
     def note(self, choice: int, state: int) -> None:
         """The next bytes that are written bring the choice to this state."""

@@ -48,7 +48,7 @@ class EventStream:
             writer.send_headers()
         self._transport = self._request.transport
         begun = self._record.predecessor if self._record is not None else None
-        if self._record is not None and begun is not None:
+        if self._record is not None and begun is not None and begun.begun:
             self._go_on_from(self._record, begun)
         if begun is None or not begun.first:
             self._note(len(self._job.choices), ENDED)
@@ -59,10 +59,7 @@ class EventStream:
     def _go_on_from(self, record: Record, begun: Predecessor) -> None:
         """The head, and the text of the choices up to where they were, has gone out already."""
         self._closed = begun.closed
-        for choice, characters, ended in zip(self._job.choices, begun.characters, begun.ended, strict=True):
-            choice.characters = characters
-            if ended:
-                self._over.add(choice.index)
+        self._over = {index for index, ended in enumerate(begun.ended) if ended}
         record.go_on()
 
     def _note(self, choice: int, state: int) -> None:

@@ -3,7 +3,8 @@
 A predecessor's connection goes on at the byte where it stood. What that means follows from what the kernel says was
 read and written, and from the records of what came (shm/journal.py) and of what was handed over (shm/answers.py):
 - nothing is under way: it is served as any other;
-- a request has begun, and nothing of its answer was handed over: it is read again from the journal, and done again;
+- a request has begun, and nothing of its answer was handed over: it is read again from the journal, and its handler
+  goes on with the slots that it has, or does it again;
 - all of an answer was handed over: what the kernel has not taken of it is written, and nothing is under way;
 - a stream has begun: its request is read again, and its handler goes on with the same slots behind what was given out.
 All others are reset: answers that are not streams and were begun, and requests of which not all bytes are there.
@@ -45,7 +46,7 @@ class Left:
     """What a predecessor has left undone on a connection."""
 
     request: bytes = b""  # to be read again
-    predecessor: Predecessor | None = None  # the stream that answers it has begun
+    predecessor: Predecessor | None = None  # of the answer
     unsent: bytes = b""  # was handed over, and the kernel has not taken it
     behind: bytes = b""  # of a next request, which nobody has looked at
 
@@ -209,7 +210,7 @@ class ConnectionPool:
         if request is None:
             return None
         if self.answers.untouched(number):
-            return Left(request)
+            return Left(request, read_predecessor(self.answers, number))
         unsent = self.answers.unsent(number, written)
         if unsent is None:
             return None

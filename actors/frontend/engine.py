@@ -97,14 +97,18 @@ class FrontendEngine:
         self._jobs[job] = taken
         self._deadlines[job] = self._loop.call_later(RENDER_S, self._too_late, job)
 
+    def has(self, refs: list[int]) -> bool:
+        """Have all of these slots a prompt, and are they a predecessor's?"""
+        return all(self.table.prompt_length(ref) is not None and self.slots.is_orphan(ref) for ref in refs)
+
     def _take_over(self, job: Job, refs: list[int]) -> None:
         """Go on with slots whose prompts are in the table; their text is asked for from its beginning."""
+        if not self.has(refs):
+            raise ApiError(500, "What was begun cannot be gone on with.")
         for choice, ref in zip(job.choices, refs, strict=True):
-            length = self.table.prompt_length(ref)
-            if length is None or not self.slots.adopt(ref, job, choice.index):
-                raise ApiError(500, "What was begun cannot be gone on with.")
+            self.slots.adopt(ref, job, choice.index)
             choice.ref = ref
-            job.rendered(choice.index, length)
+            job.rendered(choice.index, self.table.prompt_length(ref) or 0)
         self._jobs[job] = refs
         asked: dict[str, list[int]] = {}
         for ref in refs:

@@ -68,13 +68,14 @@ class Slots:
         self._uses[ref] = Use(ref, Phase.RENDERING, job, index, renderer)
         return ref
 
-    def adopt(self, ref: int, job: Job, index: int) -> bool:
-        """A predecessor's slot goes on for this choice; False if it is not there any more."""
+    def is_orphan(self, ref: int) -> bool:
+        """Is it a predecessor's slot that nobody has cancelled?"""
         use = self._uses.get(ref)
-        if use is None or use.phase is not Phase.ORPHAN or self._table.is_cancelled(ref):
-            return False
+        return use is not None and use.phase is Phase.ORPHAN and not self._table.is_cancelled(ref)
+
+    def adopt(self, ref: int, job: Job, index: int) -> None:
+        """A predecessor's slot goes on for this choice."""
         self._uses[ref] = Use(ref, Phase.RUNNING, job, index, "")
-        return True
 
     def use(self, ref: int) -> Use | None:
         """The present use that this ref names, if it is one."""

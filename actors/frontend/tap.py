@@ -33,7 +33,7 @@ class Tap:
         self._step = (NOBODY, 0)
         self._ends = False
         self.predecessor = predecessor
-        self.muted = predecessor is not None
+        self.muted = predecessor is not None and predecessor.begun
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -75,10 +75,19 @@ class Tap:
 
 
 def read_predecessor(answers: Answers, number: int) -> Predecessor | None:
-    """The stream that a predecessor has begun on this connection."""
+    """The answer that a predecessor has left on this connection."""
     found = answers.streamed(number)
     if found is None:
         return None
     refs, states, seed, created = found
     *ended, first, closed = (state >= ENDED for state in states)
-    return Predecessor(refs, seed, created, [state & ~ENDED for state in states[: len(refs)]], ended, first, closed)
+    return Predecessor(
+        refs,
+        seed,
+        created,
+        [state & ~ENDED for state in states[: len(refs)]],
+        ended,
+        not answers.untouched(number),
+        first,
+        closed,
+    )

@@ -68,6 +68,9 @@ class FakeEngine:
         self.running.append(job)
         self.jobs.put_nowait(job)
 
+    def has(self, refs: list[int]) -> bool:
+        return False
+
     def release(self, job: Job) -> None:
         self.running.remove(job)
         self.released.put_nowait(job)
