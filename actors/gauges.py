@@ -20,6 +20,7 @@ class SchedulerGauge(IntEnum):
     PROMPTED = 9  # prompt tokens of admitted sequences
     REJECTED = 10
     FINISHED = 11
+    PLANNED = 12  # tokens that the worker was given to compute
 
 
 class FrontendGauge(IntEnum):

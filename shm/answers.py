@@ -75,7 +75,7 @@ class Answers:
         end = words[first + COMMITTED]
         self._copy(first, end, data)
         end += len(data)
-        words[first + END] = 0
+        words[first + END] = NOBODY
         words[first + CHOICE] = choice
         words[first + STATE] = state
         store_fence()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from actorserve.shm.kv_map import KVMap
 from actorserve.shm.table import slot_of
 
 from ..gauges import SchedulerGauge as Gauge
@@ -24,6 +25,7 @@ from ..messages import (
 )
 from ..runtime import Actor, Context, run
 from .scheduler import Limits, Scheduler
+from .takeover import Contradiction
 
 
 class SchedulerActor(Actor):
@@ -40,12 +42,12 @@ class SchedulerActor(Actor):
             prefix_caching=config.enable_prefix_caching,
             by_priority=config.scheduling_policy == "priority",
         )
-        self.scheduler = Scheduler(context.table, limits, context.model.end_tokens)
+        system = context.system
+        kv = KVMap(context.segment.map, system.kv_map_offset, system.slots, system.sequence_blocks, system.max_blocks)
+        self.scheduler = Scheduler(context.table, limits, context.model.end_tokens, kv)
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
         self.epochs = 0
-        recovered = self.scheduler.recover()
-        if recovered:
-            context.log.info("%d requests go on from the request table", recovered)
+        self.scheduler.recover()
         context.post("worker", Hello())
 
     def handle(self, message: ToScheduler) -> None:
@@ -75,21 +77,40 @@ class SchedulerActor(Actor):
         if self.worker:
             running = len(self.scheduler.batch)
             self.context.log.warning("the worker was replaced: %d requests are computed again", running)
-        self.worker = message.incarnation
-        self._begin_epoch(message.num_blocks)
+        first, self.worker = not self.worker, message.incarnation
+        if not (first and self._take_over(message)):
+            self.scheduler.begin_epoch(self._next_epoch(), message.num_blocks, self.worker)
 
-    def _begin_epoch(self, num_blocks: int) -> None:
+    def _take_over(self, message: WorkerReady) -> bool:
+        """Go on with what a predecessor had in this worker's KV memory; False if that cannot be used."""
+        log, scheduler = self.context.log, self.scheduler
+        try:
+            found = scheduler.take_over(self._next_epoch(), message.num_blocks, message.incarnation)
+        except Contradiction as error:
+            log.error("the KV map is not to be trusted: %s", error)
+            found = None
+        requests, known = len(scheduler.sequences), sum(s.known for s in scheduler.sequences.values())
+        if found is not None:
+            text = "%d requests go on, %d of their %d tokens of KV and %d cached blocks are taken over"
+            log.info(text, requests, found.tokens, known, len(found.cached))
+        elif requests:
+            log.info("%d requests go on, and all of their %d tokens are computed again", requests, known)
+        return found is not None
+
+    def _next_epoch(self) -> int:
         """A number that no other epoch of this server has: this actor's incarnation, then a count."""
         self.epochs += 1
-        self.scheduler.begin_epoch(self.context.incarnation << 32 | self.epochs, num_blocks)
+        return self.context.incarnation << 32 | self.epochs
 
     def _step_failed(self, message: StepFailed) -> None:
         if message.epoch != self.scheduler.epoch:
+            if not self.worker:  # a predecessor's, and nobody may have heard of it
+                self.scheduler.kv.disown()
             return
         self.context.log.error("step %d failed in the worker: %s", message.step, message.reason)
         for ref in self.scheduler.fail_step():
             self.context.log.error("request in slot %d is given up", slot_of(ref))
-        self._begin_epoch(self.scheduler.pool.count)
+        self.scheduler.begin_epoch(self._next_epoch(), self.scheduler.pool.count, self.worker)
 
     def do_work(self) -> int:
         """Plan as far ahead as allowed, tell detokenizers what moved."""
@@ -102,6 +123,10 @@ class SchedulerActor(Actor):
         if not done and self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
         return done
+
+    def published(self) -> None:
+        """The Advances are in the lanes."""
+        self.scheduler.tell_ends()
 
     def _post_moved(self) -> int:
         moved = list(self.scheduler.moved)
@@ -130,6 +155,7 @@ class SchedulerActor(Actor):
         status.set_gauge(Gauge.PROMPTED, scheduler.prompted)
         status.set_gauge(Gauge.REJECTED, scheduler.rejected)
         status.set_gauge(Gauge.FINISHED, scheduler.finished)
+        status.set_gauge(Gauge.PLANNED, scheduler.planned)
 
 
 def main(context: Context) -> None:

@@ -35,6 +35,7 @@ class RunningBatch:
         self.registered = zeros()  # its first blocks that the prefix cache has been offered
         self.ignore_eos: Bools = np.zeros(size, np.bool_)
         self.has_stop_ids: Bools = np.zeros(size, np.bool_)
+        self.told: Bools = np.zeros(size, np.bool_)  # the worker knows of it: not yet where it was taken over
         self.sequences: list[Sequence | None] = [None] * size
         self._free = list(range(size - 1, -1, -1))
         self._tickets = 0
@@ -68,6 +69,7 @@ class RunningBatch:
         self.in_flight[row] = 0
         self.capacity[row], self.registered[row] = capacity, registered
         self.ignore_eos[row], self.has_stop_ids[row] = sequence.ignore_eos, bool(sequence.stop_ids)
+        self.told[row] = True
         self.sequences[row] = sequence
         sequence.row = row
         return row
@@ -85,7 +87,7 @@ class RunningBatch:
     def due(self) -> tuple[Ints, Ints]:
         """(rows that decode: one token to compute, rows in prefill: several). Rows at their length limit are done."""
         pending = self.known - self.computed
-        live = (self.ticket > 0) & (self.known < self.total)
+        live = (self.ticket > 0) & (self.known < self.total) & self.told
         return np.flatnonzero(live & (pending == 1)), np.flatnonzero(live & (pending > 1))
 
     def advance(self, rows: Ints, counts: Ints) -> Bools:

@@ -4,6 +4,7 @@ A block is in exactly one of three states:
   held    refs > 0; may carry the hash of the prefix that ends with it
   idle    refs = 0, carries a hash: contents can be found again, or are evicted, least recently used first
   clean   refs = 0, no hash: nothing to lose
+What carries a hash is told to the KV map, for a successor: before a block is given away it carries none there either.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from actorserve.shm.kv_map import KVMap
+
 
 class BlockPool:
     """Reference-counted blocks with a prefix cache. Runs of adjacent blocks are preferred: attention on a CPU reads
     a run as one view, and a GPU gains from it as well."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, kv: KVMap) -> None:
         self.count = count
+        self._kv = kv
         self._clean = bytearray(b"\x01" * count)  # a byte a block, so that bytearray.find finds runs
         self._clean_count = count
         self._refs = [0] * count
@@ -80,11 +84,24 @@ class BlockPool:
         if key not in self._by_hash and block not in self._hash_of:
             self._by_hash[key] = block
             self._hash_of[block] = key
+            self._kv.cache(block, key)
+
+    def adopt(self, holders: Iterable[Sequence[int]], cached: dict[int, bytes]) -> None:
+        """Into a new pool: what a predecessor's sequences hold and its cache knew; the rest is clean."""
+        self._hash_of, self._by_hash = dict(cached), {key: block for block, key in cached.items()}
+        for blocks in holders:
+            for block in blocks:
+                self._refs[block] += 1
+        self._idle.update((block, None) for block in cached if not self._refs[block])
+        self._clean = bytearray(not (refs or block in cached) for block, refs in enumerate(self._refs))
+        self._clean_count = sum(self._clean)
 
     def forget_cache(self) -> None:
         """Forget every cached prefix; held blocks stay held."""
         while self._idle:
             self._evict()
+        for block in self._hash_of:
+            self._kv.uncache(block)
         self._by_hash.clear()
         self._hash_of.clear()
 
@@ -112,6 +129,7 @@ class BlockPool:
 
     def _evict(self) -> None:
         block, _ = self._idle.popitem(last=False)
+        self._kv.uncache(block)
         del self._by_hash[self._hash_of.pop(block)]
         self._make_clean(block)
 
@@ -134,3 +152,5 @@ class BlockPool:
             assert not (idle and block not in self._hash_of), f"block {block} is idle and carries no hash"
         assert self._clean_count == sum(self._clean), "the count of clean blocks is wrong"
         assert {key: block for block, key in self._hash_of.items()} == self._by_hash, "hashes and blocks disagree"
+        if self.count:  # before, the map is still a predecessor's
+            assert self._kv.cached() == self._hash_of, "the KV map's cached blocks are not the pool's"

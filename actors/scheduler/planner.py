@@ -6,9 +6,12 @@ Order: rows that decode, rows in prefill (oldest first), then waiting sequences,
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from actorserve.shm.kv_map import KVMap
 
 from ..messages import NewRow
 from .batch import Bools, Ints, RunningBatch
@@ -18,6 +21,7 @@ from .sequence import Sequence
 from .waiting import WaitingQueue
 
 GROWTH_BLOCKS = 4  # room that a new sequence is given behind its prompt, if there is any
+TELL_BLOCKS = 1 << 14  # a step that has told the worker of so many blocks tells of no more adopted rows
 
 
 @dataclass
@@ -26,6 +30,7 @@ class Planned:
 
     rows: Ints
     counts: Ints
+    tokens: int  # to compute, in all
     samples: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     tickets: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     refs: list[int] = field(default_factory=list)  # of the rows that sample
@@ -34,28 +39,30 @@ class Planned:
 
 
 class Planner:
-    """Gives rows, blocks and budget to sequences."""
+    """Gives rows, blocks and budget to sequences. Who holds what is in the KV map before the worker hears of it."""
 
     def __init__(
-        self, batch: RunningBatch, pool: BlockPool, waiting: WaitingQueue, prefix: PrefixIndex, budget: int
+        self, batch: RunningBatch, pool: BlockPool, waiting: WaitingQueue, prefix: PrefixIndex, kv: KVMap, budget: int
     ) -> None:
         self.batch = batch
         self.pool = pool
         self.waiting = waiting
         self.prefix = prefix
+        self.kv = kv
         self.budget = budget
         self.preemptions = 0
+        self._adopted: deque[tuple[Sequence, int]] = deque()  # of which the worker is not told yet, with their tickets
         self._turn = 0  # the row that decodes first where the budget is too small for all
 
     def plan(self) -> Planned | None:
         """The next step, or None when there is nothing to compute."""
         preempted = self.preemptions
         grown: list[tuple[int, int, int]] = []
+        new = self._tell_adopted()
         decode = self._with_room(self._decode_rows(), grown)
         rows, counts = [decode], [np.ones(len(decode), np.int64)]
         left = self.budget - len(decode)
         chunk_rows, chunk_counts = self._prefill_chunks(left)
-        new: list[NewRow] = []
         left -= sum(chunk_counts)
         while left > 0 and self.preemptions == preempted and not self.batch.full:
             row = self._start_next(new)
@@ -66,7 +73,30 @@ class Planner:
             left -= chunk_counts[-1]
         rows.append(np.array(chunk_rows, np.int64))
         counts.append(np.array(chunk_counts, np.int64))
-        return self._account(Planned(np.concatenate(rows), np.concatenate(counts), new=new, grown=grown))
+        tokens = self.budget - left
+        return self._account(Planned(np.concatenate(rows), np.concatenate(counts), tokens, new=new, grown=grown))
+
+    def adopt(self, sequence: Sequence, blocks: list[int], computed: int) -> None:
+        """A predecessor's row goes on in blocks that it held, once the worker is told in which row."""
+        self.waiting.remove(sequence.ref)
+        sequence.blocks = blocks
+        sequence.seen = True
+        row = self.batch.place(sequence, computed, len(blocks) * self.prefix.block_size, 0)
+        self.batch.told[row] = False
+        self._adopted.append((sequence, int(self.batch.ticket[row])))
+
+    def _tell_adopted(self) -> list[NewRow]:
+        """Adopted rows that are still there, as many as a step may tell of; one may yet be preempted in this plan."""
+        new: list[NewRow] = []
+        blocks = 0
+        while self._adopted and blocks < TELL_BLOCKS:
+            sequence, ticket = self._adopted.popleft()
+            row = sequence.row
+            if row is not None and self.batch.ticket[row] == ticket:
+                self.batch.told[row] = True
+                new.append(sequence.new_row(row, int(self.batch.computed[row])))
+                blocks += len(sequence.blocks)
+        return new
 
     def _account(self, step: Planned) -> Planned | None:
         if not len(step.rows):
@@ -106,6 +136,7 @@ class Planner:
             if victim is sequence:
                 return
         assert sequence.row is not None
+        self.kv.grow(sequence.ref, len(sequence.blocks), blocks[0])
         grown.append((sequence.row, len(sequence.blocks), blocks[0]))
         sequence.blocks += blocks
         self.batch.capacity[sequence.row] += self.prefix.block_size
@@ -118,6 +149,7 @@ class Planner:
         self.waiting.add(sequence)
 
     def release_blocks(self, sequence: Sequence) -> None:
+        self.kv.release(sequence.slot)
         self.pool.release(sequence.blocks)
         sequence.blocks = []
 
@@ -155,5 +187,6 @@ class Planner:
         computed = len(cached) * size
         row = self.batch.place(sequence, computed, len(sequence.blocks) * size, len(cached))
         self.prefix.tell(sequence, computed)
-        new.append(sequence.new_row(row, computed, np.array(sequence.blocks, np.int32).tobytes()))
+        self.kv.hold(sequence.ref, sequence.blocks, computed)
+        new.append(sequence.new_row(row, computed))
         return row

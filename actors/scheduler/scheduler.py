@@ -1,7 +1,8 @@
 """The life of sequences: admitted, planned, advanced by results, finished. Knows the request table, not the rings.
 
 The table is the truth: whatever a scheduler must know to go on after its predecessor's death is there, and `admit`
-picks a sequence up wherever it stood. The order of stores for a token is: log, tokens cursor, finish word.
+picks a sequence up wherever it stood. The order of stores for a token is: computed (in the KV map), log, tokens cursor,
+its block's hash (in the KV map), finish word, held (in the KV map).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from actorserve.shm.kv_map import KVMap
 from actorserve.shm.table import RequestTable, generation_of, slot_of
 
 from ..messages import Finish, Generation, Step, StepDone
@@ -20,6 +22,7 @@ from .blocks import BlockPool
 from .planner import Planned, Planner
 from .prefix import PrefixIndex
 from .sequence import Sequence
+from .takeover import Takeover, read_map
 from .waiting import WaitingQueue
 
 STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs, the next waits behind it
@@ -39,10 +42,15 @@ class Limits:
 
 
 class Scheduler:
-    """One engine's scheduler. `moved` collects the sequences whose log or finish word has moved."""
+    """One engine's scheduler. `moved` collects the sequences whose log or finish word has moved, `ended` the latter."""
 
-    def __init__(self, table: RequestTable, limits: Limits, end_tokens: list[int]) -> None:
+    def __init__(self, table: RequestTable, limits: Limits, end_tokens: list[int], kv: KVMap | None = None) -> None:
+        """`kv` is the map that a predecessor has left and a successor finds; without it there is neither."""
         self.table = table
+        if kv is None:
+            longest = -(-table.max_tokens // limits.block_size)
+            kv = KVMap.private(table.slots, longest, longest * limits.max_num_seqs)
+        self.kv = kv
         self.arrays = table.as_numpy()
         self.limits = limits
         self.end_tokens = end_tokens
@@ -50,7 +58,9 @@ class Scheduler:
         self.sequences: dict[int, Sequence] = {}  # admitted and not finished, by ref
         self.waiting = WaitingQueue(limits.by_priority)
         self.moved: dict[int, None] = {}
+        self.ended: list[int] = []
         self.arrivals = self.generated = self.prompted = self.rejected = self.finished = 0
+        self.planned = 0  # tokens that the worker was given to compute
         self.preemptions = self.queries = self.hits = 0  # of earlier epochs
         self.epoch = 0
         self._decoder = msgspec.msgpack.Decoder(Generation)
@@ -61,12 +71,13 @@ class Scheduler:
         self.step = 0
         self.in_flight: deque[Planned] = deque()
         self.batch = RunningBatch(limits.max_num_seqs)
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, self.kv)
         self.prefix = PrefixIndex(self.table, self.pool, limits.block_size, limits.prefix_caching)
-        self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, limits.max_num_batched_tokens)
+        self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
 
-    def begin_epoch(self, epoch: int, num_blocks: int) -> None:
+    def begin_epoch(self, epoch: int, num_blocks: int, worker: int = 0) -> None:
         """A worker without KV contents: every running sequence waits and is computed again from its log."""
+        self.kv.begin(worker, num_blocks)
         self.preemptions += self.planner.preemptions
         self.queries += self.prefix.queries
         self.hits += self.prefix.hits
@@ -78,6 +89,26 @@ class Scheduler:
             sequence.in_flight = 0  # those tokens are lost, and will be sampled again alike
         self.epoch = epoch
         self._start_engine(num_blocks)
+
+    def take_over(self, epoch: int, num_blocks: int, worker: int) -> Takeover | None:
+        """The first epoch of a successor: what its predecessor had in this worker's KV memory goes on where it stood.
+
+        None if the map is of another worker, Contradiction if it cannot be; then nothing is changed.
+        """
+        assert not self.pool.count, "only a scheduler that has not met its worker can take over"
+        if not self.kv.describes(worker, num_blocks):
+            return None
+        found = read_map(self.kv, self.sequences, self.limits.block_size, num_blocks, self.limits.max_num_seqs)
+        self.epoch = epoch
+        self._start_engine(num_blocks)
+        for ref in found.ended:
+            self.kv.release(slot_of(ref))
+        self.pool.adopt([holding.blocks for holding in found.holdings], found.cached)
+        for holding in found.holdings:
+            self.planner.adopt(holding.sequence, holding.blocks, holding.computed)
+        batch, rows = self.batch, np.flatnonzero(self.batch.ticket)
+        self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.confirmed[rows])
+        return found
 
     def admit(self, ref: int) -> None:
         """Take up a sequence whose prompt is in the table, where its log stands. Known and finished ones are left."""
@@ -126,6 +157,7 @@ class Scheduler:
 
     def _finish(self, sequence: Sequence, code: Finish) -> None:
         """Free row and blocks at once: steps in flight run before any step that is given the blocks anew."""
+        self._end_with(sequence.ref, code)
         if sequence.row is not None:
             self.batch.remove(sequence)
             self.planner.release_blocks(sequence)
@@ -133,11 +165,20 @@ class Scheduler:
             self.waiting.remove(sequence.ref)
         del self.sequences[sequence.ref]
         self.finished += 1
-        self._end_with(sequence.ref, code)
 
     def _end_with(self, ref: int, code: Finish) -> None:
         self.table.set_finish(ref, code)
+        self._has_ended(ref)
+
+    def _has_ended(self, ref: int) -> None:
         self.moved[ref] = None
+        self.ended.append(ref)
+
+    def tell_ends(self) -> None:
+        """All that was in `moved` is published: a successor need not say again who has ended."""
+        for ref in self.ended:
+            self.kv.tell(ref)
+        self.ended.clear()
 
     def plan(self) -> Step | None:
         """The next step for the worker, or None: nothing to do, or it is far enough ahead."""
@@ -147,6 +188,7 @@ class Scheduler:
         if planned is None:
             return None
         self.step += 1
+        self.planned += planned.tokens
         self.in_flight.append(planned)
         return Step(
             self.epoch,
@@ -158,24 +200,30 @@ class Scheduler:
         )
 
     def apply(self, done: StepDone) -> None:
-        """Account for a step that has come back: computed tokens, sampled tokens, ends."""
+        """Account for a step that has come back: computed tokens, sampled tokens, full blocks, ends."""
         if done.epoch != self.epoch:
             return
         planned = self.in_flight.popleft()
         batch = self.batch
+        self.kv.prove()
         alive = batch.ticket[planned.rows] == planned.tickets
         rows = planned.rows[alive]
         batch.confirmed[rows] += planned.counts[alive]
-        self.prefix.offer(batch, rows)
+        self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.confirmed[rows])
         tokens = np.frombuffer(done.tokens, np.int32)
         assert len(tokens) == len(planned.refs), f"step {done.step}: {len(tokens)} tokens for {len(planned.refs)} rows"
         self.generated += len(tokens)
         still = alive[planned.samples]
         self._append_late(planned, tokens, still)
-        self._append(planned.rows[planned.samples][still], tokens[still])
+        done_rows = self._append(planned.rows[planned.samples][still], tokens[still])
+        self.prefix.offer(batch, rows)  # a token that is in no log is to be sampled again: its block must not be cached
+        for row, token in done_rows:
+            sequence = batch.at(row)
+            sequence.generated = int(batch.generated[row])
+            self._finish_if_done(sequence, token)
 
-    def _append(self, rows: Ints, tokens: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
-        """Append one token to each running row's log, then end those that are done."""
+    def _append(self, rows: Ints, tokens: np.ndarray[tuple[int], np.dtype[np.int32]]) -> list[tuple[int, int]]:
+        """Append one token to each running row's log; returns the rows that may be done, and their tokens."""
         batch = self.batch
         batch.in_flight[rows] -= 1
         batch.generated[rows] += 1
@@ -185,10 +233,7 @@ class Scheduler:
         self.moved.update(dict.fromkeys(batch.at(row).ref for row in rows.tolist()))
         done = (lengths >= batch.total[rows]) | batch.has_stop_ids[rows]
         done |= np.isin(tokens, self._end) & ~batch.ignore_eos[rows]
-        for index in np.flatnonzero(done).tolist():
-            sequence = batch.at(int(rows[index]))
-            sequence.generated = int(generated[index])
-            self._finish_if_done(sequence, int(tokens[index]))
+        return list(zip(rows[done].tolist(), tokens[done].tolist(), strict=True))
 
     def _append_late(
         self, planned: Planned, tokens: np.ndarray[tuple[int], np.dtype[np.int32]], still: np.ndarray
@@ -219,8 +264,10 @@ class Scheduler:
         return given_up
 
     def recover(self) -> int:
-        """Admit whatever the table holds: a predecessor's sequences. Returns how many go on."""
-        for ref in self.table.current_refs(0, self.table.slots):
+        """Admit a predecessor's sequences, tell ends that it could not tell any more. Returns how many go on."""
+        for ref in sorted(self.table.current_refs(0, self.table.slots), key=self.table.arrival_ns):
+            if self.table.finish(ref) and not self.kv.is_told(ref):
+                self._has_ended(ref)
             self.admit(ref)
         return len(self.sequences)
 
@@ -236,3 +283,13 @@ class Scheduler:
             assert not self.table.finish(sequence.ref), f"{sequence.ref:x} is finished and still known"
             assert self.table.finish(sequence.ref) == 0 and slot_of(sequence.ref) == sequence.slot
             assert generation_of(sequence.ref) > 0
+        if self.pool.count:  # before, the map is still a predecessor's
+            self._check_map(running)
+
+    def _check_map(self, running: list[Sequence]) -> None:
+        """The KV map says what a successor is to know."""
+        assert sorted(self.kv.holders()) == sorted(sequence.ref for sequence in running), "the KV map has other holders"
+        for sequence in running:
+            computed = self.batch.confirmed[sequence.row]
+            assert self.kv.held(sequence.ref).tolist() == sequence.blocks, f"slot {sequence.slot} has another table"
+            assert self.kv.computed(sequence.ref) == computed, f"slot {sequence.slot}: {computed} tokens are confirmed"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from actorserve.shm.table import slot_of
 
 from ..messages import Generation, NewRow, Sampling
@@ -49,8 +51,9 @@ class Sequence:
         """Tokens in the log when the length limit is reached."""
         return self.prompt_tokens + self.limit
 
-    def new_row(self, row: int, computed: int, blocks: bytes) -> NewRow:
+    def new_row(self, row: int, computed: int) -> NewRow:
         """This sequence as the worker is told of it."""
+        blocks = array("i", self.blocks).tobytes()
         return NewRow(row, self.slot, self.prompt_tokens, self.known, computed, blocks, self.sampling)
 
 

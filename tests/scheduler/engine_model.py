@@ -6,15 +6,19 @@ function of the prefix, so that an undisturbed run is known beforehand, whatever
 
 from __future__ import annotations
 
+import random
 import zlib
+from array import array
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from actorserve.actors.block_hash import extend_hashes
-from actorserve.actors.messages import Generation, Sampling, Step, StepDone
+from actorserve.actors.messages import Finish, Generation, Sampling, Step, StepDone
 from actorserve.actors.scheduler.scheduler import Limits, Scheduler
+from actorserve.actors.scheduler.takeover import Takeover
+from actorserve.shm.kv_map import KVMap, kv_map_bytes
 from actorserve.shm.segment import Segment
 from actorserve.shm.table import RequestTable, slot_of, table_bytes
 
@@ -27,6 +31,10 @@ MAX_TOKENS = 256
 def next_token(prefix: bytes) -> int:
     """The scripted model: any token, END among them."""
     return zlib.crc32(prefix) % VOCAB
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    return [random.Random(f"{seed}/{i}").randrange(VOCAB) for i in range(length)]
 
 
 def expected_answer(
@@ -57,11 +65,15 @@ class ScriptedWorker:
         self.tokens = table.as_numpy().tokens
         self.kv: list[bytes | None] = [None] * (num_blocks * BLOCK)
         self.rows: dict[int, Row] = {}
+        self.epoch = 0
         self.largest_step = 0
         self.computed_tokens = 0
 
     def run(self, step: Step, alive: set[int]) -> StepDone:
         """Run a plan. Rows not `alive` belong to sequences that have ended: their slots may hold other prompts."""
+        if step.epoch != self.epoch:
+            self.epoch = step.epoch
+            self.rows.clear()
         for new in step.new:
             blocks = np.frombuffer(new.blocks, np.int32).tolist()
             log = self.tokens[new.slot, : new.known].tolist()
@@ -87,10 +99,10 @@ class ScriptedWorker:
 
     def _compute(self, row: Row, check: bool) -> None:
         position = row.computed
+        prefix = array("i", row.log[: position + 1]).tobytes()
         for before in range(position if check else 0):
             stands_for = self.kv[row.blocks[before // BLOCK] * BLOCK + before % BLOCK]
-            assert stands_for == np.array(row.log[: before + 1], np.int32).tobytes(), f"position {before} is not there"
-        prefix = np.array(row.log[: position + 1], np.int32).tobytes()
+            assert stands_for == prefix[: 4 * (before + 1)], f"position {before} is not there"
         self.kv[row.blocks[position // BLOCK] * BLOCK + position % BLOCK] = prefix
         row.computed += 1
         self.computed_tokens += 1
@@ -99,32 +111,58 @@ class ScriptedWorker:
 class Bench:
     """A table, a scheduler and a scripted worker, driven step by step."""
 
-    def __init__(self, *, slots: int = 64, num_blocks: int = 64, **limits: object) -> None:
-        self.segment = Segment.create(table_bytes(slots, MAX_TOKENS, BLOCK, 4096), "test")
+    def __init__(self, *, slots: int = 64, num_blocks: int = 64, spare_blocks: int = 0, **limits: object) -> None:
+        """The map has room for `spare_blocks` more than there are."""
+        size = table_bytes(slots, MAX_TOKENS, BLOCK, 4096)
+        shape = (slots, MAX_TOKENS // BLOCK, num_blocks + spare_blocks)
+        self.segment = Segment.create(size + kv_map_bytes(*shape), "test")
         self.table = RequestTable.create(self.segment, 0, slots, MAX_TOKENS, BLOCK, 4096)
+        self.kv = KVMap(self.segment.map, size, *shape)
         defaults: dict[str, object] = {
             "max_num_seqs": 8, "max_queued": 64, "max_num_batched_tokens": 32, "block_size": BLOCK,
             "prefix_caching": True, "by_priority": False,
         }  # fmt: skip
         self.limits = Limits(**(defaults | limits))  # type: ignore[arg-type]
         self.num_blocks = num_blocks
-        self.epochs = 0
+        self.epochs = self.workers = self.opened = 0
         self.free_slots = list(range(slots))
-        self.planned: list[Step] = []
-        self.new_scheduler()
-
-    def new_scheduler(self) -> None:
-        """The scheduler dies; its successor reads the table, and the worker's contents are forgotten."""
-        self.scheduler = Scheduler(self.table, self.limits, [END])
-        self.scheduler.recover()
+        self.planned: list[Step] = []  # what is in the worker's lane
+        self.birth()
         self.new_worker()
+
+    def new_scheduler(self) -> Takeover | None:
+        """The scheduler dies; its successor reads the table and takes over what the worker has, or nothing (None)."""
+        self.birth()
+        return self.meet_worker()
+
+    def birth(self) -> None:
+        """A scheduler starts; steps of the one before stay in the worker's lane."""
+        self.scheduler = Scheduler(self.table, self.limits, [END], self.kv)
+        self.scheduler.recover()
+
+    def meet_worker(self) -> Takeover | None:
+        """A new scheduler hears of the worker. Steps of its predecessor run all the same."""
+        self.epochs += 1
+        found = self.scheduler.take_over(self.epochs, self.num_blocks, self.workers)
+        if found is None:
+            self.new_epoch()
+        return found
 
     def new_worker(self) -> None:
         """The worker dies with all KV contents and all steps in flight."""
+        self.lose_worker()
+        self.new_epoch()
+
+    def lose_worker(self) -> None:
+        """Another worker starts, of which the scheduler has not heard."""
         self.planned.clear()
         self.worker = ScriptedWorker(self.table, self.num_blocks)
+        self.workers += 1
+
+    def new_epoch(self) -> None:
+        """Nothing is to be found in the worker's memory."""
         self.epochs += 1
-        self.scheduler.begin_epoch(self.epochs, self.num_blocks)
+        self.scheduler.begin_epoch(self.epochs, self.num_blocks, self.workers)
 
     def submit(self, prompt: list[int], limit: int, **params: object) -> int:
         ref = self.open(prompt, limit, **params)
@@ -133,14 +171,18 @@ class Bench:
 
     def open(self, prompt: list[int], limit: int, **params: object) -> int:
         """A slot as frontend and renderer leave it."""
+        self.opened += 1
         generation = Generation(Sampling(seed=1), **params)  # type: ignore[arg-type]
-        ref = self.table.open_slot(self.free_slots.pop(), msgspec.msgpack.encode(generation), 0)
+        ref = self.table.open_slot(self.free_slots.pop(), msgspec.msgpack.encode(generation), self.opened)
         tokens = np.array(prompt, np.int32).tobytes()
         self.table.write_prompt(ref, tokens, extend_hashes(b"", tokens, BLOCK), limit)
         return ref
 
-    def close(self, ref: int) -> None:
-        assert self.table.finish(ref)
+    def check_end(self, ref: int, answer: list[int]) -> None:
+        """The sequence has ended with `answer`, or with a part of it if it was aborted. Its slot may be used again."""
+        finish = self.table.finish(ref)
+        assert finish
+        assert self.answer(ref) == (answer[: self.table.generated(ref)] if finish == Finish.ABORT else answer)
         self.free_slots.append(slot_of(ref))
 
     def plan(self) -> bool:
@@ -154,9 +196,14 @@ class Bench:
         """The worker runs the oldest step that it has, and the scheduler hears of it."""
         if not self.planned:
             return False
-        self.scheduler.apply(self.worker.run(self.planned.pop(0), self._alive_rows()))
+        self.scheduler.apply(self.compute())
         self.scheduler.check_integrity()
         return True
+
+    def compute(self) -> StepDone:
+        """The worker runs the oldest step that it has; one of a dead scheduler is run as well."""
+        step = self.planned.pop(0)
+        return self.worker.run(step, self._alive_rows() if step.epoch == self.scheduler.epoch else set())
 
     def _alive_rows(self) -> set[int]:
         """Rows of the oldest step whose results count: they run still, or were preempted and keep the token."""
@@ -179,3 +226,23 @@ class Bench:
         start = self.table.prompt_length(ref)
         assert start is not None
         return list(self.table.token_ids(ref, start, start + self.table.generated(ref)))
+
+
+def running_bench(count: int = 4, turns: int = 12, **options: object) -> tuple[Bench, dict[int, list[int]]]:
+    """A bench in the middle of some requests, with two steps in flight; (it, prompts by ref)."""
+    bench = Bench(**options)  # type: ignore[arg-type]
+    prompts = {bench.submit(p := prompt_of(20 + 7 * n, n), 30, ignore_eos=True): p for n in range(count)}
+    for _ in range(turns):
+        while bench.plan():
+            pass
+        bench.work()
+    while bench.plan():
+        pass
+    return bench, prompts
+
+
+def finish_all(bench: Bench, prompts: dict[int, list[int]]) -> None:
+    bench.run()
+    for ref, prompt in prompts.items():
+        assert bench.answer(ref) == expected_answer(prompt, 30, ignore_eos=True)
+    assert bench.scheduler.pool.free == bench.num_blocks and bench.kv.holders() == []

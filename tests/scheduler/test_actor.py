@@ -1,0 +1,171 @@
+"""The scheduler actor over several lives: what it makes of a worker's KV memory, and what it says of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from actorserve.actors.config import make_config
+from actorserve.actors.gauges import SchedulerGauge
+from actorserve.actors.messages import (
+    Admit,
+    Advance,
+    Cancel,
+    Generation,
+    Sampling,
+    Step,
+    StepDone,
+    StepFailed,
+    WorkerReady,
+)
+from actorserve.actors.model_files import resolve_model
+from actorserve.actors.runtime import Context
+from actorserve.actors.scheduler.actor import SchedulerActor
+from actorserve.actors.supervisor.memory import Memory
+from actorserve.actors.system import System
+
+PROMPT = list(range(3, 43))
+READY = WorkerReady(incarnation=5, num_blocks=32)
+
+
+class Life:
+    """One scheduler process; `steps` is what it sends to the worker, `advanced` what it tells detokenizers of."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.context = Context(memory.boot(memory.system.by_name["scheduler"]))
+        self.steps: list[Step] = []
+        self.advanced: list[int] = []
+        self.actor = SchedulerActor(self.context)
+        self.context.post = self._post  # type: ignore[method-assign]
+
+    def _post(self, target: str, message: Any) -> None:
+        if isinstance(message, Step):
+            self.steps.append(message)
+        elif isinstance(message, Advance):
+            self.advanced += message.refs
+
+    def turn(self, *messages: Any) -> None:
+        for message in messages:
+            self.actor.handle(message)
+        self.actor.do_work()
+        self.actor.scheduler.check_integrity()
+
+
+class Lives:
+    """The lives of one scheduler, in whose middle a request is computed up to its first token."""
+
+    def __init__(self) -> None:
+        config = make_config({"max_num_seqs": 4, "max_model_len": 256})
+        self.memory = Memory(System(config, resolve_model(config)))
+        self.now = Life(self.memory)
+        table = self.now.context.table
+        params = msgspec.msgpack.encode(Generation(Sampling(seed=1), ignore_eos=True))
+        self.ref = table.open_slot(0, params, 1)
+        table.write_prompt(self.ref, PROMPT, b"", 20)
+        self.now.turn(READY, Admit([self.ref]))
+        first = self.now.steps[0]
+        self.now.turn(StepDone(first.epoch, first.step, np.array([7], np.int32).tobytes(), 0.0))
+
+    def next(self) -> Life:
+        """The scheduler is killed."""
+        self.now.context.close()
+        self.memory.raise_incarnation(self.memory.system.by_name["scheduler"])
+        self.now = Life(self.memory)
+        return self.now
+
+
+@pytest.fixture
+def lives(caplog: pytest.LogCaptureFixture) -> Iterator[Lives]:
+    caplog.set_level("INFO")
+    made = Lives()
+    yield made
+    made.now.context.close()
+    made.memory.close()
+
+
+def start_of(life: Life) -> int:
+    """Where the first row of a life begins to compute."""
+    (row,) = life.steps[0].new
+    return row.computed
+
+
+def test_the_next_life_goes_on_in_the_same_worker(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
+    assert start_of(lives.now) == 0
+    board, position = lives.now.context.board, lives.now.context.spec.position
+    assert board.gauge(position, SchedulerGauge.PLANNED) == len(PROMPT) + len(lives.now.steps) - 1
+    old = lives.now.steps[-1]
+    life = lives.next()
+    life.turn(READY)
+    assert start_of(life) == len(PROMPT) and life.steps[0].epoch != old.epoch
+    assert "1 requests go on, 40 of their 41 tokens of KV and 1 cached blocks are taken over" in caplog.text
+    assert board.gauge(position, SchedulerGauge.PLANNED) == len(life.steps) == 2, "one token in each step"
+    life.turn(StepDone(old.epoch, old.step, np.array([9], np.int32).tobytes(), 0.0), READY)
+    assert life.context.table.generated(lives.ref) == 1 and len(life.steps) == 2
+
+
+def test_it_begins_anew_with_another_worker(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
+    life = lives.next()
+    life.turn(WorkerReady(6, 32))
+    assert start_of(life) == 0
+    assert "1 requests go on, and all of their 41 tokens are computed again" in caplog.text
+    again = lives.next()
+    again.turn(WorkerReady(6, 32))
+    assert "0 of their 41 tokens of KV" in caplog.text, "the step of the life before has not come back"
+
+
+def test_an_end_that_was_not_told_is_told_by_the_next_life(lives: Lives) -> None:
+    """Else a client waits for it for ever."""
+    old = lives.now
+    old.context.table.cancel(lives.ref)
+    old.actor.handle(Cancel([lives.ref]))
+    assert old.context.table.finish(lives.ref), "it has ended, and the scheduler dies before it can say so"
+    for _ in range(2):
+        life = lives.next()
+        life.turn()
+        assert life.advanced == [lives.ref], "what was posted may not have been published"
+    life.actor.published()
+    silent = lives.next()
+    silent.turn(READY)
+    assert silent.advanced == [] and silent.steps == []
+
+
+def test_a_failed_step_that_nobody_heard_of(lives: Lives) -> None:
+    step = lives.now.steps[-1]
+    life = lives.next()
+    life.turn(StepFailed(step.epoch, step.step, "no memory"), READY)
+    assert start_of(life) == 0
+
+
+def test_a_late_failure_of_an_earlier_life_is_nothing(lives: Lives) -> None:
+    step = lives.now.steps[-1]
+    lives.next().turn(READY, StepFailed(step.epoch, step.step, "no memory"))
+    life = lives.next()
+    life.turn(READY)
+    assert start_of(life) == len(PROMPT)
+
+
+def test_a_failed_step_is_not_taken_over(lives: Lives) -> None:
+    step = lives.now.steps[-1]
+    lives.now.turn(StepFailed(step.epoch, step.step, "no memory"))
+    life = lives.next()
+    life.turn(READY)
+    assert start_of(life) == 0
+
+
+def test_a_map_that_cannot_be_is_named_in_the_log(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
+    life = lives.next()
+    life.actor.scheduler.kv.grow(lives.ref, 1, 1 << 20)
+    life.turn(READY)
+    assert start_of(life) == 0
+    assert "the KV map is not to be trusted: the table of slot 0 names" in caplog.text
+    assert "all of their 41 tokens are computed again" in caplog.text
+
+
+def test_the_worker_is_replaced_in_the_middle_of_a_life(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
+    lives.now.steps.clear()
+    lives.now.turn(WorkerReady(6, 32))
+    assert start_of(lives.now) == 0 and "the worker was replaced: 1 requests" in caplog.text
