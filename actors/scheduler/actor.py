@@ -11,6 +11,7 @@ from actorserve.shm.kv_map import KVMap
 from actorserve.shm.table import slot_of
 
 from ..gauges import SchedulerGauge as Gauge
+from ..hand import request_name
 from ..messages import (
     Admit,
     Advance,
@@ -75,11 +76,18 @@ class SchedulerActor(Actor):
         if message.incarnation == self.worker:
             return
         if self.worker:
+            self._blame()
             running = len(self.scheduler.batch)
             self.context.log.warning("the worker was replaced: %d requests are computed again", running)
         first, self.worker = not self.worker, message.incarnation
         if not (first and self._take_over(message)):
             self.scheduler.begin_epoch(self._next_epoch(), message.num_blocks, self.worker)
+
+    def _blame(self) -> None:
+        """A worker that dies again and again on one request must not take the server with it."""
+        for ref in self.scheduler.blame():
+            self.context.status.give_up()
+            self.context.log.error("%s is given up: workers died on it", request_name(self.context.table, ref))
 
     def _take_over(self, message: WorkerReady) -> bool:
         """Go on with what a predecessor had in this worker's KV memory; False if that cannot be used."""
@@ -109,7 +117,8 @@ class SchedulerActor(Actor):
             return
         self.context.log.error("step %d failed in the worker: %s", message.step, message.reason)
         for ref in self.scheduler.fail_step():
-            self.context.log.error("request in slot %d is given up", slot_of(ref))
+            self.context.status.give_up()
+            self.context.log.error("%s is given up: its steps fail", request_name(self.context.table, ref))
         self.scheduler.begin_epoch(self._next_epoch(), self.scheduler.pool.count, self.worker)
 
     def do_work(self) -> int:

@@ -76,6 +76,26 @@ class Planner:
         tokens = self.budget - left
         return self._account(Planned(np.concatenate(rows), np.concatenate(counts), tokens, new=new, grown=grown))
 
+    def plan_alone(self, sequence: Sequence) -> Planned | None:
+        """A step of this sequence and no other."""
+        new: list[NewRow] = []
+        grown: list[tuple[int, int, int]] = []
+        batch = self.batch
+        while sequence.row is None and (batch.full or self._start(sequence, new) is None):
+            running = batch.running()
+            if not running:
+                return None
+            self.preempt(max(running, key=self.waiting.rank))
+        row = sequence.row
+        assert row is not None
+        if batch.computed[row] + 1 > batch.capacity[row]:
+            self._grow(sequence, grown)
+            if sequence.row is None:
+                return None
+        count = min(self.budget, int(batch.known[row] - batch.computed[row]))
+        rows = np.array([row] if count else [], np.int64)
+        return self._account(Planned(rows, np.full(len(rows), count, np.int64), count, new=new, grown=grown))
+
     def adopt(self, sequence: Sequence, blocks: list[int], computed: int) -> None:
         """A predecessor's row goes on in blocks that it held, once the worker is told in which row."""
         self.waiting.remove(sequence.ref)
@@ -169,9 +189,13 @@ class Planner:
         return chosen, counts
 
     def _start_next(self, new: list[NewRow]) -> int | None:
-        """Move the first waiting sequence into a row, if its blocks are there and its last token has come back."""
+        """Move the first waiting sequence into a row, if it can be."""
         sequence = self.waiting.first()
-        if sequence is None or sequence.in_flight:
+        return None if sequence is None else self._start(sequence, new)
+
+    def _start(self, sequence: Sequence, new: list[NewRow]) -> int | None:
+        """Move a waiting sequence into a row, if its blocks are there and its last token has come back."""
+        if sequence.in_flight:
             return None
         size = self.prefix.block_size
         cached = self.prefix.match(sequence)

@@ -22,6 +22,7 @@ from .blocks import BlockPool
 from .planner import Planned, Planner
 from .prefix import PrefixIndex
 from .sequence import Sequence
+from .suspects import Suspects
 from .takeover import Takeover, read_map
 from .waiting import WaitingQueue
 
@@ -63,6 +64,7 @@ class Scheduler:
         self.planned = 0  # tokens that the worker was given to compute
         self.preemptions = self.queries = self.hits = 0  # of earlier epochs
         self.epoch = 0
+        self.suspects = Suspects()
         self._decoder = msgspec.msgpack.Decoder(Generation)
         self._start_engine(0)
 
@@ -164,6 +166,7 @@ class Scheduler:
         elif sequence.ref in self.waiting:
             self.waiting.remove(sequence.ref)
         del self.sequences[sequence.ref]
+        self.suspects.forget(sequence.ref)
         self.finished += 1
 
     def _end_with(self, ref: int, code: Finish) -> None:
@@ -184,7 +187,7 @@ class Scheduler:
         """The next step for the worker, or None: nothing to do, or it is far enough ahead."""
         if not self.pool.count or len(self.in_flight) >= STEPS_AHEAD:
             return None
-        planned = self.planner.plan()
+        planned = self._plan_next()
         if planned is None:
             return None
         self.step += 1
@@ -198,6 +201,35 @@ class Scheduler:
             planned.counts.astype(np.int32).tobytes(),
             np.array(planned.grown, np.int32).tobytes(),
         )
+
+    def _plan_next(self) -> Planned | None:
+        """What the planner says, unless somebody is on trial: that one runs alone."""
+        ref = self.suspects.on_trial()
+        if ref is None:
+            return self.planner.plan()
+        return None if self.in_flight else self.planner.plan_alone(self.sequences[ref])
+
+    def blame(self) -> list[int]:
+        """The worker has died at the oldest step, if there is one: who is convicted is given up (refs returned)."""
+        if not self.in_flight:
+            return []
+        step, batch = self.in_flight[0], self.batch
+        alive = batch.ticket[step.rows] == step.tickets
+        rows = step.rows[alive]
+        positions = batch.confirmed[rows] + step.counts[alive]
+        refs = [batch.at(row).ref for row in rows.tolist()]
+        convicted = self.suspects.blame(zip(refs, positions.tolist(), strict=True))
+        for ref in convicted:
+            self.end(ref, Finish.ERROR)
+        return convicted
+
+    def _clear_suspects(self) -> None:
+        for ref in self.suspects.refs():
+            sequence = self.sequences.get(ref)
+            if sequence is None:
+                self.suspects.forget(ref)
+            elif sequence.row is not None:
+                self.suspects.clear(ref, int(self.batch.confirmed[sequence.row]))
 
     def apply(self, done: StepDone) -> None:
         """Account for a step that has come back: computed tokens, sampled tokens, full blocks, ends."""
@@ -221,6 +253,8 @@ class Scheduler:
             sequence = batch.at(row)
             sequence.generated = int(batch.generated[row])
             self._finish_if_done(sequence, token)
+        if self.suspects:
+            self._clear_suspects()
 
     def _append(self, rows: Ints, tokens: np.ndarray[tuple[int], np.dtype[np.int32]]) -> list[tuple[int, int]]:
         """Append one token to each running row's log; returns the rows that may be done, and their tokens."""
