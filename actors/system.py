@@ -11,7 +11,7 @@ from functools import cached_property
 import msgspec
 
 from actorserve.shm.board import board_bytes
-from actorserve.shm.kv_map import kv_map_bytes
+from actorserve.shm.kv_map_layout import kv_map_bytes
 from actorserve.shm.mailbox import mailbox_bytes
 from actorserve.shm.ring import ring_bytes
 from actorserve.shm.table import table_bytes

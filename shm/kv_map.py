@@ -20,21 +20,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-WORKER, BLOCKS, TAKEOVERS = 0, 1, 2  # header words
-HEADER_BYTES = 64
-HASH_BYTES = 16
+from .kv_map_layout import BLOCKS, HASH_BYTES, HEADER_BYTES, TAKEOVERS, WORKER, kv_map_bytes, whole_words
+
+__all__ = ["KVMap", "kv_map_bytes"]
+
 LOW = 0xFFFFFFFF
 
 Ints = NDArray[np.int64]
-
-
-def _whole_words(size: int) -> int:
-    return -(-size // 8) * 8
-
-
-def kv_map_bytes(slots: int, sequence_blocks: int, blocks: int) -> int:
-    """Bytes of a map for so many slots of so many blocks each, and so many blocks in all."""
-    return HEADER_BYTES + slots * 24 + _whole_words(slots * sequence_blocks * 4) + blocks * HASH_BYTES + blocks
 
 
 class KVMap:
@@ -52,7 +44,7 @@ class KVMap:
         self._told: Ints = np.ndarray(slots, np.int64, memory, offset)
         offset += slots * 8
         self._tables: NDArray[np.int32] = np.ndarray((slots, sequence_blocks), np.int32, memory, offset)
-        self._hashes = offset + _whole_words(slots * sequence_blocks * 4)
+        self._hashes = offset + whole_words(slots * sequence_blocks * 4)
         self._flags = self._hashes + blocks * HASH_BYTES
         self._cached: NDArray[np.uint8] = np.ndarray(blocks, np.uint8, memory, self._flags)
 
