@@ -34,6 +34,7 @@ from .tap import Tap, read_predecessor
 HANDED = struct.Struct("<II")
 BYTES_ACKED, BYTES_RECEIVED = 120, 128  # offsets in struct tcp_info (linux/tcp.h; Linux 4.2)
 TCP_INFO_BYTES = 192
+NOT_TOLD = 1 << 62  # more than any connection has: nothing that stands in shared memory agrees with it
 LONGEST_HEAD = 64 << 10
 LAST_CHUNK = b"0\r\n\r\n"  # of a chunked body
 RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
@@ -266,9 +267,11 @@ def written_so_far(connection: socket.socket) -> int:
 
 
 def _counts(connection: socket.socket, offset: int, queue: int) -> tuple[int, int]:
-    """A count of tcp_info and the length of a queue, of the same moment."""
+    """A count of tcp_info and the length of a queue, of the same moment; NOT_TOLD where the kernel does not count."""
     while True:
         before = fcntl.ioctl(connection, queue, b"\0" * 4)
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        if len(info) < offset + 8:
+            return NOT_TOLD, 0
         if fcntl.ioctl(connection, queue, b"\0" * 4) == before:  # nothing moved between the two questions
             return int(struct.unpack_from("<Q", info, offset)[0]), int(struct.unpack("i", before)[0])
