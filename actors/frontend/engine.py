@@ -9,8 +9,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable
-from itertools import count
-from typing import Any
 
 from actorserve.http.errors import ApiError, overloaded
 from actorserve.http.jobs import Job
@@ -22,25 +20,22 @@ from ..gauges import FrontendGauge, SchedulerGauge
 from ..messages import (
     Cancel,
     Delta,
-    Detokenize,
     Detokenized,
     Failed,
     Message,
-    Prompt,
     Render,
     Rendered,
     Resend,
     Sync,
     Synced,
     ToFrontend,
-    Tokenize,
     Tokenized,
 )
 from ..runtime import Context
+from .calls import Calls
 from .slots import Phase, Slots, Use
 
 RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
-CALL_S = 30.0
 ADOPTION_S = 5.0  # what connections of a predecessor get to come
 GONE = 499
 
@@ -59,8 +54,8 @@ class FrontendEngine:
         self._jobs: dict[Job, list[int]] = {}  # and their refs
         self._deadlines: dict[Job, asyncio.TimerHandle] = {}
         self._touched: dict[Job, None] = {}
-        self._calls: dict[int, asyncio.Future[Any]] = {}
-        self._numbers = count(index << 32)
+        self.calls = Calls(index, context.system.slots_per_frontend, self._send_to_any)
+        self.tokenize, self.detokenize = self.calls.tokenize, self.calls.detokenize
         self._unsynced: set[int] = set()
         self._reserved = set(reserved)
         self._exporter = Exporter(context.config.served_names()[0], self._engine_figures, self._actor_figures)
@@ -148,6 +143,9 @@ class FrontendEngine:
         self.context.post(renderer, message)
         self.context.outboxes[renderer].flush()
 
+    def _send_to_any(self, message: Message) -> None:
+        self._send(min(self.renderers, key=self._load.__getitem__), message)
+
     def _flush_soon(self) -> None:
         """Publish at the end of this turn of the event loop, with whatever else is posted in it."""
         self._loop.call_soon(self.context.flush)
@@ -166,7 +164,7 @@ class FrontendEngine:
             case Synced():
                 self._synced(message.call)
             case Tokenized() | Detokenized():
-                self._answer(message.call, message)
+                self.calls.answer(message.call, message)
 
     def turn_ends(self) -> None:
         """All messages of a batch were handled: write what they brought, one event a choice."""
@@ -198,7 +196,7 @@ class FrontendEngine:
 
     def _failed(self, message: Failed) -> None:
         if message.call:
-            self._answer(message.call, ApiError(message.status, message.message, message.param))
+            self.calls.answer(message.call, ApiError(message.status, message.message, message.param))
         for use in self._leave_renderer(message.refs):
             self.slots.close(use.ref)
             if use.job is not None and message.status != GONE:
@@ -221,7 +219,7 @@ class FrontendEngine:
         self._cancel([ref for ref in orphans if ref not in self._reserved])
         self._loop.call_later(ADOPTION_S, self._give_up_reserved)
         for renderer in self.renderers:
-            number = next(self._numbers)
+            number = next(self.calls.numbers)
             self._unsynced.add(number)
             self.context.post(renderer, Sync(number))
 
@@ -247,44 +245,6 @@ class FrontendEngine:
             self._unsynced.remove(number)
             if not self._unsynced:
                 self.slots.close_orphans(self._reserved)
-
-    # --- calls ---------------------------------------------------------------------------------------------------
-
-    async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
-        """The prompt's ids, and their strings if asked for."""
-        number = next(self._numbers)
-        answer = await self._call(number, Tokenize(number, prompt, token_strings))
-        assert isinstance(answer, Tokenized)
-        return answer.tokens, answer.token_strings
-
-    async def detokenize(self, tokens: list[int]) -> str:
-        """The ids' text."""
-        number = next(self._numbers)
-        answer = await self._call(number, Detokenize(number, tokens))
-        assert isinstance(answer, Detokenized)
-        return answer.text
-
-    async def _call(self, number: int, message: Message) -> Any:
-        if len(self._calls) >= self.context.system.slots_per_frontend:
-            raise overloaded("The server has as many calls as it takes. Try again soon.")
-        future = self._calls[number] = self._loop.create_future()
-        self._send(min(self.renderers, key=self._load.__getitem__), message)
-        try:
-            async with asyncio.timeout(CALL_S):
-                return await future
-        except TimeoutError:
-            raise overloaded(f"No renderer has answered within {CALL_S:.0f} s.") from None
-        finally:
-            del self._calls[number]
-
-    def _answer(self, number: int, answer: Message | ApiError) -> None:
-        future = self._calls.get(number)
-        if future is None or future.done():
-            return
-        if isinstance(answer, ApiError):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
 
     # --- looking in ----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from actorserve.actors.config import Config
+from actorserve.actors.frontend import calls as calls_module
 from actorserve.actors.frontend import engine as engine_module
 from actorserve.actors.frontend.engine import FrontendEngine
 from actorserve.actors.messages import (
@@ -268,7 +269,7 @@ async def test_calls_are_answered_and_refused(others: Others) -> None:
 
 
 async def test_a_call_has_a_deadline(others: Others, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "CALL_S", 0.0)
+    monkeypatch.setattr(calls_module, "CALL_S", 0.0)
     with pytest.raises(ApiError) as caught:
         await others.engine.detokenize([1])
     assert caught.value.status == 503
