@@ -176,9 +176,13 @@ def _log_to_stderr(config: Config) -> None:
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr)
 
 
+class InjectedFault(BaseException):
+    """No handler of an error in one request may take it for one."""
+
+
 def _fail_on_purpose(number: int, frame: object) -> None:
     """With --debug: an exception at whatever line the actor is, for those who test what happens then."""
-    raise RuntimeError("an exception was injected (SIGUSR1)")
+    raise InjectedFault("an exception was injected (SIGUSR1)")
 
 
 def main(play: Callable[[Context], None] | None = None, channel: int | None = None) -> None:

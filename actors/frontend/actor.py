@@ -82,7 +82,7 @@ class Frontend:
     def _fail(self) -> None:
         """The event loop only logs what is raised in a callback; this ends the process as in other actors."""
         if not self.over.done():
-            self.over.set_exception(RuntimeError("an exception was injected (SIGUSR1)"))
+            self.over.set_exception(RuntimeError("an exception was injected (SIGUSR1)"))  # a future takes no other
 
     def _settings(self) -> Settings:
         config, model = self.context.config, self.context.model
