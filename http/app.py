@@ -245,7 +245,10 @@ class Api:
     # --- bodies --------------------------------------------------------------------------------------------------
 
     async def _body(self, request: web.Request) -> bytes:
-        """The whole body; 413 as soon as it is too long, 408 when it does not come."""
+        """The whole body; 413 as soon as it is too long, 408 when it does not come, 415 if it is compressed."""
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.lower() not in ("identity", ""):
+            raise ApiError(415, f"Bodies are taken as they are, not with Content-Encoding: {_printable(encoding)}.")
         limit = self.settings.max_body_bytes
         too_long = ApiError(413, f"The body is longer than the {limit} bytes that --max-body-bytes allows.")
         if (request.content_length or 0) > limit:

@@ -103,6 +103,15 @@ class Answers:
         if number < self.count:
             self._words[self._first(number) + REFS] = 0
 
+    def spoil(self, number: int) -> None:
+        """Nobody can go on with this connection: what is written from now on is not kept."""
+        first = self._first(number)
+        self._words[first + COMPLETE] = 0
+        self._words[first + REFS] = 0
+        store_fence()
+        self._words[first + COMMITTED] = 0  # SYNC: answers.committed
+        self._words[first + BEGUN] = NOBODY
+
     # --- its successor -------------------------------------------------------------------------------------------
 
     def untouched(self, number: int) -> bool:

@@ -130,6 +130,43 @@ def test_a_request_behind_another_is_not_lost(server: Server) -> None:
     assert b'"version"' in connection.recv(1 << 16)
 
 
+def test_requests_behind_one_another_get_their_own_answers_or_a_reset(server: Server) -> None:
+    """When their frontend dies nothing is answered twice: what was answered cannot be told from what was not."""
+    connection = raw(server)
+    stream: dict[str, object] = {"max_tokens": 300, "ignore_eos": True, "stream": True}
+    connection.sendall(request({"max_tokens": 4}).replace(b"Connection: close\r\n", b"") + request(stream))
+    data = b""
+    while data.count(b"HTTP/1.1 200 OK") < 2 or b"data: " not in data:
+        data += connection.recv(1 << 16)
+    kill_frontends(server)
+    with pytest.raises(ConnectionResetError):
+        while piece := connection.recv(1 << 16):
+            data += piece
+    assert data.count(b"HTTP/1.1 200 OK") == 2
+
+
+def test_an_answer_that_is_read_late_is_not_lost(server: Server) -> None:
+    """The server is done with it, and most of it waits in its buffers when the frontend dies."""
+    connection = raw(server)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    ids = json.dumps({"tokens": [35] * 400_000}).encode()
+    connection.sendall(b"POST /detokenize HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(ids) + ids)
+    data = connection.recv(100)
+    assert "Paris" in ask(connect(server)) and "Paris" in ask(connect(server))
+    kill_frontends(server)
+    connection.settimeout(5.0)
+    try:
+        while b'"}' not in data[-4:] and (piece := connection.recv(1 << 16)):
+            data += piece
+    except ConnectionResetError:
+        return  # more waited than is kept
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = re.search(rb"Content-Length: (\d+)", head)
+    assert (
+        length and len(body) == int(length[1]) and set(json.loads(body)["prompt"]) == set(json.loads(body)["prompt"][0])
+    )
+
+
 @pytest.mark.parametrize("size", [3, 100_000])
 def test_a_chunked_request_comes_to_rest(server: Server, size: int) -> None:
     connection = connect(server)

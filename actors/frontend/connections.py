@@ -83,6 +83,8 @@ class Connection(HttpConnection):
             cast(asyncio.Transport, transport), self._pool.answers, self._number, left.predecessor, left.unsent
         )
         super().connection_made(cast(asyncio.Transport, self.record))
+        if not self._read:
+            self._pool.answers.begin(self._number, written_so_far(self._socket))
         if left.predecessor is None:
             self.record.go_on()
         if left.request:
@@ -97,10 +99,15 @@ class Connection(HttpConnection):
                 self._resting = False
                 self._head, self._body_at = b"", -1
                 journal.begin(self._number)
-                self._pool.answers.begin(self._number, written_so_far(self._socket))
+                self._pool.answers.begin(self._number, self._written())
             self._look_at(data)
             journal.append(self._number, data)
         super().data_received(data)
+
+    def _written(self) -> int:
+        """Bytes that were handed over: to the kernel, or to the transport for it."""
+        waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        return written_so_far(self._socket) + waiting
 
     def _look_at(self, data: bytes) -> None:
         """Count what came, and find where the body begins."""
@@ -116,19 +123,21 @@ class Connection(HttpConnection):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        record, transport = self.record, self.transport
+        record = self.record
         if record is not None and isinstance(resp, web.Response) and not resp.prepared:
             record.note_end()  # aiohttp writes head and body of these as one piece
         finished = await super().finish_response(request, resp, start_time)
         if record is not None and record.muted:  # what its predecessor had begun could not be gone on with
             record.abort()
-        elif self._was_all(request) and transport is not None and not transport.get_write_buffer_size():
+        elif self._was_all(request):
             self._resting = True
             self._pool.rest(self._number, self._read)
+        elif record is not None:
+            record.keep_no_more()
         return finished
 
     def _was_all(self, request: web.BaseRequest) -> bool:
-        """Nothing of a next request was read. Where that cannot be said, the connection does not come to rest."""
+        """Nothing of a next request was read. Where that cannot be said, the connection does not come to rest again."""
         if "Transfer-Encoding" in request.headers:
             return self._end == LAST_CHUNK
         return self._read == self._body_at + (request.content_length or 0)
@@ -205,16 +214,15 @@ class ConnectionPool:
 
     def _what_is_left(self, number: int, read: int, written: int) -> Left | None:
         """What a predecessor has left undone; None if that cannot be told."""
+        if number >= self.answers.count or (unsent := self.answers.unsent(number, written)) is None:
+            return None
         if self.journal.is_at_rest(number, read):
-            return NOTHING
+            return Left(unsent=unsent)
         request = self.journal.request(number, read)
         if request is None:
             return None
         if self.answers.untouched(number):
-            return Left(request, read_predecessor(self.answers, number))
-        unsent = self.answers.unsent(number, written)
-        if unsent is None:
-            return None
+            return Left(request, read_predecessor(self.answers, number), unsent)
         if self.answers.is_complete(number):
             behind = behind_first(request)
             if behind is None:

@@ -32,6 +32,7 @@ class Tap:
         self._unsent = unsent
         self._step = (NOBODY, 0)
         self._ends = False
+        self._last = False
         self.predecessor = predecessor
         self.muted = predecessor is not None and predecessor.begun
 
@@ -44,6 +45,9 @@ class Tap:
         """Commit and hand over."""
         if self.muted or not data:
             return
+        if self._last:
+            self._answers.spoil(self._number)
+            self._kept = self._last = False
         if self._kept:
             self._answers.commit(self._number, bytes(data), self._ends, *self._step)
             self._step, self._ends = (NOBODY, 0), False
@@ -54,6 +58,10 @@ class Tap:
         self.write(b"".join(list_of_data))
 
     # --- the record ----------------------------------------------------------------------------------------------
+
+    def keep_no_more(self) -> None:
+        """What comes behind the answer that is out cannot be told from it: nobody shall go on with the next one."""
+        self._last = self._kept
 
     def stream(self, refs: list[int], seed: int, created: int) -> None:
         if self._kept and len(refs) <= MOST_REFS:

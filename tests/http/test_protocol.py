@@ -241,3 +241,12 @@ async def test_nothing_at_all(served: Served) -> None:
     for client in clients:
         client.leave()
     assert (await asyncio.wait_for(served.ask("GET", "/health"), 10)).status == 200
+
+
+async def test_a_compressed_body_is_refused_by_name(served: Served) -> None:
+    client = await served.client()
+    answer = await client.ask("POST", "/v1/completions", b"\x1f\x8b\x08", **{"Content-Encoding": "gzip"})
+    assert answer.status == 415 and "Content-Encoding: gzip" in answer.error["message"]
+    client.send("POST", "/v1/completions", {"prompt": "hi"}, **{"Content-Encoding": "identity"})
+    finish_all(await served.job())
+    assert (await client.answer()).status == 200
