@@ -6,10 +6,13 @@ Owns creation, size and mapping. Knows nothing of what lies in it.
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import mmap
 import os
 import secrets
+import weakref
+from collections.abc import Callable
 
 import posix_ipc
 
@@ -26,6 +29,7 @@ class Segment:
 
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
+        self._closer: Callable[[], object] = functools.partial(os.close, fd)
         self.size = size
         self.map = mmap.mmap(fd, size)
         self.words = memoryview(self.map).cast("Q")
@@ -39,7 +43,9 @@ class Segment:
         fd = _open_unnamed(label)
         try:
             os.posix_fallocate(fd, 0, size)
-            return cls(fd, size)
+            made = cls(fd, size)
+            made._closer = weakref.finalize(made, os.close, fd)  # who made it owns the descriptor
+            return made
         except OSError as error:
             os.close(fd)
             if error.errno not in (errno.ENOSPC, errno.ENOMEM):
@@ -62,7 +68,7 @@ class Segment:
         and numpy does not keep a mapping from being closed under it.
         """
         if self.fd >= 0:
-            os.close(self.fd)
+            self._closer()
             self.fd = -1
 
 

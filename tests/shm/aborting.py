@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 S = TypeVar("S")
+SCENES = 100  # that may wait to be collected
 
 
 class Abort(BaseException):
@@ -52,6 +54,8 @@ def every_abort(
     at, was_aborted = 0, True
     while was_aborted:
         at += 1
+        if at % SCENES == 0:
+            gc.collect()  # an Abort's traceback holds what was aborted, with its descriptors
         scene = make()
         operation = act(scene)
         was_aborted = aborted(operation, at, modules)

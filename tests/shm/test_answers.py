@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -12,9 +13,17 @@ from actorserve.shm.answers import ANSWER_STATES, MOST_REFS, RING, Answers
 from .aborting import every_abort
 
 
+def new_answers(count: int) -> Answers:
+    fd = Answers.create(count)
+    try:
+        return Answers(fd, count)
+    finally:
+        os.close(fd)
+
+
 @pytest.fixture
 def answers() -> Answers:
-    return Answers(Answers.create(3), 3)
+    return new_answers(3)
 
 
 def test_what_the_kernel_did_not_take_is_found(answers: Answers) -> None:
@@ -81,7 +90,7 @@ def test_a_death_before_any_bytecode_leaves_a_step_done_or_not_begun() -> None:
 
     class Scene:
         def __init__(self) -> None:
-            self.answers = Answers(Answers.create(1), 1)
+            self.answers = new_answers(1)
             self.answers.begin(0, 0)
             self.answers.stream(0, [5, 6], 1, 2)
             self.done = 0  # steps of which commit has returned: whatever it said may be in the kernel
@@ -110,7 +119,7 @@ def test_a_death_before_any_bytecode_leaves_a_step_done_or_not_begun() -> None:
 def test_a_death_while_a_record_is_begun_leaves_nothing_of_the_last_answer() -> None:
     class Scene:
         def __init__(self) -> None:
-            self.answers = Answers(Answers.create(1), 1)
+            self.answers = new_answers(1)
             self.answers.begin(0, 0)
             self.answers.stream(0, [5], 1, 2)
             self.answers.commit(0, b"whole", True, 0, 5)

@@ -14,9 +14,17 @@ from .aborting import every_abort
 ROOM = 4 * LONG
 
 
+def new_journal(count: int) -> Journal:
+    fd = Journal.create(count, ROOM)
+    try:
+        return Journal(fd, count, ROOM)
+    finally:
+        os.close(fd)
+
+
 @pytest.fixture
 def journal() -> Journal:
-    return Journal(Journal.create(4, ROOM), 4, ROOM)
+    return new_journal(4)
 
 
 def test_a_request_is_found_whole(journal: Journal) -> None:
@@ -70,6 +78,7 @@ def test_a_long_request_gives_its_memory_back() -> None:
     journal.rest(1, ROOM)
     assert os.fstat(fd).st_blocks * 512 < LONG
     assert journal.is_at_rest(1, ROOM)
+    os.close(fd)
 
 
 def test_a_death_anywhere_leaves_the_truth_or_nothing() -> None:
@@ -78,7 +87,7 @@ def test_a_death_anywhere_leaves_the_truth_or_nothing() -> None:
 
     class Scene:
         def __init__(self) -> None:
-            self.journal = Journal(Journal.create(1, ROOM), 1, ROOM)
+            self.journal = new_journal(1)
             self.journal.rest(0, 0)
             self.read = 0
 
