@@ -1,0 +1,103 @@
+"""What a model's text is made of: pieces of content, of reasoning and of tool calls, as parsers find them.
+
+The one form between parsers (http/parsers) and the writers of answers (chat, responses, Anthropic's messages).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+
+class Content(msgspec.Struct, frozen=True, gc=False):
+    """Text for the user."""
+
+    text: str
+
+
+class Reasoning(msgspec.Struct, frozen=True, gc=False):
+    """Text of the model's thinking, without its markup."""
+
+    text: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
+    """A call begins; its arguments follow. `id` only where the model's own markup has one."""
+
+    index: int
+    name: str
+    id: str | None = None
+
+
+class Arguments(msgspec.Struct, frozen=True, gc=False):
+    """More of a call's arguments: JSON text."""
+
+    index: int
+    text: str
+
+
+Piece = Content | Reasoning | ToolCall | Arguments
+
+
+class OutputParser(Protocol):
+    """One choice's text, in any cuts, to pieces.
+
+    What has come out after some text depends on that text alone, not on how it was cut: a frontend that takes over a
+    stream feeds its beginning again in one go, and goes on where its predecessor stood.
+    """
+
+    def feed(self, text: str) -> list[Piece]:
+        """The pieces that this text completes; what may still become markup is held back."""
+
+    def finish(self) -> list[Piece]:
+        """The text has ended: what was held back."""
+
+
+@dataclass
+class Call:
+    """One whole tool call."""
+
+    name: str
+    id: str | None = None
+    arguments: str = ""
+
+
+@dataclass
+class Turn:
+    """One choice, put together."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+    def add(self, pieces: Iterable[Piece]) -> None:
+        """More of it."""
+        for piece in pieces:
+            match piece:
+                case Content(text=text):
+                    self.content += text
+                case Reasoning(text=text):
+                    self.reasoning += text
+                case ToolCall():
+                    self.calls.append(Call(piece.name, piece.id))
+                case Arguments(index=index, text=text):
+                    self.calls[index].arguments += text
+
+
+def merged(pieces: Iterable[Piece]) -> list[Piece]:
+    """The same pieces, neighbours of one kind joined."""
+    result: list[Piece] = []
+    for piece in pieces:
+        before = result[-1] if result else None
+        if isinstance(piece, Content) and isinstance(before, Content):
+            result[-1] = Content(before.text + piece.text)
+        elif isinstance(piece, Reasoning) and isinstance(before, Reasoning):
+            result[-1] = Reasoning(before.text + piece.text)
+        elif isinstance(piece, Arguments) and isinstance(before, Arguments) and piece.index == before.index:
+            result[-1] = Arguments(before.index, before.text + piece.text)
+        else:
+            result.append(piece)
+    return result
