@@ -62,6 +62,12 @@ class Hand:
 
         An exception that leaves the block ends the process; so it stays in the hand, for the successor to find.
         """
+        self.take(what)
+        yield
+        self.drop()
+
+    def take(self, what: int) -> None:
+        """As `hold` begins, for those who do it too often for a context manager."""
         tries = 0
         if what == self._suspect:
             tries, self._suspect = self._tries, 0
@@ -70,5 +76,7 @@ class Hand:
                 raise GivenUp(self._hung)
         self._status.set_hand(what, tries + 1)
         self._status.beat()
-        yield
+
+    def drop(self) -> None:
+        """The work is done."""
         self._status.set_hand(0, 0)

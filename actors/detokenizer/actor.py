@@ -11,11 +11,14 @@ import msgspec
 
 from actorserve.shm.table import slot_of
 
+from ..hand import GivenUp, request_name
 from ..messages import Delta, Finish, Generation, Resend, Stopped, ToDetokenizer
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer
 from .incremental import decoder_factory
 from .stream import TextStream
+
+DEADLY = 0xFFFFFFFF  # in the stop word: no stop string was found, but detokenizers die on this text
 
 
 class DetokenizerActor(Actor):
@@ -36,10 +39,7 @@ class DetokenizerActor(Actor):
     def handle(self, message: ToDetokenizer) -> None:
         """Look at the slots that moved, or that have a new reader."""
         for ref in message.refs:
-            if isinstance(message, Resend):
-                self.streams.pop(ref, None)
-                self._open(ref, 0)
-            self.advance(ref)
+            self.advance(ref, from_start=isinstance(message, Resend))
 
     def published(self) -> None:
         """The deltas are in the lanes: say how far their text goes."""
@@ -47,16 +47,37 @@ class DetokenizerActor(Actor):
             self.table.set_text(ref, tokens)
         self._moved.clear()
 
-    def advance(self, ref: int) -> None:
+    def advance(self, ref: int, from_start: bool = False) -> None:
         """Turn what is new in a slot's log into text and send it. May be called any number of times."""
+        try:
+            self.context.hand.take(ref)
+        except GivenUp:
+            self._give_up(ref)
+        self._advance(ref, from_start)
+        self.context.hand.drop()
+
+    def _give_up(self, ref: int) -> None:
+        """Detokenizers have died on this text: it ends here, and the scheduler is told so as of a stop string."""
+        self.context.log.error("%s is given up: detokenizers died on it", request_name(self.table, ref))
+        if self.table.prompt_length(ref) is not None:
+            self.table.set_stop(ref, DEADLY)
+            self.context.post("scheduler", Stopped([ref]))
+
+    def _advance(self, ref: int, from_start: bool) -> None:
         table = self.table
         finish = table.finish(ref)  # before the tokens cursor, which the scheduler stores first
         prompt = table.prompt_length(ref)
+        if from_start:
+            self.streams.pop(ref, None)
         if not table.is_current(ref) or prompt is None:
             self.streams.pop(ref, None)
             return
+        if table.stop(ref) == DEADLY:
+            self.streams.pop(ref, None)
+            self._post(Delta(ref, 0, "", table.text(ref), Finish.ERROR, last=bool(finish)))
+            return
         generated = table.generated(ref)
-        stream = self.streams.get(ref) or self._open(ref, prompt, table.text(ref))
+        stream = self.streams.get(ref) or self._open(ref, prompt, 0 if from_start else table.text(ref))
         if stream is None:
             return
         was_found = stream.found is not None
@@ -97,10 +118,12 @@ class DetokenizerActor(Actor):
         if code is Finish.STOP:
             last = self._last_token(ref)
             reason = last if last in stream.params.stop_token_ids else None
-        frontend = self.context.system.frontend_of(slot_of(ref))
         end = (int(code), reason) if ends else (0, None)
-        self.context.post(frontend, Delta(ref, offset, text, stream.tokens, *end, last=bool(finish)))
+        self._post(Delta(ref, offset, text, stream.tokens, *end, last=bool(finish)))
         self._moved[ref] = stream.tokens
+
+    def _post(self, delta: Delta) -> None:
+        self.context.post(self.context.system.frontend_of(slot_of(delta.ref)), delta)
 
     def _last_token(self, ref: int) -> int:
         """The token that ended the sequence."""

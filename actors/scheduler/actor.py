@@ -11,7 +11,7 @@ from actorserve.shm.kv_map import KVMap
 from actorserve.shm.table import slot_of
 
 from ..gauges import SchedulerGauge as Gauge
-from ..hand import request_name
+from ..hand import GivenUp, request_name
 from ..messages import (
     Admit,
     Advance,
@@ -48,7 +48,7 @@ class SchedulerActor(Actor):
         self.scheduler = Scheduler(context.table, limits, context.model.end_tokens, kv)
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
         self.epochs = 0
-        self.scheduler.recover()
+        self.scheduler.recover(self._admit)
         context.post("worker", Hello())
 
     def handle(self, message: ToScheduler) -> None:
@@ -59,7 +59,7 @@ class SchedulerActor(Actor):
                 scheduler.apply(message)
             case Admit():
                 for ref in message.refs:
-                    scheduler.admit(ref)
+                    self._admit(ref)
             case Cancel():
                 for ref in message.refs:
                     if self.context.table.is_cancelled(ref):
@@ -71,6 +71,15 @@ class SchedulerActor(Actor):
                 self._meet_worker(message)
             case StepFailed():
                 self._step_failed(message)
+
+    def _admit(self, ref: int) -> None:
+        """A sequence of which schedulers die must not take the server with it."""
+        try:
+            with self.context.hand.hold(ref):
+                self.scheduler.admit(ref)
+        except GivenUp:
+            self.context.log.error("%s is given up: schedulers died on it", request_name(self.context.table, ref))
+            self.scheduler.refuse(ref)
 
     def _meet_worker(self, message: WorkerReady) -> None:
         if message.incarnation == self.worker:

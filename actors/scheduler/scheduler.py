@@ -8,6 +8,7 @@ its block's hash (in the KV map), finish word, held (in the KV map).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -127,6 +128,11 @@ class Scheduler:
             self._end_with(ref, Finish.REJECTED)
         else:
             self._enqueue(ref, prompt_tokens)
+
+    def refuse(self, ref: int) -> None:
+        """This one cannot be taken up: schedulers have died of it."""
+        if ref not in self.sequences and not self.table.finish(ref):
+            self._end_with(ref, Finish.ERROR)
 
     def _enqueue(self, ref: int, prompt_tokens: int) -> None:
         self.arrivals += 1
@@ -297,12 +303,13 @@ class Scheduler:
             self.end(ref, Finish.ERROR)
         return given_up
 
-    def recover(self) -> int:
+    def recover(self, admit: Callable[[int], None] | None = None) -> int:
         """Admit a predecessor's sequences, tell ends that it could not tell any more. Returns how many go on."""
+        admit = admit or self.admit
         for ref in sorted(self.table.current_refs(0, self.table.slots), key=self.table.arrival_ns):
             if self.table.finish(ref) and not self.kv.is_told(ref):
                 self._has_ended(ref)
-            self.admit(ref)
+            admit(ref)
         return len(self.sequences)
 
     def check_integrity(self) -> None:

@@ -11,6 +11,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from actorserve.actors.config import Config
+from actorserve.actors.detokenizer.stream import TextStream
+from actorserve.actors.hand import MOST_TRIES
 from actorserve.actors.messages import Delta, Finish, Sampling
 from actorserve.actors.model_files import ModelInfo
 from actorserve.actors.supervisor.memory import Memory
@@ -249,3 +251,35 @@ def test_a_death_at_any_point_changes_nothing_for_the_client(make: Make, kind: s
         for point in range(12):
             turns = iter(range(10**6))
             assert play(engine, fields, lambda: where if next(turns) == point else "") == expected  # noqa: B023
+
+
+def test_a_text_that_kills_detokenizers_ends_with_an_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make()
+    deadly, other = engine.open(0), engine.open(1)
+    push = TextStream.push
+
+    def dies(stream: TextStream, ids: list[int]) -> None:
+        if END in ids:
+            raise MemoryError("as if it were killed")
+        push(stream, ids)
+
+    monkeypatch.setattr(TextStream, "push", dies)
+    engine.advance(deadly, engine.ids(TEXT)[:5])
+    engine.advance(other, engine.ids(TEXT)[:5])
+    engine.turn()
+    engine.advance(deadly, [END])
+    with pytest.raises(MemoryError):
+        engine.turn()
+    for _ in range(MOST_TRIES - 1):
+        with pytest.raises(MemoryError):
+            engine.die()
+    engine.die()  # and lives
+    engine.turn()
+    assert engine.stopped == [deadly] and engine.clients[deadly].finish == Finish.ERROR
+    assert not engine.clients[deadly].last
+    engine.die()
+    engine.advance(deadly, [], Finish.STOP_STRING)
+    engine.advance(other, engine.ids(TEXT)[5:], Finish.LENGTH)
+    engine.turn()
+    assert engine.clients[deadly].last and not engine.clients[other].text == ""
+    assert engine.clients[other] == Client(TEXT, len(engine.ids(TEXT)), Finish.LENGTH, None, True)

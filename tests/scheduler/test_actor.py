@@ -11,10 +11,12 @@ import pytest
 
 from actorserve.actors.config import make_config
 from actorserve.actors.gauges import SchedulerGauge
+from actorserve.actors.hand import MOST_TRIES
 from actorserve.actors.messages import (
     Admit,
     Advance,
     Cancel,
+    Finish,
     Generation,
     Sampling,
     Step,
@@ -25,6 +27,7 @@ from actorserve.actors.messages import (
 from actorserve.actors.model_files import resolve_model
 from actorserve.actors.runtime import Context
 from actorserve.actors.scheduler.actor import SchedulerActor
+from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.actors.supervisor.memory import Memory
 from actorserve.actors.system import System
 
@@ -169,3 +172,30 @@ def test_the_worker_is_replaced_in_the_middle_of_a_life(lives: Lives, caplog: py
     lives.now.steps.clear()
     lives.now.turn(WorkerReady(6, 32))
     assert start_of(lives.now) == 0 and "the worker was replaced: 1 requests" in caplog.text
+
+
+def test_a_request_that_kills_schedulers_is_given_up(monkeypatch: pytest.MonkeyPatch, lives: Lives) -> None:
+    table = lives.now.context.table
+    deadly = table.open_slot(1, msgspec.msgpack.encode(Generation(Sampling(seed=1), request_id="it")), 2)
+    table.write_prompt(deadly, PROMPT, b"", 20)
+    admit = Scheduler.admit
+    deaths = []
+
+    def dies(scheduler: Scheduler, ref: int) -> None:
+        if ref == deadly:
+            deaths.append(ref)
+            raise MemoryError("as if it were killed")
+        admit(scheduler, ref)
+
+    monkeypatch.setattr(Scheduler, "admit", dies)
+    with pytest.raises(MemoryError):
+        lives.now.turn(Admit([deadly]))
+    for _ in range(MOST_TRIES - 1):
+        assert not table.finish(deadly)
+        with pytest.raises(MemoryError):
+            lives.next()
+        lives.now.context.close()
+    lives.next().turn(READY)
+    assert len(deaths) == MOST_TRIES and table.finish(deadly) == Finish.ERROR and deadly in lives.now.advanced
+    assert not table.finish(lives.ref) and lives.ref in lives.now.actor.scheduler.sequences
+    assert lives.now.context.board.given_up(lives.now.context.spec.position) == 1
