@@ -18,6 +18,27 @@ LoadFormat = Literal["auto", "safetensors", "dummy"]
 GenerationConfig = Literal["auto", "none"]
 Policy = Literal["fcfs", "priority"]
 
+ContentFormat = Literal["auto", "string", "openai"]
+ToolParser = Literal[
+    "auto",
+    "none",
+    "hermes",
+    "qwen3_coder",
+    "qwen3_xml",
+    "llama3_json",
+    "pythonic",
+    "mistral",
+    "deepseek_v3",
+    "deepseek_v31",
+    "openai",
+    "glm45",
+    "kimi_k2",
+    "granite",
+]
+ReasoningParser = Literal[
+    "auto", "none", "deepseek_r1", "deepseek_v3", "qwen3", "mistral", "openai_gptoss", "glm45", "granite"
+]
+
 
 class ConfigError(ValueError):
     """An option has a value that cannot be; the message names the option."""
@@ -39,6 +60,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="seconds that running requests get to end when the server is stopped")
     ] = 30.0
+    idempotency_window: Annotated[
+        float, Meta(ge=0, description="seconds for which an answer can be had again by its Idempotency-Key")
+    ] = 300.0
+    idempotent_request_ids: Annotated[bool, Meta(description="take X-Request-Id for an Idempotency-Key")] = False
     max_connections: Annotated[
         int, Meta(ge=1, le=1 << 16, description="clients' connections at once; whoever comes then gets 503")
     ] = 8192
@@ -58,6 +83,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     chat_template: Annotated[
         str | None, Meta(description="a Jinja file or the text of one, if not the model's own")
     ] = None
+    chat_template_content_format: Annotated[
+        ContentFormat,
+        Meta(description="the form in which templates read contents: a string, or a list of parts"),
+    ] = "auto"
+    trust_request_chat_template: Annotated[
+        bool, Meta(description="take chat templates from requests, too; they are programs, if in a sandbox")
+    ] = False
+    tool_call_parser: Annotated[
+        ToolParser, Meta(description="how the model writes tool calls; auto finds it out from the chat template")
+    ] = "auto"
+    reasoning_parser: Annotated[
+        ReasoningParser, Meta(description="how the model marks its thinking; auto finds it out from the chat template")
+    ] = "auto"
+    enable_auto_tool_choice: Annotated[
+        bool, Meta(description="let the model decide whether to call tools, where a parser is known")
+    ] = True
     # engine
     dtype: Annotated[DType, Meta(description="of weights and KV memory; auto is float32 on a CPU")] = "auto"
     load_format: Annotated[LoadFormat, Meta(description="dummy fills the weights with random numbers")] = "auto"

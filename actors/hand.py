@@ -16,7 +16,7 @@ import msgspec
 from actorserve.shm.board import BoardWriter
 from actorserve.shm.table import RequestTable
 
-from .messages import Generation
+from .parameters import Generation
 
 MOST_TRIES = 3
 CALL = 1 << 62  # set in what is in hand when it is a call's number and not a ref

@@ -11,6 +11,8 @@ from enum import IntEnum
 
 import msgspec
 
+from .parameters import Sampling, Think
+
 
 class Finish(IntEnum):
     """Why a sequence ended: the low half of the table's `finish` word."""
@@ -22,32 +24,6 @@ class Finish(IntEnum):
     ABORT = 4  # cancelled by its frontend
     REJECTED = 5  # the waiting queue was full
     ERROR = 6  # the engine could not go on with it
-
-
-class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How the worker draws tokens. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 switch the filter off."""
-
-    seed: int  # 64 bits, always set: the frontend draws one where the client gave none
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    min_tokens: int = 0  # until so many are generated, `suppress` is masked
-    suppress: list[int] = []  # end tokens and stop_token_ids, filled only where min_tokens > 0
-
-
-class Generation(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """All parameters of one sequence, as its frontend writes them into the slot's parameter area (msgpack)."""
-
-    sampling: Sampling
-    ignore_eos: bool = False
-    stop_token_ids: list[int] = []
-    stop: list[str] = []
-    include_stop: bool = False  # the stop string (or stop token's text) stays in the output
-    skip_special_tokens: bool = True
-    priority: int = 0  # lower runs first under --scheduling-policy priority
-    stream: bool = True  # False: the detokenizer sends the text only once, at the end
-    request_id: str = ""
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -67,6 +43,7 @@ class ChatPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ch
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
+    chat_template: str | None = None  # the request's own
 
 
 class TextPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="text"):
@@ -92,6 +69,12 @@ class Render(Message, frozen=True, tag=1):
     prompt: Prompt
     max_tokens: int | None = None  # None: up to the model's length
     truncate_prompt_tokens: int | None = None  # keep only so many of the last; -1: as many as the model takes
+    cache_salt: str = ""  # only requests with the same one share KV blocks
+    bad_words: list[str] = []
+    think: Think | None = None
+    thinking_budget: int | None = None  # tokens
+    wish: bytes | None = None  # JSON of a grammars.Wish: what the answer has to look like
+    wished_by: str = "response_format"  # the field that wants it
 
 
 class Tokenize(Message, frozen=True, tag=2):
@@ -176,12 +159,12 @@ ToScheduler = Admit | Cancel | Stopped | WorkerReady | StepDone | StepFailed
 class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A sequence takes a row of the worker's batch (whatever was in the row is forgotten).
 
-    The worker reads tokens [computed, known) from the table's token log of `slot`; the tokens after `known` are those
-    that it samples itself.
+    The worker reads tokens [computed, known) from the table's token log of the ref's slot, and what the renderer made
+    of the request; the tokens after `known` are those that it samples itself.
     """
 
     row: int
-    slot: int
+    ref: int
     prompt_tokens: int
     known: int  # prompt + generated tokens that are in the table now
     computed: int  # tokens whose KV is in `blocks` already (prefix cache)
@@ -250,6 +233,16 @@ class Failed(Message, frozen=True, tag=41):
     call: int = 0
 
 
+class ToldToken(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A token with its logprob, its rank among all words, and the most likely words as (bytes, id, logprob)."""
+
+    text: bytes
+    id: int
+    logprob: float
+    rank: int
+    best: list[tuple[bytes, int, float]] = []
+
+
 class Delta(Message, frozen=True, tag=42):
     """Detokenizer → frontend: text of one sequence from character `offset` on.
 
@@ -265,6 +258,16 @@ class Delta(Message, frozen=True, tag=42):
     finish: int = 0
     stop_reason: str | int | None = None
     last: bool = False
+    thought: int = 0  # tokens of them that are thinking, where that is counted
+    told: list[ToldToken] = []  # where logprobs are asked for: those of the last tokens up to `tokens`
+
+
+class PromptTold(Message, frozen=True, tag=46):
+    """Detokenizer → frontend: logprobs of a prompt's tokens from position `start` on. May come again."""
+
+    ref: int
+    start: int
+    told: list[ToldToken]
 
 
 class Tokenized(Message, frozen=True, tag=43):
@@ -282,4 +285,4 @@ class Synced(Message, frozen=True, tag=45):
     call: int
 
 
-ToFrontend = Rendered | Failed | Delta | Tokenized | Detokenized | Synced
+ToFrontend = Rendered | Failed | Delta | PromptTold | Tokenized | Detokenized | Synced

@@ -52,8 +52,7 @@ class Boot(msgspec.Struct, frozen=True):
     config: Config
     model: ModelInfo
     segment_fd: int
-    journal_fd: int
-    answers_fd: int
+    files: dict[str, int]  # memory files: journal, answers, recent, logprobs
     eventfds: dict[str, int]  # of every actor, and of "supervisor"
     channel: int | None = None  # on which a frontend is handed its connections
 
@@ -75,8 +74,7 @@ class Context:
         self.hand = Hand(self.status, Ended(self.board.ended(self.spec.position)))
         self.table = RequestTable.attach(self.segment, self.system.table_offset)
         self.eventfds = boot.eventfds
-        self.journal_fd = boot.journal_fd
-        self.answers_fd = boot.answers_fd
+        self.files = boot.files
         self.channel = None if boot.channel is None else socket.socket(fileno=boot.channel)
         self.stopping = False
         self.inbox = self._inbox()

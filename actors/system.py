@@ -22,8 +22,10 @@ from .model_files import ModelInfo
 KINDS = ("worker", "scheduler", "detokenizer", "renderer", "frontend")  # the order of starting; stopping is the reverse
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
 TABLE_BUDGET = 256 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
-PARAMS_BYTES = 16 << 10  # parameter area of one slot
+PARAMS_BYTES = 32 << 10  # parameter area of one slot
+RENDITION_BYTES = 48 << 10  # of what a renderer makes of them; grammars are the largest part
 JOURNALED = 1024  # connections, the lowest numbers first
+RECENT_BYTES = 16 << 20  # of a frontend's keys
 HEAD_BYTES = 64 << 10  # of a request, beside its body
 SPARE_SLOTS = 32  # slots whose client has gone and whose end is still on its way round
 
@@ -79,13 +81,23 @@ class System:
         self.slots = self.slots_per_frontend * config.frontends
         self._place()
 
+    @property
+    def _slot_sizes(self) -> tuple[int, int, int, int]:
+        """Of the request table: tokens of a slot, tokens of a block, bytes of parameters and of renditions."""
+        return self.model.max_model_len, self.config.block_size, PARAMS_BYTES, RENDITION_BYTES
+
+    @property
+    def table_sizes(self) -> tuple[int, int, int, int, int]:
+        """As RequestTable.create takes them."""
+        return self.slots, *self._slot_sizes
+
     def _slots(self) -> tuple[int, int]:
         """(the waiting queue's limit, slots a frontend): every frontend may hold all that one server admits."""
         config = self.config
         if config.max_num_queued_reqs is not None:
             queued = config.max_num_queued_reqs
         else:
-            size = table_bytes(1, self.model.max_model_len, config.block_size, PARAMS_BYTES)
+            size = table_bytes(1, *self._slot_sizes)
             room = TABLE_BUDGET // size // config.frontends - config.max_num_seqs - SPARE_SLOTS
             queued = max(16, min(512, room))
         return queued, config.max_num_seqs + queued + SPARE_SLOTS
@@ -106,9 +118,7 @@ class System:
                     self.lanes.append(Lane(source.name, target.name, offset, capacity))
                     offset += ring_bytes(capacity)
         self.table_offset = -(-offset // 4096) * 4096
-        self.kv_map_offset = self.table_offset + table_bytes(
-            self.slots, self.model.max_model_len, self.config.block_size, PARAMS_BYTES
-        )
+        self.kv_map_offset = self.table_offset + table_bytes(self.slots, *self._slot_sizes)
         self.sequence_blocks = -(-self.model.max_model_len // self.config.block_size)
         self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # no worker has more
         self.size = self.kv_map_offset + kv_map_bytes(self.slots, self.sequence_blocks, self.max_blocks)
@@ -122,6 +132,16 @@ class System:
     def answers(self) -> int:
         """Records: the answers on so many connections can be gone on with by another frontend."""
         return min(self.config.max_connections, JOURNALED)
+
+    @property
+    def logprobs(self) -> tuple[int, int]:
+        """(slots, tokens of each)."""
+        return self.slots, self.model.max_model_len
+
+    @property
+    def recent(self) -> tuple[int, int]:
+        """(regions, bytes of each): what frontends must find again by keys."""
+        return self.config.frontends, RECENT_BYTES
 
     def _capacity(self, source: str, target: str) -> int:
         """Request bodies pass frontend → renderer, token lists pass back: a record may fill a third of its lane."""

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .config import ConfigError
+from .config import Config, ConfigError
 from .model_files import ModelInfo, read_json
 
 if TYPE_CHECKING:
@@ -51,3 +51,26 @@ def special_tokens(model: ModelInfo) -> dict[str, str]:
         if isinstance(text, str):
             found[name] = text
     return found
+
+
+def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:
+    """Templates by name: `default`, and `tool_use` where the model has one. Empty: the model does not chat."""
+    if config.chat_template is not None:
+        return {"default": _given_template(config.chat_template)}
+    path = Path(model.tokenizer_folder) / "chat_template.jinja"
+    if path.is_file():
+        return {"default": path.read_text(encoding="utf-8")}
+    found = tokenizer_config(model).get("chat_template")
+    if isinstance(found, str):
+        return {"default": found}
+    return {entry["name"]: entry["template"] for entry in found or []}
+
+
+def _given_template(value: str) -> str:
+    """--chat-template: a file, or the text itself, which always has a brace."""
+    if "{" in value:
+        return value
+    try:
+        return Path(value).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--chat-template: {value} cannot be read: {error}") from None

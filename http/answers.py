@@ -1,15 +1,34 @@
-"""The JSON of answers: whole ones, and the envelopes of streamed ones, made once so that only deltas are encoded."""
+"""What the answers of chat and completions have in common: their heads, their counts, and how a stream is written."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import msgspec
 
-from .jobs import Choice, Job
+from .choice import Choice
+from .errors import ApiError
+from .jobs import Job
+from .repeats import Progress
 
 encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What the client wants to be told beside the text."""
+
+    usage: bool = False  # an event at the end of a stream
+    continuous_usage: bool = False  # in each event of it
+    logprobs: bool = False
+    as_ids: bool = False  # tokens are named by their ids
+    ids: bool = False  # of the tokens of prompt and answer
+    prompt_logprobs: bool = False
+    reasoning: bool = True
+    echo: list[str] | None = None  # completions: the prompts' texts stand before the answers
+    nothing: bool = False  # max_tokens 0: the one token that was generated is not for the client
+    best_of: int = 0  # of so many choices a prompt, the likeliest are given; 0: all are
 
 
 @dataclass
@@ -20,6 +39,7 @@ class Answer:
     chat: bool
     seed: int  # 64 bits, of which the id is made
     created: int  # Unix seconds
+    wants: Wants = field(default_factory=Wants)
 
     @property
     def id(self) -> str:
@@ -30,82 +50,90 @@ class Answer:
         kind = ("chat.completion.chunk" if streamed else "chat.completion") if self.chat else "text_completion"
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
-    def whole(self, job: Job) -> dict[str, Any]:
-        """The answer that is not streamed."""
-        return {
-            **self.head(False),
-            "choices": [self._whole_choice(choice) for choice in job.choices],
-            "usage": usage(job),
-            "system_fingerprint": None,
-        }
+    def call_id(self, choice: int, call: int) -> str:
+        """The id of a tool call: the same whoever writes it."""
+        return f"call_{self.seed:016x}{self.created:08x}{choice:x}_{call:x}"
 
-    def _whole_choice(self, choice: Choice) -> dict[str, Any]:
-        text = choice.take()
-        body: dict[str, Any] = {"index": choice.index}
-        if self.chat:
-            body["message"] = {"role": "assistant", "content": text, "refusal": None, "tool_calls": []}
-        else:
-            body["text"] = text
-        ends = {"logprobs": None, "finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
-        return body | ends
+
+class Writer(Protocol):
+    """Writes one stream's events. Each call's bytes bring the choice to its `state`, or end the stream."""
+
+    def first(self, choice: Choice) -> bytes:
+        """What stands before all text."""
+
+    def update(self, choice: Choice) -> bytes:
+        """What is new of the choice; it is taken from it. Nothing, if there is none."""
+
+    def state(self, choice: Choice) -> int:
+        """How far the client has the choice, once all that was written is given out."""
+
+    def closing(self) -> bytes:
+        """After the ends of all choices."""
+
+    def failed(self, error: ApiError) -> bytes:
+        """The end of a stream that cannot go on."""
 
 
 def usage(job: Job) -> dict[str, Any]:
     """Token counts of a whole request."""
-    return _usage(job.prompt_tokens, job.completion_tokens, job.cached_tokens)
+    return counts(job.prompt_tokens, job.completion_tokens, job.cached_tokens, job.reasoning_tokens)
 
 
-def _usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+def counts(prompt: int, completion: int, cached: int, reasoning: int) -> dict[str, Any]:
+    """`usage`."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
     }
 
 
-class Envelopes:
-    """The bytes around the deltas of one stream: `data: {…"choices":[{"index":i,…:` delta `…}]…}`."""
+class Events:
+    """The bytes around the choices of one stream's events: `data: {…"choices":[` choice `]…}`."""
 
-    def __init__(self, answer: Answer, job: Job, include_usage: bool, continuous: bool) -> None:
-        self.answer = answer
-        self.job = job
-        self.include_usage = include_usage
-        self.continuous = continuous
-        self._head = b"data: " + encode(answer.head(True))[:-1] + b',"choices":[{"index":'
-        self._before = b',"delta":{"content":' if answer.chat else b',"text":'
-        self._after = (b"}" if answer.chat else b"") + b',"logprobs":null,"finish_reason":null}]'
-        self._end = b',"usage":null}\n\n' if include_usage and not continuous else b"}\n\n"
+    def __init__(self, answer: Answer, job: Job, progress: Progress | None) -> None:
+        """With `progress`, events carry ids, by which the stream can be asked for again from there on."""
+        wants = answer.wants
+        self.answer, self.job, self.progress = answer, job, progress
+        self._head = b"data: " + encode(answer.head(True))[:-1] + b',"choices":['
+        self._end = b',"usage":null}\n\n' if wants.usage and not wants.continuous_usage else b"}\n\n"
 
-    def first(self, choice: Choice) -> bytes:
-        """A chat choice begins with its role; a completion with nothing."""
-        if not self.answer.chat:
-            return b""
-        delta = b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
-        return b"%s%d%s%s" % (self._head, choice.index, delta, self._tail(choice))
+    def event(
+        self, choice: Choice, body: bytes, ended: bool = False, first: bool = False, beside: bytes = b""
+    ) -> bytes:
+        """One event; `body` is the choice as JSON, `beside` stands behind the choices.
 
-    def text(self, choice: Choice, text: str) -> bytes:
-        """One event of text."""
-        return b"%s%d%s%s%s%s" % (self._head, choice.index, self._before, encode(text), self._after, self._tail(choice))
+        `first`: it says nothing of the choice's text.
+        """
+        tail = self._end
+        if self.answer.wants.continuous_usage:
+            tail = b',"usage":' + encode(self._counts(choice)) + b"}\n\n"
+        return b"%s%s%s]%s%s" % (self._id(choice, ended, first), self._head, body, beside, tail)
 
-    def last(self, choice: Choice, text: str) -> bytes:
-        """The choice's end: a chat's stands in an event of its own, a completion's with its last text."""
-        ends = encode({"logprobs": None, "finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason})[1:]
-        if self.answer.chat:
-            event = b'%s%d,"delta":{},%s]%s' % (self._head, choice.index, ends, self._tail(choice))
-            return self.text(choice, text) + event if text else event
-        return b'%s%d,"text":%s,%s]%s' % (self._head, choice.index, encode(text), ends, self._tail(choice))
+    def _counts(self, choice: Choice) -> dict[str, Any]:
+        return counts(choice.prompt_tokens, choice.tokens, choice.cached_tokens, choice.thought)
 
     def closing(self) -> bytes:
-        """After all choices: the usage event, if it was asked for, and the end mark."""
+        """The usage event, if it was asked for, and the end mark."""
         event = b""
-        if self.include_usage:
-            event = b"data: " + encode({**self.answer.head(True), "choices": [], "usage": usage(self.job)}) + b"\n\n"
+        if self.answer.wants.usage:
+            lead = b""
+            if self.progress is not None:
+                self.progress.closed = True
+                lead = self.progress.event_id()
+            body = encode({**self.answer.head(True), "choices": [], "usage": usage(self.job)})
+            event = b"%sdata: %s\n\n" % (lead, body)
         return event + b"data: [DONE]\n\n"
 
-    def _tail(self, choice: Choice) -> bytes:
-        if not self.continuous:
-            return self._end
-        counts = _usage(choice.prompt_tokens, choice.tokens, choice.cached_tokens)
-        return b',"usage":' + encode(counts) + b"}\n\n"
+    def failed(self, error: ApiError) -> bytes:
+        return b"data: " + encode(error.body()) + b"\n\ndata: [DONE]\n\n"
+
+    def _id(self, choice: Choice, ended: bool, first: bool) -> bytes:
+        """The event's id, where events have one: it brings the choice to where it is now."""
+        if self.progress is None:
+            return b""
+        if not first:
+            self.progress.reach(choice.index, choice.state, ended)
+        return self.progress.event_id()

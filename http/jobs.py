@@ -7,13 +7,15 @@ await `started` and `done`. Knows neither HTTP nor rings.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 from actorserve.actors.messages import Delta, Finish, Prompt
 
+from .choice import Choice
 from .errors import ApiError, overloaded
+from .keys import Kept, Key
+from .pieces import OutputParser
 
 FINISH_REASONS = {
     Finish.STOP: "stop",
@@ -21,27 +23,6 @@ FINISH_REASONS = {
     Finish.LENGTH: "length",
     Finish.ABORT: "abort",
 }
-
-
-@dataclass
-class Choice:
-    """One answer to one of the request's prompts."""
-
-    index: int
-    ref: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    characters: int = 0  # received so far
-    tokens: int = 0
-    text: list[str] = field(default_factory=list)  # received and not taken
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-
-    def take(self) -> str:
-        """The text since the last take."""
-        text = "".join(self.text)
-        self.text.clear()
-        return text
 
 
 class Listener(Protocol):
@@ -54,11 +35,22 @@ class Listener(Protocol):
 class Job:
     """The choices of one request, in the order of prompts and then of n."""
 
-    def __init__(self, prompts: list[Prompt], params: list[bytes], **limits: int | None) -> None:
+    def __init__(
+        self,
+        prompts: list[Prompt],
+        params: list[bytes],
+        rendering: Mapping[str, Any] | None = None,
+        make_parser: Callable[[bool], OutputParser] | None = None,
+        wants_ids: bool = False,
+    ) -> None:
+        """`params`: the encoded Generation of each choice of a prompt; `rendering`: the fields of its Render;
+        `make_parser` makes a choice's, told whether it begins inside the model's thinking.
+        """
         self.prompts = prompts
-        self.params = params  # encoded Generation of each choice of a prompt
-        self.max_tokens = limits.get("max_tokens")
-        self.truncate_prompt_tokens = limits.get("truncate_prompt_tokens")
+        self.params = params
+        self.rendering = rendering or {}
+        self.make_parser = make_parser
+        self.wants_ids = wants_ids
         self.choices = [Choice(index) for index in range(len(prompts) * len(params))]
         loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = loop.create_future()  # something came of it; or it failed before
@@ -67,9 +59,13 @@ class Job:
         self._touched: dict[int, None] = {}
         self._open = len(self.choices)
 
-    def rendered(self, index: int, prompt_tokens: int) -> None:
-        """A choice's prompt is in the request table."""
-        self.choices[index].prompt_tokens = prompt_tokens
+    def rendered(self, index: int, prompt_tokens: int, opened: bool = False) -> None:
+        """A choice's prompt is in the request table. It may be said again."""
+        choice = self.choices[index]
+        if not choice.prompt_tokens:
+            choice.prompt_tokens, choice.opened = prompt_tokens, opened
+            if self.make_parser is not None:
+                choice.parser = self.make_parser(opened)
 
     def delta(self, index: int, delta: Delta, cached_tokens: int) -> bool:
         """Text or the end of a choice. What came before (a detokenizer was replaced) is dropped.
@@ -79,13 +75,9 @@ class Job:
         choice = self.choices[index]
         if choice.finish_reason is not None or self.done.done():
             return True
-        if delta.offset > choice.characters:
+        if not choice.add(delta):
             return False
-        new = delta.text[max(0, choice.characters - delta.offset) :]
-        if new:
-            choice.text.append(new)
-            choice.characters += len(new)
-        choice.tokens, choice.cached_tokens = delta.tokens, cached_tokens
+        choice.cached_tokens = cached_tokens
         if delta.finish:
             self._finish(choice, Finish(delta.finish), delta.stop_reason)
         self._touched[index] = None
@@ -139,12 +131,19 @@ class Job:
         return sum(choice.cached_tokens for choice in self.choices[:: len(self.params)])
 
     @property
+    def reasoning_tokens(self) -> int:
+        return sum(choice.thought for choice in self.choices)
+
+    @property
     def completion_tokens(self) -> int:
         return sum(choice.tokens for choice in self.choices)
 
 
 class Engine(Protocol):
     """What the app needs of the frontend actor."""
+
+    index: int  # of this frontend
+    frontends: int
 
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
         """Begin to generate, or go on with what was begun in these slots. ApiError 503 when there is no room."""
@@ -153,7 +152,25 @@ class Engine(Protocol):
         """Can `submit` go on with what was begun in these slots?"""
 
     def release(self, job: Job) -> None:
-        """The request is over for its client: whatever still runs of it is cancelled."""
+        """The request is over for its client: whatever still runs of it is cancelled, unless it is kept."""
+
+    def keep(self, key: Key, job: Job, seed: int, created: int) -> None:
+        """The answer can be had again by this key, for some minutes."""
+
+    def kept(self, key: Key) -> Kept | None:
+        """The answer of this key, if it is running or kept."""
+
+    def abort(self, job: Job, key: Key) -> None:
+        """This answer is kept no more, and cancelled."""
+
+    def put(self, key: bytes, payload: bytes) -> bool:
+        """Keep some bytes by a key, as long as there is room for them; False if they are too many."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """What was put."""
+
+    def kept_payloads(self) -> list[bytes]:
+        """All that was put and is not forgotten."""
 
     def tokenize(self, prompt: Prompt, token_strings: bool) -> Awaitable[tuple[list[int], list[str] | None]]:
         """The prompt's ids, and their strings."""

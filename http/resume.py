@@ -11,21 +11,27 @@ from typing import Protocol
 
 from aiohttp import web
 
-ENDED = 1 << 63  # in a choice's state, beside the characters that were given out: its end was, too
+from .choice import CHARACTERS, ENDED
+
+__all__ = ["ENDED", "Predecessor", "Record", "record_of"]
 
 
 @dataclass(frozen=True)
 class Predecessor:
-    """An answer that is not out: its slots, the characters given out of each choice, and whether its end was."""
+    """An answer that is not out: its slots, and how much was given out of each choice (choice.py)."""
 
     refs: list[int]
     seed: int
     created: int  # Unix seconds
-    characters: list[int]
-    ended: list[bool]
+    states: list[int]
     begun: bool  # something of the answer was given out: it is a stream
     first: bool  # the events that stand before all text were given out
     closed: bool  # so was all but the end of the body
+
+    @property
+    def characters(self) -> list[int]:
+        """That were given out of each choice."""
+        return [state & CHARACTERS for state in self.states]
 
 
 class Record(Protocol):
@@ -44,6 +50,15 @@ class Record(Protocol):
 
     def go_on(self) -> None:
         """What was written so far, the predecessor has written; from here on it is new."""
+
+    def move(self, frontend: int) -> bool:
+        """Give this connection to another frontend, which reads the request again: the handler will be cancelled.
+
+        False, and nothing happens, if its record is not kept (the connection's number is beyond the journal's, or the
+        request does not fit) or something of the answer was written ("100 Continue", too). Only the handler of the
+        request may call it; after True it should await, and not answer. The other may move it on: nobody counts that.
+        Where no frontend has this index, the connection is reset.
+        """
 
 
 def record_of(request: web.BaseRequest) -> Record | None:

@@ -57,31 +57,54 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     user: str | None = None
     metadata: Any = None  # labels for who keeps answers; nobody does here
 
-    # known, and refused where they ask for something (NOT_BUILT)
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: Object | None = None
-    logprobs: Any = None
-    prompt_logprobs: Any = None
+    logit_bias: dict[str, float] | None = None
+    prompt_logprobs: int | None = None
     best_of: int | None = None
-    echo: bool | None = None
-    use_beam_search: bool | None = None
-    length_penalty: float | None = None
-    spaces_between_special_tokens: bool | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
-    response_format: Any = None
-    structured_outputs: Any = None
+    spaces_between_special_tokens: bool | None = None  # tokens' texts are joined as the tokenizer's decoder does it
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     cache_salt: str | None = None
-    kv_transfer_params: Any = None
-    thinking_token_budget: int | None = None
-    repetition_detection: Any = None
-    store: bool | None = None
-    service_tier: str | None = None
     stream_interval: int | None = None
+    response_format: Object | None = None
+    structured_outputs: Object | None = None
+    service_tier: str | None = None  # there is one
+    store: bool | None = None  # answers of /v1/responses are kept, and no others
+
+    # known, and refused where they ask for something (NOT_BUILT)
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    kv_transfer_params: Any = None
+    repetition_detection: Any = None
+
+
+class ToolFunction(msgspec.Struct):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: Object | bool | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct):
+    function: ToolFunction
+    type: Literal["function"] = "function"
+
+
+class NamedFunction(msgspec.Struct):
+    name: str
+
+
+class NamedTool(msgspec.Struct):
+    """tool_choice: this one is to be called."""
+
+    function: NamedFunction
+    type: Literal["function"] = "function"
 
 
 class ChatRequest(GenerationFields, kw_only=True):
@@ -94,23 +117,49 @@ class ChatRequest(GenerationFields, kw_only=True):
     chat_template_kwargs: Object | None = None
     documents: list[Object] | None = None
     reasoning_effort: str | None = None
-
-    tools: list[Object] | None = None
-    tool_choice: Any = None
-    parallel_tool_calls: bool | None = None  # says how tools are called, and they are refused
     include_reasoning: bool | None = None
+    thinking_token_budget: int | None = None
+    logprobs: bool | None = None
     top_logprobs: int | None = None
+    tools: list[msgspec.Raw] | None = None  # Tool; kept as they came, for the chat template
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     chat_template: str | None = None
+    echo: bool | None = None
+
     functions: list[Object] | None = None
+    function_call: Any = None
 
 
 class CompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | list[str | int | list[int]] | None = None
+    logprobs: int | bool | None = None
+    echo: bool | None = None
 
     suffix: str | None = None
     prompt_embeds: Any = None
+
+
+class GenerateParameters(GenerationFields, kw_only=True):
+    """How to generate, by the names of the sampling fields."""
+
+    logprobs: int | None = None
+    detokenize: bool | None = None  # there is no text either way
+
+
+class GenerateRequest(msgspec.Struct, kw_only=True):
+    """POST /inference/v1/generate: token ids in, token ids out."""
+
+    token_ids: list[int]
+    sampling_params: GenerateParameters = msgspec.field(default_factory=GenerateParameters)
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    request_id: str | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -118,14 +167,14 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
     return_token_strs: bool | None = None
 
-    tools: list[Object] | None = None
+    tools: list[msgspec.Raw] | None = None
     chat_template: str | None = None
 
 
@@ -138,35 +187,12 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
 NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
 NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change nothing
-    "frequency_penalty": NOTHING,
-    "presence_penalty": NOTHING,
-    "repetition_penalty": (None, 1),
-    "logit_bias": NOTHING,
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "prompt_logprobs": (None, False),
-    "echo": NOTHING,
     "use_beam_search": NOTHING,
     "length_penalty": (None, 1),
-    "spaces_between_special_tokens": (None, True),
-    "allowed_token_ids": NOTHING,
-    "bad_words": NOTHING,
-    "response_format": (None, {"type": "text"}),
-    "structured_outputs": NOTHING,
-    "return_token_ids": NOTHING,
-    "return_tokens_as_token_ids": NOTHING,
-    "cache_salt": NOTHING,
     "kv_transfer_params": NOTHING,
-    "thinking_token_budget": (None,),
     "repetition_detection": NOTHING,
-    "store": NOTHING,
-    "service_tier": (None, "auto", "default"),
-    "stream_interval": (None, 1),
-    "include_reasoning": (None, True),
-    "tools": NOTHING,
-    "tool_choice": (None, "none", "auto"),
-    "chat_template": NOTHING,
     "functions": NOTHING,
+    "function_call": (None, "none", "auto"),
     "suffix": NOTHING,
     "prompt_embeds": NOTHING,
 }

@@ -11,10 +11,12 @@ from collections.abc import Coroutine
 
 from aiohttp import web
 
-from .answers import Envelopes, encode
+from .answers import Writer
+from .choice import ENDED, Choice
 from .errors import ApiError
-from .jobs import Choice, Job
-from .resume import ENDED, Predecessor, Record, record_of
+from .jobs import Job
+from .repeats import Progress
+from .resume import record_of
 
 STALL_S = 30.0
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -23,12 +25,13 @@ HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": 
 class EventStream:
     """The streamed answer to one request."""
 
-    def __init__(self, request: web.Request, job: Job, envelopes: Envelopes) -> None:
+    def __init__(self, request: web.Request, job: Job, writer: Writer, start: Progress) -> None:
+        """`start`: what the client has of this stream, from a predecessor or by an earlier request."""
         self._request = request
         self._job = job
-        self._envelopes = envelopes
-        self._over: set[int] = set()  # choices whose end was given out by a predecessor
-        self._closed = False  # so was the end of the stream
+        self._writer = writer
+        self._begun, self._closed = start.begun, start.closed
+        self._over = {index for index, state in enumerate(start.states) if state & ENDED}
         self._waiting: dict[int, Choice] = {}  # choices with text that found the transport full
         self._full: asyncio.Task[None] | None = None  # runs while the transport is
         self._chunked = False
@@ -47,20 +50,13 @@ class EventStream:
         if writer is not None:
             writer.send_headers()
         self._transport = self._request.transport
-        begun = self._record.predecessor if self._record is not None else None
-        if self._record is not None and begun is not None and begun.begun:
-            self._go_on_from(self._record, begun)
-        if begun is None or not begun.first:
+        if self._record is not None:
+            self._record.go_on()  # the head has gone out already, where a predecessor has begun
+        if not self._begun:
             self._note(len(self._job.choices), ENDED)
-            self._write(b"".join(self._envelopes.first(choice) for choice in self._job.choices))
+            self._write(b"".join(self._writer.first(choice) for choice in self._job.choices))
         self._job.listen(self)
         return response
-
-    def _go_on_from(self, record: Record, begun: Predecessor) -> None:
-        """The head, and the text of the choices up to where they were, has gone out already."""
-        self._closed = begun.closed
-        self._over = {index for index, ended in enumerate(begun.ended) if ended}
-        record.go_on()
 
     def _note(self, choice: int, state: int) -> None:
         if self._record is not None:
@@ -74,20 +70,22 @@ class EventStream:
             self._write(self._event(choice))
 
     def _event(self, choice: Choice) -> bytes:
-        text = choice.take()
         ended = choice.finish_reason is not None
-        if choice.index in self._over or not (text or ended):
+        data = self._writer.update(choice)
+        if choice.index in self._over or not data:
             return b""
-        self._note(choice.index, choice.characters | (ENDED if ended else 0))
-        return self._envelopes.last(choice, text) if ended else self._envelopes.text(choice, text)
+        if ended:
+            self._over.add(choice.index)
+        self._note(choice.index, self._writer.state(choice) | (ENDED if ended else 0))
+        return data
 
     async def end(self, response: web.StreamResponse) -> None:
         """Wait for the end of the job, say what there is to say, and close the body."""
         try:
             await asyncio.shield(self._job.done)
-            last = self._envelopes.closing()
+            last = self._writer.closing()
         except ApiError as error:
-            last = b"data: " + encode(error.body()) + b"\n\ndata: [DONE]\n\n"
+            last = self._writer.failed(error)
         if self._full is not None:
             await self._full
         if not self._closed:

@@ -2,14 +2,14 @@
 
 Messages are hints, this is the truth. Every word has one writer; a slot's control words fill a cache line a writer:
     line 0  frontend      generation | cancel | delivered | params length | arrival (ns)
-    line 1  renderer      limit | hashed, then prompt
+    line 1  renderer      limit | hashed | rendition length, then prompt
     line 2  scheduler     cached | tokens, then finish
     line 3  detokenizer   text | stop
 A cursor is `generation << 32 | value` in one word, so that it is read and written whole together with the generation
 that it speaks of; whoever asks for another generation finds nothing there. Order of stores: data before the cursor that
 publishes it, the tokens cursor before `finish`; a reader loads the cursor first, `finish` before the tokens cursor.
 
-Per slot there follow: parameters (the frontend's), token ids int32 (prompt by the renderer, then generated ones by the
+Per slot there follow: parameters (the frontend's), what the renderer made of them, token ids int32 (prompt by the renderer, then generated ones by the
 scheduler), 16-byte hashes of the prompt's blocks (the renderer's). A slot is free when its frontend says so; others
 never write to a slot of which they have not been told by message, nor under an old generation.
 """
@@ -37,6 +37,7 @@ from .table_layout import (
     LOW,
     PARAMS,
     PROMPT,
+    RENDITION,
     STOP,
     TEXT,
     TOKENS,
@@ -63,10 +64,17 @@ class RequestTable(TableLayout):
 
     @classmethod
     def create(
-        cls, segment: Segment, offset: int, slots: int, max_tokens: int, block_size: int, params_bytes: int = 16 << 10
+        cls,
+        segment: Segment,
+        offset: int,
+        slots: int,
+        max_tokens: int,
+        block_size: int,
+        params_bytes: int = 16 << 10,
+        rendition_bytes: int = 1 << 10,
     ) -> RequestTable:
-        """Write the header into zeroed memory. `params_bytes` is a multiple of 64."""
-        cls.write_header(segment, offset, (slots, max_tokens, block_size, params_bytes))
+        """Write the header into zeroed memory. `params_bytes` and `rendition_bytes` are multiples of 64."""
+        cls.write_header(segment, offset, (slots, max_tokens, block_size, params_bytes, rendition_bytes))
         return cls(segment, offset)
 
     @classmethod
@@ -146,8 +154,14 @@ class RequestTable(TableLayout):
 
     # --- the renderer's ------------------------------------------------------------------------------------------
 
-    def write_prompt(self, ref: int, tokens: Sequence[int] | bytes | memoryview, hashes: bytes, limit: int) -> None:
-        """The prompt (ids, or int32 as bytes), its blocks' hashes and the most tokens to generate; prompt last."""
+    def write_prompt(
+        self, ref: int, tokens: Sequence[int] | bytes | memoryview, hashes: bytes, limit: int, rendition: bytes = b""
+    ) -> None:
+        """The prompt (ids, or int32 as bytes), its blocks' hashes, the most tokens to generate, and what else was made
+        of the request; the prompt's length last.
+        """
+        if len(rendition) > self.rendition_bytes:
+            raise ValueError(f"{len(rendition)} bytes of rendition, at most {self.rendition_bytes} fit")
         data = memoryview(tokens if isinstance(tokens, (bytes, memoryview)) else array("i", tokens)).cast("B").cast("i")
         hashed = len(hashes) // HASH_BYTES
         if len(data) > self.max_tokens:
@@ -158,6 +172,9 @@ class RequestTable(TableLayout):
         self._ints[start : start + len(data)] = data
         place = self.hashes_start(ref & LOW)
         self.segment.map[place : place + len(hashes)] = hashes
+        place = self.rendition_start(ref & LOW)
+        self.segment.map[place : place + len(rendition)] = rendition
+        self._set(ref, RENDITION, len(rendition))
         self._set(ref, LIMIT, limit)
         self._set(ref, HASHED, hashed)
         store_fence()
@@ -176,6 +193,12 @@ class RequestTable(TableLayout):
         count = self._get(ref, HASHED) or 0 if self.prompt_length(ref) is not None else 0
         place = self.hashes_start(ref & LOW)
         return self.segment.map[place : place + HASH_BYTES * count]
+
+    def rendition(self, ref: int) -> bytes:
+        """What the renderer made of the request's parameters; nothing before the prompt is there."""
+        size = self._get(ref, RENDITION) or 0 if self.prompt_length(ref) is not None else 0
+        place = self.rendition_start(ref & LOW)
+        return self.segment.map[place : place + size]
 
     # --- the scheduler's -----------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 Header, in words: magic, then version, slots, max tokens, block size, parameter bytes (the supervisor's, once).
 Control words of a slot: four cache lines, one for each writer (see table.py). Data of a slot, in whole cache lines:
-parameters, token ids int32[max tokens], hashes of max tokens // block size blocks. Knows nothing of what they mean.
+parameters, rendition, token ids int32[max tokens], hashes of max tokens // block size blocks. Knows nothing of what
+they mean.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from .fence import store_fence
 from .segment import Segment
 
 MAGIC = 0x314C424154544341  # "ACTTABL1"
-FORMAT = 1
+FORMAT = 2
 CACHE_LINE = 64
 HEADER_BYTES = 4096
-VERSION, SLOTS, MAX_TOKENS, BLOCK_SIZE, PARAMS_BYTES = 1, 2, 3, 4, 5  # header words after the magic
+VERSION, SLOTS, MAX_TOKENS, BLOCK_SIZE, PARAMS_BYTES, RENDITION_BYTES = range(1, 7)  # header words after the magic
 CONTROL_WORDS = 32  # four cache lines a slot
 GENERATION, CANCEL, DELIVERED, PARAMS, ARRIVAL = 0, 1, 2, 3, 4
-LIMIT, HASHED, PROMPT = 8, 9, 10
+LIMIT, HASHED, PROMPT, RENDITION = 8, 9, 10, 11
 CACHED, TOKENS, FINISH = 16, 17, 18
 TEXT, STOP = 24, 25
 HASH_BYTES = 16
@@ -40,15 +41,18 @@ def generation_of(ref: int) -> int:
     return ref >> 32
 
 
-def _data_bytes(max_tokens: int, block_size: int, params_bytes: int) -> int:
-    """Bytes of one slot's parameters, tokens and hashes, in whole cache lines."""
-    size = params_bytes + 4 * max_tokens + HASH_BYTES * (max_tokens // block_size)
+def _data_bytes(max_tokens: int, block_size: int, params_bytes: int, rendition_bytes: int) -> int:
+    """Bytes of one slot's parameters, rendition, tokens and hashes, in whole cache lines."""
+    size = params_bytes + rendition_bytes + 4 * max_tokens + HASH_BYTES * (max_tokens // block_size)
     return -(-size // CACHE_LINE) * CACHE_LINE
 
 
-def table_bytes(slots: int, max_tokens: int, block_size: int, params_bytes: int = 16 << 10) -> int:
+def table_bytes(
+    slots: int, max_tokens: int, block_size: int, params_bytes: int = 16 << 10, rendition_bytes: int = 1 << 10
+) -> int:
     """Bytes of a table."""
-    return HEADER_BYTES + slots * (8 * CONTROL_WORDS + _data_bytes(max_tokens, block_size, params_bytes))
+    data = _data_bytes(max_tokens, block_size, params_bytes, rendition_bytes)
+    return HEADER_BYTES + slots * (8 * CONTROL_WORDS + data)
 
 
 class TableLayout:
@@ -62,21 +66,22 @@ class TableLayout:
         self.offset = offset
         self.slots, self.max_tokens = words[header + SLOTS], words[header + MAX_TOKENS]
         self.block_size, self.params_bytes = words[header + BLOCK_SIZE], words[header + PARAMS_BYTES]
+        self.rendition_bytes = words[header + RENDITION_BYTES]
         self.control_offset = offset + HEADER_BYTES
-        self.stride = _data_bytes(self.max_tokens, self.block_size, self.params_bytes)
+        self.stride = _data_bytes(self.max_tokens, self.block_size, self.params_bytes, self.rendition_bytes)
         self._data = self.control_offset + 8 * CONTROL_WORDS * self.slots
         self._first_control = self.control_offset // 8
 
     @staticmethod
-    def write_header(segment: Segment, offset: int, sizes: tuple[int, int, int, int]) -> None:
-        """Slots, max tokens, block size, parameter bytes; the magic last. The memory is zeroed."""
-        if min(sizes) <= 0 or sizes[3] % CACHE_LINE or offset % CACHE_LINE:
+    def write_header(segment: Segment, offset: int, sizes: tuple[int, int, int, int, int]) -> None:
+        """Slots, max tokens, block size, bytes of parameters and renditions; the magic last. The memory is zeroed."""
+        if min(sizes) <= 0 or sizes[3] % CACHE_LINE or sizes[4] % CACHE_LINE or offset % CACHE_LINE:
             raise ValueError("a table's offset and parameter areas are multiples of 64 bytes, and all sizes positive")
         if offset + table_bytes(*sizes) > segment.size:
             raise ValueError(f"a table of {table_bytes(*sizes):,} bytes at {offset} is more than the segment has")
         header = offset // 8
         segment.words[header + VERSION] = FORMAT
-        for word, value in zip((SLOTS, MAX_TOKENS, BLOCK_SIZE, PARAMS_BYTES), sizes, strict=True):
+        for word, value in enumerate(sizes, SLOTS):
             segment.words[header + word] = value
         store_fence()
         segment.words[header] = MAGIC
@@ -91,10 +96,14 @@ class TableLayout:
         """Where the slot's parameters begin, in bytes of the segment."""
         return self._data + self.stride * slot
 
+    def rendition_start(self, slot: int) -> int:
+        """Where the slot's rendition begins, in bytes of the segment."""
+        return self._data + self.stride * slot + self.params_bytes
+
     def token_index(self, slot: int) -> int:
         """Where the slot's token ids begin, as an index of int32s in the segment."""
-        return (self._data + self.stride * slot + self.params_bytes) // 4
+        return (self.rendition_start(slot) + self.rendition_bytes) // 4
 
     def hashes_start(self, slot: int) -> int:
         """Where the slot's hashes begin, in bytes of the segment."""
-        return self._data + self.stride * slot + self.params_bytes + 4 * self.max_tokens
+        return 4 * (self.token_index(slot) + self.max_tokens)

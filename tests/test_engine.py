@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from actorserve.actors.block_hash import extend_hashes
-from actorserve.actors.messages import Finish, Generation, Sampling, Step, StepDone
+from actorserve.actors.messages import Finish, Step, StepDone
+from actorserve.actors.parameters import Generation, Sampling
 from actorserve.actors.scheduler.scheduler import Limits, Scheduler
 from actorserve.shm.segment import Segment
 from actorserve.shm.table import RequestTable, table_bytes

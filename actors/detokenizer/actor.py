@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import msgspec
 
+from actorserve.shm.logprobs import Logprobs
 from actorserve.shm.table import slot_of
 
 from ..hand import GivenUp, request_name
-from ..messages import Delta, Finish, Generation, Resend, Stopped, ToDetokenizer
+from ..messages import Delta, Finish, PromptTold, Resend, Stopped, ToDetokenizer, ToldToken
+from ..parameters import Generation, Rendition
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer
-from .incremental import decoder_factory
+from .incremental import decoder_factory, word_bytes
 from .stream import TextStream
+from .told import PIECE, Teller
 
 DEADLY = 0xFFFFFFFF  # in the stop word: no stop string was found, but detokenizers die on this text
 
@@ -28,7 +31,11 @@ class DetokenizerActor(Actor):
         self.context = context
         self.table = context.table
         self.streams: dict[int, TextStream] = {}
-        self._make_decoder = decoder_factory(load_tokenizer(context.model))
+        tokenizer = load_tokenizer(context.model)
+        self._make_decoder = decoder_factory(tokenizer)
+        area = Logprobs(context.files["logprobs"], *context.system.logprobs)
+        self.teller = Teller(self.table, area, word_bytes(tokenizer))
+        self._read_rendition = msgspec.msgpack.Decoder(Rendition).decode
         self._read_params = msgspec.msgpack.Decoder(Generation).decode
         self._moved: dict[int, int] = {}  # text cursors to store once what they count is published
         for ref in self.table.current_refs(0, self.table.slots):
@@ -80,9 +87,14 @@ class DetokenizerActor(Actor):
         stream = self.streams.get(ref) or self._open(ref, prompt, 0 if from_start else table.text(ref))
         if stream is None:
             return
+        if not stream.prompt_told and (generated or finish):
+            self._tell_prompt(ref, stream, prompt)
         was_found = stream.found is not None
-        if stream.tokens < generated and not was_found:
-            stream.push(table.token_ids(ref, prompt + stream.tokens, prompt + generated).tolist())
+        while stream.tokens < generated and not stream.is_over:
+            stop = min(generated, stream.tokens + PIECE) if stream.is_told else generated
+            stream.push(table.token_ids(ref, prompt + stream.tokens, prompt + stop).tolist())
+            if stop < generated and not stream.is_over:
+                self._send(ref, stream, 0, False)
         if finish and not was_found:
             stream.finish()
         if stream.found is not None and not was_found:
@@ -96,8 +108,11 @@ class DetokenizerActor(Actor):
         params = self.table.params(ref)
         if not params:
             return None
-        stream = TextStream.open(self._read_params(params), self._make_decoder, self.context.model.end_tokens)
+        rendition = self.table.rendition(ref)
+        opened = bool(rendition) and self._read_rendition(rendition).opened
+        stream = TextStream.open(self._read_params(params), self._make_decoder, self.context.model.end_tokens, opened)
         self.streams[ref] = stream
+        stream.prompt_told = stream.params.sampling.prompt_logprobs < 0 or sent > 0
         if sent:
             stream.push(self.table.token_ids(ref, prompt, prompt + sent).tolist())
             stream.take()
@@ -111,19 +126,31 @@ class DetokenizerActor(Actor):
     def _send(self, ref: int, stream: TextStream, finish: int, was_found: bool) -> None:
         code = Finish.STOP_STRING if stream.found is not None else Finish(finish)
         ends = bool(finish) or (stream.found is not None and not was_found)
-        if not ends and not (stream.pending and stream.params.stream):
+        if not ends and not stream.has_news:
             return
+        told_from = stream.told
         offset, text = stream.take()
         reason: str | int | None = stream.found
         if code is Finish.STOP:
             last = self._last_token(ref)
             reason = last if last in stream.params.stop_token_ids else None
         end = (int(code), reason) if ends else (0, None)
-        self._post(Delta(ref, offset, text, stream.tokens, *end, last=bool(finish)))
+        told = self._told(ref, stream, told_from) if stream.is_told else []
+        self._post(Delta(ref, offset, text, stream.tokens, *end, bool(finish), stream.thought, told))
         self._moved[ref] = stream.tokens
 
-    def _post(self, delta: Delta) -> None:
-        self.context.post(self.context.system.frontend_of(slot_of(delta.ref)), delta)
+    def _tell_prompt(self, ref: int, stream: TextStream, length: int) -> None:
+        stream.prompt_told = True
+        for start, told in self.teller.prompt(ref, length, stream.params.sampling.prompt_logprobs):
+            self._post(PromptTold(ref, start, told))
+
+    def _told(self, ref: int, stream: TextStream, start: int) -> list[ToldToken]:
+        """The stream's tokens from number `start` on."""
+        prompt = self.table.prompt_length(ref) or 0
+        return self.teller.tell(ref, prompt + start, prompt + stream.tokens, stream.params.sampling.logprobs)
+
+    def _post(self, message: Delta | PromptTold) -> None:
+        self.context.post(self.context.system.frontend_of(slot_of(message.ref)), message)
 
     def _last_token(self, ref: int) -> int:
         """The token that ended the sequence."""

@@ -53,6 +53,17 @@ def decoder_factory(tokenizer: Tokenizer) -> Callable[[bool], TextDecoder]:
     return lambda skip: WindowDecoder(tokenizer, known - special if skip else known)
 
 
+def word_bytes(tokenizer: Tokenizer) -> Callable[[int], bytes]:
+    """A function that gives the bytes of one token by itself; nothing for ids that the tokenizer does not have."""
+    members = _members(json.loads(tokenizer.to_str()).get("decoder"))
+    if [member["type"] for member in members] == ["ByteLevel"]:
+        words = _word_bytes(tokenizer)
+    else:
+        pieces = _word_pieces(tokenizer, members)
+        words = [piece if isinstance(piece, bytes) else piece.encode(errors="replace") for piece in pieces]
+    return lambda token: words[token] if token < len(words) else b""
+
+
 class ByteDecoder:
     """For byte-level tokenizers: the words' bytes, through an incremental UTF-8 decoder."""
 

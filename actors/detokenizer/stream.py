@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from ..messages import Generation
+from ..parameters import Generation
 from .incremental import TextDecoder
 from .stop_strings import StopStrings
+from .thinking import ThinkingGate
 
 
 @dataclass
@@ -22,58 +23,90 @@ class TextStream:
     decoder: TextDecoder
     stops: StopStrings | None
     end_tokens: Collection[int]
+    gate: ThinkingGate | None = None
     tokens: int = 0
+    thought: int = 0  # of them, tokens of thinking
+    told: int = 0  # of them, those that were taken
     offset: int = 0
     found: str | None = None  # the stop string that ended the text
     ended: bool = False  # an end token was met
     pending: str = ""  # decoded and not taken yet
+    prompt_told: bool = True  # nothing of the prompt's logprobs is to be sent
 
     @classmethod
     def open(
-        cls, params: Generation, make_decoder: Callable[[bool], TextDecoder], end_tokens: Collection[int]
+        cls,
+        params: Generation,
+        make_decoder: Callable[[bool], TextDecoder],
+        end_tokens: Collection[int],
+        opened: bool = False,
     ) -> TextStream:
-        """A sequence at its beginning."""
+        """A sequence at its beginning, which may lie inside its thinking."""
         stops = StopStrings(params.stop, params.include_stop) if params.stop else None
         own = {*params.stop_token_ids, *(() if params.ignore_eos else end_tokens)}
-        return cls(params, make_decoder(params.skip_special_tokens), stops, own)
+        gate = ThinkingGate(params.think, opened) if params.think is not None else None
+        return cls(params, make_decoder(params.skip_special_tokens), stops, own, gate)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing that comes is text."""
+        return self.found is not None or self.ended
+
+    @property
+    def is_told(self) -> bool:
+        """Its tokens go to the client with their logprobs."""
+        return self.params.sampling.logprobs >= 0
+
+    @property
+    def has_news(self) -> bool:
+        """There is something that the client is to have now, before the end."""
+        if not self.params.stream and not self.is_told:
+            return False
+        news = self.tokens > self.told if self.is_told else bool(self.pending)
+        return news and (self.tokens - self.told >= self.params.interval or not self.told)
 
     def push(self, ids: list[int]) -> None:
         """The next tokens of the log. What follows an end or a stop string is not text."""
-        if self.found is not None or self.ended:
+        if self.is_over:
             return
         at = next((index for index, token in enumerate(ids) if token in self.end_tokens), None)
         if at is not None:
             self.ended = True
             ids = ids[: at + 1]
-        if self.stops is None:
+        if self.stops is None and (self.gate is None or self.gate.is_over):
             self.tokens += len(ids)
             self.pending += self.decoder.push(ids if at is None or self.params.include_stop else ids[:at])
             return
         for index, token in enumerate(ids):
             self.tokens += 1
-            if (index != at or self.params.include_stop) and self._meets_stop(self.stops, token):
-                return
+            if index != at or self.params.include_stop:
+                self._add(self.decoder.push([token]))
+                if self.found is not None:
+                    return
 
-    def _meets_stop(self, stops: StopStrings, token: int) -> bool:
-        """Decode one token; was a stop string completed?"""
-        self._watch(stops, self.decoder.push([token]))
-        return self.found is not None
+    def _add(self, text: str) -> None:
+        """The text of one more token; was a stop string completed in the answer?"""
+        if self.gate is not None and not self.gate.is_over:
+            thinking, text = self.gate.push(text)
+            self.pending += thinking
+            if self.gate.inside or thinking:
+                self.thought = self.tokens
+        self._watch(text)
 
-    def _watch(self, stops: StopStrings, text: str) -> None:
+    def _watch(self, text: str) -> None:
         """A stop string counts if it is completed after the first min_tokens tokens."""
-        text, self.found = stops.push(text, self.tokens > self.params.sampling.min_tokens)
+        if self.stops is not None:
+            text, self.found = self.stops.push(text, self.tokens > self.params.sampling.min_tokens)
         self.pending += text
 
     def finish(self) -> None:
         """No more tokens come: give out what was held back, which may complete a stop string."""
         if self.found is not None:
             return
-        rest = self.decoder.flush()
-        if self.stops is None:
-            self.pending += rest
-            return
-        self._watch(self.stops, rest)
-        if self.found is None:
+        self._add(self.decoder.flush())
+        if self.gate is not None:
+            self._watch(self.gate.flush())
+        if self.found is None and self.stops is not None:
             self.pending += self.stops.flush()
 
     def take(self) -> tuple[int, str]:
@@ -81,4 +114,5 @@ class TextStream:
         offset, text = self.offset, self.pending
         self.offset += len(text)
         self.pending = ""
+        self.told = self.tokens
         return offset, text

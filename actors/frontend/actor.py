@@ -16,12 +16,15 @@ import time
 import uvloop
 from aiohttp import web
 
-from actorserve.http.app import Settings, make_app
+from actorserve.http.app import make_app
+from actorserve.http.parsers.registry import detect
+from actorserve.http.settings import Settings
 from actorserve.shm.answers import Answers
 from actorserve.shm.board import ActorState
 from actorserve.shm.journal import Journal
 
 from ..runtime import Context
+from ..tokenization import find_templates, tokenizer_config
 from .connections import ConnectionPool
 from .engine import FrontendEngine
 
@@ -37,7 +40,7 @@ class Frontend:
         self.context = context
         self.inbox = context.inbox
         self.loop = asyncio.get_running_loop()
-        self.answers = Answers(context.answers_fd, context.system.answers)
+        self.answers = Answers(context.files["answers"], context.system.answers)
         self.engine = FrontendEngine(context, self.answers.all_refs())
         self.draining = False
         self.over: asyncio.Future[None] = self.loop.create_future()  # SIGTERM has come, or an exception
@@ -63,7 +66,7 @@ class Frontend:
         self._turn()
         self._beat(runner)
         assert self.context.channel is not None and runner.server is not None
-        journal = Journal(self.context.journal_fd, *self.context.system.journal)
+        journal = Journal(self.context.files["journal"], *self.context.system.journal)
         self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server)
         self.context.set_state(ActorState.READY)
         try:
@@ -86,14 +89,36 @@ class Frontend:
 
     def _settings(self) -> Settings:
         config, model = self.context.config, self.context.model
+        tools, reasoning = self._parsers()
+        templates = find_templates(config, model)
+        about = {**tokenizer_config(model), **({"chat_template": templates["default"]} if templates else {})}
         return Settings(
             served=config.served_names(),
             api_keys=config.api_key,
             max_body_bytes=config.max_body_bytes,
             max_model_len=model.max_model_len,
             sampling_defaults=model.sampling_defaults,
+            vocab_size=model.vocab_size,
             created=int(time.time()),
+            idempotency=config.idempotency_window > 0,
+            idempotent_request_ids=config.idempotent_request_ids,
+            tool_parser=tools if config.enable_auto_tool_choice else None,
+            reasoning_parser=reasoning,
+            trust_request_chat_template=config.trust_request_chat_template,
+            tokenizer_info=about,
         )
+
+    def _parsers(self) -> tuple[str | None, str | None]:
+        """(tool parser, reasoning parser), as options say it or the model's templates."""
+        found: list[str | None] = [None, None]
+        config = self.context.config
+        for template in find_templates(config, self.context.model).values():
+            found = [known or seen for known, seen in zip(found, detect(template), strict=True)]
+        given = (config.tool_call_parser, config.reasoning_parser)
+        for index, name in enumerate(given):
+            if name != "auto":
+                found[index] = None if name == "none" else name
+        return found[0], found[1]
 
     # --- the mailbox ---------------------------------------------------------------------------------------------
 
@@ -116,7 +141,7 @@ class Frontend:
     def _beat(self, runner: web.AppRunner) -> None:
         """The loop turns: say so; and a wake-up that got lost costs no more than this."""
         self.context.status.beat()
-        self.engine.write_gauges(len(runner.server.connections) if runner.server is not None else 0)
+        self.engine.beat(len(runner.server.connections) if runner.server is not None else 0)
         self._turn()
         self.loop.call_later(BEAT_S, self._beat, runner)
 

@@ -10,19 +10,23 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
+import msgspec
+
+from actorserve.http.choice import Choice
 from actorserve.http.errors import ApiError, overloaded
 from actorserve.http.jobs import Job
-from actorserve.http.metrics import ActorFigures, EngineFigures, Exporter
-from actorserve.shm.board import ActorState
+from actorserve.http.keys import Kept, Key
+from actorserve.shm.recent import Recent
 from actorserve.shm.table import slot_of
 
-from ..gauges import FrontendGauge, SchedulerGauge
+from ..gauges import FrontendGauge
 from ..messages import (
     Cancel,
     Delta,
     Detokenized,
     Failed,
     Message,
+    PromptTold,
     Render,
     Rendered,
     Resend,
@@ -31,8 +35,11 @@ from ..messages import (
     ToFrontend,
     Tokenized,
 )
+from ..parameters import Rendition
 from ..runtime import Context
 from .calls import Calls
+from .figures import Figures
+from .kept import Keeper
 from .slots import Phase, Slots, Use
 
 RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
@@ -56,9 +63,16 @@ class FrontendEngine:
         self._touched: dict[Job, None] = {}
         self.calls = Calls(index, context.system.slots_per_frontend, self._send_to_any)
         self.tokenize, self.detokenize = self.calls.tokenize, self.calls.detokenize
+        self._decode_rendition = msgspec.msgpack.Decoder(Rendition).decode
         self._unsynced: set[int] = set()
         self._reserved = set(reserved)
-        self._exporter = Exporter(context.config.served_names()[0], self._engine_figures, self._actor_figures)
+        self.index, self.frontends = index, context.config.frontends
+        recent = self._recent = Recent(context.files["recent"], *context.system.recent, index)
+        self.put, self.get = recent.put, recent.get
+        slots = context.system.slots_per_frontend
+        self.keeper = Keeper(recent, self.table, slots, context.config.idempotency_window)
+        figures = Figures(context)
+        self.metrics, self.not_ready = figures.metrics, figures.not_ready
         self._loop = asyncio.get_running_loop()
         self._adopt_orphans()
 
@@ -67,13 +81,15 @@ class FrontendEngine:
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
         """Open a slot for each choice, all or none, and post its prompts to the renderer that has least to do.
 
-        `refs`: the slots are a predecessor's, who has begun to answer from them.
+        `refs`: the answer is in these slots already: a predecessor's, who has begun to answer from them, or kept ones.
         """
         if refs is not None:
             self._take_over(job, refs)
             return
         if len(job.choices) > self.context.system.slots_per_frontend:
             raise ApiError(400, f"{len(job.choices)} sequences are more than this server ever takes at once.", "n")
+        while len(job.choices) > self.slots.free and (old := self.keeper.make_room()):
+            self._let_go(old)
         if len(job.choices) > self.slots.free:
             raise overloaded("The server has as many requests as it takes. Try again soon.")
         now = time.time_ns()
@@ -87,23 +103,55 @@ class FrontendEngine:
             for index, ref in enumerate(opened, number * width):
                 job.choices[index].ref = ref
             self._load[renderer] += 1
-            self._send(renderer, Render(opened, prompt, job.max_tokens, job.truncate_prompt_tokens))
+            self._send(renderer, Render(opened, prompt, **job.rendering))
             taken += opened
         self._jobs[job] = taken
         self._deadlines[job] = self._loop.call_later(RENDER_S, self._too_late, job)
 
     def has(self, refs: list[int]) -> bool:
-        """Have all of these slots a prompt, and are they a predecessor's?"""
-        return all(self.table.prompt_length(ref) is not None and self.slots.is_orphan(ref) for ref in refs)
+        """Are these slots kept, or a predecessor's and have a prompt?"""
+        return all(self._can_read(ref) for ref in refs)
+
+    def _can_read(self, ref: int) -> bool:
+        if self.slots.is_orphan(ref):
+            return self.table.prompt_length(ref) is not None
+        return self.keeper.holds(ref) and self.slots.use(ref) is not None
+
+    def keep(self, key: Key, job: Job, seed: int, created: int) -> None:
+        """The job's answer can be had again by this key."""
+        self._let_go(self.keeper.forget(key.name))
+        self.keeper.keep(key.name, Kept(key.digest, job.refs, seed, created))
+
+    def kept(self, key: Key) -> Kept | None:
+        """The answer that is kept by this key."""
+        return self.keeper.find(key.name)
+
+    def abort(self, job: Job, key: Key) -> None:
+        """This answer is kept no more, and cancelled."""
+        self._let_go(self.keeper.forget(key.name))
+        self.release(job)
+
+    def kept_payloads(self) -> list[bytes]:
+        """All that was put and is not forgotten."""
+        return [payload for key in self._recent.keys() if (payload := self._recent.get(key))]
+
+    def _let_go(self, refs: Iterable[int]) -> None:
+        """Slots that are kept no more: those that have ended are free, unless somebody reads them still."""
+        for ref in refs:
+            use = self.slots.use(ref)
+            if use is None or use.jobs or ref in self._reserved or not self.table.finish(ref):
+                continue
+            if use.phase is Phase.RUNNING or not self._unsynced:
+                self.slots.close(ref)
 
     def _take_over(self, job: Job, refs: list[int]) -> None:
-        """Go on with slots whose prompts are in the table; their text is asked for from its beginning."""
+        """Go on with slots that have been opened; their text is asked for from its beginning."""
         if not self.has(refs):
             raise ApiError(500, "What was begun cannot be gone on with.")
         for choice, ref in zip(job.choices, refs, strict=True):
-            self.slots.adopt(ref, job, choice.index)
+            self.slots.read(ref, job, choice.index)
             choice.ref = ref
-            job.rendered(choice.index, self.table.prompt_length(ref) or 0)
+            self._tell_rendered(job, ref, choice.index)
         self._jobs[job] = refs
         asked: dict[str, list[int]] = {}
         for ref in refs:
@@ -112,6 +160,16 @@ class FrontendEngine:
         for detokenizer, some in asked.items():
             self.context.post(detokenizer, Resend(some))
         self._flush_soon()
+
+    def _tell_rendered(self, job: Job, ref: int, index: int) -> None:
+        """What the renderer has made of a prompt, if it is there."""
+        length = self.table.prompt_length(ref)
+        if length is None:
+            return
+        packed = self.table.rendition(ref)
+        job.rendered(index, length, bool(packed) and self._decode_rendition(packed).opened)
+        if job.wants_ids and not job.choices[index].prompt_ids:
+            job.choices[index].prompt_ids = self.table.token_ids(ref, 0, length).tolist()
 
     def release(self, job: Job) -> None:
         """Nobody reads the job any more: what still runs of it is cancelled."""
@@ -122,10 +180,14 @@ class FrontendEngine:
         running = []
         for ref in refs:
             use = self.slots.use(ref)
-            if use is None:
+            if use is None or job not in use.jobs:
                 continue
-            use.job = None
-            if job.choices[use.index].finish_reason is None:
+            use.jobs.remove(job)
+            if use.jobs or self.keeper.holds(ref):
+                continue
+            if self.table.finish(ref) and use.phase is Phase.RUNNING:
+                self.slots.close(ref)
+            elif job.choices[use.index].finish_reason is None:
                 self.table.cancel(ref)
                 if use.phase is Phase.RUNNING:
                     running.append(ref)
@@ -157,6 +219,8 @@ class FrontendEngine:
         match message:
             case Delta():
                 self._delta(message)
+            case PromptTold():
+                self._prompt_told(message)
             case Rendered():
                 self._rendered(message)
             case Failed():
@@ -176,21 +240,44 @@ class FrontendEngine:
         use = self.slots.use(delta.ref)
         if use is None:
             return
-        if use.job is not None:
-            if not use.job.delta(use.index, delta, self.table.cached(delta.ref)):
-                return
-            self._touched[use.job] = None
-        if delta.last and delta.ref not in self._reserved:
+        all_have_it = True
+        for job in use.jobs:
+            if use.phase is Phase.RENDERING:
+                self._tell_rendered(job, use.ref, use.index)  # the renderer's own message is still on its way
+            before = job.choices[use.index].tokens
+            if job.delta(use.index, delta, self.table.cached(delta.ref)):
+                self._touched[job] = None
+                if job.wants_ids:
+                    self._add_ids(job.choices[use.index], use.ref, before)
+            else:
+                all_have_it = False
+        if delta.last and all_have_it and not self._is_wanted(delta.ref):
             self.slots.close(delta.ref)
+
+    def _add_ids(self, choice: Choice, ref: int, before: int) -> None:
+        """The ids of the tokens that a delta has brought."""
+        prompt = self.table.prompt_length(ref) or 0
+        choice.ids += self.table.token_ids(ref, prompt + before, prompt + max(before, choice.tokens)).tolist()
+
+    def _prompt_told(self, message: PromptTold) -> None:
+        use = self.slots.use(message.ref)
+        if use is None:
+            return
+        for job in use.jobs:
+            job.choices[use.index].prompt_told.update(enumerate(message.told, message.start))
+
+    def _is_wanted(self, ref: int) -> bool:
+        """May somebody come who reads this slot, though its sequence has ended?"""
+        return ref in self._reserved or self.keeper.holds(ref)
 
     def _rendered(self, message: Rendered) -> None:
         late = []
         for use in self._leave_renderer(message.refs):
             use.phase = Phase.RUNNING
-            if use.job is None:
+            for job in use.jobs:
+                self._tell_rendered(job, use.ref, use.index)
+            if not use.jobs and not self.keeper.holds(use.ref):
                 late.append(use.ref)
-            else:
-                use.job.rendered(use.index, message.prompt_tokens)
         if late:
             self.context.post("scheduler", Cancel(late))
 
@@ -199,8 +286,10 @@ class FrontendEngine:
             self.calls.answer(message.call, ApiError(message.status, message.message, message.param))
         for use in self._leave_renderer(message.refs):
             self.slots.close(use.ref)
-            if use.job is not None and message.status != GONE:
-                use.job.fail(ApiError(message.status, message.message, message.param))
+            self._let_go(self.keeper.forget_ref(use.ref))
+            if message.status != GONE:
+                for job in use.jobs:
+                    job.fail(ApiError(message.status, message.message, message.param))
 
     def _leave_renderer(self, refs: list[int]) -> list[Use]:
         """The uses among these refs that a renderer had; one prompt less for it."""
@@ -216,7 +305,7 @@ class FrontendEngine:
         if not orphans:
             return
         self._reserved &= set(orphans)
-        self._cancel([ref for ref in orphans if ref not in self._reserved])
+        self._cancel([ref for ref in orphans if not self._is_wanted(ref)])
         self._loop.call_later(ADOPTION_S, self._give_up_reserved)
         for renderer in self.renderers:
             number = next(self.calls.numbers)
@@ -234,56 +323,25 @@ class FrontendEngine:
 
     def _give_up_reserved(self) -> None:
         """Connections whose streams could go on have not come: their clients have gone."""
-        left, self._reserved = [ref for ref in self._reserved if self.slots.use(ref) is not None], set()
-        self._cancel(left)
+        left, self._reserved = self._reserved, set()
+        self._cancel([ref for ref in left if self.slots.use(ref) is not None and not self._is_wanted(ref)])
         if not self._unsynced:
-            self.slots.close_orphans()
+            self.slots.close_orphans(self._is_wanted)
         self._flush_soon()
 
     def _synced(self, number: int) -> None:
         if number in self._unsynced:
             self._unsynced.remove(number)
             if not self._unsynced:
-                self.slots.close_orphans(self._reserved)
+                self.slots.close_orphans(self._is_wanted)
 
     # --- looking in ----------------------------------------------------------------------------------------------
-
-    def not_ready(self) -> list[str]:
-        """The actors that are not READY, with their states."""
-        board = self.context.board
-        states = ((actor.name, board.snapshot(actor.position).state) for actor in self.context.system.actors)
-        return [f"{name}: {state.name.lower()}" for name, state in states if state is not ActorState.READY]
 
     def in_flight(self) -> int:
         return len(self._jobs)
 
-    def metrics(self) -> bytes:
-        return self._exporter.text()
-
-    def write_gauges(self, connections: int) -> None:
-        """Say on the board how much this frontend has to do."""
+    def beat(self, connections: int) -> None:
+        """Now and then: let go of what is kept no longer, and say on the board how much this frontend has to do."""
+        self._let_go(self.keeper.outdated())
         self.context.status.set_gauge(FrontendGauge.CONNECTIONS, connections)
         self.context.status.set_gauge(FrontendGauge.IN_FLIGHT, len(self._jobs))
-
-    def _engine_figures(self) -> EngineFigures:
-        words = self.context.board.gauges(self.context.system.by_name["scheduler"].position)
-        return EngineFigures(
-            running=words[SchedulerGauge.RUNNING],
-            waiting=words[SchedulerGauge.WAITING],
-            blocks_total=words[SchedulerGauge.BLOCKS_TOTAL],
-            blocks_free=words[SchedulerGauge.BLOCKS_FREE],
-            preemptions=words[SchedulerGauge.PREEMPTIONS],
-            prefix_queries=words[SchedulerGauge.PREFIX_QUERIES],
-            prefix_hits=words[SchedulerGauge.PREFIX_HITS],
-            generated=words[SchedulerGauge.GENERATED],
-            prompted=words[SchedulerGauge.PROMPTED],
-            rejected=words[SchedulerGauge.REJECTED],
-        )
-
-    def _actor_figures(self) -> Iterable[ActorFigures]:
-        now = time.monotonic_ns()
-        for actor in self.context.system.actors:
-            seen = self.context.board.snapshot(actor.position)
-            age = (now - seen.heartbeat_ns) / 1e9 if seen.heartbeat_ns else 0.0
-            restarts, given_up = max(0, seen.incarnation - 1), self.context.board.given_up(actor.position)
-            yield ActorFigures(actor.name, seen.state is ActorState.READY, restarts, age, given_up)

@@ -4,7 +4,8 @@
     FREE        start, or an end below      open()
     RENDERING   Render was posted           Rendered → RUNNING;  Failed → FREE (the scheduler never heard of it)
     RUNNING     Rendered                    Delta with last → FREE (nobody upstream touches the slot again)
-    ORPHAN      a predecessor left it       as below → FREE; adopt() → RUNNING
+    ORPHAN      a predecessor left it       as below → FREE; read() → RUNNING
+A slot whose answer is kept for a repetition of its request (kept.py) stays where it is until it is kept no more.
 
 A client that goes away sets the cancel word. In RENDERING nothing more is said: the renderer answers Failed, or it was
 too late and Rendered comes, and then Cancel is posted. In RUNNING Cancel is posted at once. The slot is freed as above.
@@ -19,7 +20,7 @@ Every other one was admitted: the scheduler ends it by its cancel word, and its 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -37,11 +38,11 @@ class Phase(Enum):
 
 @dataclass
 class Use:
-    """One use of a slot; `job` is None once its client has gone."""
+    """One use of a slot; `jobs` are its readers: none once its client has gone, several if it was asked for again."""
 
     ref: int
     phase: Phase
-    job: Job | None
+    jobs: list[Job]
     index: int  # of the choice
     renderer: str
 
@@ -53,7 +54,7 @@ class Slots:
         self._table = table
         self._uses: dict[int, Use] = {}
         for ref in table.current_refs(first, count):
-            self._uses[ref] = Use(ref, Phase.ORPHAN, None, 0, "")
+            self._uses[ref] = Use(ref, Phase.ORPHAN, [], 0, "")
         taken = {slot_of(ref) for ref in self._uses}
         self._free = deque(slot for slot in range(first, first + count) if slot not in taken)
 
@@ -65,7 +66,7 @@ class Slots:
     def open(self, params: bytes, arrival_ns: int, job: Job, index: int, renderer: str) -> int:
         """A free slot for a choice; its ref."""
         ref = self._table.open_slot(self._free.popleft(), params, arrival_ns)
-        self._uses[ref] = Use(ref, Phase.RENDERING, job, index, renderer)
+        self._uses[ref] = Use(ref, Phase.RENDERING, [job], index, renderer)
         return ref
 
     def is_orphan(self, ref: int) -> bool:
@@ -73,9 +74,13 @@ class Slots:
         use = self._uses.get(ref)
         return use is not None and use.phase is Phase.ORPHAN and not self._table.is_cancelled(ref)
 
-    def adopt(self, ref: int, job: Job, index: int) -> None:
-        """A predecessor's slot goes on for this choice."""
-        self._uses[ref] = Use(ref, Phase.RUNNING, job, index, "")
+    def read(self, ref: int, job: Job, index: int) -> None:
+        """A slot in use is read for this choice, too; a predecessor's goes on for it."""
+        use = self._uses[ref]
+        if use.phase is Phase.ORPHAN:
+            self._uses[ref] = Use(ref, Phase.RUNNING, [job], index, "")
+        else:
+            use.jobs.append(job)
 
     def use(self, ref: int) -> Use | None:
         """The present use that this ref names, if it is one."""
@@ -90,10 +95,10 @@ class Slots:
         """What a predecessor left."""
         return [use.ref for use in self._uses.values() if use.phase is Phase.ORPHAN]
 
-    def close_orphans(self, reserved: Container[int] = ()) -> None:
-        """All renderers are synced: free the orphans whose end will not come round, but not the reserved ones."""
+    def close_orphans(self, is_wanted: Callable[[int], bool]) -> None:
+        """All renderers are synced: free the orphans whose end will not come round, but not those that are wanted."""
         for ref in self.orphans():
-            if ref in reserved:
+            if is_wanted(ref):
                 continue
             if self._table.finish(ref) or self._table.prompt_length(ref) is None:
                 self.close(ref)

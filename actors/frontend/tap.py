@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from actorserve.http.resume import ENDED, Predecessor
@@ -24,7 +24,9 @@ class Tap:
         number: int,
         predecessor: Predecessor | None,
         unsent: bytes,
+        move: Callable[[int], bool],
     ) -> None:
+        self.move = move
         self._transport = transport
         self._answers = answers
         self._number = number
@@ -63,6 +65,12 @@ class Tap:
         """What comes behind the answer that is out cannot be told from it: nobody shall go on with the next one."""
         self._last = self._kept
 
+    def let_go(self) -> None:
+        """The record is about to be another frontend's: no word of it is written any more, nor anything else."""
+        self._kept = self._last = False
+        self._unsent = b""
+        self._transport.abort()  # reads and writes nothing from here on, and closes without a word
+
     def stream(self, refs: list[int], seed: int, created: int) -> None:
         if self._kept and len(refs) <= MOST_REFS:
             self._answers.stream(self._number, refs, seed, created)
@@ -88,13 +96,12 @@ def read_predecessor(answers: Answers, number: int) -> Predecessor | None:
     if found is None:
         return None
     refs, states, seed, created = found
-    *ended, first, closed = (state >= ENDED for state in states)
+    first, closed = (state >= ENDED for state in states[len(refs) :])
     return Predecessor(
         refs,
         seed,
         created,
-        [state & ~ENDED for state in states[: len(refs)]],
-        ended,
+        states[: len(refs)],
         not answers.untouched(number),
         first,
         closed,

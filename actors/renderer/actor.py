@@ -15,7 +15,8 @@ import numpy as np
 
 from actorserve.shm.table import slot_of
 
-from ..block_hash import extend_hashes
+from ..block_hash import extend_hashes, first_hash
+from ..grammars import GrammarError
 from ..hand import CALL, GivenUp, request_name
 from ..messages import (
     Admit,
@@ -36,6 +37,7 @@ from ..messages import (
 )
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer, special_tokens
+from .rendition import Renditions
 from .segments import SegmentCache
 from .template import ChatTemplate, TemplateProblem
 
@@ -64,6 +66,7 @@ class RendererActor(Actor):
         self.table = context.table
         self.tokenizer = load_tokenizer(context.model)
         self.segments = SegmentCache(self.tokenizer)
+        self.renditions = Renditions(self.tokenizer, context.model, self.table.rendition_bytes)
         self.template = ChatTemplate(context.config, context.model)
         self.bos = self.tokenizer.token_to_id(special_tokens(context.model).get("bos_token", ""))
         self.frontend = ""  # who is being answered: calls name no slot
@@ -105,7 +108,7 @@ class RendererActor(Actor):
         except Refused as error:
             self._post_failed(error, refs, call)
         except TemplateProblem as error:
-            self._post_failed(Refused(400, str(error), "messages"), refs, call)
+            self._post_failed(Refused(400, str(error), error.param), refs, call)
         except Exception:
             self.context.log.exception("a prompt could not be rendered")
             self._post_failed(Refused(500, "The prompt could not be rendered.", None), refs, call)
@@ -137,24 +140,30 @@ class RendererActor(Actor):
 
     def _write(self, refs: list[int], message: Render) -> None:
         """The prompt, its hashes and its limit into the slots that are still wanted."""
-        tokens = self._prompt_tokens(message.prompt)
+        text = self._chat_text(message.prompt) if isinstance(message.prompt, ChatPrompt) else None
+        try:
+            rendition = self.renditions.make(message, text)
+        except GrammarError as error:
+            raise Refused(400, str(error), message.wished_by) from None
+        tokens = self._prompt_tokens(message.prompt, text)
         keep = message.truncate_prompt_tokens
         if keep is not None:
             keep = self.context.model.max_model_len - 1 if keep < 0 else keep
             tokens = tokens[max(0, len(tokens) - keep) :]
         limit = self._limit(len(tokens), message)
         ids = np.array(tokens, np.int32).tobytes()
-        hashes = extend_hashes(b"", ids, self.table.block_size)
+        hashes = extend_hashes(first_hash(message.cache_salt), ids, self.table.block_size)
         for ref in refs:
             if self._is_wanted(ref):
-                self.table.write_prompt(ref, ids, hashes, limit)
+                self.table.write_prompt(ref, ids, hashes, limit, rendition)
 
     def _is_wanted(self, ref: int) -> bool:
         return self.table.is_current(ref) and not self.table.is_cancelled(ref)
 
-    def _prompt_tokens(self, prompt: Prompt) -> list[int]:
-        """The prompt's ids; never empty."""
-        tokens = self._tokens(prompt)
+    def _prompt_tokens(self, prompt: Prompt, chat: str | None) -> list[int]:
+        """The prompt's ids; never empty. `chat` is the text of a conversation."""
+        special = isinstance(prompt, ChatPrompt) and prompt.add_special_tokens
+        tokens = self._tokens(prompt) if chat is None else self._text_tokens(chat, special)
         if not tokens and self.bos is not None:
             tokens = [self.bos]
         if not tokens:
@@ -165,7 +174,7 @@ class RendererActor(Actor):
     def _tokens(self, prompt: Prompt) -> list[int]:
         match prompt:
             case ChatPrompt():
-                return self._chat_tokens(prompt)
+                return self._text_tokens(self._chat_text(prompt), prompt.add_special_tokens)
             case TextPrompt():
                 return self._text_tokens(prompt.text, prompt.add_special_tokens)
             case TokenPrompt():
@@ -178,7 +187,7 @@ class RendererActor(Actor):
         if bad is not None:
             raise Refused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", field)
 
-    def _chat_tokens(self, prompt: ChatPrompt) -> list[int]:
+    def _chat_text(self, prompt: ChatPrompt) -> str:
         text = self.template.render(
             _loads(prompt.messages),
             _loads(prompt.tools),
@@ -186,10 +195,11 @@ class RendererActor(Actor):
             _loads(prompt.template_kwargs),
             prompt.add_generation_prompt,
             prompt.continue_final_message,
+            prompt.chat_template,
         )
         if SURROGATE.search(text):
             raise TemplateProblem("half a character (a lone surrogate) cannot be tokenised")
-        return self._text_tokens(text, prompt.add_special_tokens)
+        return text
 
     def _text_tokens(self, text: str, add_special_tokens: bool) -> list[int]:
         if add_special_tokens:

@@ -1,25 +1,27 @@
-"""The sandbox that chat templates run in: what transformers' has, and no sum that grows without bound.
+"""The sandbox that chat templates run in: what transformers' has, and nothing that grows without bound.
 
 Templates are other people's code. They reach plain data only; what they may produce is bounded by their caller.
 """
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import jinja2
 from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import Namespace
+from markupsafe import EscapeFormatter, Markup
 
-MAX_TEXT = 32 << 20  # characters or items of one product, and all that a template may produce
-MAX_BITS = 4096  # of a power
+from . import filters
+from .bounds import MAX_TEXT, check, check_binop, check_call, check_output, check_parts, check_spec, text_size
+
+__all__ = ["MAX_TEXT", "Sandbox", "make_environment"]
 
 
 class Generation(Extension):
@@ -62,48 +64,90 @@ def _check_name(name: Any) -> None:
         raise SecurityError(f"a namespace takes no name that begins with an underscore, as {name!r} does")
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which no sum grows beyond what a template may produce."""
+class Formatter(SandboxedFormatter):
+    """`str.format`, with bounds for the widths and for all that it makes."""
 
-    intercepted_binops = frozenset({"*", "**"})
+    made = 0
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        check_spec(format_spec)
+        check_output(value)
+        text = super().format_field(value, format_spec)
+        self.made += len(text)
+        check(self.made, "format")
+        return text
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        if conversion:
+            text_size(value, "format")
+        return super().convert_field(value, conversion)
+
+
+class EscapingFormatter(Formatter, EscapeFormatter):
+    """The same for text that is marked as safe: what is put into it is escaped."""
+
+
+class Code(CodeGenerator):
+    """Jinja's compiler, in which the pieces of `~` are looked at before they are joined."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        joining = "markup_join" if frame.eval_ctx.autoescape else "str_join"
+        if frame.eval_ctx.volatile:
+            joining = "(markup_join if context.eval_ctx.autoescape else str_join)"
+        self.write(f"{joining}(environment.check_parts((")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write(")))")
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which no operation makes more than a template may produce."""
+
+    code_generator_class = Code
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    check_parts = staticmethod(check_parts)
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:  # of macros, of blocks that are set or filtered
+        return "".join(check_parts(list(parts), "a macro or block"))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and isinstance(left, int) and isinstance(right, int):
-            too_long = left.bit_length() * right > MAX_BITS
-        else:
-            sizes = [len(side) if isinstance(side, (str, list, tuple)) else side for side in (left, right)]
-            too_long = sizes != [left, right] and all(isinstance(size, int) for size in sizes)
-            too_long = too_long and sizes[0] * sizes[1] > MAX_TEXT
-        if too_long:
-            raise SecurityError(f"the chat template makes too much with {operator}")
+        check_binop(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902, N805  # as Jinja's
+        args = check_call(__obj, args, kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
 
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        if super().wrap_str_format(value) is None:
+            return None
+        pattern = value.__self__
+        takes_map = value.__name__ == "format_map"
 
+        def formatted(*args: Any, **named: Any) -> str:
+            if takes_map:
+                (named,), args = args, ()
+            if isinstance(pattern, Markup):
+                return Markup(EscapingFormatter(self, escape=pattern.escape).vformat(pattern, args, named))
+            return Formatter(self).vformat(pattern, args, named)
 
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON: Jinja's own filter would escape HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
+        return formatted
 
 
 def make_environment() -> ImmutableSandboxedEnvironment:
     """The environment that chat templates are written for."""
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment = Sandbox(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[Generation, "jinja2.ext.loopcontrols"],
+        finalize=check_output,
+    )
+    environment.filters.update(filters.BOUNDED)
+    environment.globals["raise_exception"] = filters.raise_exception
+    environment.globals["strftime_now"] = filters.strftime_now
+    environment.globals["lipsum"] = filters.lipsum
     environment.globals["dict"] = PlainDict()
     environment.globals["namespace"] = PlainNamespace
     return environment

@@ -27,7 +27,7 @@ class PrefixIndex:
 
     def match(self, sequence: Sequence) -> list[int]:
         """The cached blocks of a sequence's longest computed prefix; one token at least is left to compute."""
-        if not self.enabled:
+        if not self.enabled or not sequence.cacheable:
             return []
         full = (sequence.known - 1) // self.block_size
         self._hash_up_to(sequence, full)
@@ -64,5 +64,5 @@ class PrefixIndex:
         if have >= count:
             return
         tokens = self.table.token_ids(sequence.ref, have * self.block_size, count * self.block_size)
-        packed = extend_hashes(sequence.hashes[-1] if have else b"", tokens, self.block_size)
+        packed = extend_hashes(sequence.hashes[-1] if have else sequence.salt, tokens, self.block_size)
         sequence.hashes += [packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES)]

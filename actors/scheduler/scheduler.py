@@ -17,7 +17,8 @@ import numpy as np
 from actorserve.shm.kv_map import KVMap
 from actorserve.shm.table import RequestTable, generation_of, slot_of
 
-from ..messages import Finish, Generation, Step, StepDone
+from ..messages import Finish, Step, StepDone
+from ..parameters import Generation
 from .batch import Ints, RunningBatch
 from .blocks import BlockPool
 from .planner import Planned, Planner

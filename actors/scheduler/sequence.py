@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from array import array
 
+import msgspec
+
 from actorserve.shm.table import slot_of
 
-from ..messages import Generation, NewRow, Sampling
+from ..block_hash import first_hash
+from ..messages import NewRow
+from ..parameters import Generation, Sampling
 
 
 class Sequence:
@@ -19,8 +23,8 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrival", "blocks", "generated", "hashes", "ignore_eos", "in_flight", "limit", "priority", "prompt_tokens",
-        "ref", "row", "sampling", "seen", "slot", "stop_ids", "strikes",
+        "arrival", "blocks", "cacheable", "generated", "hashes", "ignore_eos", "in_flight", "limit", "priority",
+        "prompt_tokens", "ref", "row", "salt", "sampling", "seen", "slot", "stop_ids", "strikes",
     )  # fmt: skip
 
     def __init__(self, ref: int, arrival: int, params: Generation, end_tokens: list[int]) -> None:
@@ -30,6 +34,8 @@ class Sequence:
         self.priority = params.priority
         self.ignore_eos = params.ignore_eos
         self.stop_ids = frozenset(params.stop_token_ids)
+        self.cacheable = params.sampling.prompt_logprobs < 0  # each of its prompt's tokens has to be computed
+        self.salt = first_hash(params.cache_salt)
         self.sampling = _with_suppressed(params.sampling, [*end_tokens, *params.stop_token_ids])
         self.prompt_tokens = 0
         self.limit = 0  # generated tokens at most
@@ -54,14 +60,11 @@ class Sequence:
     def new_row(self, row: int, computed: int) -> NewRow:
         """This sequence as the worker is told of it."""
         blocks = array("i", self.blocks).tobytes()
-        return NewRow(row, self.slot, self.prompt_tokens, self.known, computed, blocks, self.sampling)
+        return NewRow(row, self.ref, self.prompt_tokens, self.known, computed, blocks, self.sampling)
 
 
 def _with_suppressed(sampling: Sampling, stops: list[int]) -> Sampling:
     """Until min_tokens are generated no token that would end the sequence may be drawn."""
     if sampling.min_tokens <= 0:
         return sampling
-    return Sampling(
-        sampling.seed, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.min_tokens,
-        sorted({*stops, *sampling.suppress}),
-    )  # fmt: skip
+    return msgspec.structs.replace(sampling, suppress=sorted({*stops, *sampling.suppress}))

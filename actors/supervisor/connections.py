@@ -4,7 +4,9 @@ A connection is in the listeners' queue, or held here: at no moment does it hang
 its frontend says when it has closed it, and only then is the number free. A frontend's successor is handed all that the
 dead one had, marked as such. Channels are sequenced-packet sockets, one for each life of a frontend:
     to it    number (uint32), 1 if a predecessor had it; the socket as a descriptor
-    from it  numbers (uint32 each) that are closed
+    from it  pairs of number (uint32) and where it goes (uint32): 0 closed, k + 1 to frontend k
+Who moves a connection to another has let go of it before it says so, and who is handed it finds in the records what is
+to be done. It is in one frontend's set at any moment; that frontend's life of today, or the next one, is handed it.
 Nothing is read from a client here, and nothing is written but a refusal when there are too many.
 """
 
@@ -14,16 +16,20 @@ import asyncio
 import contextlib
 import errno
 import json
+import logging
 import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-MOST_CLOSED = 4096  # bytes of one message of closed numbers
+MOST_GIVEN = 4096  # bytes of one message of numbers that are given back
 ACCEPTS = 64  # connections that are taken at one wake-up
 PAUSE_S = 0.1  # before another try when no descriptor is left
 HANDED = struct.Struct("<II")
+GIVEN = struct.Struct("<II")
+RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
+log = logging.getLogger("connections")
 
 _BODY = json.dumps(
     {
@@ -48,6 +54,7 @@ class Channel:
         self.socket: socket.socket | None = None
         self.numbers: set[int] = set()
         self.unsent: deque[tuple[int, bool]] = deque()
+        self.again: asyncio.TimerHandle | None = None  # a try that is to come, when the kernel had no means
         self.up = False  # new ones may be given to it
 
 
@@ -76,7 +83,7 @@ class Connections:
         ours.setblocking(False)
         channel.socket = ours
         channel.unsent.extend((number, True) for number in sorted(channel.numbers))
-        self._loop.add_reader(ours, self._closed, channel)
+        self._loop.add_reader(ours, self._hear, channel)
         self._send(channel)
         return theirs
 
@@ -89,13 +96,16 @@ class Connections:
         """This frontend has died, or takes no more; what it had stays held."""
         channel = self._channels[name]
         channel.up = False
-        channel.unsent.clear()
         if channel.socket is not None:
-            self._closed(channel)  # what it said before it died
+            self._hear(channel)  # what it said before it died
             self._loop.remove_reader(channel.socket)
             self._loop.remove_writer(channel.socket)
             channel.socket.close()
             channel.socket = None
+        if channel.again is not None:
+            channel.again.cancel()
+            channel.again = None
+        channel.unsent.clear()
         self._gate()
 
     def stop(self) -> None:
@@ -164,25 +174,35 @@ class Connections:
         self._loop.call_later(PAUSE_S, go_on)
 
     def _send(self, channel: Channel) -> None:
-        """Hand over what waits; the rest when there is room."""
+        """Hand over what waits; the rest when there is room. What the dead are not handed, their successors are."""
         assert channel.socket is not None
-        while channel.unsent:
+        while channel.unsent and channel.again is None:
             number, resumed = channel.unsent[0]
             try:
                 socket.send_fds(channel.socket, [HANDED.pack(number, resumed)], [self._held[number].fileno()])
-            except (BlockingIOError, OSError) as error:
-                if isinstance(error, BlockingIOError) or error.errno == errno.ETOOMANYREFS:
-                    self._loop.add_writer(channel.socket, self._send, channel)
-                return  # otherwise it is dead: its successor is handed all of them
+            except BlockingIOError:
+                self._loop.add_writer(channel.socket, self._send, channel)
+                return
+            except ConnectionError:
+                break
+            except OSError as error:
+                if error.errno not in (errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                channel.again = self._loop.call_later(PAUSE_S, self._send_again, channel)
+                break
             channel.unsent.popleft()
         self._loop.remove_writer(channel.socket)
 
-    def _closed(self, channel: Channel) -> None:
-        """A frontend has closed some: they are closed here, too, which ends them for their clients."""
+    def _send_again(self, channel: Channel) -> None:
+        channel.again = None
+        self._send(channel)
+
+    def _hear(self, channel: Channel) -> None:
+        """A frontend has closed some, or gives them to another."""
         assert channel.socket is not None
         while True:
             try:
-                data = channel.socket.recv(MOST_CLOSED)
+                data = channel.socket.recv(MOST_GIVEN)
             except BlockingIOError:
                 return
             except ConnectionError:
@@ -190,11 +210,26 @@ class Connections:
             if not data:
                 self._loop.remove_reader(channel.socket)
                 return
-            for (number,) in struct.iter_unpack("<I", data):
+            for number, where in GIVEN.iter_unpack(data):
                 if number in channel.numbers:
                     channel.numbers.remove(number)
-                    self._held.pop(number).close()
-                    heappush(self._free, number)
+                    self._pass_on(number, where)
+
+    def _pass_on(self, number: int, where: int) -> None:
+        """It is closed here, too, which ends it for its client; or it is another frontend's from now on."""
+        if 0 < where <= len(self._channels):
+            target = list(self._channels.values())[where - 1]
+            target.numbers.add(number)
+            if target.socket is not None:  # otherwise its successor is handed it with all others
+                target.unsent.append((number, True))
+                self._send(target)
+            return
+        connection = self._held.pop(number)
+        if where:
+            log.error("a connection is reset: it was to be moved to frontend %d, which does not exist", where - 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        connection.close()
+        heappush(self._free, number)
 
     @property
     def count(self) -> int:

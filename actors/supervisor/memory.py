@@ -11,29 +11,32 @@ import os
 from actorserve.shm.answers import Answers
 from actorserve.shm.board import Board
 from actorserve.shm.journal import Journal
+from actorserve.shm.logprobs import Logprobs
 from actorserve.shm.mailbox import wake
+from actorserve.shm.recent import Recent
 from actorserve.shm.segment import Segment
 from actorserve.shm.table import RequestTable
 
 from ..gauges import WorkerGauge
 from ..hand import Ended
 from ..runtime import Boot
-from ..system import PARAMS_BYTES, ActorSpec, System
+from ..system import ActorSpec, System
 
 
 class Memory:
-    """One segment, the journal, and one eventfd an actor; actors inherit the descriptors, so nothing has a name."""
+    """One segment, sparse files of memory, and one eventfd an actor: descriptors that actors inherit, without names."""
 
     def __init__(self, system: System) -> None:
         self.system = system
         self.segment = Segment.create(system.size, "lanes and request table")
         self.board = Board(self.segment, system.board_offset, len(system.actors))
-        config = system.config
-        RequestTable.create(
-            self.segment, system.table_offset, system.slots, system.model.max_model_len, config.block_size, PARAMS_BYTES
-        )
-        self.journal_fd = Journal.create(*system.journal)
-        self.answers_fd = Answers.create(system.answers)
+        RequestTable.create(self.segment, system.table_offset, *system.table_sizes)
+        self.files = {
+            "journal": Journal.create(*system.journal),
+            "answers": Answers.create(system.answers),
+            "recent": Recent.create(*system.recent),
+            "logprobs": Logprobs.create(*system.logprobs),
+        }
         names = [*system.by_name, "supervisor"]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
         for actor in system.actors:
@@ -48,8 +51,7 @@ class Memory:
             config=self.system.config,
             model=self.system.model,
             segment_fd=self.segment.fd,
-            journal_fd=self.journal_fd,
-            answers_fd=self.answers_fd,
+            files=self.files,
             eventfds=self.eventfds,
             channel=channel,
         )
@@ -73,7 +75,7 @@ class Memory:
     @property
     def inherited(self) -> list[int]:
         """The descriptors that every actor has under the same numbers."""
-        return [self.segment.fd, self.journal_fd, self.answers_fd, *self.eventfds.values()]
+        return [self.segment.fd, *self.files.values(), *self.eventfds.values()]
 
     def wake_all(self) -> None:
         """After a death: its neighbours may wait for a wake-up that it owed them."""
@@ -85,8 +87,6 @@ class Memory:
             os.eventfd_read(self.eventfds["supervisor"])
 
     def close(self) -> None:
-        for fd in self.eventfds.values():
+        for fd in (*self.eventfds.values(), *self.files.values()):
             os.close(fd)
-        os.close(self.journal_fd)
-        os.close(self.answers_fd)
         self.segment.close()

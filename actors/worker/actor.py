@@ -10,9 +10,17 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from actorserve.shm.logprobs import Logprobs
+
 from ..gauges import WorkerGauge as Gauge
+from ..grammar_words import make_lltokenizer
+from ..matchers import Matchers
 from ..messages import Hello, Step, StepDone, StepFailed, ToWorker, WorkerReady
+from ..parameters import Rendition
 from ..runtime import Actor, Context, run
+from ..tokenization import load_tokenizer
 
 if TYPE_CHECKING:
     from .runner import Runner
@@ -113,4 +121,16 @@ def _load(context: Context) -> tuple[Runner, int]:
     tokens = f"{blocks * config.block_size:,} tokens in {blocks:,} blocks of {config.block_size}"
     log.info("KV memory: %.2f GiB, holds %s", size, tokens)
     pool = make_pool(model.shape, blocks, config.block_size, model.dtype)
-    return Runner(model, pool, context.table.as_numpy().tokens, config.block_size, config.max_num_seqs), blocks
+    decoder = msgspec.msgpack.Decoder(Rendition)
+
+    def read_rendition(ref: int) -> Rendition:
+        return decoder.decode(packed) if (packed := context.table.rendition(ref)) else Rendition()
+
+    def make_matchers() -> Matchers:
+        size = model.shape.vocab_size
+        return Matchers(make_lltokenizer(load_tokenizer(context.model), size, context.model.end_tokens), size)
+
+    ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
+    logprobs = Logprobs(context.files["logprobs"], *context.system.logprobs)
+    runner = Runner(model, pool, ids, config.block_size, rows, read_rendition, logprobs, make_matchers)
+    return runner, blocks

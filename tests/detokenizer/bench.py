@@ -9,7 +9,8 @@ import msgspec
 from tokenizers import Tokenizer
 
 from actorserve.actors.detokenizer.actor import DetokenizerActor
-from actorserve.actors.messages import Advance, Delta, Finish, Generation, Sampling, Stopped
+from actorserve.actors.messages import Advance, Delta, Finish, PromptTold, Stopped
+from actorserve.actors.parameters import Generation, Sampling
 from actorserve.actors.runtime import Context
 from actorserve.actors.supervisor.memory import Memory
 
@@ -50,6 +51,7 @@ class Engine:
     clients: dict[int, Client] = field(default_factory=dict)
     deltas: list[Delta] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
+    received: list[Delta | PromptTold] = field(default_factory=list)  # by the frontend
 
     def __post_init__(self) -> None:
         self.scheduler = self.born("scheduler")
@@ -100,7 +102,10 @@ class Engine:
             inbox.drain(take)
             inbox.commit()
 
-    def _take_delta(self, delta: Delta) -> None:
+    def _take_delta(self, delta: Delta | PromptTold) -> None:
+        self.received.append(delta)
+        if isinstance(delta, PromptTold):
+            return
         self.deltas.append(delta)
         self.clients[delta.ref].take(delta)
 

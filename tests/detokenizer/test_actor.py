@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from tokenizers import Tokenizer
@@ -13,8 +13,9 @@ from tokenizers import Tokenizer
 from actorserve.actors.config import Config
 from actorserve.actors.detokenizer.stream import TextStream
 from actorserve.actors.hand import MOST_TRIES
-from actorserve.actors.messages import Delta, Finish, Sampling
+from actorserve.actors.messages import Delta, Finish
 from actorserve.actors.model_files import ModelInfo
+from actorserve.actors.parameters import Sampling
 from actorserve.actors.supervisor.memory import Memory
 from actorserve.actors.system import System
 from actorserve.shm.table import make_ref
@@ -27,26 +28,31 @@ END = byte_level().token_to_id("</s>") or 0
 
 
 Make = Callable[..., Engine]
+E = TypeVar("E", bound=Engine)
+
+
+def make_engine(folder: Path, tokenizer: Tokenizer, kind: type[E] = Engine) -> E:  # type: ignore[assignment]
+    """An engine whose model has this tokenizer."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    model = ModelInfo(
+        folder=str(folder),
+        tokenizer_folder=str(folder),
+        architecture="LlamaForCausalLM",
+        vocab_size=tokenizer.get_vocab_size() + 8,
+        max_model_len=512,
+        end_tokens=[END],
+        sampling_defaults={},
+    )
+    return kind(Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), model)), tokenizer)
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     """A function that makes an engine; it is closed after the test."""
-    engines = []
+    engines: list[Engine] = []
 
     def build(tokenizer: Tokenizer | None = None) -> Engine:
-        tokenizer = tokenizer or byte_level()
-        tokenizer.save(str(tmp_path / "tokenizer.json"))
-        model = ModelInfo(
-            folder=str(tmp_path),
-            tokenizer_folder=str(tmp_path),
-            architecture="LlamaForCausalLM",
-            vocab_size=tokenizer.get_vocab_size() + 8,
-            max_model_len=512,
-            end_tokens=[END],
-            sampling_defaults={},
-        )
-        engines.append(Engine(Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), model)), tokenizer))
+        engines.append(make_engine(tmp_path, tokenizer or byte_level()))
         return engines[-1]
 
     yield build

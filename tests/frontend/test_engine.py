@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
-from typing import Any
 
-import msgspec
 import pytest
 
-from actorserve.actors.config import Config
 from actorserve.actors.frontend import calls as calls_module
 from actorserve.actors.frontend import engine as engine_module
-from actorserve.actors.frontend.engine import FrontendEngine
 from actorserve.actors.messages import (
     Cancel,
     Delta,
@@ -21,99 +17,18 @@ from actorserve.actors.messages import (
     Detokenized,
     Failed,
     Finish,
-    Generation,
-    Message,
     Render,
     Rendered,
-    Sampling,
     Sync,
     Synced,
     TextPrompt,
     Tokenize,
     Tokenized,
 )
-from actorserve.actors.model_files import ModelInfo
-from actorserve.actors.runtime import Context
-from actorserve.actors.supervisor.memory import Memory
-from actorserve.actors.system import System
 from actorserve.http.errors import ApiError
 from actorserve.http.jobs import Job
 
-MODEL = ModelInfo(
-    folder="/none",
-    tokenizer_folder="/none",
-    architecture="LlamaForCausalLM",
-    vocab_size=32,
-    max_model_len=64,
-    end_tokens=[],
-    sampling_defaults={},
-)
-PARAMS = msgspec.msgpack.encode(Generation(Sampling(1)))
-
-
-class Others:
-    """All actors but the frontend, which is made anew for each of its lives."""
-
-    def __init__(self, renderers: int = 1) -> None:
-        self.memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2, renderers=renderers), MODEL))
-        self.names = [actor.name for actor in self.memory.system.actors if actor.kind != "frontend"]
-        self.contexts = {name: self.born(name) for name in self.names}
-        self.table = self.contexts["scheduler"].table
-        self.context = self.born("frontend-0")
-        self.engine = FrontendEngine(self.context)
-
-    def born(self, name: str) -> Context:
-        return Context(self.memory.boot(self.memory.system.by_name[name]))
-
-    def restart(self) -> None:
-        """The frontend dies; what it did not commit comes again."""
-        self.context.close()
-        self.context = self.born("frontend-0")
-        self.engine = FrontendEngine(self.context)
-        self.context.flush()
-
-    def received(self, name: str) -> list[Any]:
-        """What an actor has been sent since the last time."""
-        self.context.flush()
-        got: list[Any] = []
-        inbox = self.contexts[name].inbox
-        inbox.drain(got.append)
-        inbox.commit()
-        return got
-
-    def tell(self, name: str, *messages: Message) -> None:
-        """An actor's messages to the frontend, handled as one turn."""
-        for message in messages:
-            self.contexts[name].post("frontend-0", message)
-        self.contexts[name].flush()
-        self.turn()
-
-    def turn(self) -> None:
-        self.context.inbox.drain(self.engine.handle)
-        self.engine.turn_ends()
-        self.context.flush()
-        self.context.inbox.commit()
-
-    def put_prompt(self, refs: list[int]) -> None:
-        """What a renderer does with slots before it answers Rendered."""
-        for ref in refs:
-            self.table.write_prompt(ref, [1, 2, 3], b"", 64)
-
-
-@pytest.fixture
-async def others() -> Any:
-    made = Others()
-    yield made
-    made.memory.close()
-
-
-def job(choices: int = 1, prompts: int = 1) -> Job:
-    return Job([TextPrompt("Hello")] * prompts, [PARAMS] * choices)
-
-
-def end(ref: int, text: str = "text", finish: Finish = Finish.STOP) -> Delta:
-    return Delta(ref, 0, text, 3, finish, None, True)
-
+from .others import Others, end, job, text_of
 
 # --- one request -----------------------------------------------------------------------------------------------------
 
@@ -132,7 +47,7 @@ async def test_a_request_from_render_to_its_end(others: Others) -> None:
     assert asked.started.done() and not asked.done.done()
     others.tell("detokenizer-0", end(first, ""), end(second, "Bye", Finish.LENGTH))
     await asked.done
-    assert [choice.take() for choice in asked.choices] == ["Hello", "Bye"]
+    assert [text_of(asked, index) for index in range(2)] == ["Hello", "Bye"]
     assert [choice.finish_reason for choice in asked.choices] == ["stop", "length"]
     assert asked.prompt_tokens == 3
     others.engine.release(asked)

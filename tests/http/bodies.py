@@ -8,10 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.actors.messages import ChatPrompt, Generation
+from actorserve.actors.messages import ChatPrompt
+from actorserve.actors.parameters import Generation
+from actorserve.http.decoding import decode
 from actorserve.http.errors import ApiError
+from actorserve.http.parameters import parameters
+from actorserve.http.prompts import chat_prompt, completion_prompts
+from actorserve.http.ranges import check_fields
 from actorserve.http.schemas import ChatRequest, CompletionRequest, GenerationFields
-from actorserve.http.validation import chat_prompt, check_fields, completion_prompts, decode, parameters
 
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
 

@@ -13,15 +13,18 @@ from typing import Any
 from aiohttp import web
 
 from actorserve.actors.messages import Delta, Finish, Prompt
-from actorserve.http.app import Settings, make_app
+from actorserve.http.app import make_app
 from actorserve.http.jobs import Job
+from actorserve.http.keys import Kept, Key
 from actorserve.http.server import Connection
+from actorserve.http.settings import Settings
 
 SETTINGS = Settings(
     served=["tiny", "alias/name"],
     api_keys=[],
     max_body_bytes=100_000,
     max_model_len=64,
+    vocab_size=1000,
     sampling_defaults={},
     created=1_700_000_000,
 )
@@ -61,6 +64,9 @@ class FakeEngine:
         self.refusal: Exception | None = None
         self.missing: list[str] = []
         self.asked: list[Any] = []
+        self.index, self.frontends = 0, 1
+        self.payloads: dict[bytes, bytes] = {}
+        self.kept_jobs: dict[bytes, tuple[Kept, Job]] = {}
 
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
         if self.refusal is not None:
@@ -70,6 +76,26 @@ class FakeEngine:
 
     def has(self, refs: list[int]) -> bool:
         return False
+
+    def keep(self, key: Key, job: Job, seed: int, created: int) -> None:
+        self.kept_jobs[key.name] = Kept(key.digest, job.refs, seed, created), job
+
+    def kept(self, key: Key) -> Kept | None:
+        return self.kept_jobs[key.name][0] if key.name in self.kept_jobs else None
+
+    def abort(self, job: Job, key: Key) -> None:
+        self.kept_jobs.pop(key.name, None)
+        self.release(job)
+
+    def put(self, key: bytes, payload: bytes) -> bool:
+        self.payloads[key] = payload
+        return True
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.payloads.get(key)
+
+    def kept_payloads(self) -> list[bytes]:
+        return list(self.payloads.values())
 
     def release(self, job: Job) -> None:
         self.running.remove(job)

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.actors.messages import ChatPrompt, Finish, Generation, TextPrompt, TokenPrompt
-from actorserve.http.app import MAX_SEQUENCES
+from actorserve.actors.messages import ChatPrompt, Finish, TextPrompt, TokenPrompt
+from actorserve.actors.parameters import Generation
+from actorserve.http.asking import MAX_SEQUENCES
 from actorserve.http.errors import ApiError, overloaded
 from tests.http.serving import HI, Served, finish_all, rendered, say
 
@@ -31,7 +32,8 @@ async def test_a_chat(served: Served) -> None:
     client.send("POST", "/v1/chat/completions", {"messages": HI, "model": "alias/name"}, X_Request_Id="mine")
     job = await served.job()
     (prompt,), (params,) = job.prompts, job.params
-    assert isinstance(prompt, ChatPrompt) and job.max_tokens is None and job.truncate_prompt_tokens is None
+    assert isinstance(prompt, ChatPrompt)
+    assert job.rendering.items() >= {("max_tokens", None), ("truncate_prompt_tokens", None)}
     generation = msgspec.msgpack.decode(params, type=Generation)
     assert generation.request_id == "mine" and not generation.stream
     rendered(job)
@@ -55,7 +57,8 @@ async def test_a_completion(served: Served) -> None:
     client = await served.client()
     client.send("POST", "/v1/completions", {"prompt": "hi", "truncate_prompt_tokens": 9, "request_id": "r"})
     job = await served.job()
-    assert job.prompts == [TextPrompt("hi")] and (job.max_tokens, job.truncate_prompt_tokens) == (16, 9)
+    assert job.prompts == [TextPrompt("hi")]
+    assert job.rendering.items() >= {("max_tokens", 16), ("truncate_prompt_tokens", 9)}
     assert msgspec.msgpack.decode(job.params[0], type=Generation).request_id == "r"
     rendered(job)
     say(job, 0, "yes", 3, Finish.STOP_STRING, stop_reason="end")
@@ -147,12 +150,12 @@ async def test_a_mistake_of_ours(served: Served, caplog: pytest.LogCaptureFixtur
         ("/v1/completions", {}, "prompt"),
         ("/v1/completions", {"prompt": ["a"] * 9, "n": 128}, "prompt"),
         ("/v1/chat/completions", {}, "messages"),
-        ("/v1/chat/completions", {"messages": HI, "logprobs": True}, "logprobs"),
+        ("/v1/chat/completions", {"messages": HI, "top_logprobs": 3}, "top_logprobs"),
         ("/tokenize", {}, "prompt"),
         ("/tokenize", {"prompt": "a", "messages": HI}, "prompt"),
         ("/tokenize", {"prompt": None, "messages": None}, "prompt"),
         ("/tokenize", {"messages": []}, "messages"),
-        ("/tokenize", {"messages": HI, "tools": [{"type": "function"}]}, "tools"),
+        ("/tokenize", {"messages": HI, "tools": [{"type": "function"}]}, "tools[0].function"),
         ("/tokenize", {"messages": HI, "chat_template": "a"}, "chat_template"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),

@@ -10,7 +10,7 @@ import pytest
 
 from actorserve.actors.messages import Finish
 from actorserve.http import streams
-from actorserve.http.answers import Envelopes
+from actorserve.http.answers import Events
 from actorserve.http.jobs import Job
 from tests.http.serving import Client, Served, events_of, finish_all, rendered, say, text_of
 
@@ -179,7 +179,7 @@ async def test_one_that_stalls_at_the_very_end(served: Served, monkeypatch: pyte
 
 async def test_one_that_stalls_before_the_end_mark(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "STALL_S", 0.2)
-    monkeypatch.setattr(Envelopes, "closing", lambda self: PART.encode() * MANY)
+    monkeypatch.setattr(Events, "closing", lambda self: PART.encode() * MANY)
     client, job = await begin(served, receive_buffer=4096)
     say(job, 0, "a", 1, Finish.STOP)
     await client.head()

@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.messages import Generation
+from actorserve.actors.parameters import Generation
+from actorserve.http.decoding import check_model, decode
+from actorserve.http.parameters import MAX_REQUEST_ID, max_tokens_of
 from actorserve.http.schemas import ChatRequest, CompletionRequest, GenerationFields
-from actorserve.http.validation import (
-    MAX_REQUEST_ID,
-    check_model,
-    decode,
-    max_tokens_of,
-)
 from tests.http.bodies import HI, body_of, for_chat, generations, refusal
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import StreamReader, web
 
-from actorserve.http import app as app_module
+from actorserve.http import bodies
 from tests.http.serving import HI, Served, finish_all
 
 MALFORMED: dict[str, bytes] = {
@@ -54,7 +54,7 @@ async def test_a_chunked_body_that_is_malformed(served: Served, caplog: pytest.L
 
 async def test_a_chunked_body_that_breaks_later(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """aiohttp does not tell the handler that waits for more: it is over when a body must have come."""
-    monkeypatch.setattr(app_module, "BODY_S", 0.2)
+    monkeypatch.setattr(bodies, "BODY_S", 0.2)
     client = await served.client()
     client.send("POST", "/v1/completions", b'5\r\n{"a":\r\n', Transfer_Encoding="chunked")
     await client.writer.drain()
@@ -180,7 +180,7 @@ async def test_a_body_of_just_the_limit(served: Served) -> None:
 
 
 async def test_a_body_that_does_not_come(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "BODY_S", 0.05)
+    monkeypatch.setattr(bodies, "BODY_S", 0.05)
     client = await served.client()
     client.send("POST", "/v1/completions", b"{", Content_Length="10")
     answer = await client.answer()

@@ -10,12 +10,8 @@ import pytest
 
 from actorserve.actors.messages import TextPrompt, TokenPrompt
 from actorserve.http.errors import ApiError
+from actorserve.http.ranges import MAX_CHOICES, MAX_STOP_LENGTH, MAX_STOPS
 from actorserve.http.schemas import NOT_BUILT, ChatRequest, CompletionRequest
-from actorserve.http.validation import (
-    MAX_CHOICES,
-    MAX_STOP_LENGTH,
-    MAX_STOPS,
-)
 from tests.http.bodies import BIG, HI, for_chat, for_completion, refusal
 
 # --- what is accepted ----------------------------------------------------------------------------------------------
@@ -119,35 +115,12 @@ def test_special_tokens_of_a_completion() -> None:
 # --- what is not built ---------------------------------------------------------------------------------------------
 
 ASKING: dict[str, list[Any]] = {
-    "frequency_penalty": [0.1, -1],
-    "presence_penalty": [0.1],
-    "repetition_penalty": [1.1, 0],
-    "logit_bias": [{"5": 1}],
-    "logprobs": [True, 0, 5],
-    "top_logprobs": [1],
-    "prompt_logprobs": [0, 1, True],
-    "echo": [True],
     "use_beam_search": [True],
     "length_penalty": [0.5],
-    "spaces_between_special_tokens": [False],
-    "allowed_token_ids": [[1]],
-    "bad_words": [["a"]],
-    "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}, "text"],
-    "structured_outputs": [{"json": {}}],
-    "return_token_ids": [True],
-    "return_tokens_as_token_ids": [True],
-    "cache_salt": ["a"],
     "kv_transfer_params": [{"a": 1}],
-    "thinking_token_budget": [0, 5],
     "repetition_detection": [{"a": 1}],
-    "store": [True],
-    "service_tier": ["flex", "priority"],
-    "stream_interval": [0, 2],
-    "include_reasoning": [False],
-    "tools": [[{"type": "function"}]],
-    "tool_choice": ["required", {"type": "function", "function": {"name": "a"}}],
-    "chat_template": ["{{ messages }}"],
     "functions": [[{"name": "a"}]],
+    "function_call": [{"name": "a"}],
     "suffix": ["a"],
     "prompt_embeds": ["a"],
 }

@@ -229,7 +229,7 @@ async def test_a_mistake_of_ours_inside_the_stream(
     def broken(self: object) -> bytes:
         raise RuntimeError("deep inside")
 
-    monkeypatch.setattr(answers.Envelopes, "closing", broken)
+    monkeypatch.setattr(answers.Events, "closing", broken)
     client = await served.client()
     client.send("POST", TEXT, {"prompt": "hi", "stream": True})
     finish_all(await served.job())

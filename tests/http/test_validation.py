@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from actorserve.http.errors import ApiError
-from actorserve.http.validation import (
-    MAX_CHOICES,
-    MAX_STOP_IDS,
-    MAX_STOP_LENGTH,
-    MAX_STOPS,
-)
+from actorserve.http.ranges import MAX_CHOICES, MAX_IDS, MAX_STOP_LENGTH, MAX_STOPS
 from tests.http.bodies import BIG, HI, chat, complete, for_chat, for_completion, refusal
 
 # --- JSON ----------------------------------------------------------------------------------------------------------
@@ -110,11 +105,11 @@ BAD_FIELDS: list[tuple[str, Any, str, str]] = [  # field, value, words, param wh
     ("stop", ["a", None], "got `null`", "stop[1]"),
     ("stop", ["a"] * (MAX_STOPS + 1), f"at most {MAX_STOPS}", ""),
     ("stop", "a" * (MAX_STOP_LENGTH + 1), f"{MAX_STOP_LENGTH} characters", ""),
-    ("stop", ["\u4e2d" * MAX_STOP_LENGTH] * 10, "together are longer", ""),
+    ("stop", ["\u4e2d" * MAX_STOP_LENGTH] * 11, "together longer", ""),
     ("stop_token_ids", [-1], "token ids", ""),
     ("stop_token_ids", [1 << 31], "token ids", ""),
     ("stop_token_ids", [BIG], "token ids", ""),
-    ("stop_token_ids", [0] * (MAX_STOP_IDS + 1), f"at most {MAX_STOP_IDS}", ""),
+    ("stop_token_ids", [0] * (MAX_IDS["stop_token_ids"] + 1), f"at most {MAX_IDS['stop_token_ids']}", ""),
     ("stop_token_ids", ["a"], "got `str`", "stop_token_ids[0]"),
     ("stop_token_ids", 5, "got `int`", ""),
     ("include_stop_str_in_output", 1, "got `int`", ""),
@@ -131,7 +126,6 @@ BAD_FIELDS: list[tuple[str, Any, str, str]] = [  # field, value, words, param wh
     ("request_id", 5, "got `int`", ""),
     ("user", 5, "got `int`", ""),
     ("logit_bias", [1], "Expected `object | null`", ""),
-    ("best_of", 2, "not supported", ""),
 ]
 
 

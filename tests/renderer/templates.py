@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from . import templates_more, templates_schemas, templates_thinking
+
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -271,3 +273,4 @@ MACROS = (
 )
 
 ALL = {name.lower(): value for name, value in globals().items() if name.isupper() and isinstance(value, str)}
+ALL |= templates_schemas.ALL | templates_thinking.ALL | templates_more.ALL

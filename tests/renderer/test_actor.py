@@ -19,11 +19,9 @@ from actorserve.actors.messages import (
     Detokenize,
     Detokenized,
     Failed,
-    Generation,
     Prompt,
     Render,
     Rendered,
-    Sampling,
     Sync,
     Synced,
     TextPrompt,
@@ -33,6 +31,7 @@ from actorserve.actors.messages import (
     ToRenderer,
 )
 from actorserve.actors.model_files import ModelInfo
+from actorserve.actors.parameters import Generation, Sampling
 from actorserve.actors.renderer.actor import RendererActor
 from actorserve.actors.runtime import Context
 from actorserve.actors.supervisor.memory import Memory
@@ -140,7 +139,7 @@ def test_the_same_message_twice_is_harmless(bench: Bench) -> None:
         (TokenPrompt([5] * 60), {"max_tokens": 5}, 400, "max_tokens", "requested 65 tokens (60 in the prompt, 5"),
         (TokenPrompt([5, 100_000]), {}, 400, "prompt", "100000 is out of vocabulary"),
         (ChatPrompt(b'[{"role": "user"}]'), {}, 400, "messages", "content"),
-        (ChatPrompt(CHAT, template_kwargs=b'{"messages": 1}'), {}, 400, "messages", "must not set"),
+        (ChatPrompt(CHAT, template_kwargs=b'{"messages": 1}'), {}, 400, "chat_template_kwargs", "must not set"),
         (ChatPrompt(json.dumps([{"role": "user", "content": "x" * 500}]).encode()), {}, 400, "messages", "maximum"),
     ],
 )

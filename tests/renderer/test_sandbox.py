@@ -10,10 +10,11 @@ import pytest
 from jinja2.exceptions import SecurityError
 
 from actorserve.actors.renderer.sandbox import MAX_TEXT, make_environment
-from actorserve.actors.renderer.template import ChatTemplate, Reads, TemplateProblem, read_forms
+from actorserve.actors.renderer.template import TemplateProblem
 
 from .templates import ALL
-from .test_template import USER, by_transformers, make
+from .templates_conversations import USER
+from .test_template import by_transformers, make
 
 GARBAGE: list[Any] = [None, True, 0, -1.5, "", "text", [], {}, [None], [[]], {"a": None}, "\ud800"]
 KEYS = ["role", "content", "tool_calls", "function", "arguments", "name", "type", "text", "thinking", "x"]
@@ -36,7 +37,10 @@ def test_no_message_causes_another_exception(name: str, tmp_path: Path) -> None:
     for _ in range(300):
         messages = [anything(rng, 1) for _ in range(rng.randrange(4))]
         variables = {rng.choice(["self", "bos_token", "x", "enable_thinking", "loop"]): anything(rng)}
-        flags = {"add_generation_prompt": rng.random() < 0.5, "continue_final_message": rng.random() < 0.3}
+        flags: dict[str, Any] = {
+            "add_generation_prompt": rng.random() < 0.5,
+            "continue_final_message": rng.random() < 0.3,
+        }
         try:
             assert isinstance(ours.render(messages, anything(rng), anything(rng), variables, **flags), str)
         except TemplateProblem as problem:
@@ -101,35 +105,3 @@ def test_the_bound_of_a_product_is_that_of_the_text() -> None:
 def test_what_is_set_while_generating_stays_there(tmp_path: Path) -> None:
     text = "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
     assert make(text, tmp_path).render([USER]) == by_transformers(text, [USER], {}) == "21"
-
-
-@pytest.mark.parametrize(
-    ("text", "reads"),
-    [
-        ("{{ messages[0].content }}", Reads(False, True)),
-        ("{% for p in m.content %}{{ p.text }}{% endfor %}", Reads(True, False)),
-        ("{% for p in m['content'] | list %}{% endfor %}", Reads(True, False)),
-        ("{% set c = m.content %}{% for p in c %}{{ p.text }}{% endfor %}", Reads(True, False)),
-        (
-            "{% if m['content'] is string %}{% else %}{% for p in m['content'] %}{% endfor %}{% endif %}",
-            Reads(True, True),
-        ),
-        ("{% set c = m.content %}{% if c is not string %}{% for p in c %}{% endfor %}{% endif %}", Reads(True, True)),
-        ("{% for p in m.content.split('x') %}{% endfor %}", Reads(False, True)),
-        ("{% if x is string %}{% for p in messages[0].content %}{% endfor %}{% endif %}", Reads(True, False)),
-    ],
-)
-def test_what_a_template_reads(text: str, reads: Reads) -> None:
-    assert read_forms(make_environment().parse(text)) == reads
-
-
-def test_a_text_stays_one_where_the_template_asks(tmp_path: Path) -> None:
-    """Its branch for parts may render another text: transformers gives it what the client sent."""
-    text = (
-        "{% for m in messages %}{% if m.content is string %}{{ m.content }}"
-        "{% else %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %}{% endfor %}"
-    )
-    parts = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
-    ours: ChatTemplate = make(text, tmp_path)
-    assert ours.render([USER]) == by_transformers(text, [USER], {}) == USER["content"]
-    assert ours.render(parts) == by_transformers(text, parts, {}) == "[one][two]"

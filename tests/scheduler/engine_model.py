@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 
 from actorserve.actors.block_hash import extend_hashes
-from actorserve.actors.messages import Finish, Generation, Sampling, Step, StepDone
+from actorserve.actors.messages import Finish, Step, StepDone
+from actorserve.actors.parameters import Generation, Sampling
 from actorserve.actors.scheduler.scheduler import Limits, Scheduler
 from actorserve.actors.scheduler.takeover import Takeover
 from actorserve.shm.kv_map import KVMap, kv_map_bytes
@@ -76,8 +77,8 @@ class ScriptedWorker:
             self.rows.clear()
         for new in step.new:
             blocks = np.frombuffer(new.blocks, np.int32).tolist()
-            log = self.tokens[new.slot, : new.known].tolist()
-            self.rows[new.row] = Row(new.slot, new.computed, new.known, blocks, log)
+            log = self.tokens[slot_of(new.ref), : new.known].tolist()
+            self.rows[new.row] = Row(slot_of(new.ref), new.computed, new.known, blocks, log)
         for number, index, block in np.frombuffer(step.grown, np.int32).reshape(-1, 3).tolist():
             assert len(self.rows[number].blocks) == index
             self.rows[number].blocks.append(block)

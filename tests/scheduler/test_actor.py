@@ -12,19 +12,9 @@ import pytest
 from actorserve.actors.config import make_config
 from actorserve.actors.gauges import SchedulerGauge
 from actorserve.actors.hand import MOST_TRIES
-from actorserve.actors.messages import (
-    Admit,
-    Advance,
-    Cancel,
-    Finish,
-    Generation,
-    Sampling,
-    Step,
-    StepDone,
-    StepFailed,
-    WorkerReady,
-)
+from actorserve.actors.messages import Admit, Advance, Cancel, Finish, Step, StepDone, StepFailed, WorkerReady
 from actorserve.actors.model_files import resolve_model
+from actorserve.actors.parameters import Generation, Sampling
 from actorserve.actors.runtime import Context
 from actorserve.actors.scheduler.actor import SchedulerActor
 from actorserve.actors.scheduler.scheduler import Scheduler

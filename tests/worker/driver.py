@@ -13,11 +13,13 @@ import numpy as np
 import torch
 
 from actorserve.actors.config import Config, make_config
-from actorserve.actors.messages import NewRow, Sampling, Step
+from actorserve.actors.messages import NewRow, Step
 from actorserve.actors.model_files import resolve_model
+from actorserve.actors.parameters import Sampling
 from actorserve.actors.worker.loader import load_model
 from actorserve.actors.worker.machine import make_pool
 from actorserve.actors.worker.runner import Runner
+from actorserve.shm.table import make_ref
 
 GREEDY = Sampling(0, temperature=0.0)
 LENGTH = 512  # tokens of a slot of the log
@@ -117,7 +119,7 @@ class Driver:
         log = sequence.prompt + sequence.tokens
         self.runner.log[slot, : len(log)] = log
         table = np.array(sequence.blocks, np.int32).tobytes()
-        new.append(NewRow(sequence.row, slot, len(sequence.prompt), len(log), 0, table, sequence.sampling))
+        new.append(NewRow(sequence.row, make_ref(1, slot), len(sequence.prompt), len(log), 0, table, sequence.sampling))
 
     def _account(self, planned: list[tuple[Sequence, int]], tokens: list[int]) -> None:
         for sequence, count in planned:

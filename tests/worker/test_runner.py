@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.actors.messages import Sampling
+from actorserve.actors.parameters import Sampling
 from actorserve.actors.worker.runner import Runner
 from tests.checkpoints import VOCABULARY
 

@@ -1,0 +1,224 @@
+"""One connection as a frontend serves it: aiohttp's protocol with an account of what came and what was answered.
+
+`Wire` stands between it and the transport: what the kernel reads goes straight into the connection's record of the
+journal, so that at no moment it is nowhere but in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from aiohttp import web
+
+from actorserve.http.resume import Predecessor
+from actorserve.http.server import Connection as HttpConnection
+from actorserve.shm.answers import Answers
+from actorserve.shm.journal import Journal
+
+from .counts import written_so_far
+from .tap import Tap
+
+LONGEST_HEAD = 64 << 10
+LAST_CHUNK = b"0\r\n\r\n"  # of a chunked body
+CLOSED = 0  # in what is given back; k + 1: moved to frontend k
+
+
+class Pool(Protocol):
+    """What a connection needs of its frontend."""
+
+    server: web.Server
+    journal: Journal
+    answers: Answers
+    spare: memoryview
+
+    def rest(self, number: int, read: int) -> None:
+        """Nothing is under way on this connection."""
+
+    def can_move(self, number: int, connection: socket.socket) -> bool:
+        """Can another frontend go on with it?"""
+
+    def lost(self, number: int, where: int = CLOSED) -> None:
+        """It is closed here."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a predecessor has left undone on a connection."""
+
+    request: bytes = b""  # to be read again
+    predecessor: Predecessor | None = None  # of the answer
+    unsent: bytes = b""  # was handed over, and the kernel has not taken it
+    behind: bytes = b""  # of a next request, which nobody has looked at
+
+
+NOTHING = Left()
+
+
+class Connection(HttpConnection):
+    """aiohttp's protocol, which keeps account of what comes and of what is answered, and says when all is over."""
+
+    def __init__(
+        self, pool: Pool, connection: socket.socket, number: int, read: int, state: Left, options: Any
+    ) -> None:
+        super().__init__(pool.server, **options)
+        self.record: Tap | None = None
+        self._left = state
+        self._pool = pool
+        self._socket = connection
+        self._number = number
+        self._read = read
+        self._resting = not state.request
+        self._head = b""  # of the request that was begun, as long as its end has not come
+        self._body_at = -1  # bytes read when its body begins; -1: not known
+        self._end = b""  # the last bytes that came
+        self._where = CLOSED  # what the supervisor is told at its end
+        self._read -= len(state.behind)
+        if state.request:
+            self._read -= len(state.request)
+            self._look_at(state.request)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        left = self._left
+        self.record = Tap(
+            cast(asyncio.Transport, transport),
+            self._pool.answers,
+            self._number,
+            left.predecessor,
+            left.unsent,
+            self._move,
+        )
+        super().connection_made(cast(asyncio.Transport, self.record))
+        if not self._read:
+            self._pool.answers.begin(self._number, written_so_far(self._socket))
+        if left.predecessor is None:
+            self.record.go_on()
+        if left.request:
+            super().data_received(left.request)
+        self._left = NOTHING
+        self.data_received(left.behind)
+
+    def data_received(self, data: bytes) -> None:
+        if data:  # aiohttp calls it with nothing, to go on with what it has
+            if self._resting:
+                self._resting = False
+                self._head, self._body_at = b"", -1
+                self._pool.answers.begin(self._number, self._written())
+                self._pool.journal.begin(self._number)
+            self._look_at(data)
+        super().data_received(data)
+
+    def _written(self) -> int:
+        """Bytes that were handed over: to the kernel, or to the transport for it."""
+        waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        return written_so_far(self._socket) + waiting
+
+    def _look_at(self, data: bytes) -> None:
+        """Count what came, and find where the body begins."""
+        if self._body_at < 0 and len(self._head) < LONGEST_HEAD:
+            self._head += data
+            at = self._head.find(b"\r\n\r\n")
+            if at >= 0:
+                self._body_at = self._read + len(data) - len(self._head) + at + 4
+                self._head = b""
+        self._read += len(data)
+        self._end = data[-len(LAST_CHUNK) :]
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        record = self.record
+        if record is not None and isinstance(resp, web.Response) and not resp.prepared:
+            record.note_end()  # aiohttp writes head and body of these as one piece
+        finished = await super().finish_response(request, resp, start_time)
+        if self._where != CLOSED:
+            return finished
+        if record is not None and record.muted:  # what its predecessor had begun could not be gone on with
+            record.abort()
+        elif self._was_all(request):
+            self._resting = True
+            self._pool.rest(self._number, self._read)
+        elif record is not None:
+            record.keep_no_more()
+        return finished
+
+    def _was_all(self, request: web.BaseRequest) -> bool:
+        """Nothing of a next request was read. Where that cannot be said, the connection does not come to rest again."""
+        if "Transfer-Encoding" in request.headers:
+            return self._end == LAST_CHUNK and request.content.is_eof() and not self._messages
+        return self._read == self._body_at + (request.content_length or 0)
+
+    def _move(self, frontend: int) -> bool:
+        """See http.resume.Record."""
+        if frontend < 0:
+            raise ValueError("frontends count from 0")
+        record = self.record
+        if record is None or record.is_closing() or not self._pool.can_move(self._number, self._socket):
+            return False
+        self._where = frontend + 1
+        self._pool.answers.forget(self._number)  # slots of this frontend are not the other's
+        record.let_go()
+        return True
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        if self._where == CLOSED:
+            self._pool.rest(self._number, self._read)
+        self._pool.lost(self._number, self._where)
+
+
+class Wire(asyncio.BufferedProtocol):
+    """What the transport calls: says where the bytes go that are read, and passes all else on."""
+
+    def __init__(self, connection: Connection, pool: Pool, number: int) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._number = number
+        self._buffer = pool.spare
+        self._kept = False
+        self.connection_made = connection.connection_made  # type: ignore[method-assign]
+        self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
+        self.eof_received = connection.eof_received  # type: ignore[method-assign]
+        self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The room behind what has come of the request, or a place for what cannot be kept."""
+        room = self._pool.journal.room(self._number)
+        self._kept = room is not None
+        self._buffer = self._pool.spare if room is None else room
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._buffer[:nbytes])
+        if self._kept:
+            self._pool.journal.filled(self._number, nbytes)
+        self._connection.data_received(data)
+
+
+def behind_first(data: bytes) -> bytes | None:
+    """What stands behind the first request; None where that is not plain to see."""
+    head, end, body = data.lstrip(b"\r\n").partition(b"\r\n\r\n")
+    if not end:
+        return None
+    if re.search(rb"\r\ntransfer-encoding:", head, re.IGNORECASE):
+        return _behind_chunks(body)
+    length = re.search(rb"\r\ncontent-length:[ \t]*(\d+)", head, re.IGNORECASE)
+    size = int(length[1]) if length else 0
+    return body[size:] if len(body) >= size else None
+
+
+def _behind_chunks(body: bytes) -> bytes | None:
+    """What stands behind a chunked body; None if its end is not here, or has trailers."""
+    while line := re.match(rb"([0-9a-fA-F]+)[^\r]*\r\n", body):
+        size = int(line[1], 16)
+        end = line.end() + size
+        if body[end : end + 2] != b"\r\n":
+            return None
+        body = body[end + 2 :]
+        if not size:
+            return body
+    return None

@@ -1,0 +1,115 @@
+"""A client's JSON schema as llguidance shall read it: within limits, whitespace bounded, its references in place.
+
+Whitespace in JSON is one space, or a line break with its indentation: what printers of JSON write. A model that has
+lost its way likes to fill the rest of its answer with blanks; here the next token must go on with the value.
+
+Leaf module: plain values only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from typing import Any
+
+from .grammar_cost import too_costly
+
+MAX_DEPTH = 64  # objects and arrays within one another; llguidance's own reader ends at about 120
+MAX_PATTERN = 4096  # characters of a regular expression
+MAX_REPEAT = 10_000  # in `{n,m}`
+MAX_MULTIPLE = 20_000  # numbers that are multiples of n take an automaton of n states: a million needs seconds
+MAX_STATES = 50_000  # of all these automata
+WHITESPACE = r" |\n[ \t]{0,40}"
+PLAIN = frozenset({"const", "default", "enum", "example", "examples"})  # keywords whose values are no schemas
+NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})  # name → schema
+# What the standard names but llguidance does not know. Other names of formats are remarks, as in OpenAPI's "int32".
+UNSUPPORTED = frozenset(
+    "idn-email idn-hostname iri iri-reference json-pointer regex relative-json-pointer".split()
+    + ["uri-reference", "uri-template"]
+)
+SUPPORTED = frozenset("date date-time duration email hostname ipv4 ipv6 time uri uuid".split())
+
+
+class GrammarError(ValueError):
+    """What a client wished for cannot be had; the text is for the client."""
+
+
+def schema_grammar(schema: Any, strict: bool = True) -> dict[str, Any]:
+    """A schema's object with our options. Not strict: what llguidance cannot enforce is left out, not refused."""
+    adapted = adapt_schema(schema)
+    if adapted is False:
+        raise GrammarError("the JSON schema `false` allows nothing")
+    if (reason := too_costly(adapted)) is not None:
+        raise GrammarError(f"the JSON schema is too complex: {reason}")
+    return ({} if adapted is True else adapted) | {
+        "x-guidance": {"whitespace_pattern": WHITESPACE, "lenient": not strict}
+    }
+
+
+def adapt_schema(schema: Any, place: str = "#") -> Any:
+    """A copy for `place` (a JSON pointer) of a larger schema: references go on pointing to the same things."""
+    if not isinstance(schema, dict | bool):
+        raise GrammarError(f"a JSON schema is an object, not {type(schema).__name__}")
+    reader = _Reader(place)
+    return reader.schema(schema, 0)
+
+
+def check_pattern(pattern: str) -> None:
+    """GrammarError for a regular expression that is too long, or repeats something too often."""
+    if len(pattern) > MAX_PATTERN:
+        raise GrammarError(f"a regular expression has {len(pattern)} characters; {MAX_PATTERN} are allowed")
+    check_repeats(pattern)
+
+
+def check_repeats(text: str, most: int = MAX_REPEAT) -> None:
+    """GrammarError if a regular expression, or a rule of a grammar, repeats something too often."""
+    for numbers in re.findall(r"(?<!\\[xuU])\{\s*(\d*\s*,?\s*\d*)\s*\}", text):
+        if any(len(number) > 6 or int(number) > most for number in re.findall(r"\d+", numbers)):
+            raise GrammarError(f"{{{numbers[:40]}}} repeats something more than {most} times")
+
+
+class _Reader:
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.multiple = Fraction(1)
+        self.states = 0
+
+    def schema(self, value: Any, depth: int) -> Any:
+        """Also lists of schemas, and whatever lies under keywords that nobody knows: references may point there."""
+        if depth > MAX_DEPTH:
+            raise GrammarError(f"the JSON schema is nested more than {MAX_DEPTH} deep")
+        if isinstance(value, list):
+            return [self.schema(item, depth + 1) for item in value]
+        if not isinstance(value, dict):
+            return value
+        return {key: self._keyword(key, item, depth) for key, item in value.items() if not _is_remark(key, item)}
+
+    def _keyword(self, key: str, value: Any, depth: int) -> Any:
+        if key in PLAIN:
+            return value
+        if key in NAMED and isinstance(value, dict):
+            if key == "patternProperties":
+                for pattern in value:
+                    check_pattern(pattern)
+            return {name: self.schema(item, depth + 2) for name, item in value.items()}
+        if key == "$ref" and isinstance(value, str) and value.startswith("#"):
+            return self.place + value[1:]
+        if key == "pattern" and isinstance(value, str):
+            check_pattern(value)
+        if key == "multipleOf" and isinstance(value, int | float) and math.isfinite(value) and value > 0:
+            self._limit_multiple(Fraction(str(value)))
+        return self.schema(value, depth + 1)
+
+    def _limit_multiple(self, value: Fraction) -> None:
+        """Of all multipleOf together: allOf may demand them of one number."""
+        scale = math.lcm(self.multiple.denominator, value.denominator)
+        self.multiple = Fraction(math.lcm(int(self.multiple * scale), int(value * scale)), scale)
+        self.states += value.numerator
+        if self.multiple.numerator > MAX_MULTIPLE or self.states > MAX_STATES:
+            raise GrammarError(f"multipleOf, all of them together, goes beyond {MAX_MULTIPLE}")
+
+
+def _is_remark(key: str, value: Any) -> bool:
+    """A format that says nothing about the value, and that llguidance would refuse."""
+    return key == "format" and isinstance(value, str) and value not in SUPPORTED | UNSUPPORTED

@@ -1,0 +1,49 @@
+"""What frontends speak TLS with: made of the files that options name, or refused with the option's name.
+
+Leaf module: the options are checked with it before anything starts, and each frontend makes its own of them.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from .config import Config, ConfigError
+
+
+def make_context(config: Config) -> ssl.SSLContext | None:
+    """TLS 1.2 and newer, HTTP/1.1 within; None if no certificate is named. ConfigError if the files will not do."""
+    certificate, key, authorities = config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs
+    if certificate is None:
+        for option, given in (("--ssl-keyfile", key), ("--ssl-ca-certs", authorities)):
+            if given is not None:
+                raise ConfigError(f"{option}: there is no TLS without --ssl-certfile")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    _check_readable("--ssl-certfile", certificate)
+    if key is not None:
+        _check_readable("--ssl-keyfile", key)
+    try:
+        context.load_cert_chain(certificate, key, password="")  # without a password OpenSSL would ask at the terminal
+    except ssl.SSLError as error:
+        raise ConfigError(f"{_to_blame(context, certificate, key)}: {_reason(error)}") from None
+    if authorities is not None:
+        _check_readable("--ssl-ca-certs", authorities)
+        try:
+            context.load_verify_locations(authorities)
+        except ssl.SSLError as error:
+            raise ConfigError(f"--ssl-ca-certs: {authorities} holds no certificates ({_reason(error)})") from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _check_readable(option: str, path: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{option}: {path} cannot be read: {error.strerror}") from None
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()

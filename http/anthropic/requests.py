@@ -1,0 +1,146 @@
+"""A request of Anthropic's Messages API to the chat request that asks for the same."""
+
+from __future__ import annotations
+
+from ..adapting import with_names
+from ..errors import ApiError, bad_request
+from .schemas import CountRequest, JsonFormat, MessagesRequest, Object, Thinking, Tool, ToolChoice
+from .turns import begins_answer, messages_of
+
+REFUSED = ("compaction", "container", "fallbacks", "inference_geo", "mcp_servers")
+THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
+PASSED = ("max_tokens", "stream", "temperature", "top_k", "top_p", "chat_template_kwargs")
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+MAX_STOPS, MAX_STOP_LENGTH = 64, 1024
+NAMES = {  # the chat request's fields that have another name here
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "user": "metadata.user_id",
+}
+
+
+def to_chat(request: MessagesRequest) -> Object:
+    """The JSON object of the chat request."""
+    _check(request)
+    chat: Object = {name: value for name in PASSED if (value := getattr(request, name)) is not None}
+    if request.stop_sequences:
+        chat["stop"] = request.stop_sequences
+    if request.metadata is not None and request.metadata.user_id is not None:
+        chat["user"] = request.metadata.user_id
+    if request.thinking is not None and request.thinking.type == "enabled":
+        chat["thinking_token_budget"] = _budget(request.thinking, request.max_tokens)
+    prompt = prompt_of(request)
+    if kwargs := prompt.get("chat_template_kwargs", {}) | chat.get("chat_template_kwargs", {}):
+        chat["chat_template_kwargs"] = kwargs
+    return prompt | chat
+
+
+def prompt_of(request: CountRequest) -> Object:
+    """The part of the chat request that says something about the prompt: all that count_tokens needs."""
+    _check_refused(request)
+    chat: Object = {"messages": messages_of(request.system, request.messages)}
+    if request.model is not None:
+        chat["model"] = request.model
+    if begins_answer(request.messages):
+        chat |= {"add_generation_prompt": False, "continue_final_message": True}
+    if request.thinking is not None and request.thinking.type != "adaptive":  # that is for the model to say
+        on = request.thinking.type == "enabled"
+        chat["chat_template_kwargs"] = dict.fromkeys(THINKING_SWITCHES, on)
+    return chat | _tools(request.tools or [], request.tool_choice) | _output(request)
+
+
+def renamed(error: ApiError) -> ApiError:
+    """An error of the chat request that names the field as this API does."""
+    return with_names(error, NAMES)
+
+
+def omits_thinking(request: MessagesRequest) -> bool:
+    """Is thinking to be done, and not to be shown?"""
+    return request.thinking is not None and request.thinking.display == "omitted"
+
+
+def _check(request: MessagesRequest) -> None:
+    if not 1 <= request.max_tokens < 1 << 31:
+        raise bad_request(f"max_tokens must be at least 1 and less than 2**31, not {request.max_tokens}.", "max_tokens")
+    if request.temperature is not None and not 0 <= request.temperature <= 1:
+        raise bad_request(f"temperature must be between 0 and 1, not {request.temperature}.", "temperature")
+    stops = request.stop_sequences or []
+    if not all(stops):
+        raise bad_request("stop_sequences must not contain an empty string.", "stop_sequences")
+    if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP_LENGTH for stop in stops):
+        limits = f"{MAX_STOPS} strings of {MAX_STOP_LENGTH} characters"
+        raise bad_request(f"stop_sequences takes at most {limits}.", "stop_sequences")
+
+
+def _check_refused(request: CountRequest) -> None:
+    if request.thread:  # the code tells clients to send the whole conversation instead
+        raise ApiError(400, "thread is not supported.", "thread", "thread_unsupported_request")
+    for name in REFUSED:
+        if getattr(request, name):
+            raise bad_request(f"{name} is not supported.", name)
+    if request.speed not in (None, "standard"):
+        raise bad_request(f"speed: {request.speed!r} is not supported.", "speed")
+    edits = request.context_management.get("edits") if isinstance(request.context_management, dict) else None
+    if request.context_management and not _is_no_edit(edits):
+        raise bad_request("context_management is not supported.", "context_management")
+
+
+def _is_no_edit(edits: object) -> bool:
+    """To keep all thinking asks for nothing: what of it the model sees is its template's matter."""
+    keeps = [
+        isinstance(edit, dict) and edit.get("type") == "clear_thinking_20251015" and edit.get("keep") == "all"
+        for edit in (edits if isinstance(edits, list) else [])
+    ]
+    return isinstance(edits, list) and all(keeps)
+
+
+def _budget(thinking: Thinking, max_tokens: int) -> int:
+    path = "thinking.budget_tokens"
+    if thinking.budget_tokens is None:
+        raise bad_request(f"{path} is missing.", path)
+    if not 1 <= thinking.budget_tokens < max_tokens:
+        raise bad_request(f"{path} must be at least 1 and less than max_tokens, not {thinking.budget_tokens}.", path)
+    return thinking.budget_tokens
+
+
+def _tools(tools: list[Tool], choice: ToolChoice | None) -> Object:
+    for index, tool in enumerate(tools):
+        path = f"tools[{index}]"
+        if tool.type not in (None, "custom"):
+            raise bad_request(f"{path}: tools of type {tool.type!r} are not supported.", f"{path}.type")
+        if tool.input_schema is None:
+            raise bad_request(f"{path}.input_schema is missing.", f"{path}.input_schema")
+        if tool.defer_loading:
+            raise bad_request(f"{path}.defer_loading is not supported.", f"{path}.defer_loading")
+    chat: Object = {"tools": [_function(tool) for tool in tools]} if tools else {}
+    if choice is None:
+        return chat
+    if choice.disable_parallel_tool_use:
+        chat["parallel_tool_calls"] = False
+    if choice.type != "tool":
+        if choice.type == "any" and not tools:
+            raise bad_request("tool_choice asks for a tool, and there are no tools.", "tool_choice")
+        return chat | {"tool_choice": CHOICES[choice.type]}
+    if choice.name not in [tool.name for tool in tools]:
+        raise bad_request(f"tool_choice.name: {choice.name!r} is not one of the tools.", "tool_choice.name")
+    return chat | {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
+
+
+def _function(tool: Tool) -> Object:
+    given = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema, "strict": tool.strict}
+    return {"type": "function", "function": {name: value for name, value in given.items() if value is not None}}
+
+
+def _output(request: CountRequest) -> Object:
+    config = request.output_config
+    form: JsonFormat | None = (config.format if config is not None else None) or request.output_format
+    chat: Object = {}
+    if config is not None and config.effort is not None:
+        chat["reasoning_effort"] = config.effort
+    if form is not None:
+        schema = {"name": "output", "schema": form.schema, "strict": True}
+        chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return chat

@@ -1,0 +1,118 @@
+"""Anthropic's messages to chat messages: each of their turns may hold what chat says in several."""
+
+from __future__ import annotations
+
+from ..adapting import checked, encoded
+from ..errors import bad_request
+from .schemas import Block, Message, Object
+
+Placed = tuple[str, Block]  # a block, and its path in the request
+
+
+def messages_of(system: str | list[Block] | None, messages: list[Message]) -> list[Object]:
+    """The chat messages. Neighbours of one role are one turn."""
+    if not messages:
+        raise bad_request("messages must not be empty.", "messages")
+    chat: list[Object] = [{"role": "system", "content": _text(_blocks(system, "system"))}] if system else []
+    for role, blocks in _turns(messages):
+        if role == "assistant":
+            chat.append(_assistant(blocks))
+        elif role == "user":
+            chat += _user(blocks)
+        else:
+            chat.append({"role": "system", "content": _text(blocks)})
+    return chat
+
+
+def begins_answer(messages: list[Message]) -> bool:
+    """Is the last message the beginning of the answer, which the model goes on with?"""
+    if not messages or messages[-1].role != "assistant":
+        return False
+    path = f"messages[{len(messages) - 1}]"
+    blocks = _blocks(messages[-1].content, f"{path}.content")
+    if any(block.type == "tool_use" for _, block in blocks):
+        raise bad_request(f"{path}: after a tool_use block must come its tool_result.", path)
+    if not any(block.text for _, block in blocks):
+        raise bad_request(f"{path}: there is no text to go on with.", path)
+    return True
+
+
+def _blocks(content: str | list[Block] | None, path: str) -> list[Placed]:
+    if isinstance(content, str):
+        return [(path, Block("text", text=content))]
+    return [(f"{path}[{index}]", block) for index, block in enumerate(content or [])]
+
+
+def _turns(messages: list[Message]) -> list[tuple[str, list[Placed]]]:
+    turns: list[tuple[str, list[Placed]]] = []
+    for index, message in enumerate(messages):
+        blocks = _blocks(message.content, f"messages[{index}].content")
+        if turns and turns[-1][0] == message.role:
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((message.role, blocks))
+    return turns
+
+
+def _user(blocks: list[Placed]) -> list[Object]:
+    """Results of tools stand before all else that the user says."""
+    results = [_result(path, block) for path, block in blocks if block.type == "tool_result"]
+    rest = [(path, block) for path, block in blocks if block.type != "tool_result"]
+    said: list[Object] = [{"role": "user", "content": _text(rest)}] if rest or not results else []
+    return results + said
+
+
+def _result(path: str, block: Block) -> Object:
+    inner: str | list[Block] | None
+    if isinstance(block.content, list):
+        inner = checked(list[Block], block.content, f"{path}.content")
+    else:
+        inner = block.content
+    content = _text(_blocks(inner, f"{path}.content"))
+    message: Object = {"role": "tool", "tool_call_id": _given(path, block, "tool_use_id"), "content": content}
+    return message | {"is_error": True} if block.is_error else message
+
+
+def _assistant(blocks: list[Placed]) -> Object:
+    texts: list[Placed] = []
+    thinking: list[str] = []
+    calls: list[Object] = []
+    for path, block in blocks:
+        match block.type:
+            case "thinking":
+                thinking.append(_given(path, block, "thinking"))
+            case "redacted_thinking":  # none of this server's
+                continue
+            case "tool_use":
+                calls.append(_call(path, block))
+            case _:
+                texts.append((path, block))
+    message: Object = {"role": "assistant", "content": _text(texts)}
+    if thinking:
+        message["reasoning_content"] = "\n\n".join(thinking)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _call(path: str, block: Block) -> Object:
+    if block.input is None:
+        raise bad_request(f"{path}.input is missing.", f"{path}.input")
+    function = {"name": _given(path, block, "name"), "arguments": encoded(block.input, f"{path}.input").decode()}
+    return {"id": _given(path, block, "id"), "type": "function", "function": function}
+
+
+def _text(blocks: list[Placed]) -> str | list[Object]:
+    """One text is a string, several are parts."""
+    for path, block in blocks:
+        if block.type != "text":
+            raise bad_request(f"{path}: content of type {block.type!r} is not supported here.", path)
+    texts = [_given(path, block, "text") for path, block in blocks]
+    return "".join(texts) if len(texts) < 2 else [{"type": "text", "text": text} for text in texts]
+
+
+def _given(path: str, block: Block, name: str) -> str:
+    value: str | None = getattr(block, name)
+    if value is None:
+        raise bad_request(f"{path}.{name} is missing.", f"{path}.{name}")
+    return value

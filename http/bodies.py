@@ -1,0 +1,35 @@
+"""Reading a request's body: whole, within its size and its time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from .errors import ApiError, bad_request
+from .settings import printable
+
+BODY_S = 60.0  # what a client gets to send its body
+
+
+async def read_body(request: web.Request, limit: int) -> bytes:
+    """The whole body; 413 as soon as it is too long, 408 when it does not come, 415 if it is compressed."""
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.lower() not in ("identity", ""):
+        raise ApiError(415, f"Bodies are taken as they are, not with Content-Encoding: {printable(encoding)}.")
+    too_long = ApiError(413, f"The body is longer than the {limit} bytes that --max-body-bytes allows.")
+    if (request.content_length or 0) > limit:
+        raise too_long
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.content.iter_any():
+                size += len(part)
+                if size > limit:
+                    raise too_long
+                parts.append(part)
+    except TimeoutError:
+        raise ApiError(408, f"The body did not come within {BODY_S:.0f} s.") from None
+    except web.RequestPayloadError as error:
+        raise bad_request(f"The body is malformed: {error}") from None
+    return b"".join(parts)

@@ -1,0 +1,153 @@
+"""Answers of /v1/chat/completions: messages with content, reasoning and tool calls, whole or in deltas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .answers import Answer, Events, encode, usage
+from .choice import Choice, News
+from .errors import ApiError
+from .jobs import Job
+from .pieces import Arguments, Content, Piece, Reasoning, ToolCall, Turn
+from .repeats import Progress
+from .told import chat_logprobs, prompt_logprobs
+
+
+class ChatAnswer:
+    """Implements answers.Writer, and makes the whole answer."""
+
+    def __init__(self, answer: Answer, job: Job, progress: Progress | None = None) -> None:
+        self._answer = answer
+        self._job = job
+        self._events = Events(answer, job, progress)
+        self._separate = progress is None  # events with ids are one for each step
+        self._plain = not (answer.wants.logprobs or answer.wants.ids)
+
+    # --- whole -----------------------------------------------------------------------------------------------------
+
+    def whole(self) -> dict[str, Any]:
+        """The answer that is not streamed."""
+        job, wants = self._job, self._answer.wants
+        body = {
+            **self._answer.head(False),
+            "choices": [self._whole_choice(choice) for choice in job.choices],
+            "usage": usage(job),
+            "system_fingerprint": None,
+        }
+        if wants.prompt_logprobs:
+            body["prompt_logprobs"] = prompt_logprobs(job.choices[0].prompt_told, job.choices[0].prompt_tokens)
+        if wants.ids:
+            body["prompt_token_ids"] = job.choices[0].prompt_ids
+        return body
+
+    def _whole_choice(self, choice: Choice) -> dict[str, Any]:
+        news, turn = choice.take(), Turn()
+        turn.add(news.pieces)
+        calls = [
+            _call(self._id(choice, index, call.id), call.name, call.arguments) for index, call in enumerate(turn.calls)
+        ]
+        content = turn.content if turn.content or not (calls or turn.reasoning) else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None, "tool_calls": calls}
+        if turn.reasoning and self._answer.wants.reasoning:
+            message |= {"reasoning": turn.reasoning, "reasoning_content": turn.reasoning}
+        body = {"index": choice.index, "message": message, **self._beside(news), **_ends(choice)}
+        return body
+
+    def _id(self, choice: Choice, index: int, own: str | None) -> str:
+        return own or self._answer.call_id(choice.index, index)
+
+    def _beside(self, news: News) -> dict[str, Any]:
+        """What stands beside a message or delta."""
+        wants = self._answer.wants
+        logprobs = chat_logprobs(news.told, wants.as_ids) if wants.logprobs else None
+        return {"logprobs": logprobs, **({"token_ids": news.ids} if wants.ids else {})}
+
+    # --- streamed --------------------------------------------------------------------------------------------------
+
+    def first(self, choice: Choice) -> bytes:
+        delta = {"role": "assistant", "content": ""}
+        body = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        beside = b""
+        if self._answer.wants.ids:
+            beside = b',"prompt_token_ids":' + encode(choice.prompt_ids)
+        return self._events.event(choice, encode(body), first=True, beside=beside)
+
+    def update(self, choice: Choice) -> bytes:
+        news = choice.take()
+        if not news:
+            return b""
+        pieces, parts = news.pieces, []
+        if self._plain and len(pieces) == 1 and isinstance(pieces[0], Content):
+            parts.append(self._text(choice, pieces[0].text))
+        elif pieces or news.told or news.ids:
+            parts += self._deltas(choice, news)
+        if news.ended:
+            parts.append(self._last(choice))
+        return b"".join(parts)
+
+    def _text(self, choice: Choice, text: str) -> bytes:
+        """The event that is sent most."""
+        body = b'{"index":%d,"delta":{"content":%s},"logprobs":null,"finish_reason":null}'
+        return self._events.event(choice, body % (choice.index, encode(text)))
+
+    def _deltas(self, choice: Choice, news: News) -> list[bytes]:
+        deltas = [delta for piece in news.pieces if (delta := self._delta(choice, piece))]
+        if not self._separate:
+            deltas = [_one(deltas)] if deltas else []
+        if not deltas and (news.told or news.ids):
+            deltas = [{"content": ""}]
+        beside = self._beside(news)
+        events = []
+        for delta in deltas:
+            body = {"index": choice.index, "delta": delta, **beside, "finish_reason": None}
+            events.append(self._events.event(choice, encode(body)))
+            beside = self._beside(News([], [], [], False)) if self._answer.wants.ids else {"logprobs": None}
+        return events
+
+    def _delta(self, choice: Choice, piece: Piece) -> dict[str, Any]:
+        match piece:
+            case Content(text=text):
+                return {"content": text}
+            case Reasoning(text=text):
+                return {"reasoning": text, "reasoning_content": text} if self._answer.wants.reasoning else {}
+            case ToolCall(index=index, name=name, id=own):
+                return {"tool_calls": [{"index": index, **_call(self._id(choice, index, own), name, "")}]}
+            case Arguments(index=index, text=text):
+                return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+    def _last(self, choice: Choice) -> bytes:
+        body = {"index": choice.index, "delta": {}, "logprobs": None, **_ends(choice)}
+        return self._events.event(choice, encode(body), ended=True)
+
+    def state(self, choice: Choice) -> int:
+        return choice.state
+
+    def closing(self) -> bytes:
+        return self._events.closing()
+
+    def failed(self, error: ApiError) -> bytes:
+        return self._events.failed(error)
+
+
+def _call(own_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": own_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _ends(choice: Choice) -> dict[str, Any]:
+    return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
+
+
+def _one(deltas: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several deltas as one: texts joined, and of each call the parts."""
+    result: dict[str, Any] = {}
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        for name in ("content", "reasoning", "reasoning_content"):
+            if name in delta:
+                result[name] = result.get(name, "") + delta[name]
+        for call in delta.get("tool_calls", ()):
+            if call["index"] in calls:
+                calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+            else:
+                calls[call["index"]] = call
+    return {**result, **({"tool_calls": list(calls.values())} if calls else {})}

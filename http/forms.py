@@ -1,0 +1,139 @@
+"""The forms of answers beside chat and completions, as streams and handlers want them: Anthropic's and Responses'."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .answers import Answer, Writer, counts, usage
+from .anthropic import answers as anthropic
+from .anthropic.events import MessageEvents
+from .choice import Choice, make_state
+from .errors import ApiError
+from .jobs import Job
+from .repeats import Progress
+from .responses import answers as responses
+from .responses.events import ResponseEvents
+from .responses.items import Output
+
+
+class Form(Writer, Protocol):
+    """Writes a stream, or makes the whole answer."""
+
+    def whole(self) -> dict[str, Any]:
+        """The answer that is not streamed."""
+
+
+class MakeForm(Protocol):
+    """Makes the form of one answer."""
+
+    def __call__(self, answer: Answer, job: Job, progress: Progress | None, /) -> Form: ...
+
+
+def key_of_answer(answer: Answer) -> str:
+    """What ids derive from: the same, whoever writes them."""
+    return f"{answer.seed:016x}{answer.created:08x}"
+
+
+class MessagesForm:
+    """POST /v1/messages."""
+
+    def __init__(self, answer: Answer, job: Job, omit_thinking: bool) -> None:
+        self._answer = anthropic.Answer(key_of_answer(answer), answer.model, omit_thinking)
+        self._job = job
+        begun = counts(job.prompt_tokens, 0, job.cached_tokens, 0)
+        self._events = MessageEvents(self._answer, begun)
+
+    def whole(self) -> dict[str, Any]:
+        (choice,) = self._job.choices
+        pieces = choice.take().pieces
+        return self._answer.whole(pieces, choice.finish_reason or "", choice.stop_reason, usage(self._job))
+
+    def first(self, choice: Choice) -> bytes:
+        return self._events.first()
+
+    def update(self, choice: Choice) -> bytes:
+        news = choice.take()
+        self._events.skip(news.skipped)
+        if news.ended:
+            return self._events.last(news.pieces, choice.finish_reason or "", choice.stop_reason, usage(self._job))
+        return self._events.pieces(news.pieces)
+
+    def state(self, choice: Choice) -> int:
+        return choice.state
+
+    def closing(self) -> bytes:
+        return b""
+
+    def failed(self, error: ApiError) -> bytes:
+        return self._events.error(error.message, error.status)
+
+
+class ResponsesForm:
+    """POST /v1/responses. Where a choice's state counts tokens, a response's counts events."""
+
+    def __init__(
+        self,
+        answer: responses.Answer,
+        job: Job,
+        after: int = -1,
+        at_end: Callable[[dict[str, Any]], object] | None = None,
+    ) -> None:
+        """`after`: the number of the last event that the client has; `at_end` is given the whole response object
+        before the client has its end.
+        """
+        self.answer = answer
+        self._job = job
+        self._after = after
+        self._events = ResponseEvents(answer)
+        self._begun = False
+        self._at_end = at_end
+
+    def whole(self) -> dict[str, Any]:
+        (choice,) = self._job.choices
+        pieces = choice.take().pieces
+        body = self.answer.whole(pieces, choice.finish_reason or "", usage(self._job), int(time.time()))
+        if self._at_end is not None:
+            self._at_end(body)
+        return body
+
+    def failed_body(self, error: ApiError) -> dict[str, Any]:
+        """The response object of one that failed."""
+        (choice,) = self._job.choices
+        output = Output(self.answer.key, choice.take().pieces)
+        return self.answer.failed(output, error.message, error.status)
+
+    def first(self, choice: Choice) -> bytes:
+        self._begun = True
+        return self._behind(self._events.first())
+
+    def update(self, choice: Choice) -> bytes:
+        news = choice.take()
+        if not self._begun:  # a predecessor has
+            self._begun = True
+            self._events.sequence = choice.skip_tokens
+        self._events.skip(news.skipped)
+        if not news.ended:
+            return self._behind(self._events.pieces(news.pieces))
+        now = int(time.time())
+        events = self._events.last(news.pieces, choice.finish_reason or "", usage(self._job), now)
+        if self._at_end is not None and self._events.ended is not None:
+            self._at_end(self._events.ended)
+        return self._behind(events)
+
+    def _behind(self, events: bytes) -> bytes:
+        """Those that the client has not: each is two lines and an empty one."""
+        first = self._events.sequence - events.count(b"\n\n")
+        if first > self._after:
+            return events
+        return b"".join(event + b"\n\n" for event in events.split(b"\n\n")[self._after + 1 - first : -1])
+
+    def state(self, choice: Choice) -> int:
+        return make_state(choice.state & 0xFFFFFFFF, self._events.sequence)
+
+    def closing(self) -> bytes:
+        return b""
+
+    def failed(self, error: ApiError) -> bytes:
+        return self._events.error(error.message, error.status)

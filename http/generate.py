@@ -1,0 +1,177 @@
+"""From a checked request to its answer: begun here, or gone on with where somebody else has begun it.
+
+Somebody else is a frontend that died with the request in hand, or an earlier request with the same key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+
+from aiohttp import web
+
+from actorserve.actors.messages import TextPrompt, TokenPrompt
+
+from .adapting import chat_request
+from .answers import Answer
+from .anthropic.requests import omits_thinking, renamed
+from .anthropic.requests import to_chat as messages_to_chat
+from .anthropic.schemas import MessagesRequest
+from .asking import Asked, ask_chat, ask_completion
+from .chat_answers import ChatAnswer
+from .choice import read_state
+from .completion_answers import CompletionAnswer
+from .decoding import check_model, decode
+from .errors import ApiError, json_response, overloaded
+from .forms import Form, MakeForm, MessagesForm
+from .jobs import Engine, Job
+from .keys import Key
+from .repeats import Progress, check_same, key_of, last_event
+from .resume import record_of
+from .schemas import ChatRequest, CompletionRequest, GenerateRequest, GenerationFields
+from .settings import REPLAYED, REQUEST_ID, Settings
+from .streams import EventStream
+from .tokens_answers import TokensForm, completion_of
+
+
+class Generator:
+    """Answers requests that generate."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self.engine = engine
+        self.settings = settings
+
+    async def chat(self, request: web.Request, raw: bytes) -> web.StreamResponse:
+        """POST /v1/chat/completions."""
+        body = decode(ChatRequest, raw)
+        asked = ask_chat(body, self.settings, body.request_id or request[REQUEST_ID])
+        return await self.answer(request, raw, body, asked, ChatAnswer)
+
+    async def completions(self, request: web.Request, raw: bytes) -> web.StreamResponse:
+        """POST /v1/completions."""
+        body = decode(CompletionRequest, raw)
+        asked = ask_completion(body, self.settings, body.request_id or request[REQUEST_ID])
+        for prompt in asked.echoed:
+            text = prompt.text if isinstance(prompt, TextPrompt) else ""
+            if isinstance(prompt, TokenPrompt):
+                text = await self.engine.detokenize(prompt.tokens)
+            if asked.wants.echo is not None:
+                asked.wants.echo.append(text)
+        return await self.answer(request, raw, body, asked, CompletionAnswer)
+
+    async def generate(self, request: web.Request, raw: bytes) -> web.StreamResponse:
+        """POST /inference/v1/generate."""
+        body = decode(GenerateRequest, raw)
+        given = completion_of(body)
+        asked = ask_completion(given, self.settings, body.request_id or request[REQUEST_ID])
+
+        def form(answer: Answer, job: Job, progress: Progress | None) -> Form:
+            return TokensForm(answer, job, progress, body.request_id or request[REQUEST_ID])
+
+        return await self.answer(request, raw, given, asked, form)
+
+    async def messages(self, request: web.Request, raw: bytes) -> web.StreamResponse:
+        """POST /v1/messages."""
+        body = decode(MessagesRequest, raw)
+        chat = messages_to_chat(body)
+        if self.settings.reasoning_parser is None:
+            chat.pop("thinking_token_budget", None)  # a model that does not think keeps to any budget
+        try:
+            asked_for = chat_request(chat)
+            asked = ask_chat(asked_for, self.settings, request[REQUEST_ID])
+        except ApiError as error:
+            raise renamed(error) from None
+
+        def form(answer: Answer, job: Job, progress: Progress | None) -> Form:
+            return MessagesForm(answer, job, omits_thinking(body))
+
+        return await self.answer(request, raw, asked_for, asked, form)
+
+    async def answer(
+        self,
+        request: web.Request,
+        raw: bytes,
+        body: GenerationFields,
+        asked: Asked,
+        make: MakeForm,
+        owner: int | None = None,
+    ) -> web.StreamResponse:
+        """The answer to a checked request, streamed or whole. `owner`: the frontend that must make it."""
+        model = check_model(body.model, self.settings.served)
+        key = await self._key(request, raw, owner)
+        job = new_job(asked)
+        answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()), asked.wants)
+        start = self._submit(request, job, answer, key)
+        form = make(answer, job, start if key is not None else None)
+        try:
+            if not body.stream:
+                await asyncio.shield(job.done)
+                return json_response(form.whole())
+            if not start.on_wire:
+                await asyncio.shield(job.started)
+            return await stream_answer(request, job, form, start)
+        finally:
+            self.engine.release(job)
+
+    async def _key(self, request: web.Request, raw: bytes, owner: int | None) -> Key | None:
+        """The request's key; this frontend handles it. Another's request is given to that one."""
+        if not self.settings.idempotency:
+            return None
+        key = key_of(request, raw, self.engine.frontends, self.settings.idempotent_request_ids)
+        if key is not None and owner is None:
+            await self.give_to(request, key.owner)
+        return key
+
+    async def give_to(self, request: web.Request, frontend: int) -> None:
+        """Go on, if this is that frontend; otherwise it is given the connection, and this handler is cancelled."""
+        if frontend == self.engine.index:
+            return
+        record = record_of(request)
+        if record is None or frontend >= self.engine.frontends or not record.move(frontend):
+            raise overloaded("There are too many connections for requests that belong together. Try again soon.")
+        await asyncio.Event().wait()
+        raise AssertionError("a request that was given away is not answered here")
+
+    def _submit(self, request: web.Request, job: Job, answer: Answer, key: Key | None) -> Progress:
+        """Begin to generate, or go on with what was begun; what has been given out of the answer."""
+        record = record_of(request)
+        before = record.predecessor if record else None
+        start = last_event(request, len(job.choices)) or Progress.none(len(job.choices))
+        kept = self.engine.kept(key) if key else None
+        if record and before and not before.begun:
+            record.go_on()
+        refs = None
+        if before and (before.begun or self.engine.has(before.refs)):
+            refs, answer.seed, answer.created = before.refs, before.seed, before.created
+            start.at_least(Progress(before.states, before.first, before.closed, before.begun))
+        elif key and kept:
+            check_same(key, kept)
+            refs, answer.seed, answer.created = kept.refs, kept.seed, kept.created
+            request[REPLAYED] = True
+        elif start.begun:
+            raise ApiError(404, "The stream of this Idempotency-Key is over and forgotten.", "Last-Event-ID")
+        for choice, state in zip(job.choices, start.states, strict=True):
+            choice.skip(*read_state(state)[:2])
+        self.engine.submit(job, refs)
+        if key and refs is None:
+            self.engine.keep(key, job, answer.seed, answer.created)
+        if record and (before is None or refs is not before.refs):
+            record.stream(job.refs, answer.seed, answer.created)
+        return start
+
+
+def new_job(asked: Asked) -> Job:
+    """One that has not begun."""
+    return Job(asked.prompts, asked.params, asked.rendering, asked.make_parser, asked.wants_ids)
+
+
+async def stream_answer(request: web.Request, job: Job, form: Form, start: Progress) -> web.StreamResponse:
+    """All of a stream."""
+    stream = EventStream(request, job, form, start)
+    try:
+        response = await stream.begin()
+        await stream.end(response)
+        return response
+    finally:
+        stream.close()

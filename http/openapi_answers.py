@@ -1,0 +1,252 @@
+"""The answers as msgspec structs, for /openapi.json: nothing else may be in them. Writers make them of plain dicts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+Finish = Literal["stop", "length", "tool_calls", "abort"] | None
+Ids = list[int] | None
+
+
+class Said(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class ErrorDetail(Said):
+    message: str
+    type: str
+    param: str | None
+    code: str | int
+
+
+class Error(Said):
+    """What is wrong; `param` names the request's field."""
+
+    error: ErrorDetail
+
+
+class CachedTokens(Said):
+    cached_tokens: int
+
+
+class ReasoningTokens(Said):
+    reasoning_tokens: int
+
+
+class Usage(Said):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens
+
+
+class LikelyToken(Said):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Said):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[LikelyToken]
+
+
+class ChatLogprobs(Said):
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class PromptLogprob(Said):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+
+
+class FunctionCall(Said):
+    name: str
+    arguments: str
+
+
+class ToolCall(Said):
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class AssistantMessage(Said):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: list[ToolCall]
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+
+
+class ChatChoice(Said):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+    stop_reason: int | str | None
+    token_ids: Ids | UnsetType = UNSET
+
+
+class ChatCompletion(Said):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: Ids | UnsetType = UNSET
+
+
+class FunctionDelta(Said):
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class CallDelta(Said):
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
+class Delta(Said):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[CallDelta] | UnsetType = UNSET
+
+
+class ChunkChoice(Said):
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+    stop_reason: int | str | None | UnsetType = UNSET
+    token_ids: Ids | UnsetType = UNSET
+
+
+class ChatCompletionChunk(Said):
+    """One event of a streamed chat completion."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | None | UnsetType = UNSET
+    prompt_token_ids: Ids | UnsetType = UNSET
+
+
+class CompletionLogprobs(Said):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionPart(Said):
+    """A choice of one event of a streamed completion."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Finish
+    stop_reason: int | str | None | UnsetType = UNSET
+    token_ids: Ids | UnsetType = UNSET
+    prompt_token_ids: Ids | UnsetType = UNSET
+
+
+class CompletionChoice(CompletionPart):
+    """A choice of a completion."""
+
+    stop_reason: int | str | None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class Completion(Said):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    system_fingerprint: None
+
+
+class CompletionChunk(Said):
+    """One event of a streamed completion."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionPart]
+    usage: Usage | None | UnsetType = UNSET
+
+
+class Model(Said):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: None
+    max_model_len: int
+    type: Literal["model"]
+    display_name: str
+
+
+class ModelList(Said):
+    object: Literal["list"]
+    data: list[Model]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class Tokens(Said):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Text(Said):
+    prompt: str
+
+
+class Health(Said):
+    status: Literal["ok"]
+
+
+class Ready(Said):
+    status: Literal["ready"]
+
+
+class NotReady(Said):
+    status: Literal["not ready"]
+    waiting_for: list[str]
+
+
+class Version(Said):
+    version: str
+
+
+class Load(Said):
+    server_load: int

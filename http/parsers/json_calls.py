@@ -1,0 +1,186 @@
+"""Formats whose calls are JSON objects, {"name": …, "arguments": …}, between markers or bare."""
+
+from __future__ import annotations
+
+from .base import Broken, Steps
+from .calls import CallReader
+from .values import parsed, string
+
+_NAME, _ARGUMENTS = "name", ("arguments", "parameters")
+_KEYS = (_NAME, *_ARGUMENTS, "id", "type")  # of a call without a marker: an object that has others is none
+
+
+def name_char(char: str) -> bool:
+    """May it stand in a name, where that is not in quotes?"""
+    return char.isalnum() or char in "_-.:/"
+
+
+class JsonCalls(CallReader):
+    """One object, or a list of them, behind a marker or first in a line."""
+
+    def _call(self, marker: str) -> Steps[None]:
+        if (yield from self._space()) != "[":
+            yield from self._object()
+            return
+        self._take(1)
+        while (yield from self._space()) != "]":
+            yield from self._object()
+            if (yield from self._space()) == ",":
+                self._take(1)
+        self._take(1)
+
+    def _object(self) -> Steps[None]:
+        """One call."""
+        yield from self._expect("{")
+        name: str | None = None
+        call_id: str | None = None
+        early: list[str] | None = None  # arguments that came before the name
+        while (yield from self._space()) != "}":
+            key = yield from self._string()
+            if not self._marked and key not in _KEYS:
+                raise Broken
+            yield from self._space()
+            yield from self._expect(":")
+            first = yield from self._space()
+            if key == _NAME and name is None:
+                name = yield from self._string()
+                self._named(name, call_id, early)
+            elif key in _ARGUMENTS and early is None:
+                early = []
+                yield from self._value(first, early)
+            elif key == "id" and name is None and first == '"':
+                call_id = yield from self._string()
+            else:
+                yield from self._json(_dropped)
+            if (yield from self._space()) == ",":
+                self._take(1)
+            elif self._text[self._at] != "}":
+                raise Broken
+        if name is None:
+            raise Broken
+        self._take(1)
+        if early is None:
+            self._close()
+        self._held = []
+
+    def _named(self, name: str, call_id: str | None, early: list[str] | None) -> None:
+        if not self._may_be(name):
+            raise Broken
+        self._begin(name, call_id)
+        if early is not None:
+            self._arguments("".join(early))
+            self._close()
+
+    def _value(self, first: str, early: list[str]) -> Steps[None]:
+        """The arguments. They are given out as they come if the call has begun, else kept; a string may hold them."""
+        begun = not self._whole
+        if first in "{[":
+            yield from self._json(self._arguments if begun else early.append)
+        else:
+            raw: list[str] = []
+            yield from self._json(raw.append)
+            said = _object_in("".join(raw))
+            (self._arguments if begun else early.append)(said)
+        if begun:
+            self._close()
+
+    def _string(self) -> Steps[str]:
+        if (yield from self._char()) != '"':
+            raise Broken
+        raw: list[str] = []
+        yield from self._json(raw.append)
+        if (said := string("".join(raw))) is None:
+            raise Broken
+        return said
+
+
+def _dropped(text: str) -> None:
+    """Sink of what no one needs."""
+
+
+def _object_in(raw: str) -> str:
+    """Arguments that are no object: a string that holds one is that object; null and "" are none."""
+    if raw in ("null", '""'):
+        return "{}"
+    said = string(raw)
+    try:
+        return said if said is not None and isinstance(parsed(said), dict) else raw
+    except ValueError:
+        return raw
+
+
+class Hermes(JsonCalls):
+    """<tool_call>{…}</tool_call>, as Hermes, Qwen 2.5 and Qwen 3 write it."""
+
+    starts = ("<tool_call>",)
+    closers = ends = ("</tool_call>",)
+    between = "}"  # one too many
+
+
+class Llama3Json(JsonCalls):
+    """{"name": …, "parameters": {…}}; {…}: with <|python_tag|> before it, or first in a line; or in Llama 4's tags."""
+
+    starts = ("<|python_tag|>", "<|python_start|>")
+    closers = ("<|python_end|>",)
+    bare = "{"
+    between = ";}"
+
+
+class Granite(JsonCalls):
+    """<|tool_call|>[{…}, {…}]"""
+
+    starts = ("<|tool_call|>", "<tool_call>")
+    closers = ends = ("</tool_call>",)
+
+
+class Mistral(JsonCalls):
+    """[TOOL_CALLS][{…}, {…}], or [TOOL_CALLS]name[CALL_ID]id[ARGS]{…} for each call."""
+
+    starts = ends = ("[TOOL_CALLS]",)
+
+    def _call(self, marker: str) -> Steps[None]:
+        if (yield from self._space()) in "[{":
+            yield from super()._call(marker)
+            return
+        name = yield from self._run_of(name_char)
+        if not name:
+            raise Broken
+        found = yield from self._expect("[ARGS]", "[CALL_ID]", "{")
+        call_id = None
+        if found == "[CALL_ID]":
+            call_id = yield from self._run_of(name_char)
+            yield from self._expect("[ARGS]")
+        elif found == "{":
+            self._at -= 1
+        self._begin(name, call_id)
+        yield from self._space()
+        yield from self._json(self._arguments)
+        self._close()
+
+
+class JsonArray(JsonCalls):
+    """The whole text is [{…}, {…}]: what a grammar makes of "any tool, but a tool"."""
+
+    bare = "["
+
+    def _call(self, marker: str) -> Steps[None]:
+        self._marked = True  # a grammar began it, so that it is no content even where it is cut
+        yield from super()._call(marker)
+
+
+class Named(JsonCalls):
+    """The whole text is the arguments of one call: of the tool that the request names, by a grammar."""
+
+    bare = "{"
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def _call(self, marker: str) -> Steps[None]:
+        if self._count:
+            self._take(1)
+            raise Broken
+        self._begin(self._name)
+        yield from self._json(self._arguments)
+        self._close()

@@ -1,0 +1,98 @@
+"""Calls as a list in Python: [f(a=1, b="x"), g()], as Llama 3.2 and 4 write them."""
+
+from __future__ import annotations
+
+import json
+
+from .base import Broken, Steps
+from .calls import CallReader
+from .json_calls import name_char
+from .values import python_value
+
+_CLOSES = {"(": ")", "[": "]", "{": "}"}
+
+
+class Pythonic(CallReader):
+    """With <|python_start|> before it, or first in a line. An argument is given out when its value is whole."""
+
+    starts = ("<|python_start|>",)
+    bare = "["
+    closers = ("<|python_end|>",)
+    ends = ("<|python_end|>",)
+
+    def _call(self, marker: str) -> Steps[None]:
+        yield from self._space()
+        yield from self._expect("[")
+        while (yield from self._space()) != "]":
+            yield from self._one()
+            if (yield from self._space()) == ",":
+                self._take(1)
+            elif self._text[self._at] != "]":
+                raise Broken
+        self._take(1)
+
+    def _one(self) -> Steps[None]:
+        name = yield from self._run_of(name_char)
+        if not self._may_be(name):
+            raise Broken
+        yield from self._space()
+        yield from self._expect("(")
+        key = yield from self._key()
+        self._begin(name)
+        while key is not None:
+            self._arguments((", " if self._given else "{") + json.dumps(key, ensure_ascii=False) + ": ")
+            self._held = []
+            value, end = yield from self._value()
+            self._arguments(python_value(value))
+            self._held = []
+            key = (yield from self._key()) if end == "," else None
+        if self._given:
+            self._arguments("}")
+        self._close()
+
+    def _key(self) -> Steps[str | None]:
+        """The next argument's name, up to the value; None at the end of the call, which is taken."""
+        if (yield from self._space()) == ")":
+            self._take(1)
+            return None
+        key = yield from self._run_of(name_char)
+        if not key.isidentifier():
+            raise Broken
+        yield from self._space()
+        yield from self._expect("=")
+        return key
+
+    def _value(self) -> Steps[tuple[str, str]]:
+        """A literal's text, and the comma or bracket behind it, which is taken. What is held is the text so far."""
+        taken: list[str] = []
+        open_brackets: list[str] = []
+        while True:
+            char = yield from self._char()
+            if not open_brackets and char in ",)":
+                if not taken:
+                    raise Broken
+                return "".join(taken), self._take(1)
+            taken.append(self._take(1))
+            if char in _CLOSES:
+                open_brackets.append(_CLOSES[char])
+            elif char in "'\"":
+                yield from self._string(char, taken)
+            elif char in ")]}":
+                if not open_brackets or open_brackets.pop() != char:
+                    raise Broken
+
+    def _string(self, quote: str, taken: list[str]) -> Steps[None]:
+        """The rest of a string, with three quotes or with one."""
+        if (yield from self._char()) != quote:
+            yield from self._until_quote(quote, taken)
+            return
+        taken.append(self._take(1))
+        if (yield from self._char()) == quote:
+            taken.append(self._take(1))
+            yield from self._until_quote(quote * 3, taken)
+
+    def _until_quote(self, end: str, taken: list[str]) -> Steps[None]:
+        while (found := (yield from self._until((end, "\\"), taken.append))) == "\\":
+            yield from self._char()
+            taken.append(found + self._take(1))
+        taken.append(found)

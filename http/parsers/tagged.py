@@ -1,0 +1,93 @@
+"""Formats with a tag for each argument, whose values are plain text: the tool's schema says what type they have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .base import Broken, Steps
+from .calls import CallReader
+from .json_calls import name_char
+from .values import quoted, typed, types
+
+
+class TaggedCalls(CallReader):
+    """Makes JSON of the arguments as they come. Strings are streamed, other values come when they are whole."""
+
+    def _open_object(self, name: str) -> None:
+        self._begin(name)
+        self._schema: Mapping[str, Any] = self._schemas.get(name, {})
+
+    def _argument(self, key: str, ends: tuple[str, ...]) -> Steps[None]:
+        """A value up to one of these ends."""
+        self._arguments((", " if self._given else "{") + json.dumps(key, ensure_ascii=False) + ": ")
+        wanted = types(self._schema, key)
+        if wanted == {"string"}:
+            self._arguments('"')
+            yield from self._until(ends, lambda text: self._arguments(quoted(text)))
+            self._arguments('"')
+            return
+        value: list[str] = []
+        yield from self._until(ends, value.append)
+        self._arguments(typed("".join(value), wanted))
+
+    def _close_object(self) -> None:
+        if self._given:
+            self._arguments("}")
+        self._close()
+
+
+class Qwen3Coder(TaggedCalls):
+    """<tool_call><function=name><parameter=key>value</parameter></function></tool_call>, or without the outer tag."""
+
+    starts = ("<tool_call>", "<function=")
+    closers = ("</tool_call>",)
+
+    def _call(self, marker: str) -> Steps[None]:
+        if marker == self.starts[0]:
+            yield from self._space()
+            yield from self._expect(self.starts[1])
+        name = yield from self._run_of(name_char)
+        if not name:
+            raise Broken
+        yield from self._expect(">")
+        self._open_object(name)
+        next_tags = ("<parameter=", "</function>", "</tool_call>")
+        while (found := (yield from self._until(next_tags, _dropped))) == "<parameter=":
+            key: list[str] = []
+            yield from self._until((">",), key.append)
+            if (yield from self._char()) == "\n":
+                self._take(1)
+            yield from self._argument("".join(key), ("\n</parameter>", "</parameter>"))
+        self._close_object()
+        self._closers.discard(found)
+
+
+class Glm45(TaggedCalls):
+    """<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>"""
+
+    starts = ("<tool_call>",)
+    closers = ("</tool_call>",)
+
+    def _call(self, marker: str) -> Steps[None]:
+        yield from self._space()
+        name = yield from self._run_of(name_char)
+        yield from self._space()
+        found = yield from self._expect("<arg_key>", "</tool_call>")
+        if not name:
+            raise Broken
+        self._open_object(name)
+        while found == "<arg_key>":
+            key: list[str] = []
+            yield from self._until(("</arg_key>",), key.append)
+            found = yield from self._until(("<arg_value>", "</tool_call>"), _dropped)
+            if found == "<arg_value>":
+                yield from self._argument("".join(key).strip(), ("</arg_value>",))
+                found = yield from self._until(("<arg_key>", "</tool_call>"), _dropped)
+        self._close_object()
+        self._closers.clear()
+
+
+def _dropped(text: str) -> None:
+    """Sink of what stands between tags: white space, if the model keeps to the format."""

@@ -1,0 +1,105 @@
+"""What a model said, as the items of a response: reasoning, messages and calls, in the order in which they came.
+
+All ids derive from the answer's key and the item's place, so that another process that goes on with an answer gives the
+same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..pieces import Arguments, Content, Piece, Reasoning, ToolCall
+from .schemas import Object
+
+Kind = Literal["reasoning", "message", "function_call"]
+PREFIXES: dict[Kind, str] = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+
+
+@dataclass
+class Item:
+    """One item of the output."""
+
+    kind: Kind
+    key: str
+    index: int  # in the output
+    name: str = ""
+    call_id: str = ""
+    texts: list[str] = field(default_factory=list)  # as they came
+
+    @property
+    def text(self) -> str:
+        """What it says; of a call, its arguments."""
+        return "".join(self.texts)
+
+    @property
+    def id(self) -> str:
+        return f"{PREFIXES[self.kind]}_{self.key}{self.index:04x}"
+
+    def object(self, status: str, begun: bool = False) -> Object:
+        """Its JSON object; of an item that has only begun without what is in it."""
+        head: Object = {"id": self.id, "type": self.kind, "status": status}
+        parts = [] if begun else [self.part()]
+        match self.kind:
+            case "reasoning":
+                return head | {"summary": [], "content": parts, "encrypted_content": None}
+            case "message":
+                return head | {"role": "assistant", "content": parts}
+        return head | {"call_id": self.call_id, "name": self.name, "arguments": "" if begun else self.text}
+
+    def part(self, begun: bool = False) -> Object:
+        """Its one content part."""
+        text = "" if begun else self.text
+        if self.kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+class Output:
+    """Items as they grow: the last one is open."""
+
+    def __init__(self, key: str, pieces: Iterable[Piece] = ()) -> None:
+        self.key = key
+        self.items: list[Item] = []
+        self._calls: list[Item] = []
+        for piece in pieces:
+            self.add(piece)
+
+    @property
+    def open(self) -> Item | None:
+        return self.items[-1] if self.items else None
+
+    def add(self, piece: Piece) -> Item | None:
+        """The item that the piece belongs to, which may be new; None where it says nothing."""
+        if isinstance(piece, ToolCall):
+            return self._call(piece)
+        if not piece.text:
+            return None
+        item = self._current(piece)
+        item.texts.append(piece.text)
+        return item
+
+    def _current(self, piece: Content | Reasoning | Arguments) -> Item:
+        if isinstance(piece, Arguments):
+            if not self._calls or self._calls[-1] is not self.open or len(self._calls) - 1 != piece.index:
+                raise ValueError(f"arguments of call {piece.index} after something else had begun")
+            return self._calls[-1]
+        kind: Kind = "message" if isinstance(piece, Content) else "reasoning"
+        return self.open if self.open is not None and self.open.kind == kind else self._new(kind)
+
+    def _call(self, piece: ToolCall) -> Item:
+        item = self._new("function_call")
+        item.name = piece.name
+        taken = {call.call_id for call in self._calls}
+        item.call_id = piece.id if piece.id and piece.id not in taken else f"call_{self.key}{item.index:04x}"
+        self._calls.append(item)
+        return item
+
+    def _new(self, kind: Kind) -> Item:
+        self.items.append(Item(kind, self.key, len(self.items)))
+        return self.items[-1]
+
+    def objects(self, status: str) -> list[Object]:
+        """All items' JSON objects; `status` is the open one's."""
+        return [item.object(status if item is self.open else "completed") for item in self.items]

@@ -1,0 +1,175 @@
+"""The body of POST /v1/responses and its items, as msgspec structs. null means absent for every field."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Object = dict[str, Any]
+
+PASSED = (  # go to the chat request as they are: it has them under the same name
+    "model",
+    "stream",
+    "temperature",
+    "top_p",
+    "user",
+    "metadata",
+    "service_tier",
+    "parallel_tool_calls",
+    "chat_template_kwargs",
+    # not OpenAI's, and taken by the chat request too
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "min_tokens",
+    "skip_special_tokens",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "structured_outputs",
+    "thinking_token_budget",
+    "cache_salt",
+    "priority",
+    "request_id",
+)
+
+
+class Reasoning(msgspec.Struct):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None  # the older name of `summary`
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+    mode: str | None = None
+
+
+class Format(msgspec.Struct):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema: Object | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class Text(msgspec.Struct):
+    format: Format | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class StreamOptions(msgspec.Struct):
+    include_obfuscation: bool | None = None
+
+
+class Tool(msgspec.Struct):
+    """Of the tools, functions only can be called here."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: Object | None = None
+    strict: bool | None = None
+
+
+class ToolChoice(msgspec.Struct):
+    type: str
+    name: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[Object] | None = None
+
+
+class ResponsesRequest(msgspec.Struct, kw_only=True):
+    """POST /v1/responses."""
+
+    input: str | list[Object] | None = None
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    background: bool | None = None
+    store: bool | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    text: Text | None = None
+    reasoning: Reasoning | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None  # of hosted tools, of which there are none
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: str | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    # known, and refused
+    access_programs: Any = None
+    context_management: Any = None
+    conversation: Any = None
+    moderation: Any = None
+    prompt: Any = None
+
+    chat_template_kwargs: Object | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    skip_special_tokens: bool | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Object | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
+    structured_outputs: Any = None
+    thinking_token_budget: int | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    request_id: str | None = None
+
+
+class Part(msgspec.Struct):
+    """Of a message's content, a reasoning item's, or a call's output."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class Message(msgspec.Struct):
+    """What has a role: an easy message, an input message, or an output message."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[Part]
+
+
+class ReasoningItem(msgspec.Struct):
+    summary: list[Part] | None = None
+    content: list[Part] | None = None
+
+
+class FunctionCall(msgspec.Struct):
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionCallOutput(msgspec.Struct):
+    call_id: str
+    output: str | list[Part]

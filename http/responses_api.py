@@ -1,0 +1,150 @@
+"""/v1/responses: made, streamed, kept, fetched, cancelled."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from aiohttp import web
+
+from . import answers
+from .adapting import chat_request
+from .asking import Asked, ask_chat
+from .decoding import check_model, decode
+from .errors import ApiError, bad_request, json_response
+from .forms import Form, ResponsesForm
+from .generate import Generator, new_job, stream_answer
+from .jobs import Job
+from .keeping import Background, Keeping, Running, owner_of, response_id
+from .repeats import Progress
+from .responses.answers import Answer
+from .responses.requests import echo, input_items, renamed, to_chat
+from .responses.schemas import ResponsesRequest
+from .responses.store import Stored, history, not_found
+from .schemas import ChatRequest
+from .settings import REQUEST_ID
+
+GRAIN = 8  # characters of an event that may be asked for again
+
+
+class ResponsesApi:
+    """The handlers."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+        self._engine, self._settings = generator.engine, generator.settings
+        self._keeping = Keeping(self._engine)
+        self._keeping.go_on(self._background_again)
+
+    # --- making ----------------------------------------------------------------------------------------------------
+
+    async def create(self, request: web.Request, raw: bytes) -> web.StreamResponse:
+        """POST /v1/responses."""
+        body = decode(ResponsesRequest, raw)
+        owner = None
+        if body.previous_response_id is not None:
+            owner = self._owner_of_previous(body.previous_response_id)
+            await self._generator.give_to(request, owner)
+        chat, asked = self._ask(body, request[REQUEST_ID])
+        model = check_model(chat.model, self._settings.served)
+        if body.background:
+            return await self._begin(request, raw, body, asked, model)
+
+        def form(answer: answers.Answer, job: Job, progress: Progress | None) -> Form:
+            key = response_id(self._engine.index, answer.seed, answer.created)
+            own = Answer(key, model, answer.created, echo(body, self._settings.sampling_defaults))
+            return ResponsesForm(own, job, at_end=lambda ended: self._keep(body, key, ended))
+
+        return await self._generator.answer(request, raw, chat, asked, form, owner)
+
+    def _owner_of_previous(self, name: str) -> int:
+        try:
+            return owner_of(name)
+        except ApiError:
+            history(lambda _: None, name)  # says that there is none
+            raise
+
+    def _ask(self, body: ResponsesRequest, request_id: str) -> tuple[ChatRequest, Asked]:
+        previous = body.previous_response_id
+        earlier = history(self._keeping.find, previous) if previous is not None else []
+        try:
+            chat = chat_request(to_chat(body, earlier))
+            return chat, ask_chat(chat, self._settings, request_id)
+        except ApiError as error:
+            raise renamed(error) from None
+
+    def _keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any]) -> None:
+        if body.store is not False:
+            self._keeping.put(Stored(ended, input_items(body, key)))
+
+    # --- in the background -----------------------------------------------------------------------------------------
+
+    async def _begin(
+        self, request: web.Request, raw: bytes, body: ResponsesRequest, asked: Asked, model: str
+    ) -> web.StreamResponse:
+        seed, created = secrets.randbits(64), int(time.time())
+        key = response_id(self._engine.index, seed, created)
+        answer = Answer(key, model, created, echo(body, self._settings.sampling_defaults))
+        job = new_job(asked)
+        self._engine.submit(job)
+        begun = answer.response("in_progress")
+        running = Running(asked, answer, job, job.refs)
+        self._keeping.begin(answer.id, raw, seed, running, Stored(begun, input_items(body, key)))
+        return await self._events(request, running, -1) if body.stream else json_response(begun)
+
+    def _background_again(self, left: Background) -> tuple[Asked, Answer]:
+        """What a predecessor had begun, from its request."""
+        body = decode(ResponsesRequest, left.raw)
+        chat, asked = self._ask(body, left.id)
+        key = response_id(self._engine.index, left.seed, left.created)
+        model = check_model(chat.model, self._settings.served)
+        return asked, Answer(key, model, left.created, echo(body, self._settings.sampling_defaults))
+
+    async def _events(self, request: web.Request, running: Running, after: int) -> web.StreamResponse:
+        """Its events from the first or behind one on."""
+        if not self._engine.has(running.refs):
+            raise ApiError(404, "The events of this response are no longer kept.", "stream")
+        job = new_job(running.asked)
+        job.choices[0].grain = GRAIN
+        self._engine.submit(job, running.refs)
+        try:
+            return await stream_answer(request, job, ResponsesForm(running.answer, job, after), Progress.none(1))
+        finally:
+            self._engine.release(job)
+
+    # --- kept ------------------------------------------------------------------------------------------------------
+
+    async def _named(self, request: web.Request) -> str:
+        """The id in the path; this frontend keeps it."""
+        name = request.match_info["id"]
+        owner = owner_of(name)
+        if owner >= self._engine.frontends:
+            raise not_found(name)
+        await self._generator.give_to(request, owner)
+        return name
+
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        """GET /v1/responses/{id}, with ?stream=true&starting_after=N."""
+        name = await self._named(request)
+        stored = self._keeping.get(name)
+        if request.query.get("stream", "false").lower() not in ("true", "1"):
+            return json_response(stored.response)
+        after = request.query.get("starting_after", "-1")
+        if not after.removeprefix("-").isdecimal() or len(after) > 9:
+            raise bad_request("starting_after must be the number of an event.", "starting_after")
+        running = self._keeping.running.get(name)
+        if running is None:
+            raise bad_request("Only responses that were made in the background can be streamed again.", "stream")
+        return await self._events(request, running, int(after))
+
+    async def input(self, request: web.Request) -> web.StreamResponse:
+        """GET /v1/responses/{id}/input_items."""
+        items = self._keeping.get(await self._named(request)).input
+        first, last = (items[0]["id"], items[-1]["id"]) if items else (None, None)
+        body = {"object": "list", "data": items[::-1], "first_id": first, "last_id": last, "has_more": False}
+        return json_response(body)
+
+    async def cancel(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/responses/{id}/cancel."""
+        return json_response(self._keeping.cancel(await self._named(request)).response)

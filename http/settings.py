@@ -1,0 +1,40 @@
+"""What the app needs to know of options and model, and what it notes on a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+REQUEST_ID = web.RequestKey("request_id", str)
+REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too
+
+
+def printable(text: str) -> str:
+    """What clients send in headers and paths may hold anything, also what is no UTF-8."""
+    return "".join(filter(str.isprintable, text))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of options and model."""
+
+    served: list[str]
+    api_keys: list[str]
+    max_body_bytes: int
+    max_model_len: int
+    sampling_defaults: dict[str, float]
+    vocab_size: int
+    created: int  # when the server was started, Unix seconds
+    idempotency: bool = True
+    idempotent_request_ids: bool = False
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    trust_request_chat_template: bool = False
+    admin_api_key: str | None = None
+    allowed_origins: tuple[str, ...] = ("*",)
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    request_id_headers: bool = True
+    tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template

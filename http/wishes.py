@@ -1,0 +1,127 @@
+"""What the answer has to look like: response_format, structured_outputs and forced tool calls, for the renderer.
+
+Its JSON is a grammars.Wish; whether it can be fulfilled is found out there, and the reason comes back as a 400.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .errors import bad_request
+from .prompts import tools_of
+from .schemas import ChatRequest, GenerationFields, NamedTool, Object
+
+FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+OUTPUTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+
+
+class Asked(NamedTuple):
+    """A wish and the field that it is in."""
+
+    wish: bytes | None
+    field: str
+
+
+def wish_of(request: GenerationFields) -> Asked:
+    """What the request asks for; at most one of its fields may ask."""
+    found = [
+        (field, wish)
+        for field, wish in (
+            ("response_format", _response_format(request.response_format)),
+            ("structured_outputs", _structured_outputs(request.structured_outputs)),
+            ("tool_choice", _forced_call(request) if isinstance(request, ChatRequest) else None),
+        )
+        if wish is not None
+    ]
+    if len(found) > 1:
+        raise bad_request(f"Only one of {found[0][0]} and {found[1][0]} can be fulfilled.", found[1][0])
+    if not found:
+        return Asked(None, "response_format")
+    return Asked(msgspec.json.encode(found[0][1]), found[0][0])
+
+
+def _response_format(given: Object | None) -> Object | None:
+    if given is None:
+        return None
+    kind = given.get("type")
+    match kind:
+        case "text":
+            return None
+        case "json_object":
+            return {"json_object": True}
+        case "json_schema":
+            return _json_schema(given)
+        case "structural_tag":
+            return {"structural_tag": given}
+    text = f"response_format.type must be one of {', '.join(FORMATS)}, not {kind!r:.64}."
+    raise bad_request(text, "response_format.type")
+
+
+def _json_schema(given: Object) -> Object:
+    body = given.get("json_schema")
+    path = "response_format.json_schema"
+    if not isinstance(body, dict):
+        raise bad_request(f"{path} must be an object with a name and a schema.", path)
+    schema = body.get("schema", body.get("json_schema"))
+    if schema is None:
+        raise bad_request(f"{path}.schema is missing.", f"{path}.schema")
+    if not isinstance(schema, (dict, bool)):
+        raise bad_request(f"{path}.schema must be a JSON schema.", f"{path}.schema")
+    return {"json_schema": schema, "strict": bool(body.get("strict"))}
+
+
+def _structured_outputs(given: Object | None) -> Object | None:
+    if given is None:
+        return None
+    wanted = {name: given[name] for name in OUTPUTS if given.get(name) not in (None, False)}
+    if not wanted:
+        return None
+    if len(wanted) > 1:
+        raise bad_request(f"structured_outputs takes one of {', '.join(OUTPUTS)}.", "structured_outputs")
+    ((name, value),) = wanted.items()
+    if not isinstance(value, _KINDS[name]):
+        path = f"structured_outputs.{name}"
+        raise bad_request(f"{path} must be {_NAMES[name]}.", path)
+    if name == "choice" and not all(isinstance(one, str) for one in value):
+        raise bad_request("structured_outputs.choice must be a list of strings.", "structured_outputs.choice")
+    return {"json_schema" if name == "json" else name: value}
+
+
+_KINDS: dict[str, Any] = {
+    "json": (dict, str),
+    "regex": str,
+    "choice": list,
+    "grammar": str,
+    "json_object": bool,
+    "structural_tag": (dict, str),
+}
+_NAMES = {
+    "json": "a JSON schema or its text",
+    "regex": "a string",
+    "choice": "a list of strings",
+    "grammar": "a string",
+    "json_object": "a boolean",
+    "structural_tag": "an object or its text",
+}
+
+
+def _forced_call(request: ChatRequest) -> Object | None:
+    """tool_choice `required`, or a function by its name."""
+    choice = request.tool_choice
+    if choice in (None, "none", "auto"):
+        return None
+    tools = tools_of(request)
+    if not tools:
+        raise bad_request("tool_choice needs tools to choose from.", "tool_choice")
+    named = choice.function.name if isinstance(choice, NamedTool) else None
+    functions = [tool.function for tool in tools if named in (None, tool.function.name)]
+    if not functions:
+        raise bad_request(f"tool_choice: there is no tool {named!r}.", "tool_choice")
+    return {
+        "tools": [{"name": function.name, "parameters": function.parameters} for function in functions],
+        "strict": any(bool(function.strict) for function in functions),
+        "parallel": request.parallel_tool_calls is not False,
+        **({"named": named} if named is not None else {}),
+    }

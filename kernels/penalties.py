@@ -1,0 +1,48 @@
+"""Logits of words that are in the prompt or in the answer already, made smaller; and logprobs. Reference and CPU path.
+
+    repetition r    x / r where x > 0, x * r elsewhere, for words of prompt or answer   (Keskar et al. 2019, CTRL)
+    frequency f     x - f * (times that the word is in the answer)                      (OpenAI's API)
+    presence p      x - p if the word is in the answer
+in this order. Knows tensors and arrays only: no requests.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Penalties(NamedTuple):
+    """One value for each row, float32; repetition 1, frequency 0 and presence 0 change nothing."""
+
+    repetition: np.ndarray
+    frequency: np.ndarray
+    presence: np.ndarray
+
+
+def penalize(logits: Tensor, prompted: Tensor, counts: Tensor, penalties: Penalties) -> None:
+    """Change `logits` [rows, words] float32 in place.
+
+    `prompted` bool [rows, words]: the word is in the prompt; `counts` int32 [rows, words]: how often in the answer.
+    """
+    repetition, frequency, presence = (torch.from_numpy(np.ascontiguousarray(values))[:, None] for values in penalties)
+    seen = counts > 0
+    factor = torch.where(logits > 0, 1 / repetition, repetition)
+    logits.mul_(torch.where(prompted | seen, factor, 1.0))
+    logits.sub_(frequency * counts + presence * seen)
+
+
+def top_logprobs(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one token of each row, and of the `most` most likely words.
+
+    `logits` [rows, words] float32, `tokens` int64 [rows]. Returns float32 [rows, 1 + most] logprobs, the token's first;
+    int64 [rows, most] the words, most likely first; int64 [rows] the token's rank, 1 for the most likely.
+    """
+    whole = logits.logsumexp(-1, keepdim=True)
+    own = logits.gather(1, tokens[:, None])
+    rank = (logits > own).sum(-1) + 1
+    values, words = torch.topk(logits, most)
+    return torch.cat([own, values], 1) - whole, words, rank

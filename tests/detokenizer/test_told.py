@@ -1,0 +1,111 @@
+"""Tokens that are told with their logprobs: exactly once each, whoever dies, and with their own bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actorserve.actors.detokenizer.incremental import word_bytes
+from actorserve.actors.messages import Delta, Finish, PromptTold
+from actorserve.actors.parameters import Sampling
+from actorserve.shm.logprobs import ENTRY, Logprobs
+from actorserve.shm.table import slot_of
+from tests.tokenizers_made import byte_fallback, byte_level
+
+from .bench import PROMPT, Engine
+from .test_actor import make_engine
+
+MOST = 2
+
+
+class Asking(Engine):
+    """Requests with logprobs; the area's numbers follow from the position."""
+
+    def write(self, ref: int, start: int, stop: int) -> None:
+        area = Logprobs(self.memory.files["logprobs"], *self.memory.system.logprobs)
+        for position in range(start, stop):
+            entries = [(position, -float(position)), (5, -0.5), (6, -0.75)]
+            at = area.start(slot_of(ref), position)
+            area.map[at : at + 3 * ENTRY.size] = b"".join(ENTRY.pack(*entry) for entry in entries)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = make_engine(tmp_path, byte_level(), Asking)
+    yield made
+    made.close()
+
+
+def told(engine: Engine) -> dict[int, tuple[bytes, int, float, int, int]]:
+    """What a frontend knows of each generated token, by its number."""
+    found: dict[int, tuple[bytes, int, float, int, int]] = {}
+    for delta in engine.deltas:
+        for number, token in enumerate(delta.told, delta.tokens - len(delta.told)):
+            entry = (token.text, token.id, token.logprob, token.rank, len(token.best))
+            assert found.setdefault(number, entry) == entry
+    return found
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("deaths", [(), (0,), (3,), (1, 4)])
+def test_every_token_is_told(engine: Asking, stream: bool, deaths: tuple[int, ...]) -> None:
+    ref = engine.open(sampling=Sampling(1, logprobs=MOST), stream=stream)
+    ids = engine.ids("Grüße 🦊 and so on, you know")
+    for number, token in enumerate(ids):
+        engine.write(ref, len(PROMPT) + number, len(PROMPT) + number + 1)
+        engine.advance(ref, [token], Finish.LENGTH if number == len(ids) - 1 else Finish.NONE)
+        if number in deaths:
+            engine.die()
+        else:
+            engine.turn()
+    engine.turn()
+    found = told(engine)
+    assert sorted(found) == list(range(len(ids)))
+    assert b"".join(found[number][0] for number in range(len(ids))).decode() == engine.clients[ref].text
+    for number, token in enumerate(ids):
+        position = len(PROMPT) + number
+        assert found[number][1:] == (token, -float(position), position, MOST)
+
+
+def test_a_long_log_is_told_in_pieces_from_its_start(engine: Asking) -> None:
+    ref = engine.open(sampling=Sampling(1, logprobs=0), stream=True)
+    ids = (engine.ids("word ") * 400)[:400]
+    engine.table.append(ref, ids)
+    engine.write(ref, len(PROMPT), len(PROMPT) + len(ids))
+    engine.advance(ref, [], Finish.LENGTH)
+    engine.turn()
+    assert max(len(delta.told) for delta in engine.deltas) <= 128 and sorted(told(engine)) == list(range(400))
+    assert not any(token.best for delta in engine.deltas for token in delta.told)
+
+
+@pytest.mark.parametrize("prompt_logprobs", [-1, 0, 2])
+def test_prompts_are_told_before_their_answers(engine: Asking, prompt_logprobs: int) -> None:
+    ref = engine.open(sampling=Sampling(1, prompt_logprobs=prompt_logprobs))
+    engine.write(ref, 1, len(PROMPT))
+    engine.advance(ref, [])
+    engine.turn()
+    assert not engine.received, "they are not computed before the first token"
+    engine.advance(ref, engine.ids("word"))
+    engine.turn()
+    engine.die()
+    engine.advance(ref, [], Finish.ABORT)
+    engine.turn()
+    prompts = [message for message in engine.received if isinstance(message, PromptTold)]
+    if prompt_logprobs < 0:
+        assert not prompts
+        return
+    assert isinstance(engine.received[0], PromptTold) and len(prompts) == 1
+    assert [token.id for token in prompts[0].told] == PROMPT[1:] and prompts[0].start == 1
+    assert [len(token.best) for token in prompts[0].told] == [prompt_logprobs] * 2
+    assert any(isinstance(message, Delta) for message in engine.received)
+
+
+def test_the_bytes_of_words() -> None:
+    for tokenizer in (byte_level(), byte_fallback()):
+        of = word_bytes(tokenizer)
+        for text in ("Hello world, 🦊 Grüße", "a b"):
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
+            assert b"".join(map(of, ids)).decode().lstrip() == text
+        assert of(1 << 20) == b""

@@ -1,0 +1,91 @@
+"""All actors but the frontend, as a test plays them, around a frontend's engine on real rings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from actorserve.actors.config import Config
+from actorserve.actors.frontend.engine import FrontendEngine
+from actorserve.actors.messages import Delta, Finish, Message, TextPrompt
+from actorserve.actors.model_files import ModelInfo
+from actorserve.actors.parameters import Generation, Sampling
+from actorserve.actors.runtime import Context
+from actorserve.actors.supervisor.memory import Memory
+from actorserve.actors.system import System
+from actorserve.http.jobs import Job
+from actorserve.http.pieces import Content
+
+MODEL = ModelInfo(
+    folder="/none",
+    tokenizer_folder="/none",
+    architecture="LlamaForCausalLM",
+    vocab_size=32,
+    max_model_len=64,
+    end_tokens=[],
+    sampling_defaults={},
+)
+PARAMS = msgspec.msgpack.encode(Generation(Sampling(1)))
+
+
+class Others:
+    """All actors but the frontend, which is made anew for each of its lives."""
+
+    def __init__(self, renderers: int = 1) -> None:
+        self.memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2, renderers=renderers), MODEL))
+        self.names = [actor.name for actor in self.memory.system.actors if actor.kind != "frontend"]
+        self.contexts = {name: self.born(name) for name in self.names}
+        self.table = self.contexts["scheduler"].table
+        self.context = self.born("frontend-0")
+        self.engine = FrontendEngine(self.context)
+
+    def born(self, name: str) -> Context:
+        return Context(self.memory.boot(self.memory.system.by_name[name]))
+
+    def restart(self) -> None:
+        """The frontend dies; what it did not commit comes again."""
+        self.context.close()
+        self.context = self.born("frontend-0")
+        self.engine = FrontendEngine(self.context)
+        self.context.flush()
+
+    def received(self, name: str) -> list[Any]:
+        """What an actor has been sent since the last time."""
+        self.context.flush()
+        got: list[Any] = []
+        inbox = self.contexts[name].inbox
+        inbox.drain(got.append)
+        inbox.commit()
+        return got
+
+    def tell(self, name: str, *messages: Message) -> None:
+        """An actor's messages to the frontend, handled as one turn."""
+        for message in messages:
+            self.contexts[name].post("frontend-0", message)
+        self.contexts[name].flush()
+        self.turn()
+
+    def turn(self) -> None:
+        self.context.inbox.drain(self.engine.handle)
+        self.engine.turn_ends()
+        self.context.flush()
+        self.context.inbox.commit()
+
+    def put_prompt(self, refs: list[int]) -> None:
+        """What a renderer does with slots before it answers Rendered."""
+        for ref in refs:
+            self.table.write_prompt(ref, [1, 2, 3], b"", 64)
+
+
+def job(choices: int = 1, prompts: int = 1) -> Job:
+    return Job([TextPrompt("Hello")] * prompts, [PARAMS] * choices)
+
+
+def end(ref: int, text: str = "text", finish: Finish = Finish.STOP) -> Delta:
+    return Delta(ref, 0, text, 3, finish, None, True)
+
+
+def text_of(made: Job, index: int = 0) -> str:
+    """What has come of a choice since the last time."""
+    return "".join(piece.text for piece in made.choices[index].take().pieces if isinstance(piece, Content))

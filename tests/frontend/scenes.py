@@ -1,0 +1,196 @@
+"""A scene of the hand-over: the supervisor's side, two frontends, and one client, turn by turn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from actorserve.actors.frontend import connections
+from actorserve.actors.supervisor.connections import Connections
+from actorserve.shm.answers import Answers
+from actorserve.shm.journal import Journal
+
+from .lives import MOST, ROOM, TEXT, Killed, Lethal, Life, Socket, one_turn
+
+NAMES = ("frontend-0", "frontend-1")
+TURNS = 2000  # after which a scene hangs
+T = TypeVar("T")
+recv_fds = socket.recv_fds
+HEAD = re.compile(rb"HTTP/1\.1 200 OK\r\n(?:[^\r]+\r\n)*?(?:Content-Length: (\d+)|Transfer-Encoding: chunked)\r\n")
+STREAMED = b"".join(b"1\r\n%c\r\n" % character for character in TEXT) + b"0\r\n\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n0\r\n\r\n"
+ASKED = [b"one", b"move two", b"stream", b"three"]
+ANSWERS = [b"one", b"move two", STREAMED, b"three"]
+
+
+class Scene:
+    """The supervisor's side, two frontends, and one client."""
+
+    def __init__(self, lethal: Lethal | None = None, victim: int = 0) -> None:
+        self.lethal = lethal
+        self.victim = victim
+        self.kills = 0
+        self.loop = asyncio.new_event_loop()
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        self.address = listener.getsockname()
+        self.connections = Connections([listener], NAMES, MOST)
+        self.files = Journal.create(MOST, ROOM), Answers.create(MOST)
+        self.lives: list[Life] = []
+        for index in range(len(NAMES)):
+            self.lives.append(self.born(index))
+        self.client = socket.create_connection(self.address)
+        self.client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.client.setblocking(False)
+
+    def call(self, function: Callable[..., T], *arguments: object) -> T:
+        """As the supervisor does, in its loop."""
+
+        async def inside() -> T:
+            return function(*arguments)
+
+        return self.loop.run_until_complete(inside())
+
+    def born(self, index: int) -> Life:
+        life = Life(index, self.call(self.connections.open_channel, NAMES[index]), self.files)
+        self.call(self.connections.up, NAMES[index])
+        return life
+
+    def reborn(self, index: int) -> None:
+        self.lives[index].kill()
+        self.lives[index] = self.born(index)
+
+    def turn(self) -> None:
+        """Everybody has one."""
+        one_turn(self.loop)
+        for index, life in enumerate(self.lives):
+            watch(life)
+            try:
+                if self.lethal is not None and index == self.victim and not self.kills:
+                    self.lethal.run(life.turn)
+                else:
+                    life.turn()
+            except Killed:
+                self.kills += 1
+                self.reborn(index)
+
+    def until(self, what: Callable[[], object], turns: int = TURNS) -> None:
+        for _ in range(turns):
+            if what():
+                return
+            self.turn()
+        raise AssertionError("it hangs")
+
+    def close(self) -> None:
+        self.call(self.connections.close)
+        for life in self.lives:
+            life.kill()
+        self.client.close()
+        self.loop.close()
+        for fd in self.files:
+            os.close(fd)
+
+
+def watch(life: Life) -> None:
+    """Know of each descriptor that it gets."""
+
+    def receive(*arguments: Any) -> Any:
+        found = recv_fds(*arguments)
+        life.fds.update(found[1])
+        return found
+
+    def new(*, fileno: int) -> socket.socket:
+        life.sockets.append(Socket(fileno=fileno))
+        life.fds.discard(fileno)
+        return life.sockets[-1]
+
+    connections.socket = SimpleNamespace(**{**vars(socket), "recv_fds": receive, "socket": new})  # type: ignore
+
+
+def request(body: bytes) -> bytes:
+    return b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def bodies(data: bytes) -> list[bytes]:
+    """Those of the whole answers at the beginning of what a client got. AssertionError if there is anything else."""
+    found = []
+    while head := HEAD.match(data):
+        _, end, rest = data.partition(b"\r\n\r\n")
+        last = rest.find(b"0\r\n\r\n")
+        size = int(head[1]) if head[1] else last + 5
+        if not end or len(rest) < size or not head[1] and last < 0:
+            break
+        found.append(rest[:size])
+        data = rest[size:]
+    assert data[:15] == b"HTTP/1.1 200 OK"[: len(data)]
+    return found
+
+
+def number_of_sockets() -> int:
+    return sum(
+        os.path.islink(link) and os.readlink(link).startswith("socket:")
+        for link in (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    )
+
+
+class Client:
+    """Of one scene: what it got so far."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.data = b""
+        self.over = False
+
+    def send(self, data: bytes) -> None:
+        self.scene.client.sendall(data)
+        for _ in range(3):
+            self.scene.turn()
+
+    def begin(self, data: bytes) -> None:
+        """Send something that is not yet a request, and wait until it was read."""
+        self.send(data)
+        self.scene.until(lambda: self.scene.lives[0].pool.journal.is_begun(0) and self.scene.lives[0].records())
+
+    def has(self, answers: int) -> bool:
+        """Are so many answers there, or is the connection?"""
+        try:
+            piece = self.scene.client.recv(1 << 16)
+        except BlockingIOError:
+            piece = None
+        except ConnectionResetError:
+            piece = b""
+        self.over = self.over or piece == b""
+        self.data += piece or b""
+        return self.over or len(bodies(self.data)) >= answers
+
+    def ask(self, *asked: bytes) -> list[bytes]:
+        """One request after the other, each in three pieces; the answers."""
+        for body in asked:
+            so_far = len(bodies(self.data))
+            whole = request(body)
+            for piece in (whole[:20], whole[20:50], whole[50:]):
+                self.send(piece)
+            self.scene.until(lambda: self.has(so_far + 1))  # noqa: B023
+        return bodies(self.data)
+
+
+@contextmanager
+def scene_of(lethal: Lethal | None = None, victim: int = 0) -> Iterator[tuple[Scene, Client]]:
+    """At its end the client goes, and nothing may be left of its connection."""
+    before = number_of_sockets()
+    scene = Scene(lethal, victim)
+    try:
+        yield scene, Client(scene)
+        scene.client.close()
+        scene.until(lambda: not scene.connections.count)
+        assert sorted(scene.connections._free) == list(range(MOST))
+        assert all(not channel.numbers and not channel.unsent for channel in scene.connections._channels.values())
+    finally:
+        scene.close()
+    assert number_of_sockets() == before

@@ -1,0 +1,164 @@
+"""The hand-over of connections between supervisor and frontends, with frontends that die wherever that is telling."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from actorserve.actors.frontend.connection import Wire, behind_first
+from actorserve.actors.frontend.connections import GIVEN, MOST_GIVEN, ConnectionPool
+
+from .lives import Killed, Lethal
+from .scenes import ANSWERS, ASKED, CHUNKED, bodies, request, scene_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_death_anywhere_costs_nothing(victim: int) -> None:
+    """Whatever was done when it died, the successor goes on: each answer comes once, and the connection stays."""
+    dry = Lethal()
+    with scene_of(dry, victim) as (_, client):
+        client.ask(*ASKED)
+    assert len(dry.telling) > 250
+    kills = 0
+    for count, at in enumerate(dry.telling):
+        if count % 40 == 0:
+            gc.collect()  # journals and answers that nobody refers to hold descriptors
+        with scene_of(Lethal(at), victim) as (scene, client):
+            assert client.ask(*ASKED) == ANSWERS and not client.over
+        kills += scene.kills
+    assert kills > len(dry.telling) - 20  # what comes last is not the same each time
+
+
+@pytest.mark.parametrize("piece", [0, 1, 2])
+def test_a_death_before_anybody_knows_what_the_kernel_has_read(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    """The bytes are gone from the kernel and in the journal already."""
+    know, pieces = Wire.buffer_updated, 0
+
+    def die(self: Wire, nbytes: int) -> None:
+        nonlocal pieces
+        pieces += 1
+        if pieces == piece + 1:
+            raise Killed
+        know(self, nbytes)
+
+    monkeypatch.setattr(Wire, "buffer_updated", die)
+    with scene_of() as (scene, client):
+        assert client.ask(b"one", b"two") == [b"one", b"two"] and not client.over and scene.kills == 1
+
+
+def test_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The kernel drops it on the way: the connection ends."""
+
+    def recv_fds(channel: socket.socket, *sizes: int) -> tuple[bytes, list[int], int, None]:
+        data, fds, flags, _ = socket.recv_fds(channel, *sizes)
+        for fd in fds:
+            os.close(fd)
+        return data, [], flags, None
+
+    with scene_of() as (scene, client):
+        monkeypatch.setattr("tests.frontend.scenes.recv_fds", recv_fds)
+        scene.until(lambda: client.has(1))
+        assert client.over and "no descriptor left" in caplog.text
+
+
+def test_a_request_in_chunks_comes_to_rest_only_when_nothing_is_behind() -> None:
+    """Both ends look alike."""
+    with scene_of() as (scene, client):
+        client.send(CHUNKED + CHUNKED.replace(b"3\r\none", b"4\r\nwait"))
+        scene.until(lambda: client.has(1) and scene.lives[0].served == 2)
+        scene.reborn(0)
+        scene.until(lambda: scene.lives[0].served)
+        assert scene.lives[0].served == 1 and bodies(client.data) == [b"one"] and not client.over
+
+
+def test_a_request_behind_an_answered_one_survives_two_deaths() -> None:
+    """The first successor puts it in its place, the second reads it there."""
+    with scene_of() as (scene, client):
+        behind = request(b"wait")
+        client.send(request(b"one") + behind[:30])
+        scene.until(lambda: client.has(1))
+        scene.reborn(0)
+        scene.until(lambda: scene.lives[0].records())
+        client.send(behind[30:])
+        scene.until(lambda: scene.lives[0].served)
+        scene.reborn(0)
+        scene.until(lambda: scene.lives[0].served)
+        assert bodies(client.data) == [b"one"] and not client.over
+
+
+def test_an_early_answer_is_not_the_end_of_a_body() -> None:
+    """Half of one whose bytes look like an end."""
+    with scene_of() as (scene, client):
+        client.send(CHUNKED.replace(b" / ", b" /early ").partition(b"3\r\none")[0] + b"5\r\n0\r\n\r\n")
+        scene.until(lambda: client.has(1))
+        scene.reborn(0)
+        scene.until(lambda: client.has(2))
+        assert client.over and bodies(client.data) == [b"early"]
+
+
+@pytest.mark.parametrize(
+    ("data", "behind"),
+    [
+        (request(b"one"), b""),
+        (request(b"one") + b"GET", b"GET"),
+        (b"\r\n\r\n" + request(b"one"), b""),
+        (request(b"one")[:-1], None),
+        (CHUNKED, b""),
+        (CHUNKED + b"GET", b"GET"),
+        (CHUNKED + CHUNKED, CHUNKED),
+        (CHUNKED.replace(b"one", b"0\r\n"), b""),
+        (CHUNKED[:-1], None),
+        (CHUNKED[:-5], None),
+        (CHUNKED[:-2] + b"X: y\r\n\r\n", None),
+        (b"GET / HTTP/1.1\r\n", None),
+    ],
+)
+def test_what_stands_behind_an_answered_request(data: bytes, behind: bytes | None) -> None:
+    assert behind_first(data) == behind
+
+
+class FullChannel:
+    """Takes a message only now and then."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.tries = 0
+
+    def send(self, data: bytes) -> None:
+        self.tries += 1
+        if self.tries % 3:
+            raise BlockingIOError
+        self.messages.append(data)
+
+
+async def test_what_is_given_back_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the supervisor does not read, and however much there is."""
+    pool = object.__new__(ConnectionPool)
+    channel = FullChannel()
+    later: list[Callable[[], None]] = []
+
+    class Loop:
+        def call_soon(self, callback: Callable[[], None]) -> None:
+            later.append(callback)
+
+        def call_later(self, delay: float, callback: Callable[[], None]) -> None:
+            later.append(callback)
+
+    vars(pool).update(_channel=channel, _given=[], _loop=Loop())
+    pairs = [(number, number % 3) for number in range(2 * MOST_GIVEN + 10)]
+    for pair in pairs[:-5]:
+        pool.lost(*pair)
+    while later:
+        later.pop(0)()
+        assert len(later) <= 1
+        if channel.tries == 4:
+            for pair in pairs[-5:]:
+                pool.lost(*pair)
+    assert [pair for message in channel.messages for pair in GIVEN.iter_unpack(message)] == pairs
+    assert len(channel.messages) == 3 and max(map(len, channel.messages)) == 4096

@@ -1,0 +1,171 @@
+"""Rows: placed, filled, advanced, placed again."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.grammars.drawing import allowed, draw, model
+from tests.grammars.schemas import LOGIN, TREE, array
+
+WISHES: list[dict[str, Any]] = [
+    {"json_schema": TREE},
+    {"json_schema": LOGIN, "after": "</think>"},
+    {"regex": r"(\w+ ){2,5}\w+"},
+    {"choice": ["one", "two", "twofold"]},
+    {"grammar": 'root ::= "a" | "(" root ")"'},
+    {"structural_tag": {"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f>"]}},
+]
+
+
+@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize("kind", ["demo", "byte fallback"])
+def test_replay_is_the_same_at_every_position(wish: dict[str, Any], kind: str) -> None:
+    of = model(kind)
+    grammar = of.grammar(**wish)
+    first = of.matchers()
+    start = of.ids("so</think>" if "after" in wish else "")
+    first.place(3, grammar, start)
+    answer = start + draw(of, first, 3, seed=7)
+    first.place(3, grammar)
+    again = of.matchers()
+    for position, token in enumerate(answer):
+        again.place(position, grammar, answer[:position])
+        assert np.array_equal(allowed(first, 3), allowed(again, position))
+        assert token in allowed(again, position)
+        first.advance(3, token)
+
+
+def test_rows_do_not_disturb_each_other() -> None:
+    of = model("demo")
+    grammar = of.grammar(json_schema=array({"enum": ["x", "y"]}, 1, 3))
+    alone = []
+    for seed in range(4):
+        matchers = of.matchers()
+        matchers.place(0, grammar)
+        alone.append(draw(of, matchers, 0, seed))
+    matchers = of.matchers()
+    for row in range(4):
+        matchers.place(row, grammar)
+    for row in (2, 0, 3, 1):
+        assert draw(of, matchers, row, row) == alone[row]
+
+
+def test_fill_names_the_rows_that_have_a_grammar() -> None:
+    of = model("demo")
+    matchers = of.matchers()
+    indices, bits = matchers.fill(np.array([5, 6]))
+    assert indices.size == 0 and bits.shape == (0, -(-of.vocab_size // 32))
+    matchers.place(9, of.grammar(choice=["a"]))
+    matchers.place(2, of.grammar(choice=["b"]))
+    indices, bits = matchers.fill(np.array([1, 2, 7, 9]))
+    assert indices.tolist() == [1, 3] and bits.dtype == np.int32 and bits.shape == (2, -(-of.vocab_size // 32))
+    for place, text in enumerate("ba"):
+        words = np.flatnonzero(np.unpackbits(bits[place].view(np.uint8), bitorder="little"))
+        assert words.tolist() == of.ids(text)
+    matchers.drop(2)
+    matchers.drop(2)
+    assert matchers.fill(np.array([2, 9]))[0].tolist() == [1]
+    matchers.place(9, of.grammar(choice=["c"]))
+    assert allowed(matchers, 9).tolist() == of.ids("c")
+
+
+def test_all_end_tokens_are_allowed_where_it_may_end() -> None:
+    of = model("demo")
+    matchers = of.matchers()
+    matchers.place(0, of.grammar(choice=["a", "ab"]))
+    assert allowed(matchers, 0).tolist() == [of.tokenizer.token_to_id("a")] + of.ids("ab")[:1] * (
+        len(of.ids("ab")) == 1
+    )
+    matchers.advance(0, of.tokenizer.token_to_id("a") or 0)
+    assert set(of.ends) < set(allowed(matchers, 0).tolist())
+    matchers.advance(0, of.tokenizer.token_to_id("b") or 0)
+    assert allowed(matchers, 0).tolist() == sorted(of.ends)
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_behind_the_end_there_is_only_the_end(end: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A client may have told us to ignore end tokens."""
+    of = model("demo")
+    matchers = of.matchers()
+    grammar = of.grammar(choice=["a"])
+    drawn = [*of.ids("a"), of.ends[end], of.ends[0], 77]
+    matchers.place(0, grammar)
+    for token in drawn:
+        matchers.advance(0, token)
+    matchers.place(1, grammar, drawn)
+    assert allowed(matchers, 0).tolist() == allowed(matchers, 1).tolist() == sorted(of.ends)
+    assert not caplog.records
+
+
+def failed(caplog: pytest.LogCaptureFixture, matchers: Any, row: int, of: Any) -> str:
+    """The log's words, once it is sure that the row can only end, and says so once."""
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            assert allowed(matchers, row).tolist() == sorted(of.ends)
+            matchers.advance(row, 5)
+    (record,) = caplog.records
+    return record.getMessage()
+
+
+def test_a_token_that_is_not_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    of = model("demo")
+    matchers = of.matchers()
+    matchers.place(4, of.grammar(choice=["a"]))
+    matchers.place(5, of.grammar(choice=["a"]))
+    matchers.advance(4, of.ids("b")[0])
+    assert "row 4" in failed(caplog, matchers, 4, of)
+    assert allowed(matchers, 5).tolist() == of.ids("a")
+    matchers.place(4, of.grammar(choice=["a"]))
+    assert allowed(matchers, 4).tolist() == of.ids("a")
+
+
+def test_a_replay_that_does_not_fit(caplog: pytest.LogCaptureFixture) -> None:
+    of = model("demo")
+    matchers = of.matchers()
+    matchers.place(4, of.grammar(choice=["aaaa"]), of.ids("aab"))
+    assert "drawn before" in failed(caplog, matchers, 4, of)
+
+
+def test_a_token_beyond_the_vocabulary(caplog: pytest.LogCaptureFixture) -> None:
+    of = model("demo")
+    matchers = of.matchers()
+    matchers.place(0, of.grammar(regex="a+"))
+    matchers.advance(0, of.vocab_size + 1000)
+    assert "range" in failed(caplog, matchers, 0, of)
+
+
+@pytest.mark.parametrize("grammar", ["no grammar", "start: start", "start: A\nA: A"])
+def test_a_grammar_that_does_not_compile(grammar: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The renderer refuses these. A worker that gets one all the same lives on."""
+    of = model("demo")
+    matchers = of.matchers()
+    matchers.place(0, grammar)
+    assert "row 0" in failed(caplog, matchers, 0, of)
+
+
+def test_a_grammar_that_fails_on_the_way(caplog: pytest.LogCaptureFixture) -> None:
+    """There are ever more ways in which it may have read what was drawn."""
+    of = model("demo")
+    matchers = of.matchers()
+    matchers.place(0, of.grammar(grammar='start: b{0,50} b{0,50}\nb: A b | "" | b b\nA: /a/'))
+    (token,) = of.ids("a")
+    drawn = 0
+    while token in allowed(matchers, 0):
+        assert not caplog.records
+        matchers.advance(0, token)
+        drawn += 1
+    assert 4 < drawn < 1000
+    assert "Current row has" in failed(caplog, matchers, 0, of)
+
+
+def test_compiled_grammars_are_bounded() -> None:
+    of = model("demo")
+    matchers = of.matchers()
+    for number in range(100):
+        matchers.place(0, of.grammar(choice=[f"{number}"]))
+    assert len(matchers._compiled) <= 32
+    assert allowed(matchers, 0).tolist() == of.ids("9")

@@ -1,0 +1,214 @@
+"""Requests of the Messages API, as the chat requests that ask for the same; and each 400."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from actorserve.http.adapting import chat_request
+from actorserve.http.anthropic.requests import omits_thinking, prompt_of, renamed, to_chat
+from actorserve.http.anthropic.schemas import CountRequest, MessagesRequest
+from actorserve.http.decoding import decode
+from actorserve.http.errors import ApiError
+from actorserve.http.parameters import check_fields
+from actorserve.http.prompts import chat_prompt
+
+HI = [{"role": "user", "content": "hi"}]
+TOOL = {"name": "weather", "description": "Says the weather.", "input_schema": {"type": "object"}}
+CACHED = {"cache_control": {"type": "ephemeral"}}
+
+
+def request_of(**fields: Any) -> MessagesRequest:
+    return decode(MessagesRequest, json.dumps({"max_tokens": 5, "messages": HI, **fields}).encode())
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    """The chat request, which the server takes."""
+    made = to_chat(request_of(**fields))
+    chat_prompt(chat_request(made))
+    return made
+
+
+def messages(*turns: tuple[str, Any], **fields: Any) -> list[Any]:
+    return list(chat(messages=[{"role": role, "content": content} for role, content in turns], **fields)["messages"])
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said, **CACHED}
+
+
+def use(number: int, **given: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": f"t{number}", "name": "weather", "input": given, **CACHED}
+
+
+def result(number: int, content: Any = "r", **more: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": f"t{number}", "content": content, **CACHED, **more}
+
+
+def test_the_least_that_may_be_asked() -> None:
+    made = chat()
+    assert made == {"messages": HI, "max_tokens": 5}
+    check_fields(chat_request(made))
+
+
+def test_fields_that_chat_has_go_there() -> None:
+    same = {"model": "m", "stream": True, "temperature": 1, "top_p": 0.9, "top_k": 3}
+    made = chat(stop_sequences=["a", "b"], metadata={"user_id": "u"}, service_tier="auto", **same)
+    assert made == {"messages": HI, "max_tokens": 5, "stop": ["a", "b"], "user": "u", **same}
+
+
+def test_null_and_unknown_fields_ask_for_nothing() -> None:
+    names = [name for name in MessagesRequest.__struct_fields__ if name not in ("messages", "max_tokens")]
+    assert chat(**dict.fromkeys(names), another=1, **CACHED) == chat()
+    assert chat(metadata={"user_id": None}, stop_sequences=[], tools=[], speed="standard", mcp_servers=[]) == chat()
+
+
+def test_the_system_prompt_stands_first() -> None:
+    assert messages(("user", "hi"), system="Be brief.")[0] == {"role": "system", "content": "Be brief."}
+    assert messages(("user", "hi"), system=[text("Be brief.")])[0] == {"role": "system", "content": "Be brief."}
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert messages(("user", "hi"), system=[text("a"), text("b")])[0] == {"role": "system", "content": parts}
+    assert messages(("user", "hi"), system="") == HI and messages(("user", "hi"), system=[]) == HI
+
+
+def test_turns_of_text() -> None:
+    said = messages(("user", [text("a")]), ("assistant", "b"), ("system", [text("c")]), ("user", [text("d")]))
+    assert said == [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "system", "content": "c"},
+        {"role": "user", "content": "d"},
+    ]
+
+
+def test_neighbours_of_one_role_are_one_turn() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    said = messages(("user", "a"), ("user", [text("b")]), ("assistant", [use(1)]), ("assistant", "x"), ("user", "c"))
+    assert said[0] == {"role": "user", "content": parts}
+    assert said[1]["content"] == "x" and len(said[1]["tool_calls"]) == 1 and len(said) == 3
+
+
+def test_results_of_tools_are_messages_before_what_the_user_says() -> None:
+    thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    said = messages(
+        ("user", "hi"),
+        ("assistant", [thinking, hidden, text("wait"), use(1, city="é", n=1 << 70), use(2)]),
+        ("user", [text("so"), result(2, [text("x"), text("y")]), result(1, is_error=True)]),
+    )
+    calls = [
+        {"id": "t1", "function": {"name": "weather", "arguments": '{"city":"é","n":1180591620717411303424}'}},
+        {"id": "t2", "function": {"name": "weather", "arguments": "{}"}},
+    ]
+    assert said[1] == {
+        "role": "assistant",
+        "content": "wait",
+        "reasoning_content": "hm",
+        "tool_calls": [call | {"type": "function"} for call in calls],
+    }
+    parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
+    assert said[2:] == [
+        {"role": "tool", "tool_call_id": "t2", "content": parts},
+        {"role": "tool", "tool_call_id": "t1", "content": "r", "is_error": True},
+        {"role": "user", "content": "so"},
+    ]
+
+
+def test_a_turn_of_results_has_no_other_message() -> None:
+    said = messages(("user", "hi"), ("assistant", [use(1)]), ("user", [result(1, None)]))
+    assert said[-1] == {"role": "tool", "tool_call_id": "t1", "content": ""} and len(said) == 3
+
+
+def test_the_beginning_of_the_answer_is_gone_on_with() -> None:
+    made = chat(messages=[*HI, {"role": "assistant", "content": "The answer is ("}])
+    assert made["continue_final_message"] is True and made["add_generation_prompt"] is False
+    assert chat_prompt(chat_request(made)).continue_final_message
+    assert "continue_final_message" not in chat()
+
+
+def test_tools_are_functions() -> None:
+    made = chat(tools=[{**TOOL, **CACHED, "type": "custom", "strict": True}, {"name": "f", "input_schema": {}}])[
+        "tools"
+    ]
+    weather = {"name": "weather", "description": TOOL["description"], "parameters": {"type": "object"}, "strict": True}
+    assert made == [
+        {"type": "function", "function": weather},
+        {"type": "function", "function": {"name": "f", "parameters": {}}},
+    ]
+
+
+@pytest.mark.parametrize(("choice", "chats"), [("auto", "auto"), ("any", "required"), ("none", "none")])
+def test_choices_of_tools(choice: str, chats: str) -> None:
+    made = chat(tools=[TOOL], tool_choice={"type": choice})
+    assert made["tool_choice"] == chats and "parallel_tool_calls" not in made
+    made = chat(tools=[TOOL], tool_choice={"type": choice, "disable_parallel_tool_use": True})
+    assert made["tool_choice"] == chats and made["parallel_tool_calls"] is False
+
+
+def test_a_choice_of_one_tool() -> None:
+    choice = {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}
+    made = chat(tools=[TOOL], tool_choice=choice)
+    assert made["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
+    assert made["parallel_tool_calls"] is False
+
+
+def test_thinking() -> None:
+    on = chat(thinking={"type": "enabled", "budget_tokens": 4})
+    assert on["thinking_token_budget"] == 4
+    assert on["chat_template_kwargs"] == {"enable_thinking": True, "thinking": True}
+    off = chat(thinking={"type": "disabled"}, chat_template_kwargs={"thinking": 1, "x": 2})
+    assert "thinking_token_budget" not in off
+    assert off["chat_template_kwargs"] == {"enable_thinking": False, "thinking": 1, "x": 2}
+    assert chat(thinking={"type": "adaptive"}) == chat()
+    assert chat(chat_template_kwargs={"x": 2})["chat_template_kwargs"] == {"x": 2}
+    assert omits_thinking(request_of(thinking={"type": "adaptive", "display": "omitted"}))
+    assert not omits_thinking(request_of(thinking={"type": "adaptive", "display": "summarized"}))
+    assert not omits_thinking(request_of())
+
+
+def test_output_has_an_effort_and_a_format() -> None:
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+    made = chat(output_config={"effort": "high", "format": form})
+    assert made["reasoning_effort"] == "high"
+    schema = {"name": "output", "schema": {"type": "object"}, "strict": True}
+    assert made["response_format"] == {"type": "json_schema", "json_schema": schema}
+    assert chat(output_format=form)["response_format"] == made["response_format"]
+
+
+def test_limits() -> None:
+    most = (1 << 31) - 1
+    assert chat(max_tokens=most)["max_tokens"] == most and chat(max_tokens=1)["max_tokens"] == 1
+    assert chat(temperature=0)["temperature"] == 0
+    stops = ["a" * 1024] * 64
+    assert chat(stop_sequences=stops)["stop"] == stops
+    assert chat(thinking={"type": "enabled", "budget_tokens": 1})["thinking_token_budget"] == 1
+
+
+def test_to_keep_all_thinking_asks_for_nothing() -> None:
+    keep = {"type": "clear_thinking_20251015", "keep": "all"}
+    assert chat(context_management={"edits": [keep]}) == chat() == chat(context_management={"edits": []})
+
+
+def test_a_prompt_is_counted_as_it_is_asked_for() -> None:
+    fields: dict[str, Any] = {
+        "messages": [*HI, {"role": "assistant", "content": "So"}],
+        "system": "s",
+        "tools": [TOOL],
+        "tool_choice": {"type": "any"},
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+    }
+    counted = prompt_of(decode(CountRequest, json.dumps(fields).encode()))
+    asked = chat(**fields, max_tokens=2000)
+    assert counted.items() <= asked.items()
+    assert asked.keys() - counted.keys() == {"max_tokens", "thinking_token_budget"}
+
+
+def test_errors_of_the_chat_request_name_the_field_as_the_client_does() -> None:
+    name = "thinking_token_budget"
+    error = renamed(ApiError(400, f"{name} is not supported by this server yet.", name))
+    assert error.param == "thinking.budget_tokens"
+    assert error.message == "thinking.budget_tokens is not supported by this server yet."
+    kept = ApiError(400, "top_p must be less.", "top_p")
+    assert renamed(kept) is kept

@@ -1,0 +1,54 @@
+"""Texts with reasoning before the content, in each format."""
+
+from __future__ import annotations
+
+from actorserve.http.parsers.registry import THINK_MARKERS
+from tests.http.parsers.samples import Sample
+
+PLAIN = [name for name in THINK_MARKERS if name != "openai_gptoss"]
+_CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+
+
+def _of(name: str) -> list[Sample]:
+    start, end = THINK_MARKERS[name]
+    inside = name == "deepseek_r1"
+    thought = f"One < two,\n\n{start[:-1]} {end[:3]}{{}}"
+    unopened = "".join((thought, end, "So."))
+
+    def sample(label: str, text: str, thought: str = thought, content: str = "So.", opened: bool = False) -> Sample:
+        return Sample(label, text, reasoning=name, opened=opened, thought=thought, content=content)
+
+    return [
+        sample("marked", f"{start}{thought}{end}So."),
+        sample("newlines", f"\n{start}\n{thought}\n{end}\r\n\n\nSo.\n", f"\n{thought}\n", "So.\n"),
+        sample("indented", f"{start}{thought}{end}\n  So.", content="  So."),
+        sample("opened", unopened, opened=True),
+        sample("opened twice", f"\n{start}{thought}{end}\nSo.", opened=True),
+        sample("opened, white space", f"\n\n{thought}{end}So.", f"\n\n{thought}", opened=True),
+        sample("never closed", f"{start}{thought}", content=""),
+        sample("never closed, opened", thought, content="", opened=True),
+        sample("no thought", f"{start}{end}So.", thought=""),
+        sample("no content", f"{start}{thought}{end}\n\n", content=""),
+        sample("nothing", "", thought="", content=""),
+        sample("not opened", unopened, *((thought, "So.") if inside else ("", unopened))),
+        sample("white space", " \n", *((" \n", "") if inside else ("", " \n"))),
+        sample("end again", f"{start}x{end}So.{end} ", "x", f"So.{end} "),
+        Sample("call", f"{start}x{end}\n\n{_CALL}", "hermes", name, thought="x", calls=(("now", {}),)),
+        Sample("call in thought", f"{_CALL}{end}So.", "hermes", name, opened=True, thought=_CALL, content="So."),
+        Sample("forced", f"{start}{end}\n{{}}", reasoning=name, named="now", calls=(("now", {}),)),
+    ]
+
+
+THOUGHTS = [
+    *(sample for name in PLAIN for sample in _of(name)),
+    Sample("again", "[THINK]a[/THINK]b[THINK]c[/THINK]\nd", reasoning="mistral", thought="ac", content="bd"),
+    Sample("again", "<think>a</think>b<think>c</think>", reasoning="qwen3", thought="a", content="b<think>c</think>"),
+    Sample(
+        "short form",
+        "Here's my thought process:\na\nHere's my response:\nb",
+        reasoning="granite",
+        thought="\na\n",
+        content="b",
+    ),
+    Sample("no parser", "<think>a</think><tool_call>", content="<think>a</think><tool_call>"),
+]

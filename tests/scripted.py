@@ -1,0 +1,104 @@
+"""A checkpoint that says what it is told to: each prompt that is one script's name is answered with that script.
+
+A llama whose only layer adds nothing: embeddings are one-hot, and the output layer maps each token to its successor.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+END = "<|end|>"
+LAST = "{{ messages[-1].content }}"
+
+
+def scripted(folder: Path, scripts: Mapping[str, str], special: Sequence[str] = (), template: str = LAST) -> Path:
+    """Write the checkpoint: the prompt `<name>` is answered with the text scripts[name].
+
+    Texts are cut into short pieces of which no two are alike. `special` are special tokens; each comes once in all.
+    """
+    words = [END, *(f"<{name}>" for name in scripts)]
+    after = {0: 0}
+    used = set(words) | set(special)
+    for number, text in enumerate(scripts.values(), 1):
+        last = number
+        for piece in _pieces(text, used, special):
+            words.append(piece)
+            after[last] = last = len(words) - 1
+        after[last] = 0
+    _write_model(folder, after, len(words))
+    _write_tokenizer(folder, words, [END, *(f"<{name}>" for name in scripts), *special], template)
+    return folder
+
+
+def _pieces(text: str, used: set[str], special: Sequence[str]) -> list[str]:
+    parts = re.split(f"({'|'.join(map(re.escape, special))})", text) if special else [text]
+    pieces: list[str] = []
+    for part in parts:
+        if part in special:
+            pieces.append(part)
+            continue
+        while part:
+            size = next((n for n in range(1 + len(pieces) % 4, len(part)) if part[:n] not in used), len(part))
+            piece, part = part[:size], part[size:]
+            while piece in used:  # the last one: longer by those before it
+                piece = pieces.pop() + piece
+            used.add(piece)
+            pieces.append(piece)
+    return pieces
+
+
+def _write_model(folder: Path, after: Mapping[int, int], count: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    size = -(-count // 64) * 64
+    heads, width = 2, 16
+    head = torch.zeros(size, size)
+    for token, following in after.items():
+        head[following, token] = 1
+    layer = "model.layers.0."
+    tensors = {
+        "model.embed_tokens.weight": torch.eye(size),
+        "lm_head.weight": head,
+        "model.norm.weight": torch.ones(size),
+        layer + "input_layernorm.weight": torch.ones(size),
+        layer + "post_attention_layernorm.weight": torch.ones(size),
+        layer + "self_attn.q_proj.weight": torch.zeros(heads * width, size),
+        layer + "self_attn.k_proj.weight": torch.zeros(heads * width, size),
+        layer + "self_attn.v_proj.weight": torch.zeros(heads * width, size),
+        layer + "self_attn.o_proj.weight": torch.zeros(size, heads * width),
+        layer + "mlp.gate_proj.weight": torch.zeros(32, size),
+        layer + "mlp.up_proj.weight": torch.zeros(32, size),
+        layer + "mlp.down_proj.weight": torch.zeros(size, 32),
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": size,
+        "hidden_size": size,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": width,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "eos_token_id": 0,
+        "tie_word_embeddings": False,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _write_tokenizer(folder: Path, words: Sequence[str], special: Sequence[str], template: str) -> None:
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+
+    tokenizer = Tokenizer(models.BPE(vocab={word: token for token, word in enumerate(words)}, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "eos_token": END}))

@@ -1,0 +1,174 @@
+"""OpenAI's Responses API with its client against a running server, whose frontends die meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.scripted import LAST, scripted
+from tests.server import Server
+from tests.test_tool_calls import PARIS, QWEN, ROME, TOOLS
+
+FUNCTIONS: list[Any] = [{"type": "function", "strict": False, **tool["function"]} for tool in TOOLS]
+BOTTLES = "".join(f"{number} bottles, " for number in range(300))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = Path(tmp_path_factory.mktemp("qwen"))
+    scripted(folder, {**QWEN.scripts, "long": BOTTLES}, template=f"{{# {QWEN.mark} #}}{LAST}")
+    options = ("--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "gpt")
+    with Server(str(folder), *options) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.base_url}/v1", api_key="-", max_retries=0) as made:
+        yield made
+
+
+def kill_frontends(server: Server) -> None:
+    for name in ("frontend-0", "frontend-1"):
+        os.kill(server.pids()[name], signal.SIGKILL)
+        server.wait_for(rf"{name} is up")
+
+
+def ask(client: OpenAI, script: str, **fields: Any) -> Any:
+    """The whole answer, which must be the stream's, too."""
+    asked: dict[str, Any] = {"model": "gpt", "input": f"<{script}>", "tools": FUNCTIONS, **fields}
+    whole = client.responses.create(**asked)
+    with client.responses.stream(**asked) as stream:
+        numbers = [event.sequence_number for event in stream]
+        streamed = stream.get_final_response()
+    assert numbers == list(range(len(numbers)))
+    assert [_plain(item) for item in streamed.output] == [_plain(item) for item in whole.output]
+    assert (streamed.status, streamed.usage) == (whole.status, whole.usage)
+    return whole
+
+
+def _plain(item: Any) -> Any:
+    body = item.to_dict()
+    return {name: value for name, value in body.items() if name not in ("id", "call_id", "parsed_arguments")} | {
+        "content": [part.get("text") for part in body.get("content") or ()]
+    }
+
+
+def test_a_text(client: OpenAI) -> None:
+    answer = ask(client, "none")
+    assert answer.output_text == QWEN.scripts["none"] and answer.status == "completed"
+    assert answer.usage.input_tokens == 1 and answer.id.startswith("resp_")
+
+
+def test_calls_and_thinking(client: OpenAI) -> None:
+    calls = [item for item in ask(client, "two").output if item.type == "function_call"]
+    assert [call.name for call in calls] == ["weather"] * 2
+    import json
+
+    assert [json.loads(call.arguments) for call in calls] == [PARIS, ROME]
+    answer = ask(client, "think")
+    assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
+    assert answer.usage.output_tokens_details.reasoning_tokens > 3
+
+
+def test_the_limit(client: OpenAI) -> None:
+    answer = client.responses.create(model="gpt", input="<none>", max_output_tokens=4)
+    assert answer.status == "incomplete" and answer.incomplete_details
+    assert answer.incomplete_details.reason == "max_output_tokens"
+
+
+def test_what_is_kept_is_found_by_every_frontend_and_its_successor(client: OpenAI, server: Server) -> None:
+    made = [client.responses.create(model="gpt", input="<none>") for _ in range(6)]
+    streamed = client.responses.create(model="gpt", input="<none>", stream=True)
+    ids = [one.id for one in made] + [event.response.id for event in streamed if event.type == "response.completed"]
+    for _ in range(2):
+        for name in ids:
+            for _ in range(3):  # on connections of both
+                with OpenAI(base_url=client.base_url, api_key="-", max_retries=0) as other:
+                    found = other.responses.retrieve(name)
+                    assert found.id == name and found.output_text == QWEN.scripts["none"]
+        items = client.responses.input_items.list(ids[0])
+        assert [item.type for item in items.data] == ["message"]
+        kill_frontends(server)
+    unkept = client.responses.create(model="gpt", input="<none>", store=False)
+    for name in (unkept.id, "resp_" + "0" * 26, "resp_ff" + "0" * 24, "nothing"):
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(name)
+
+
+def test_a_conversation_goes_on_from_what_is_kept(client: OpenAI) -> None:
+    """The script's template shows the last message only; tokens say that the others came before it."""
+    first = client.responses.create(model="gpt", input="<none>")
+    for _ in range(4):
+        second = client.responses.create(model="gpt", input="<answer>", previous_response_id=first.id)
+        assert second.output_text == "The answer, no STOP more" and second.previous_response_id == first.id
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        client.responses.create(model="gpt", input="<none>", previous_response_id="resp_" + "0" * 26)
+
+
+def wait_for(client: OpenAI, name: str) -> Any:
+    deadline = time.monotonic() + 60
+    while (found := client.responses.retrieve(name)).status == "in_progress":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # polling is how these are waited for
+    return found
+
+
+@pytest.mark.parametrize("die", [False, True])
+def test_in_the_background(client: OpenAI, server: Server, die: bool) -> None:
+    begun = client.responses.create(model="gpt", input="<long>", background=True)
+    assert begun.status == "in_progress"
+    if die:
+        kill_frontends(server)
+    found = wait_for(client, begun.id)
+    assert found.status == "completed" and found.output_text == BOTTLES
+    events = list(client.responses.retrieve(begun.id, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    for after in (0, 7, len(events) // 2, len(events) - 2):
+        again = list(client.responses.retrieve(begun.id, stream=True, starting_after=after))
+        assert [event.to_dict() for event in again[:-1]] == [event.to_dict() for event in events[after + 1 : -1]]
+
+
+def test_events_of_one_that_runs(client: OpenAI) -> None:
+    stream = client.responses.create(model="gpt", input="<long>", background=True, stream=True)
+    seen = []
+    for event in stream:
+        seen.append(event)
+        if len(seen) == 20:
+            break
+    stream.close()
+    created: Any = seen[0]
+    name = created.response.id
+    rest = list(client.responses.retrieve(name, stream=True, starting_after=seen[-1].sequence_number))
+    text = "".join(event.delta for event in [*seen, *rest] if event.type == "response.output_text.delta")
+    assert text == BOTTLES and rest[-1].type == "response.completed"
+
+
+def test_cancelling(client: OpenAI) -> None:
+    begun = client.responses.create(model="gpt", input="<long>", background=True)
+    cancelled = client.responses.cancel(begun.id)
+    assert cancelled.status in ("cancelled", "completed")
+    assert client.responses.retrieve(begun.id).status == cancelled.status
+    kept = client.responses.create(model="gpt", input="<none>")
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.cancel(kept.id)
+
+
+def test_a_stream_outlives_its_frontend(client: OpenAI, server: Server) -> None:
+    with client.responses.stream(model="gpt", input="<long>") as stream:
+        numbers = []
+        for event in stream:
+            numbers.append(event.sequence_number)
+            if len(numbers) in (20, 60):
+                kill_frontends(server)
+        final = stream.get_final_response()
+    assert final.output_text == BOTTLES and numbers == list(range(len(numbers)))
+    assert client.responses.retrieve(final.id).output_text == BOTTLES

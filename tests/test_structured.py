@@ -1,0 +1,189 @@
+"""Answers that keep to a schema, a pattern, a list or a grammar, over HTTP, in a crowd of answers that do not."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2 as httpx
+import jsonschema
+import pytest
+
+from tests.server import Server
+from tests.test_parameters import events
+
+HI = [{"role": "user", "content": "What is the capital of France?"}]
+CITY = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "people": {"type": "integer", "minimum": 0, "maximum": 9},
+    },
+    "required": ["city", "people"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "parameters": CITY}},
+    {"type": "function", "function": {"name": "nothing"}},
+]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with Server("--threads", "1") as server, httpx.Client(base_url=server.base_url, timeout=60) as made:
+        yield made
+
+
+def ask(client: httpx.Client, **body: Any) -> Any:
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    answer = client.post(path, json={"max_tokens": 200, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def texts(body: Any) -> list[str]:
+    return [choice["message"]["content"] if "message" in choice else choice["text"] for choice in body["choices"]]
+
+
+def schema(strict: bool | None = None) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": strict}}
+
+
+def by(**outputs: Any) -> dict[str, Any]:
+    return {"structured_outputs": outputs}
+
+
+CASES: list[tuple[dict[str, Any], Any]] = [
+    ({"response_format": schema()}, lambda text: jsonschema.validate(json.loads(text), CITY)),
+    ({"response_format": schema(True)}, lambda text: jsonschema.validate(json.loads(text), CITY)),
+    (by(json=CITY), lambda text: jsonschema.validate(json.loads(text), CITY)),
+    (by(json=json.dumps(CITY)), lambda text: jsonschema.validate(json.loads(text), CITY)),
+    (by(regex=r"[a-f]{3}-\d{2,4}"), lambda text: re.fullmatch(r"[a-f]{3}-\d{2,4}", text) or 1 / 0),
+    (by(choice=["Paris is it", "Rome", "🦊 or so"]), lambda text: ["Paris is it", "Rome", "🦊 or so"].index(text)),
+    (by(grammar='start: "a" ("b" | "c")~3'), lambda text: re.fullmatch("a[bc]{3}", text) or 1 / 0),
+    (by(grammar='root ::= "yes" | "no" [0-9]'), lambda text: re.fullmatch(r"yes|no\d", text) or 1 / 0),
+    (
+        {
+            "response_format": {
+                "type": "structural_tag",
+                "structures": [{"begin": "<x>", "schema": CITY, "end": "</x>"}],
+                "triggers": ["<x"],
+            },
+            "max_tokens": 30,
+        },
+        str,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: json.dumps(case[0])[:60])
+@pytest.mark.parametrize("path", ["chat", "text"])
+def test_what_is_asked_for_comes(client: httpx.Client, case: tuple[dict[str, Any], Any], path: str) -> None:
+    fields, check = case
+    prompt: dict[str, Any] = {"messages": HI} if path == "chat" else {"prompt": "Write it:"}
+    body = ask(client, **prompt, n=4, temperature=1.5, seed=8, **fields)
+    for text in texts(body):
+        check(text)
+    again = ask(client, **prompt, n=4, temperature=1.5, seed=8, **fields)
+    assert texts(again) == texts(body)
+    streamed = events(client, **prompt, n=4, temperature=1.5, seed=8, ignore_eos=False, **{"max_tokens": 200, **fields})
+    for choice in body["choices"]:
+        parts = [one for event in streamed for one in event["choices"] if one["index"] == choice["index"]]
+        got = "".join(part["delta"].get("content", "") if "delta" in part else part["text"] for part in parts)
+        assert got == texts(body)[choice["index"]]
+
+
+def test_any_object(client: httpx.Client) -> None:
+    """With 200 tokens the model may not come to an end; what ends by itself is an object."""
+    body = ask(client, messages=HI, response_format={"type": "json_object"}, n=8, temperature=0.8, seed=1)
+    ended = [text for text, one in zip(texts(body), body["choices"], strict=True) if one["finish_reason"] == "stop"]
+    assert ended and all(isinstance(json.loads(text), dict) for text in ended)
+    assert all(text.lstrip().startswith("{") for text in texts(body))
+
+
+def test_others_in_the_batch_are_left_alone(client: httpx.Client) -> None:
+    plain: dict[str, Any] = {"messages": HI, "temperature": 1, "seed": 3, "max_tokens": 40}
+    alone = texts(ask(client, **plain))
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        bound = [
+            pool.submit(ask, client, messages=HI, temperature=1.2, seed=seed, response_format=schema())
+            for seed in range(6)
+        ]
+        free = [pool.submit(ask, client, **plain) for _ in range(6)]
+        assert all(texts(one.result()) == alone for one in free)
+        for one in bound:
+            (text,) = texts(one.result())
+            jsonschema.validate(json.loads(text), CITY)
+
+
+def test_masks_that_leave_nothing_give_way(client: httpx.Client) -> None:
+    body = ask(client, prompt="x", min_tokens=30, **by(choice=["yes", "no"]))
+    assert texts(body)[0] in ("yes", "no") and body["choices"][0]["finish_reason"] == "stop"
+
+
+def test_the_length_limit_cuts(client: httpx.Client) -> None:
+    body = ask(client, prompt="x", max_tokens=2, **by(choice=["a long text that is not to be finished"]))
+    assert body["choices"][0]["finish_reason"] == "length" and texts(body)[0]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_forced_calls(client: httpx.Client, choice: Any) -> None:
+    asked: dict[str, Any] = {"messages": HI, "tools": TOOLS, "tool_choice": choice, "temperature": 1, "seed": 2}
+    body = ask(client, **asked, n=3, parallel_tool_calls=False)
+    for one in body["choices"]:
+        (call,) = one["message"]["tool_calls"]
+        assert one["message"]["content"] is None and one["finish_reason"] == "tool_calls"
+        arguments = json.loads(call["function"]["arguments"])
+        if call["function"]["name"] == "weather":
+            jsonschema.validate(arguments, CITY)
+        else:
+            assert arguments == {} and choice == "required"
+    assert len({call["id"] for one in body["choices"] for call in one["message"]["tool_calls"]}) == 3
+    streamed = events(client, **asked, parallel_tool_calls=False, ignore_eos=False, max_tokens=200)
+    deltas = [event["choices"][0]["delta"] for event in streamed]
+    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert (
+        "".join(call["function"]["arguments"] for call in calls)
+        == (body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
+    )
+    assert streamed[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"response_format": {"type": "yaml"}}, "response_format.type", "json_schema"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "schema"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+        "response_format.json_schema.schema",
+        "",
+    ),
+    (by(regex="(("), "structured_outputs", "regex"),
+    (by(json={"type": "nothing"}), "structured_outputs", "nothing"),
+    (by(json="{"), "structured_outputs", "JSON"),
+    (by(choice=[1]), "structured_outputs.choice", "strings"),
+    (by(grammar="start: nobody"), "structured_outputs", "nobody"),
+    (by(regex="a", choice=["b"]), "structured_outputs", "one of"),
+    ({**by(regex="a"), "response_format": {"type": "json_object"}}, "structured_outputs", "Only one"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "words"), REFUSED, ids=str)
+def test_what_cannot_be_compiled_is_refused_with_the_reason(
+    client: httpx.Client, fields: dict[str, Any], param: str, words: str
+) -> None:
+    answer = client.post("/v1/chat/completions", json={"messages": HI, **fields})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param) and words in error["message"], error
+
+
+def test_tool_choices_that_cannot_be(client: httpx.Client) -> None:
+    for fields in (
+        {"tool_choice": "required"},
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nobody"}}},
+        {"tools": TOOLS, "tool_choice": "perhaps"},
+    ):
+        answer = client.post("/v1/chat/completions", json={"messages": HI, **fields})
+        assert answer.status_code == 400 and answer.json()["error"]["param"].startswith("tool_choice")
