@@ -97,8 +97,13 @@ class Events:
         """With `progress`, events carry ids, by which the stream can be asked for again from there on."""
         wants = answer.wants
         self.answer, self.job, self.progress = answer, job, progress
+        self._is_plain = progress is None and not wants.continuous_usage
         self._head = b"data: " + encode(answer.head(True))[:-1] + b',"choices":['
         self._end = b',"usage":null}\n\n' if wants.usage and not wants.continuous_usage else b"}\n\n"
+
+    def plain(self, body: bytes) -> bytes:
+        """One event where nothing stands around the choice that changes; nothing where something does."""
+        return b"%s%s]%s" % (self._head, body, self._end) if self._is_plain else b""
 
     def event(
         self, choice: Choice, body: bytes, ended: bool = False, first: bool = False, beside: bytes = b""

@@ -73,6 +73,8 @@ class ChatAnswer:
         return self._events.event(choice, encode(body), first=True, beside=beside)
 
     def update(self, choice: Choice) -> bytes:
+        if self._plain and (text := choice.take_plain()) is not None:
+            return self._text(choice, text) if text else b""
         news = choice.take()
         if not news:
             return b""
@@ -87,8 +89,11 @@ class ChatAnswer:
 
     def _text(self, choice: Choice, text: str) -> bytes:
         """The event that is sent most."""
-        body = b'{"index":%d,"delta":{"content":%s},"logprobs":null,"finish_reason":null}'
-        return self._events.event(choice, body % (choice.index, encode(text)))
+        body = b'{"index":%d,"delta":{"content":%s},"logprobs":null,"finish_reason":null}' % (
+            choice.index,
+            encode(text),
+        )
+        return self._events.plain(body) or self._events.event(choice, body)
 
     def _deltas(self, choice: Choice, news: News) -> list[bytes]:
         deltas = [delta for piece in news.pieces if (delta := self._delta(choice, piece))]

@@ -85,6 +85,16 @@ class Choice:
         self.tokens, self.thought = max(self.tokens, delta.tokens), max(self.thought, delta.thought)
         return True
 
+    def take_plain(self) -> str | None:
+        """The new text, where that is all there is to an answer that goes on: the way of most deltas."""
+        more = self.told or self.ids or self.finish_reason or self.skip_characters or self.grain
+        if more or type(self.parser) is not PlainText:
+            return None
+        text = self.text[0] if len(self.text) == 1 else "".join(self.text)
+        self.text.clear()
+        self._taken += len(text)
+        return text
+
     def take(self) -> News:
         """What is new since the last time and behind what is skipped."""
         text, told, ids = "".join(self.text), self.told, self.ids

@@ -99,12 +99,12 @@ class CompletionAnswer:
         return self._events.event(choice, encode(body | {"finish_reason": None}), first=True)
 
     def update(self, choice: Choice) -> bytes:
+        if self._plain and (text := choice.take_plain()) is not None:
+            body = b'{"index":%d,"text":%s,"logprobs":null,"finish_reason":null}' % (choice.index, encode(text))
+            return (self._events.plain(body) or self._events.event(choice, body)) if text else b""
         news = self._take(choice)
         if not news:
             return b""
-        if self._plain and not news.ended:
-            body = b'{"index":%d,"text":%s,"logprobs":null,"finish_reason":null}'
-            return self._events.event(choice, body % (choice.index, encode(_text(news.pieces))))
         ends = _ends(choice) if news.ended else {"finish_reason": None}
         whole = {"index": choice.index, "text": _text(news.pieces), **self._beside(choice, news, False), **ends}
         return self._events.event(choice, encode(whole), ended=news.ended)

@@ -1,0 +1,159 @@
+"""What stands before the routes: keys, administration, other sites' pages (CORS), and how deep a body may be nested.
+
+Knows settings and paths, and no handler.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from itertools import accumulate
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+
+from .errors import ApiError, bad_request
+from .settings import REPLAYED, REQUEST_ID, Settings, printable
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics"})  # no key is asked for
+ADMIN_PATHS = frozenset(
+    {
+        "/reset_prefix_cache",
+        "/sleep",
+        "/wake_up",
+        "/is_sleeping",
+        "/start_profile",
+        "/stop_profile",
+        "/pause",
+        "/resume",
+        "/update_weights",
+        "/scale_elastic_ep",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+    }
+)
+ALL = "*"
+METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+EXPOSED = "X-Request-Id, Idempotent-Replayed, Retry-After"
+PREFLIGHT_S = "600"  # for which browsers need not ask again
+MAX_DEPTH = 128
+STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
+NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+
+
+class Edge:
+    """The middlewares, and the headers of every answer."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._keys = [key.encode() for key in settings.api_keys]
+        self._admin_keys = [key.encode() for key in (settings.admin_api_key,) if key]
+
+    # --- keys ----------------------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def check_key(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """401 unless one of the keys was sent, as a bearer token or in X-Api-Key."""
+        if request.path in ADMIN_PATHS:
+            return self._administer(request)
+        if self._keys and request.path not in OPEN_PATHS and not _has_key(request, self._keys):
+            raise _unknown()
+        return await handler(request)
+
+    def _administer(self, request: web.Request) -> web.StreamResponse:
+        """Without the option nothing is there; with it, its key opens these paths, and no other key does."""
+        path = f"{request.method} {request.path}"
+        if not self._admin_keys:
+            raise ApiError(404, f"Not Found: {path}")
+        if _has_key(request, self._admin_keys):
+            raise ApiError(501, f"{path} is not built yet.")
+        if self._keys and _has_key(request, self._keys):
+            raise ApiError(403, "This takes the key of --admin-api-key.", code="invalid_api_key")
+        raise _unknown()
+
+    # --- other sites' pages --------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def answer_preflight(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """What a browser asks before it sends a page's request: no key comes with it, and nothing else is answered."""
+        method = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_METHOD)
+        origin = request.headers.get(hdrs.ORIGIN)
+        if request.method != hdrs.METH_OPTIONS or method is None or origin is None:
+            return await handler(request)
+        if self._allowed(origin) is None:
+            raise ApiError(403, f"Pages of {printable(origin)} are not among the --allowed-origins.")
+        asked = printable(request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, ""))
+        headers = {
+            hdrs.ACCESS_CONTROL_ALLOW_METHODS: _listed(self._settings.allowed_methods, METHODS),
+            hdrs.ACCESS_CONTROL_MAX_AGE: PREFLIGHT_S,
+            hdrs.VARY: hdrs.ACCESS_CONTROL_REQUEST_HEADERS,
+        }
+        if allowed := _listed(self._settings.allowed_headers, asked):  # for browsers * does not mean Authorization
+            headers[hdrs.ACCESS_CONTROL_ALLOW_HEADERS] = allowed
+        return web.Response(status=204, headers=headers)
+
+    def _allowed(self, origin: str) -> str | None:
+        """What to say to a page of this origin; None if it may not read answers."""
+        if ALL in self._settings.allowed_origins:
+            return ALL
+        return origin if origin in self._settings.allowed_origins else None
+
+    # --- every answer --------------------------------------------------------------------------------------------
+
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """To errors and streams, too."""
+        headers = response.headers
+        if REQUEST_ID in request and self._settings.request_id_headers:
+            headers["X-Request-Id"] = request[REQUEST_ID]
+        if REPLAYED in request:
+            headers["Idempotent-Replayed"] = "true"
+        if ALL not in self._settings.allowed_origins:  # the answer depends on it, also where none is named
+            headers[hdrs.VARY] = ", ".join(filter(None, [headers.get(hdrs.VARY), hdrs.ORIGIN]))
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and (allowed := self._allowed(origin)) is not None:
+            headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = allowed
+            headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = EXPOSED
+
+
+def _has_key(request: web.Request, keys: Sequence[bytes]) -> bool:
+    scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    sent = token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
+    given = sent.encode(errors="replace")
+    return any([hmac.compare_digest(given, key) for key in keys])  # a list: all are compared
+
+
+def _unknown() -> ApiError:
+    return ApiError(401, "Incorrect or missing API key.", code="invalid_api_key")
+
+
+def _listed(allowed: Sequence[str], everything: str) -> str:
+    return everything if ALL in allowed else ", ".join(allowed)
+
+
+# --- bodies ------------------------------------------------------------------------------------------------------
+
+
+def check_depth(body: bytes) -> bytes:
+    """The body, unless it is nested so deeply that whatever walks through it, here or in another actor, might fall.
+
+    Most bodies have too few brackets for that, and are only counted; what is no JSON is refused elsewhere.
+    """
+    if _count(body, b"[") + _count(body, b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
+        raise bad_request(f"The body is nested too deeply: at most {MAX_DEPTH} levels are taken.")
+    return body
+
+
+def _count(body: bytes, char: bytes) -> int:
+    return len(body) - len(body.replace(char, b""))  # many times as fast as count(), for what is rare
+
+
+def _depth(body: bytes) -> int:
+    outside, in_string = [], False  # of strings
+    for part in body.split(b'"'):
+        if not in_string:
+            outside.append(part)
+            in_string = True
+        elif not part.endswith(b"\\") or (len(part) - len(part.rstrip(b"\\"))) % 2 == 0:
+            in_string = False
+    steps = b"".join(outside).translate(STEPS, NO_BRACKETS)
+    return max(accumulate(memoryview(steps).cast("b")), default=0)
