@@ -30,7 +30,6 @@ from ..messages import (
     Render,
     Rendered,
     Resend,
-    Sync,
     Synced,
     ToFrontend,
     Tokenized,
@@ -39,11 +38,11 @@ from ..parameters import Rendition
 from ..runtime import Context
 from .calls import Calls
 from .figures import Figures
+from .inherited import Inherited
 from .kept import Keeper
 from .slots import Phase, Slots, Use
 
 RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
-ADOPTION_S = 5.0  # what connections of a predecessor get to come
 GONE = 499
 
 
@@ -64,8 +63,6 @@ class FrontendEngine:
         self.calls = Calls(index, context.system.slots_per_frontend, self._send_to_any)
         self.tokenize, self.detokenize = self.calls.tokenize, self.calls.detokenize
         self._decode_rendition = msgspec.msgpack.Decoder(Rendition).decode
-        self._unsynced: set[int] = set()
-        self._reserved = set(reserved)
         self.index, self.frontends = index, context.config.frontends
         recent = self._recent = Recent(context.files["recent"], *context.system.recent, index)
         self.put, self.get = recent.put, recent.get
@@ -74,7 +71,7 @@ class FrontendEngine:
         figures = Figures(context)
         self.metrics, self.not_ready = figures.metrics, figures.not_ready
         self._loop = asyncio.get_running_loop()
-        self._adopt_orphans()
+        self.inherited = Inherited(context, self.slots, self.keeper, self.calls.numbers, reserved)
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -139,9 +136,9 @@ class FrontendEngine:
         """Slots that are kept no more: those that have ended are free, unless somebody reads them still."""
         for ref in refs:
             use = self.slots.use(ref)
-            if use is None or use.jobs or ref in self._reserved or not self.table.finish(ref):
+            if use is None or use.jobs or self.inherited.is_reserved(ref) or not self.table.finish(ref):
                 continue
-            if use.phase is Phase.RUNNING or not self._unsynced:
+            if use.phase is Phase.RUNNING or self.inherited.is_settled:
                 self.slots.close(ref)
 
     def _take_over(self, job: Job, refs: list[int]) -> None:
@@ -155,7 +152,7 @@ class FrontendEngine:
         self._jobs[job] = refs
         asked: dict[str, list[int]] = {}
         for ref in refs:
-            self._reserved.discard(ref)
+            self.inherited.take(ref)
             asked.setdefault(self.context.system.detokenizer_of(slot_of(ref)), []).append(ref)
         for detokenizer, some in asked.items():
             self.context.post(detokenizer, Resend(some))
@@ -226,7 +223,7 @@ class FrontendEngine:
             case Failed():
                 self._failed(message)
             case Synced():
-                self._synced(message.call)
+                self.inherited.synced(message.call)
             case Tokenized() | Detokenized():
                 self.calls.answer(message.call, message)
 
@@ -251,7 +248,7 @@ class FrontendEngine:
                     self._add_ids(job.choices[use.index], use.ref, before)
             else:
                 all_have_it = False
-        if delta.last and all_have_it and not self._is_wanted(delta.ref):
+        if delta.last and all_have_it and not self.inherited.is_wanted(delta.ref):
             self.slots.close(delta.ref)
 
     def _add_ids(self, choice: Choice, ref: int, before: int) -> None:
@@ -265,10 +262,6 @@ class FrontendEngine:
             return
         for job in use.jobs:
             job.choices[use.index].prompt_told.update(enumerate(message.told, message.start))
-
-    def _is_wanted(self, ref: int) -> bool:
-        """May somebody come who reads this slot, though its sequence has ended?"""
-        return ref in self._reserved or self.keeper.holds(ref)
 
     def _rendered(self, message: Rendered) -> None:
         late = []
@@ -297,43 +290,6 @@ class FrontendEngine:
         if uses:
             self._load[uses[0].renderer] -= 1
         return uses
-
-    # --- what a predecessor left ---------------------------------------------------------------------------------
-
-    def _adopt_orphans(self) -> None:
-        orphans = self.slots.orphans()
-        if not orphans:
-            return
-        self._reserved &= set(orphans)
-        self._cancel([ref for ref in orphans if not self._is_wanted(ref)])
-        self._loop.call_later(ADOPTION_S, self._give_up_reserved)
-        for renderer in self.renderers:
-            number = next(self.calls.numbers)
-            self._unsynced.add(number)
-            self.context.post(renderer, Sync(number))
-
-    def _cancel(self, orphans: list[int]) -> None:
-        """What a predecessor left and nobody goes on with."""
-        running = [ref for ref in orphans if not self.table.finish(ref)]
-        for ref in running:
-            self.table.cancel(ref)
-        if running:
-            self.context.log.info("%d sequences of a predecessor are cancelled", len(running))
-            self.context.post("scheduler", Cancel(running))
-
-    def _give_up_reserved(self) -> None:
-        """Connections whose streams could go on have not come: their clients have gone."""
-        left, self._reserved = self._reserved, set()
-        self._cancel([ref for ref in left if self.slots.use(ref) is not None and not self._is_wanted(ref)])
-        if not self._unsynced:
-            self.slots.close_orphans(self._is_wanted)
-        self._flush_soon()
-
-    def _synced(self, number: int) -> None:
-        if number in self._unsynced:
-            self._unsynced.remove(number)
-            if not self._unsynced:
-                self.slots.close_orphans(self._is_wanted)
 
     # --- looking in ----------------------------------------------------------------------------------------------
 

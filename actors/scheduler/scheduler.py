@@ -15,12 +15,13 @@ import msgspec
 import numpy as np
 
 from actorserve.shm.kv_map import KVMap
-from actorserve.shm.table import RequestTable, generation_of, slot_of
+from actorserve.shm.table import RequestTable, slot_of
 
 from ..messages import Finish, Step, StepDone
 from ..parameters import Generation
 from .batch import Ints, RunningBatch
 from .blocks import BlockPool
+from .integrity import check_integrity
 from .planner import Planned, Planner
 from .prefix import PrefixIndex
 from .sequence import Sequence
@@ -315,23 +316,4 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """AssertionError says which invariant does not hold. For tests, and when idle in debug."""
-        self.batch.check_integrity()
-        running = self.batch.running()
-        self.pool.check_integrity([sequence.blocks for sequence in running])
-        assert len(running) + len(self.waiting) == len(self.sequences), "a sequence is neither running nor waiting"
-        for sequence in self.sequences.values():
-            assert (sequence.row is None) == (sequence.ref in self.waiting)
-            assert sequence.row is not None or not sequence.blocks, f"waiting {sequence.ref:x} holds blocks"
-            assert not self.table.finish(sequence.ref), f"{sequence.ref:x} is finished and still known"
-            assert self.table.finish(sequence.ref) == 0 and slot_of(sequence.ref) == sequence.slot
-            assert generation_of(sequence.ref) > 0
-        if self.pool.count:  # before, the map is still a predecessor's
-            self._check_map(running)
-
-    def _check_map(self, running: list[Sequence]) -> None:
-        """The KV map says what a successor is to know."""
-        assert sorted(self.kv.holders()) == sorted(sequence.ref for sequence in running), "the KV map has other holders"
-        for sequence in running:
-            computed = self.batch.confirmed[sequence.row]
-            assert self.kv.held(sequence.ref).tolist() == sequence.blocks, f"slot {sequence.slot} has another table"
-            assert self.kv.computed(sequence.ref) == computed, f"slot {sequence.slot}: {computed} tokens are confirmed"
+        check_integrity(self)
