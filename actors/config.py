@@ -5,6 +5,7 @@ Leaf module: it knows no actor and imports no torch. A value that cannot be is r
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -40,6 +41,9 @@ ReasoningParser = Literal[
 ]
 
 
+ALLOWED = ("allowed_origins", "allowed_methods", "allowed_headers")
+
+
 class ConfigError(ValueError):
     """An option has a value that cannot be; the message names the option."""
 
@@ -54,6 +58,33 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     api_key: Annotated[
         list[str], Meta(description="keys of which clients must send one (ACTORSERVE_API_KEY holds one, too)")
     ] = []
+    api_key_file: Annotated[
+        str | None, Meta(description="a file of more such keys, one a line; # begins a comment")
+    ] = None
+    admin_api_key: Annotated[
+        str | None, Meta(description="the key for administration, which is not there without it")
+    ] = None
+    allowed_origins: Annotated[
+        list[str], Meta(description="sites whose pages may use the server from a browser; all, *, if left out")
+    ] = msgspec.field(default_factory=lambda: ["*"])
+    allowed_methods: Annotated[list[str], Meta(description="methods with which they may; all, *, if left out")] = (
+        msgspec.field(default_factory=lambda: ["*"])
+    )
+    allowed_headers: Annotated[list[str], Meta(description="headers that they may send; all, *, if left out")] = (
+        msgspec.field(default_factory=lambda: ["*"])
+    )
+    ssl_certfile: Annotated[
+        str | None, Meta(description="a PEM file with the certificate, and those between it and the authority: use TLS")
+    ] = None
+    ssl_keyfile: Annotated[
+        str | None, Meta(description="a PEM file with the certificate's key, if that is not in the same file")
+    ] = None
+    ssl_ca_certs: Annotated[
+        str | None, Meta(description="a PEM file with authorities: clients must have a certificate of theirs")
+    ] = None
+    enable_request_id_headers: Annotated[bool, Meta(description="answers have an X-Request-Id, the request's own")] = (
+        True
+    )
     served_model_name: Annotated[
         list[str], Meta(description="names under which clients ask for the model; the first stands in answers")
     ] = []
@@ -126,6 +157,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(description="sequences that wait before 503 is answered; 512, or what 256 MiB of request table hold"),
     ] = None
     scheduling_policy: Annotated[Policy, Meta(description="priority runs lower numbers first")] = "fcfs"
+    tensor_parallel_size: Annotated[
+        int, Meta(ge=1, le=64, description="workers that share the model, each with a part of every layer")
+    ] = 1
     threads: Annotated[Positive | None, Meta(description="the worker's compute threads on a CPU")] = None
     # actors
     frontends: Annotated[int, Meta(ge=1, le=64, description="processes that speak HTTP")] = 1
@@ -137,13 +171,73 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """The names under which requests may ask for the model; the first is the one in answers."""
         return self.served_model_name or [self.model or "actorserve-demo"]
 
+    @property
+    def scheme(self) -> str:
+        """Of the server's addresses."""
+        return "http" if self.ssl_certfile is None else "https"
+
 
 def make_config(values: dict[str, object]) -> Config:
-    """Build a Config from plain values; raises ConfigError with the option's name."""
+    """Build a Config from plain values and the files that they name; raises ConfigError with the option's name."""
     try:
-        return msgspec.convert(values, Config)
+        config = msgspec.convert(values, Config)
     except msgspec.ValidationError as error:
         raise ConfigError(_with_option(str(error))) from None
+    if config.api_key_file is not None:
+        keys = _read_keys(config.api_key_file)
+        config = msgspec.structs.replace(config, api_key=config.api_key + keys)
+    _check_keys(config)
+    lists = {name: _unpacked(name, getattr(config, name)) for name in ALLOWED}
+    config = msgspec.structs.replace(config, **lists)
+    _check_origins(config.allowed_origins)
+    if config.ssl_certfile or config.ssl_keyfile or config.ssl_ca_certs:
+        from .tls import make_context  # not for everybody: it takes a while to load
+
+        make_context(config)
+    return config
+
+
+def _read_keys(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"--api-key-file: {path} cannot be read: {reason}") from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"--api-key-file: {path} holds no key")
+    return keys
+
+
+def _check_keys(config: Config) -> None:
+    """No key that no header can carry, and none that is no secret. Keys are not named: messages are seen."""
+    admin = [config.admin_api_key] if config.admin_api_key is not None else []
+    for option, keys in (("--api-key", config.api_key), ("--admin-api-key", admin)):
+        if any(not key or key != key.strip() or not key.isprintable() for key in keys):
+            raise ConfigError(
+                f"{option}: a key must not be empty, begin or end with a space, or hold control characters"
+            )
+    if config.admin_api_key in config.api_key:
+        raise ConfigError("--admin-api-key: this is a key of --api-key, too, so that every client would have it")
+
+
+def _unpacked(name: str, items: list[str]) -> list[str]:
+    """A list may be written as JSON, too, as vLLM has it: `'["*"]'`."""
+    if len(items) != 1 or not items[0].startswith("["):
+        return items
+    try:
+        return msgspec.json.decode(items[0], type=list[str])
+    except msgspec.DecodeError:
+        raise ConfigError(f"--{name.replace('_', '-')}: {items[0]} is no list of texts") from None
+
+
+def _check_origins(origins: list[str]) -> None:
+    """As browsers send them, since they are compared with that."""
+    for origin in origins:
+        if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+", origin):
+            text = "is neither * nor the beginning of an address without path, such as https://chat.example.com"
+            raise ConfigError(f"--allowed-origins: {origin} {text}")
 
 
 def _with_option(message: str) -> str:

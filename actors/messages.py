@@ -93,6 +93,7 @@ class Detokenize(Message, frozen=True, tag=3):
 
     call: int
     tokens: list[int]
+    skip_special: bool = False
 
 
 class Sync(Message, frozen=True, tag=4):

@@ -18,6 +18,7 @@ from .config import Config, ConfigError, make_config
 
 API_KEY_VARIABLE = "ACTORSERVE_API_KEY"
 POSITIONAL = "model"
+SHORT = {"tensor_parallel_size": ("-tp",)}
 UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -30,7 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         if field.name == POSITIONAL:
             parser.add_argument(field.name, nargs="?", metavar="MODEL", default=argparse.SUPPRESS, help=help_text)
         else:
-            parser.add_argument(_flag(field.name), **_arguments(kind), help=help_text)
+            names = [*SHORT.get(field.name, ()), _flag(field.name)]
+            parser.add_argument(*names, **_arguments(kind), help=help_text)
 
 
 def describe_options() -> list[tuple[str, str]]:

@@ -52,7 +52,7 @@ class Boot(msgspec.Struct, frozen=True):
     config: Config
     model: ModelInfo
     segment_fd: int
-    files: dict[str, int]  # memory files: journal, answers, recent, logprobs
+    files: dict[str, int]  # memory files: journal, answers, recent, logprobs, meeting
     eventfds: dict[str, int]  # of every actor, and of "supervisor"
     channel: int | None = None  # on which a frontend is handed its connections
 

@@ -72,6 +72,8 @@ class System:
         self.config = config
         self.model = model
         counts = {"frontend": config.frontends, "renderer": config.renderers, "detokenizer": config.detokenizers}
+        if config.tensor_parallel_size > 1:
+            counts["worker"] = config.tensor_parallel_size
         names = [(kind, index) for kind in KINDS for index in range(counts.get(kind, 1))]
         self.actors = [
             ActorSpec(f"{kind}-{index}" if kind in counts else kind, kind, index, position)

@@ -1,6 +1,6 @@
 """What frontends speak TLS with: made of the files that options name, or refused with the option's name.
 
-Leaf module: the options are checked with it before anything starts, and each frontend makes its own of them.
+Leaf module: options are checked with it before anything starts, and each frontend makes its own of the same files.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ def make_context(config: Config) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
-    _check_readable("--ssl-certfile", certificate)
-    if key is not None:
-        _check_readable("--ssl-keyfile", key)
+    _check_certificates("--ssl-certfile", certificate)
+    _check_readable("--ssl-keyfile", key or certificate)
     try:
-        context.load_cert_chain(certificate, key, password="")  # without a password OpenSSL would ask at the terminal
+        context.load_cert_chain(certificate, key, password="")  # with none OpenSSL would ask at the terminal
     except ssl.SSLError as error:
-        raise ConfigError(f"{_to_blame(context, certificate, key)}: {_reason(error)}") from None
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"--ssl-keyfile: {key or certificate} is not the key of {certificate}") from None
+        text = "holds no key that can be read without a password"
+        raise ConfigError(f"--ssl-keyfile: {key or certificate} {text}") from None
     if authorities is not None:
-        _check_readable("--ssl-ca-certs", authorities)
-        try:
-            context.load_verify_locations(authorities)
-        except ssl.SSLError as error:
-            raise ConfigError(f"--ssl-ca-certs: {authorities} holds no certificates ({_reason(error)})") from None
+        _check_certificates("--ssl-ca-certs", authorities)
+        context.load_verify_locations(authorities)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _check_certificates(option: str, path: str) -> None:
+    _check_readable(option, path)
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_verify_locations(path)
+    except ssl.SSLError:
+        raise ConfigError(f"{option}: {path} holds no certificate") from None
 
 
 def _check_readable(option: str, path: str) -> None:
@@ -43,7 +50,3 @@ def _check_readable(option: str, path: str) -> None:
             pass
     except OSError as error:
         raise ConfigError(f"{option}: {path} cannot be read: {error.strerror}") from None
-
-
-def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or str(error)).replace("_", " ").lower()

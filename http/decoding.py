@@ -12,6 +12,9 @@ from .errors import ApiError, bad_request
 
 T = TypeVar("T")
 PATH = re.compile(r" - at `\$\.?(.*)`$")
+STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(?P<number>-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)', re.S)
+MOST_REWRITTEN = 256 << 10  # bytes of a body that is read twice
+EXACT = 1 << 53  # from here on, a float's integer need not be the one that was written
 log = logging.getLogger("http")
 
 
@@ -19,7 +22,7 @@ def decode(kind: type[T], body: bytes, inside: str | None = None) -> T:
     """The struct of a JSON body. ApiError 400 names the field and what it should have been."""
     try:
         body.decode()  # what is passed over (unknown fields, raw messages) is looked at by nobody else
-        value = msgspec.json.decode(body, type=kind)
+        value = _decoded(kind, body)
     except msgspec.ValidationError as error:
         text = str(error)
         found = PATH.search(text)
@@ -40,6 +43,25 @@ def decode(kind: type[T], body: bytes, inside: str | None = None) -> T:
     if log.isEnabledFor(logging.DEBUG) and isinstance(value, msgspec.Struct):
         _log_unknown(value, body)
     return value
+
+
+def _decoded(kind: type[T], body: bytes) -> T:
+    """As msgspec has it, but 1.0 is an integer: JSON knows no difference, and some languages write all numbers so."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error) or len(body) > MOST_REWRITTEN:
+            raise
+        return msgspec.json.decode(STRING_OR_NUMBER.sub(_as_integer, body), type=kind)
+
+
+def _as_integer(found: re.Match[bytes]) -> bytes:
+    """A number that is whole, without a point; everything else as it is."""
+    number = found["number"]
+    if number is None or number.lstrip(b"-").isdigit():
+        return found[0]
+    value = float(number)
+    return b"%d" % value if value.is_integer() and abs(value) < EXACT else found[0]
 
 
 def _log_unknown(value: msgspec.Struct, body: bytes) -> None:

@@ -136,15 +136,24 @@ def _listed(allowed: Sequence[str], everything: str) -> str:
 def check_depth(body: bytes) -> bytes:
     """The body, unless it is nested so deeply that whatever walks through it, here or in another actor, might fall.
 
-    Most bodies have too few brackets for that, and are only counted; what is no JSON is refused elsewhere.
+    Most bodies have too few brackets for that, which is soon seen; what is no JSON is refused elsewhere.
     """
-    if _count(body, b"[") + _count(body, b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
+    if _has_many_brackets(body) and _depth(body) > MAX_DEPTH:
         raise bad_request(f"The body is nested too deeply: at most {MAX_DEPTH} levels are taken.")
     return body
 
 
-def _count(body: bytes, char: bytes) -> int:
-    return len(body) - len(body.replace(char, b""))  # many times as fast as count(), for what is rare
+def _has_many_brackets(body: bytes) -> bool:
+    """Enough to be too deep. Where they are rare, find() is ten times as fast as count()."""
+    many = 0
+    for bracket in (b"[", b"{"):
+        at = body.find(bracket)
+        while at >= 0:
+            many += 1
+            if many > MAX_DEPTH:
+                return True
+            at = body.find(bracket, at + 1)
+    return False
 
 
 def _depth(body: bytes) -> int:

@@ -19,6 +19,7 @@ from .anthropic.requests import omits_thinking, renamed
 from .anthropic.requests import to_chat as messages_to_chat
 from .anthropic.schemas import MessagesRequest
 from .asking import Asked, ask_chat, ask_completion
+from .beams import BeamSearch, check_beams
 from .chat_answers import ChatAnswer
 from .choice import read_state
 from .completion_answers import CompletionAnswer
@@ -27,6 +28,7 @@ from .errors import ApiError, json_response, overloaded
 from .forms import Form, MakeForm, MessagesForm
 from .jobs import Engine, Job
 from .keys import Key
+from .parameters import max_tokens_of
 from .repeats import Progress, check_same, key_of, last_event
 from .resume import record_of
 from .schemas import ChatRequest, CompletionRequest, GenerateRequest, GenerationFields
@@ -45,13 +47,19 @@ class Generator:
     async def chat(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/chat/completions."""
         body = decode(ChatRequest, raw)
+        check_beams(body)
         asked = ask_chat(body, self.settings, body.request_id or request[REQUEST_ID])
+        if body.use_beam_search:
+            return await self._beams(body, asked, ChatAnswer)
         return await self.answer(request, raw, body, asked, ChatAnswer)
 
     async def completions(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/completions."""
         body = decode(CompletionRequest, raw)
+        check_beams(body)
         asked = ask_completion(body, self.settings, body.request_id or request[REQUEST_ID])
+        if body.use_beam_search:
+            return await self._beams(body, asked, CompletionAnswer)
         for prompt in asked.echoed:
             text = prompt.text if isinstance(prompt, TextPrompt) else ""
             if isinstance(prompt, TokenPrompt):
@@ -70,6 +78,20 @@ class Generator:
             return TokensForm(answer, job, progress, body.request_id or request[REQUEST_ID])
 
         return await self.answer(request, raw, given, asked, form)
+
+    async def _beams(self, body: GenerationFields, asked: Asked, make: MakeForm) -> web.Response:
+        """The likeliest answers to each prompt."""
+        model = check_model(body.model, self.settings.served)
+        search = BeamSearch(self.engine, body, asked, self.settings.end_tokens)
+        wanted, job = body.n or 1, Job(asked.prompts, asked.params[: body.n or 1], {}, asked.make_parser)
+        for index, prompt in enumerate(asked.prompts):
+            tokens, beams = await search.run(prompt, max_tokens_of(body), self.settings.max_model_len)
+            for choice, beam in zip(job.choices[index * wanted : (index + 1) * wanted], beams, strict=False):
+                job.rendered(choice.index, len(tokens))
+                choice.text.append(await self.engine.detokenize(beam.tokens, True) if beam.tokens else "")
+                choice.tokens, choice.finish_reason = len(beam.tokens), beam.reason
+        answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()))
+        return json_response(make(answer, job, None).whole())
 
     async def messages(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/messages."""

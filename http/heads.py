@@ -46,8 +46,9 @@ class TimedConnection(Connection):
         super().connection_lost(exc)
 
     def _is_idle(self) -> bool:
-        """No request is answered, nor is one there to be."""
-        return not self._messages and self._waiter is not None and not self._waiter.done()
+        """No request is answered, nor is one there to be; before the first, nobody may wait for it yet."""
+        waits = self._waiter is not None and not self._waiter.done()
+        return not self._messages and (waits or not self._heads)
 
     def _start_clock(self) -> None:
         self._clock = self._loop.call_later(HEAD_S, self._late)

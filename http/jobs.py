@@ -175,8 +175,8 @@ class Engine(Protocol):
     def tokenize(self, prompt: Prompt, token_strings: bool) -> Awaitable[tuple[list[int], list[str] | None]]:
         """The prompt's ids, and their strings."""
 
-    def detokenize(self, tokens: list[int]) -> Awaitable[str]:
-        """The ids' text."""
+    def detokenize(self, tokens: list[int], skip_special: bool = False) -> Awaitable[str]:
+        """The ids' text, with or without special tokens."""
 
     def not_ready(self) -> list[str]:
         """The actors that cannot serve a request now, with their states; empty when all can."""

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from http import HTTPStatus
 
 import actorserve
 
 from . import openapi_answers as answers
 from .openapi_requests import Book, Schema, make_book
-from .repeats import MAX_KEY
+from .repeats import CLOSED, MAX_KEY, STATE
 from .schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .settings import Settings
 
@@ -32,7 +32,9 @@ class Route:
     summary: str
     answer: type | None  # the struct of a JSON answer; None: a text
     request: type | None = None  # the struct that its body is decoded into
-    event: type | None = None  # the struct of one event, where `stream` makes the answer a stream
+    event: type | None = None  # the struct of an event's data, where `stream` makes the answer a stream
+    _: KW_ONLY
+    ends: str = "[DONE]"  # the last event's data, that is no JSON
     statuses: tuple[int, ...] = ()  # that it may answer beside 200, and 401 where keys are asked for
     error: type = answers.Error
     open: bool = False  # no key is asked for
@@ -50,7 +52,7 @@ ROUTES: tuple[Route, ...] = (
         answers.ChatCompletion,
         ChatRequest,
         answers.ChatCompletionChunk,
-        ASKS,
+        statuses=ASKS,
         repeatable=True,
     ),
     Route(
@@ -60,13 +62,15 @@ ROUTES: tuple[Route, ...] = (
         answers.Completion,
         CompletionRequest,
         answers.CompletionChunk,
-        ASKS,
+        statuses=ASKS,
         repeatable=True,
     ),
     Route("get", "/v1/models", "The models by their names", answers.ModelList),
-    Route("get", "/v1/models/{id}", "One model", answers.Model, statuses=MODEL),
-    Route("post", "/tokenize", "The tokens of a text or a conversation", answers.Tokens, TokenizeRequest, None, ASKS),
-    Route("post", "/detokenize", "The text of tokens", answers.Text, DetokenizeRequest, None, ASKS),
+    Route("get", "/v1/models/{model}", "One model", answers.Model, statuses=MODEL),
+    Route(
+        "post", "/tokenize", "The tokens of a text or a conversation", answers.Tokens, TokenizeRequest, statuses=ASKS
+    ),
+    Route("post", "/detokenize", "The text of tokens", answers.Text, DetokenizeRequest, statuses=ASKS),
     Route("get", "/health", "Does the server live?", answers.Health, open=True),
     Route("get", "/ping", "Does the server live?", answers.Health, open=True),
     Route("post", "/ping", "Does the server live?", answers.Health, open=True),
@@ -114,7 +118,7 @@ def _operation(route: Route, book: Book) -> Schema:
         "summary": route.summary,
         "responses": {"200": _success(route, book)},
     }
-    if parameters := _parameters(route):
+    if parameters := _parameters(route, book):
         operation["parameters"] = parameters
     if route.request is not None:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": book.ref(route.request)}}}
@@ -138,24 +142,40 @@ def _success(route: Route, book: Book) -> Schema:
     schema = {"type": "object"} if route.answer is dict else book.ref(route.answer)
     answer = _answer(200, schema)
     if route.event is not None:
-        stream = {
-            "type": "string",
-            "description": "Server-sent events; the data of each is an x-event, the last [DONE].",
-        }
-        event = {"anyOf": [book.ref(route.event), book.ref(route.error)]}
-        answer["content"][EVENTS] = {"schema": stream, "x-event": event}
+        answer["content"][EVENTS] = {"schema": _event([book.ref(route.event), book.ref(route.error)], route)}
     return answer
 
 
-def _parameters(route: Route) -> list[Schema]:
+def _event(kinds: list[Schema], route: Route) -> Schema:
+    """One event of a stream."""
+    data: Schema = {"contentMediaType": JSON, "contentSchema": {"anyOf": kinds}}
+    if route.ends:
+        data = {"anyOf": [{"const": route.ends}, data]}
+    return {
+        "type": "object",
+        "description": "An event as its fields.",
+        "properties": {"data": {"type": "string", **data}, "id": {"type": "string"}, "event": {"type": "string"}},
+        "required": ["data"],
+    }
+
+
+def _parameters(route: Route, book: Book) -> list[Schema]:
     names = re.findall(r"\{(\w+)\}", route.path)
-    found = [_parameter(name, "path", {"type": "string", "minLength": 1}) for name in names]
+    found = [
+        _parameter(
+            name, "path", {"enum": book.settings.served} if name == "model" else {"type": "string", "minLength": 1}
+        )
+        for name in names
+    ]
     if route.repeatable:
         found += [
             _parameter("Idempotency-Key", "header", {"type": "string", "maxLength": MAX_KEY}),
-            _parameter("Last-Event-ID", "header", {"type": "string"}),
+            _parameter("Last-Event-ID", "header", {"type": "string", "pattern": _EVENT_ID}),
         ]
     return found
+
+
+_EVENT_ID = rf"^{STATE.pattern}(\.{STATE.pattern})*{CLOSED}?$"
 
 
 def _parameter(name: str, where: str, schema: Schema) -> Schema:

@@ -120,6 +120,7 @@ def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
         "bad_words": {"array": {"items": word, "maxItems": MAX_BAD_WORDS}},
         "cache_salt": {"string": {"minLength": 1, "maxLength": MAX_SALT}},
         "logit_bias": {"object": biases},
+        "model": {"string": {"enum": [*settings.served, ""]}},
     }
 
 
@@ -217,7 +218,7 @@ def _tokenize(schema: Schema, book: Book) -> None:
 
 
 def _detokenize(schema: Schema, book: Book) -> None:
-    schema["properties"]["tokens"]["items"] |= {"minimum": 0, "maximum": LARGEST}
+    schema["properties"]["tokens"]["items"] |= {"minimum": 0, "maximum": book.settings.vocab_size - 1}
 
 
 def _message(schema: Schema, book: Book) -> None:

@@ -69,6 +69,8 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     cache_salt: str | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None  # of beam search
     stream_interval: int | None = None
     response_format: Object | None = None
     structured_outputs: Object | None = None
@@ -76,8 +78,6 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     store: bool | None = None  # answers of /v1/responses are kept, and no others
 
     # known, and refused where they ask for something (NOT_BUILT)
-    use_beam_search: bool | None = None
-    length_penalty: float | None = None
     kv_transfer_params: Any = None
     repetition_detection: Any = None
 
@@ -187,8 +187,6 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
 NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
 NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change nothing
-    "use_beam_search": NOTHING,
-    "length_penalty": (None, 1),
     "kv_transfer_params": NOTHING,
     "repetition_detection": NOTHING,
     "functions": NOTHING,

@@ -26,6 +26,7 @@ class Settings:
     max_model_len: int
     sampling_defaults: dict[str, float]
     vocab_size: int
+    end_tokens: list[int]
     created: int  # when the server was started, Unix seconds
     idempotency: bool = True
     idempotent_request_ids: bool = False

@@ -234,7 +234,7 @@ def test_min_tokens_and_stop_tokens(client: httpx.Client) -> None:
         ("bad_words", [""]),
         ("cache_salt", ""),
         ("stream_interval", 0),
-        ("use_beam_search", True),
+        ("length_penalty", 0.5),
         ("suffix", "a"),
     ],
 )
@@ -264,3 +264,32 @@ def test_tokens_in_tokens_out(client: httpx.Client, reference: Reference) -> Non
 def test_what_the_tokenizer_is(client: httpx.Client) -> None:
     about = client.get("/tokenizer_info").json()
     assert "messages" in about["chat_template"]
+
+
+def beams(
+    reference: Reference, ids: list[int], width: int, count: int, penalty: float
+) -> list[tuple[float, list[int]]]:
+    """The best sequences by trying: all continuations of the best ones so far, by transformers' logits."""
+    going: list[tuple[float, list[int]]] = [(0.0, [])]
+    for _ in range(count):
+        longer = []
+        for whole, tokens in going:
+            logprobs = torch.log_softmax(reference.logits(ids + tokens)[-1], -1)
+            for token, value in enumerate(logprobs.tolist()):
+                longer.append((whole + value, [*tokens, token]))
+        going = sorted(longer, reverse=True)[:width]
+    return sorted(((whole / len(tokens) ** penalty, tokens) for whole, tokens in going), reverse=True)
+
+
+@pytest.mark.parametrize(("width", "penalty"), [(1, 1.0), (3, 1.0), (4, 0.0)])
+def test_beam_search(client: httpx.Client, reference: Reference, width: int, penalty: float) -> None:
+    asked: dict[str, Any] = {"use_beam_search": True, "length_penalty": penalty, "max_tokens": 6, "n": width}
+    body = ask(client, prompt=PROMPT, **asked)
+    found = beams(reference, reference.ids(PROMPT), width, 6, penalty)
+    texts = [reference.tokenizer.decode(tokens, skip_special_tokens=True) for _, tokens in found]
+    assert [choice["text"] for choice in body["choices"]] == texts and len(set(texts)) == width
+    assert body["usage"]["completion_tokens"] == 6 * width
+    chat = ask(client, messages=HI, use_beam_search=True, n=2, max_tokens=12, ignore_eos=False)
+    assert "Paris" in chat["choices"][0]["message"]["content"] and chat["choices"][0]["finish_reason"] == "stop"
+    assert refused(client, prompt="a", use_beam_search=True, stream=True) == "stream"
+    assert refused(client, prompt="a", use_beam_search=True, n=11) == "n"

@@ -24,6 +24,7 @@ from actorserve.shm.board import ActorState
 from actorserve.shm.journal import Journal
 
 from ..runtime import Context
+from ..tls import make_context
 from ..tokenization import find_templates, tokenizer_config
 from .connections import ConnectionPool
 from .engine import FrontendEngine
@@ -40,8 +41,12 @@ class Frontend:
         self.context = context
         self.inbox = context.inbox
         self.loop = asyncio.get_running_loop()
-        self.answers = Answers(context.files["answers"], context.system.answers)
+        self.tls = make_context(context.config)
+        kept = context.system.answers if self.tls is None else 0
+        self.answers = Answers(context.files["answers"], kept)
         self.engine = FrontendEngine(context, self.answers.all_refs())
+        if self.tls is not None:  # a connection cannot be moved: whoever has it handles its keys
+            self.engine.index, self.engine.frontends = 0, 1
         self.draining = False
         self.over: asyncio.Future[None] = self.loop.create_future()  # SIGTERM has come, or an exception
 
@@ -66,8 +71,9 @@ class Frontend:
         self._turn()
         self._beat(runner)
         assert self.context.channel is not None and runner.server is not None
-        journal = Journal(self.context.files["journal"], *self.context.system.journal)
-        self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server)
+        kept, room = self.context.system.journal
+        journal = Journal(self.context.files["journal"], kept if self.tls is None else 0, room)
+        self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls)
         self.context.set_state(ActorState.READY)
         try:
             await self.over
@@ -99,12 +105,18 @@ class Frontend:
             max_model_len=model.max_model_len,
             sampling_defaults=model.sampling_defaults,
             vocab_size=model.vocab_size,
+            end_tokens=model.end_tokens,
             created=int(time.time()),
             idempotency=config.idempotency_window > 0,
             idempotent_request_ids=config.idempotent_request_ids,
             tool_parser=tools if config.enable_auto_tool_choice else None,
             reasoning_parser=reasoning,
             trust_request_chat_template=config.trust_request_chat_template,
+            admin_api_key=config.admin_api_key,
+            allowed_origins=tuple(config.allowed_origins),
+            allowed_methods=tuple(config.allowed_methods),
+            allowed_headers=tuple(config.allowed_headers),
+            request_id_headers=config.enable_request_id_headers,
             tokenizer_info=about,
         )
 

@@ -29,10 +29,10 @@ class Calls:
         assert isinstance(answer, Tokenized)
         return answer.tokens, answer.token_strings
 
-    async def detokenize(self, tokens: list[int]) -> str:
-        """The ids' text."""
+    async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
+        """The ids' text, with or without special tokens."""
         number = next(self.numbers)
-        answer = await self._ask(number, Detokenize(number, tokens))
+        answer = await self._ask(number, Detokenize(number, tokens, skip_special))
         assert isinstance(answer, Detokenized)
         return answer.text
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol, cast
 
 from aiohttp import web
 
+from actorserve.http.heads import TimedConnection
 from actorserve.http.resume import Predecessor
-from actorserve.http.server import Connection as HttpConnection
 from actorserve.shm.answers import Answers
 from actorserve.shm.journal import Journal
 
@@ -23,6 +23,7 @@ from .counts import written_so_far
 from .tap import Tap
 
 LONGEST_HEAD = 64 << 10
+MOST_UNSENT = 64 << 10  # bytes that wait here for a slow reader before its writer pauses; with TLS it would be more
 LAST_CHUNK = b"0\r\n\r\n"  # of a chunked body
 CLOSED = 0  # in what is given back; k + 1: moved to frontend k
 
@@ -58,7 +59,7 @@ class Left:
 NOTHING = Left()
 
 
-class Connection(HttpConnection):
+class Connection(TimedConnection):
     """aiohttp's protocol, which keeps account of what comes and of what is answered, and says when all is over."""
 
     def __init__(
@@ -82,9 +83,10 @@ class Connection(HttpConnection):
             self._look_at(state.request)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        left = self._left
+        left, below = self._left, cast(asyncio.Transport, transport)
+        below.set_write_buffer_limits(MOST_UNSENT)
         self.record = Tap(
-            cast(asyncio.Transport, transport),
+            below,
             self._pool.answers,
             self._number,
             left.predecessor,

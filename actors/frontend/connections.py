@@ -12,6 +12,9 @@ All others are reset: answers that are not streams and were begun, and requests 
 A connection of which nothing is answered yet can be moved: given to another frontend, for which it is a predecessor's.
 This one writes and reads nothing more, closes its descriptor, and only then says so. If it dies before it has said so,
 the connection is its successor's; afterwards it is the other's. Never is it anything but one's.
+
+With TLS the session's keys die with the process: nothing is kept in the records, whose bytes are not those that the
+kernel counts, no connection is moved, and a predecessor's is reset as soon as anything was read of it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import struct
+from typing import Any
 
 from aiohttp import web
 
@@ -34,6 +39,8 @@ HANDED = struct.Struct("<II")
 GIVEN = struct.Struct("<II")
 MOST_GIVEN = 512  # pairs of one message
 RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
+HANDSHAKE_S = 10.0  # what a client gets for its part of the TLS handshake
+GOODBYE_S = 5.0  # and to say that it has seen the end of TLS
 BUSY_S = 0.001  # the supervisor's end is full: nothing tells when it reads
 log = logging.getLogger("connections")
 
@@ -41,7 +48,15 @@ log = logging.getLogger("connections")
 class ConnectionPool:
     """The frontend's end of its channel."""
 
-    def __init__(self, channel: socket.socket, journal: Journal, answers: Answers, server: web.Server) -> None:
+    def __init__(
+        self,
+        channel: socket.socket,
+        journal: Journal,
+        answers: Answers,
+        server: web.Server,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """With `tls` the records are of no connection."""
         self._channel = channel
         self.journal = journal
         self.answers = answers
@@ -49,6 +64,10 @@ class ConnectionPool:
         self.spare = memoryview(bytearray(MOST_READ))  # for what is read and not kept
         self._loop = asyncio.get_running_loop()
         self._given: list[tuple[int, int]] = []  # that are closed here, and where they go
+        self._tls: dict[str, Any] = {}
+        if tls is not None:
+            times = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S}
+            self._tls = {"ssl": tls, **times}
         self._attaching: set[asyncio.Task[None]] = set()
         channel.setblocking(False)
         self._loop.add_reader(channel, self._take)
@@ -163,7 +182,7 @@ class ConnectionPool:
             return Wire(Connection(self, connection, number, read, left, options), self, number)
 
         try:
-            await self._loop.connect_accepted_socket(protocol, connection)
-        except OSError:  # it has broken off meanwhile
+            await self._loop.connect_accepted_socket(protocol, connection, **self._tls)
+        except OSError:  # it has broken off meanwhile, or does not speak TLS as it should
             connection.close()
             self.lost(number)

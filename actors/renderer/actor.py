@@ -242,7 +242,7 @@ class RendererActor(Actor):
     def _detokenize(self, message: Detokenize) -> None:
         self._check_ids(message.tokens, "tokens")
         caller = self._caller(message.call)
-        text = self.tokenizer.decode(message.tokens, skip_special_tokens=False)
+        text = self.tokenizer.decode(message.tokens, skip_special_tokens=message.skip_special)
         if len(text.encode()) + REPLY_ROOM > self.context.outboxes[caller].max_message:
             raise Refused(413, f"The text of {len(message.tokens)} tokens is too long to send.", "tokens")
         self.context.post(caller, Detokenized(message.call, text))

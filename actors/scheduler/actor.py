@@ -18,6 +18,7 @@ from ..messages import (
     Cancel,
     Finish,
     Hello,
+    Message,
     StepDone,
     StepFailed,
     Stopped,
@@ -49,7 +50,12 @@ class SchedulerActor(Actor):
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
         self.epochs = 0
         self.scheduler.recover(self._admit)
-        context.post("worker", Hello())
+        self._post_to_workers(Hello())
+
+    def _post_to_workers(self, message: Message) -> None:
+        """All of a group run the same steps; its first member answers for it."""
+        for worker in self.context.system.of_kind("worker"):
+            self.context.post(worker.name, message)
 
     def handle(self, message: ToScheduler) -> None:
         """One message; each may come twice."""
@@ -134,7 +140,7 @@ class SchedulerActor(Actor):
         """Plan as far ahead as allowed, tell detokenizers what moved."""
         done = 0
         while (step := self.scheduler.plan()) is not None:
-            self.context.post("worker", step)
+            self._post_to_workers(step)
             done += 1
         done += self._post_moved()
         self._write_gauges()

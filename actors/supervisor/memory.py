@@ -35,6 +35,7 @@ class Memory:
             "journal": Journal.create(*system.journal),
             "answers": Answers.create(system.answers),
             "recent": Recent.create(*system.recent),
+            "meeting": os.memfd_create("actorserve-meeting", os.MFD_CLOEXEC),
             "logprobs": Logprobs.create(*system.logprobs),
         }
         names = [*system.by_name, "supervisor"]
@@ -69,8 +70,8 @@ class Memory:
         return self.board.is_ready(actor.position)
 
     def kv_tokens(self) -> int:
-        """How many tokens the KV memory of all workers holds."""
-        return sum(self.board.gauge(actor.position, WorkerGauge.KV_TOKENS) for actor in self.system.of_kind("worker"))
+        """How many tokens the KV memory holds; of workers that share a model each has a part of all of them."""
+        return self.board.gauge(self.system.of_kind("worker")[0].position, WorkerGauge.KV_TOKENS)
 
     @property
     def inherited(self) -> list[int]:

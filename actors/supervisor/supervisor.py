@@ -173,11 +173,11 @@ class Supervisor:
         elif child.with_others:  # it dies since another has died: that one's restart was counted
             child.with_others = False
             self.output.say(f"{death}; it is started again with its group")
-            self._start(child)
+            self._start_group(child)
         elif self._is_a_request_to_blame(child, death) or child.intensity.allow(asyncio.get_running_loop().time()):
             self.output.say(f"{death}; it is started again")
             self._end_others(child)
-            self._start(child)
+            self._start_group(child)
         else:
             child.gone.set()
             self._end(1, f"{death}; it has died too often, the server gives up")
@@ -198,6 +198,15 @@ class Supervisor:
             if other is not child and not other.gone.is_set():
                 other.with_others = True
                 other.signal(signal.SIGKILL)
+        group = [child, *(other for other in others if other is not child and not other.gone.is_set())]
+        for member in group:
+            member.group = group
+
+    def _start_group(self, child: Child) -> None:
+        """Once the last of a group has died, all of it are started: each then sees the others' new lives."""
+        if not any(member.with_others for member in child.group):
+            for member in child.group:
+                self._start(member)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self.ending.is_set():

@@ -17,12 +17,13 @@ from actorserve.shm.logprobs import Logprobs
 from ..gauges import WorkerGauge as Gauge
 from ..grammar_words import make_lltokenizer
 from ..matchers import Matchers
-from ..messages import Hello, Step, StepDone, StepFailed, ToWorker, WorkerReady
+from ..messages import Hello, Message, Step, StepDone, StepFailed, ToWorker, WorkerReady
 from ..parameters import Rendition
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer
 
 if TYPE_CHECKING:
+    from .group import Group
     from .runner import Runner
 
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
@@ -38,6 +39,7 @@ class WorkerActor(Actor):
         self.epoch = 0  # of the scheduler's view that the rows belong to; 0: none
         self.broken = False  # a step of the epoch failed, so that its rows are not what the scheduler thinks
         self.step = 0
+        self.speaks = context.spec.index == 0  # for its group: all of it come to the same
         self._say_ready()
 
     def handle(self, message: ToWorker) -> None:
@@ -53,7 +55,11 @@ class WorkerActor(Actor):
         self.context.status.beat()
 
     def _say_ready(self) -> None:
-        self.context.post("scheduler", WorkerReady(self.context.incarnation, self.blocks, self.step))
+        self._tell(WorkerReady(self.context.incarnation, self.blocks, self.step))
+
+    def _tell(self, message: Message) -> None:
+        if self.speaks:
+            self.context.post("scheduler", message)
 
     def _run(self, message: Step) -> None:
         if message.epoch != self.epoch:
@@ -74,12 +80,12 @@ class WorkerActor(Actor):
             self._fail(message, str(error))
             return
         seconds = time.perf_counter() - start
-        self.context.post("scheduler", StepDone(message.epoch, message.step, tokens.tobytes(), seconds))
+        self._tell(StepDone(message.epoch, message.step, tokens.tobytes(), seconds))
         self.context.status.add(Gauge.STEPS, 1)
 
     def _fail(self, message: Step, reason: str) -> None:
         self.broken = True
-        self.context.post("scheduler", StepFailed(message.epoch, message.step, reason))
+        self._tell(StepFailed(message.epoch, message.step, reason))
 
 
 def main(context: Context) -> None:
@@ -101,6 +107,17 @@ def _forget_old_plans(context: Context) -> None:
         context.inbox.commit()
 
 
+def _join(context: Context) -> Group | None:
+    """The group of this worker, once all are there; None for one that has the whole model."""
+    from .group import Group
+
+    size = context.config.tensor_parallel_size
+    if size == 1:
+        return None
+    first = context.system.of_kind("worker")[0]
+    return Group(context.spec.index, size, context.files["meeting"], context.board.incarnation(first.position))
+
+
 def _load(context: Context) -> tuple[Runner, int]:
     """(the runner, its number of KV blocks); ConfigError if the model or its memory cannot be had."""
     import torch
@@ -110,13 +127,16 @@ def _load(context: Context) -> tuple[Runner, int]:
     from .runner import Runner
 
     config, log = context.config, context.log
-    threads = config.threads or max(1, usable_cores() - 1)
+    group = _join(context)
+    threads = config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size)
     torch.set_num_threads(threads)
     start = time.perf_counter()
-    model = load_model(config, context.model)
+    model = load_model(config, context.model, group)
     seconds, dtype = time.perf_counter() - start, str(model.dtype).removeprefix("torch.")
     log.info("%s in %s loaded in %.1f s, threads: %d", context.model.architecture, dtype, seconds, threads)
     blocks = count_blocks(config, model.shape, context.model.max_model_len, model.dtype)
+    if group is not None:
+        blocks = group.least(blocks)
     size = blocks * block_bytes(model.shape, config.block_size, model.dtype) / 2**30
     tokens = f"{blocks * config.block_size:,} tokens in {blocks:,} blocks of {config.block_size}"
     log.info("KV memory: %.2f GiB, holds %s", size, tokens)
@@ -131,6 +151,6 @@ def _load(context: Context) -> tuple[Runner, int]:
         return Matchers(make_lltokenizer(load_tokenizer(context.model), size, context.model.end_tokens), size)
 
     ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
-    logprobs = Logprobs(context.files["logprobs"], *context.system.logprobs)
-    runner = Runner(model, pool, ids, config.block_size, rows, read_rendition, logprobs, make_matchers)
+    area = Logprobs(context.files["logprobs"], *context.system.logprobs) if context.spec.index == 0 else None
+    runner = Runner(model, pool, ids, config.block_size, rows, read_rendition, area, make_matchers)
     return runner, blocks

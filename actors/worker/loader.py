@@ -16,8 +16,10 @@ from torch import Tensor
 from ..config import Config, ConfigError
 from ..model_files import ModelInfo, read_json
 from .architecture import Architecture, read_architecture
+from .group import Group
 from .machine import cpu_flags
-from .model import Get, Model
+from .model import Model
+from .shards import ALL, Read, shard, shard_shape
 
 log = logging.getLogger("worker")
 
@@ -29,13 +31,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 NATIVE_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is arm64's
 
 
-def load_model(config: Config, info: ModelInfo) -> Model:
-    """The model of `info.folder`, ready to run. ConfigError says what is wrong with it."""
+def load_model(config: Config, info: ModelInfo, group: Group | None = None) -> Model:
+    """The model of `info.folder`, or this member's part of it, ready to run. ConfigError says what is wrong with it."""
     folder = Path(info.folder)
     shape = read_architecture(read_json(folder / "config.json"))
     dtype = choose_dtype(config, shape)
-    get = random_tensors(shape, config.seed) if config.load_format == "dummy" else open_checkpoint(folder, shape)
-    return Model(shape, get, dtype, info.max_model_len)
+    read = random_tensors(shape, config.seed) if config.load_format == "dummy" else open_checkpoint(folder, shape)
+    if group is not None:
+        own = shard_shape(shape, group.size)
+        return Model(own, shard(read, shape, group), dtype, info.max_model_len, group)
+    return Model(shape, lambda name: read(name, ALL, None), dtype, info.max_model_len)
 
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
@@ -50,25 +55,26 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
     return torch.bfloat16 if native else torch.float32
 
 
-def open_checkpoint(folder: Path, shape: Architecture) -> Get:
-    """Map the files of `folder`; the result reads one tensor. The names and shapes of all must be as they should."""
+def open_checkpoint(folder: Path, shape: Architecture) -> Read:
+    """Map the files of `folder`; the result reads parts of tensors. Names and shapes of all must be as they should."""
     files = {path: _open(path) for path in _paths(folder)}
     places = {name: file for file in files.values() for name in file.keys()}
     _compare(folder, shape, {name: _shape(file, name) for name, file in places.items()})
 
-    def get(name: str) -> Tensor:
-        tensor: Tensor = places[name].get_tensor(name)
+    def read(name: str, rows: slice, columns: slice | None) -> Tensor:
+        part = places[name].get_slice(name)
+        tensor: Tensor = part[rows] if columns is None or columns == ALL else part[rows, columns]
         return tensor
 
-    return get
+    return read
 
 
-def random_tensors(shape: Architecture, seed: int) -> Get:
+def random_tensors(shape: Architecture, seed: int) -> Read:
     """--load-format dummy: what a model of this shape is initialised with, the same for the same seed."""
     names = {name: number for number, name in enumerate(shape.tensors())}
     shapes = shape.tensors()
 
-    def get(name: str) -> Tensor:
+    def whole(name: str) -> Tensor:
         if name.endswith("norm.weight"):
             return torch.ones(shapes[name])
         if name.endswith("bias"):
@@ -76,7 +82,10 @@ def random_tensors(shape: Architecture, seed: int) -> Get:
         generator = torch.Generator().manual_seed(seed * len(names) + names[name])
         return torch.empty(shapes[name]).normal_(0, 0.02, generator=generator)
 
-    return get
+    def read(name: str, rows: slice, columns: slice | None) -> Tensor:
+        return whole(name)[rows] if columns is None else whole(name)[rows, columns]
+
+    return read
 
 
 def _paths(folder: Path) -> list[Path]:

@@ -27,6 +27,7 @@ from torch import Tensor
 from actorserve.kernels.cpu_attention import PagedKV, StepAttention
 
 from .architecture import Architecture, Rope
+from .group import Group
 
 Get = Callable[[str], Tensor]  # a tensor of the checkpoint, in the type in which it is stored
 
@@ -113,10 +114,11 @@ class PackedLinear:
 class Builder:
     """Makes the parts of a model of a checkpoint's tensors, one after the other."""
 
-    def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype) -> None:
+    def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype, group: Group | None) -> None:
         self.shape = shape
         self.get = get
         self.dtype = dtype
+        self.group = group
         self.packs = PackedLinear.works(dtype)
 
     def norm(self, name: str) -> RMSNorm:
@@ -155,6 +157,7 @@ class Layer:
 
     def __init__(self, build: Builder, index: int) -> None:
         shape = self.shape = build.shape
+        self.group = build.group
         prefix = f"model.layers.{index}."
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
         self.index = index
@@ -177,16 +180,27 @@ class Layer:
         _rotate(qk, turns)
         kv.write(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
         seen = attention(self.index, heads[:, : shape.heads])
-        self.out.add_to(x, seen.view(len(x), -1))
+        self._add(self.out, x, seen.view(len(x), -1))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
-        self.down.add_to(x, F.silu(gate).mul_(up))
+        self._add(self.down, x, F.silu(gate).mul_(up))
+
+    def _add(self, linear: Linear | PackedLinear, x: Tensor, inner: Tensor) -> None:
+        """x += linear(inner), of which each member of a group has a part."""
+        if self.group is None:
+            linear.add_to(x, inner)
+        else:
+            x.add_(self.group.add_up(linear(inner)))
 
 
 class Model:
     """A decoder: token ids in, logits out; it keeps weights, and its caller the KV memory."""
 
-    def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype, max_length: int) -> None:
-        build = Builder(shape, get, dtype)
+    def __init__(
+        self, shape: Architecture, get: Get, dtype: torch.dtype, max_length: int, group: Group | None = None
+    ) -> None:
+        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole."""
+        build = Builder(shape, get, dtype, group)
+        self.group = group
         self.shape = shape
         self.dtype = dtype
         table = get("model.embed_tokens.weight")
@@ -199,7 +213,7 @@ class Model:
 
     def forward(self, ids: Tensor, positions: Tensor, slots: Tensor, kv: PagedKV, attention: StepAttention) -> Tensor:
         """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`."""
-        x = F.embedding(ids, self.embeddings).to(self.dtype)
+        x = self._embed(ids)
         turns = self.turns[positions][:, None]
         for layer in self.layers:
             layer(x, turns, slots, kv, attention)
@@ -207,7 +221,17 @@ class Model:
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits [rows, vocabulary] of rows of the last layer's output, in float32."""
-        return self.head(self.norm(x)).float()
+        own: Tensor = self.head(self.norm(x)).float()
+        return own if self.group is None else self.group.side_by_side(own)[:, : self.shape.vocab_size].contiguous()
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        if self.group is None:
+            return F.embedding(ids, self.embeddings).to(self.dtype)
+        count = len(self.embeddings)
+        own = ids - self.group.rank * count
+        mine = (own >= 0) & (own < count)
+        x = F.embedding(own.clamp(0, count - 1), self.embeddings).to(self.dtype)
+        return self.group.add_up(x.masked_fill_(~mine[:, None], 0))
 
 
 def _rotate(heads: Tensor, turns: Tensor) -> None:

@@ -25,6 +25,7 @@ SETTINGS = Settings(
     max_body_bytes=100_000,
     max_model_len=64,
     vocab_size=1000,
+    end_tokens=[2],
     sampling_defaults={},
     created=1_700_000_000,
 )
@@ -107,7 +108,7 @@ class FakeEngine:
         self.asked.append(prompt)
         return [1, 2], ["a", "b"] if token_strings else None
 
-    async def detokenize(self, tokens: list[int]) -> str:
+    async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         self.asked.append(tokens)
         return "text"
 

@@ -1,8 +1,19 @@
-"""API keys: who is let in, and what is open to all."""
+"""API keys: who is let in, and what is open to all; where keys come from, and that nobody sees them."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from actorserve.actors.config import ConfigError, make_config
 from tests.http.serving import Served, serving
+from tests.server import Server
 
 BAD_KEYS: list[dict[str, str]] = [
     {},
@@ -43,3 +54,85 @@ async def test_keys() -> None:
 async def test_without_keys_any_key_will_do(served: Served) -> None:
     for headers in (*BAD_KEYS, *GOOD_KEYS):
         assert (await served.ask("GET", "/v1/models", **headers)).status == 200
+
+
+# --- where they come from ------------------------------------------------------------------------------------------
+
+
+def test_keys_of_a_file_are_added(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# those of the staff\n\n  one \r\n\t\ntwo # 2\n#three\nschl\u00fcssel", encoding="utf-8")
+    config = make_config({"api_key": ["zero"], "api_key_file": str(file)})
+    assert config.api_key == ["zero", "one", "two # 2", "schl\u00fcssel"]
+
+
+def test_a_file_that_will_not_do_is_refused(tmp_path: Path) -> None:
+    """A server that asks for no key because its file is empty would be open to all."""
+    empty, binary = tmp_path / "empty", tmp_path / "binary"
+    empty.write_text("\n# none\n")
+    binary.write_bytes(b"\xff\xfe")
+    cases = {tmp_path / "none": "No such file", tmp_path: "Is a directory", binary: "it is not UTF-8"}
+    for path, reason in cases.items():
+        with pytest.raises(ConfigError, match=f"^--api-key-file: {path} cannot be read: {reason}"):
+            make_config({"api_key_file": str(path)})
+    with pytest.raises(ConfigError, match=f"^--api-key-file: {empty} holds no key$"):
+        make_config({"api_key_file": str(empty)})
+
+
+@pytest.mark.parametrize("key", ["", " ", " hush", "hush ", "hu\nsh", "hu\x00sh"])
+def test_a_key_that_is_none_is_refused_and_not_named(key: str) -> None:
+    for option, value in (("api_key", ["one", key]), ("admin_api_key", key)):
+        with pytest.raises(ConfigError, match=f"^--{option.replace('_', '-')}: a key must not be empty") as refused:
+            make_config({option: value})
+        assert "hu" not in str(refused.value) and "one," not in str(refused.value)
+
+
+def test_the_key_of_administration_is_no_client_s(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("hush")
+    for given in ({"api_key": ["one", "hush"]}, {"api_key_file": str(tmp_path / "keys")}):
+        with pytest.raises(ConfigError, match="^--admin-api-key: ") as refused:
+            make_config({**given, "admin_api_key": "hush"})
+        assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("origin", ["example.com", "https://a.com/", "https://a.com/x", "https://A.com", "", "* "])
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(ConfigError, match="^--allowed-origins: "):
+        make_config({"allowed_origins": ["https://a.com:8080", origin]})
+    assert make_config({"allowed_origins": ["*", "null", "http://localhost:3000", "http://[::1]:3000"]})
+
+
+def test_lists_may_be_written_as_json() -> None:
+    config = make_config({"allowed_origins": ['["https://a.com", "null"]'], "allowed_methods": ['["*"]']})
+    assert config.allowed_origins == ["https://a.com", "null"] and config.allowed_methods == ["*"]
+    assert make_config({"allowed_headers": ["a", "b"]}).allowed_headers == ["a", "b"]
+    for text in ("[a]", "[1]", '["*"'):
+        with pytest.raises(ConfigError, match="^--allowed-headers: "):
+            make_config({"allowed_headers": [text]})
+
+
+def status(url: str, key: str) -> int:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        assert key not in json.dumps(dict(error.headers)) + error.read().decode()
+        return error.code
+
+
+def test_keys_are_not_seen(tmp_path: Path) -> None:
+    """Neither by `ps` nor in the log, where it says everything."""
+    keys = ["hush-option", "hush-file", "hush-admin", "hush-wrong"]
+    (tmp_path / "keys").write_text(keys[1])
+    options = ("--api-key", keys[0], "--api-key-file", str(tmp_path / "keys"), "--admin-api-key", keys[2])
+    with Server(*options, "--threads", "1", "--log-level", "debug") as server:
+        for path, expected in (("/v1/models", [200, 200, 401, 401]), ("/pause", [403, 403, 501, 401])):
+            assert [status(server.base_url + path, key) for key in keys] == expected
+        lines = []
+        for process in server.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                lines.append(" ".join(process.cmdline()))
+        assert "actorserve: supervisor" in [line.strip() for line in lines] and len(lines) >= 6
+        assert server.stop() == 0
+        assert not [line for line in (*lines, server.read_all()) if "hush" in line]

@@ -115,8 +115,6 @@ def test_special_tokens_of_a_completion() -> None:
 # --- what is not built ---------------------------------------------------------------------------------------------
 
 ASKING: dict[str, list[Any]] = {
-    "use_beam_search": [True],
-    "length_penalty": [0.5],
     "kv_transfer_params": [{"a": 1}],
     "repetition_detection": [{"a": 1}],
     "functions": [[{"name": "a"}]],

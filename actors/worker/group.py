@@ -1,0 +1,47 @@
+"""The workers of a tensor-parallel group: who is in it, and what they add up.
+
+Each has a part of every layer's heads and of its MLP, and of the vocabulary; what they hand round are sums of the
+hidden state (two a layer) and their parts of the logits. All draw the same tokens of the same logits, so that none has
+to be told. They meet through a memory file that the supervisor made; a group that is started again meets under another
+name.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+MEET_S = 600.0  # what the slowest gets to load its part; one that hangs is killed by its supervisor before
+
+
+class Group:
+    """This worker's view of its group."""
+
+    def __init__(self, rank: int, size: int, meeting_fd: int, life: int) -> None:
+        """`life`: which life of the group this is; all die together, so all count alike. Returns when all are here."""
+        self.rank, self.size = rank, size
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        file = dist.FileStore(f"/proc/self/fd/{meeting_fd}", size)  # type: ignore[attr-defined]
+        store = dist.PrefixStore(str(life), file)  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=MEET_S))
+
+    def add_up(self, x: Tensor) -> Tensor:
+        """x becomes the sum of all members' x, bit for bit the same for all."""
+        dist.all_reduce(x)
+        return x
+
+    def least(self, number: int) -> int:
+        """The smallest of all members' numbers."""
+        found = torch.tensor([number])
+        dist.all_reduce(found, op=dist.ReduceOp.MIN)
+        return int(found)
+
+    def side_by_side(self, part: Tensor) -> Tensor:
+        """[rows, size * columns] of all members' [rows, columns]."""
+        parts = [torch.empty_like(part) for _ in range(self.size)]
+        dist.all_gather(parts, part.contiguous())
+        return torch.cat(parts, 1)
