@@ -68,6 +68,7 @@ class Render(Message, frozen=True, tag=1):
     refs: list[int]
     prompt: Prompt
     max_tokens: int | None = None  # None: up to the model's length
+    cap: int | None = None  # where there is no max_tokens: the model's own limit of answers
     truncate_prompt_tokens: int | None = None  # keep only so many of the last; -1: as many as the model takes
     cache_salt: str = ""  # only requests with the same one share KV blocks
     bad_words: list[str] = []

@@ -67,7 +67,7 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str) -> Asked:
         prompt_logprobs=body.prompt_logprobs is not None,
         reasoning=body.include_reasoning is not False,
     )
-    rendering = _rendering(body) | {"think": think, "thinking_budget": body.thinking_token_budget}
+    rendering = _rendering(body, settings) | {"think": think, "thinking_budget": body.thinking_token_budget}
     return Asked([chat_prompt(body)], params, rendering, wants, parser if parsed else None, wants.ids)
 
 
@@ -87,11 +87,12 @@ def _schema(parameters: dict[str, Any] | bool | None) -> dict[str, Any]:
     return parameters if isinstance(parameters, dict) else {}
 
 
-def _rendering(body: GenerationFields) -> dict[str, Any]:
+def _rendering(body: GenerationFields, settings: Settings) -> dict[str, Any]:
     """The fields of its Render that all requests have."""
     wish, field_ = wish_of(body)
-    limit = max_tokens_of(body)
+    limit, cap = max_tokens_of(body), settings.sampling_defaults.get("max_new_tokens")
     return {
+        "cap": None if cap is None else max(1, int(cap)),
         "max_tokens": None if limit is None else max(1, limit),
         "truncate_prompt_tokens": body.truncate_prompt_tokens,
         "cache_salt": body.cache_salt or "",
@@ -123,4 +124,4 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str)
     if wants.nothing and body.min_tokens:
         raise ApiError(400, "min_tokens must be 0 with max_tokens 0.", "min_tokens")
     needs_ids = wants.ids or (wants.logprobs and wants.echo is not None)
-    return Asked(prompts, params, _rendering(body), wants, None, needs_ids, prompts if body.echo else [])
+    return Asked(prompts, params, _rendering(body, settings), wants, None, needs_ids, prompts if body.echo else [])

@@ -31,6 +31,7 @@ from .engine import FrontendEngine
 
 BEAT_S = 0.5
 FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
+COMMONEST = "hermes"  # the form of tool calls that most models know, for those whose templates do not say theirs
 LINGER_S = 0.3  # a client that was told to close may have sent a request meanwhile
 
 
@@ -130,6 +131,8 @@ class Frontend:
         for index, name in enumerate(given):
             if name != "auto":
                 found[index] = None if name == "none" else name
+        if config.tool_call_parser == "auto" and found[0] is None:
+            found[0] = COMMONEST
         return found[0], found[1]
 
     # --- the mailbox ---------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ class RendererActor(Actor):
                 field,
             )
         if message.max_tokens is None:
-            return longest - count
+            return min(longest - count, message.cap or longest)
         if count + message.max_tokens > longest:
             raise Refused(
                 400,

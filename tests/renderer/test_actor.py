@@ -156,6 +156,9 @@ def test_refusals_say_what_is_wrong(
 def test_limits_and_truncation(bench: Bench) -> None:
     answer = bench.render(TokenPrompt([5] * 60))
     assert bench.table.limit(answer.refs[0]) == LENGTH - 60
+    assert bench.table.limit(bench.render(TokenPrompt([5] * 60), cap=3).refs[0]) == 3
+    assert bench.table.limit(bench.render(TokenPrompt([5] * 60), cap=700).refs[0]) == LENGTH - 60
+    assert bench.table.limit(bench.render(TokenPrompt([5] * 60), cap=1, max_tokens=2).refs[0]) == 2
     answer = bench.render(TokenPrompt(list(range(10, 90))), truncate_prompt_tokens=7)
     assert list(bench.table.token_ids(answer.refs[0], 0, 7)) == list(range(83, 90)) and answer.prompt_tokens == 7
     assert bench.render(TokenPrompt([5] * 90), truncate_prompt_tokens=-1).prompt_tokens == LENGTH - 1
