@@ -122,7 +122,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bool, Meta(description="take chat templates from requests, too; they are programs, if in a sandbox")
     ] = False
     tool_call_parser: Annotated[
-        ToolParser, Meta(description="how the model writes tool calls; auto finds it out from the chat template, or takes hermes")
+        ToolParser,
+        Meta(description="how the model writes tool calls; auto finds it out from the chat template, or takes hermes"),
     ] = "auto"
     reasoning_parser: Annotated[
         ReasoningParser, Meta(description="how the model marks its thinking; auto finds it out from the chat template")

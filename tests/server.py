@@ -21,7 +21,7 @@ from types import TracebackType
 import psutil
 
 LAUNCH = (sys.executable, "-m", "actorserve", "launch")
-READY = re.compile(r"ready at (http://\S+)")
+READY = re.compile(r"ready at (https?://\S+)")
 WAIT_S = 60.0
 VANISH_S = 5.0  # what the kernel gets to clear away killed processes on a busy machine
 PACKAGE = Path(__file__).resolve().parent.parent / "tools" / "package"

@@ -52,7 +52,7 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
 
     def welcome() -> str:
         facts = f"model {config.served_names()[0]}, {memory.kv_tokens()} tokens of KV memory"
-        return f"ready at http://{address} ({facts}, in {time.monotonic() - began:.1f} s)"
+        return f"ready at {config.scheme}://{address} ({facts}, in {time.monotonic() - began:.1f} s)"
 
     try:
         return asyncio.run(Supervisor(system, memory, listeners, output, welcome=welcome, command=command).run())
