@@ -39,11 +39,14 @@ def test_two_say_what_one_says(kind: str, tmp_path: Path) -> None:
     wanted = [generate(model, prompt, 24) for prompt in prompts]
     with Server(str(folder), *TWO) as server:
         assert {"worker-0", "worker-1"} <= server.pids().keys()
-        body = ask(server, prompt=prompts, logprobs=1)
+        body = ask(server, prompt=prompts, logprobs=1, prompt_logprobs=0)
         assert [choice["token_ids"] for choice in body["choices"]] == wanted
         ids = torch.tensor([prompts[1] + wanted[1]])
         with torch.inference_mode():
             truth = torch.log_softmax(model(ids).logits[0].float(), -1)
+        scored = body["choices"][1]["prompt_logprobs"]
+        for at, token in enumerate(prompts[1][1:], 1):
+            assert scored[at][str(token)]["logprob"] == pytest.approx(truth[at - 1][token].item(), abs=1e-4)
         told = body["choices"][1]["logprobs"]["token_logprobs"]
         for at, (token, value) in enumerate(zip(wanted[1], told, strict=True), len(prompts[1]) - 1):
             assert value == pytest.approx(truth[at][token].item(), abs=1e-4)

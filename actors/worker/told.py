@@ -22,7 +22,9 @@ ENTRY = np.dtype([("id", "<i4"), ("logprob", "<f4")])
 
 
 class Told:
-    """Which rows' tokens are told with their logprobs."""
+    """Which rows' tokens are told with their logprobs. Without an area nothing is written, but what the logits of a
+    prompt need of a whole group is done by each of its members.
+    """
 
     def __init__(self, area: Logprobs | None, rows: int) -> None:
         self._area = area
@@ -40,11 +42,11 @@ class Told:
         self._most[row] = -1
         self._prompts.pop(row, None)
         self._slot[row] = slot
+        if sampling.prompt_logprobs >= 0:
+            self._prompts[row] = sampling.prompt_logprobs, prompt_tokens
         if self._area is None:
             return
         self._most[row] = sampling.logprobs
-        if sampling.prompt_logprobs >= 0:
-            self._prompts[row] = sampling.prompt_logprobs, prompt_tokens
         if sampling.logprobs >= 0 or sampling.prompt_logprobs >= 0:
             self._used.add(slot)
         elif slot in self._used:
@@ -86,7 +88,8 @@ class Told:
                 self._write(logits(index), np.full(end - begin, slot), following, log[slot, following], most)
 
     def _write(self, logits: Tensor, slots: Ints, positions: Ints, tokens: np.ndarray, most: int) -> None:
-        assert self._entries is not None
+        if self._entries is None:
+            return
         drawn = torch.from_numpy(tokens.astype(np.int64))
         logprobs, words, rank = (part.numpy() for part in top_logprobs(logits, drawn, min(most, logits.shape[1])))
         records = np.zeros((len(tokens), logprobs.shape[1]), ENTRY)
