@@ -25,7 +25,7 @@ from .generate import Generator
 from .jobs import Engine
 from .openapi_page import Described
 from .parameters import MAX_REQUEST_ID, check_built
-from .prompts import chat_prompt, check_template, check_tokens
+from .prompts import chat_prompt, check_template, check_tokens, tools_of
 from .responses_api import ResponsesApi
 from .schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from .settings import REQUEST_ID, Settings, printable
@@ -117,6 +117,7 @@ class Api:
         check_built(body)
         if (bytes(body.messages) not in (b"", b"null")) == (body.prompt is not None):
             raise bad_request("Either prompt or messages must be given.", "prompt")
+        tools_of(ChatRequest(messages=body.messages, tools=body.tools))
         if body.prompt is not None:
             prompt: Prompt = TextPrompt(body.prompt, body.add_special_tokens is not False)
         else:

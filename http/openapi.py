@@ -12,9 +12,12 @@ from http import HTTPStatus
 import actorserve
 
 from . import openapi_answers as answers
+from . import openapi_dialects as dialects
+from .anthropic.schemas import CountRequest, MessagesRequest
 from .openapi_requests import Book, Schema, make_book
 from .repeats import CLOSED, MAX_KEY, STATE
-from .schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .responses.schemas import ResponsesRequest
+from .schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
 from .settings import Settings
 
 TAKES_BODY = (400, 408, 413, 415)
@@ -65,6 +68,52 @@ ROUTES: tuple[Route, ...] = (
         statuses=ASKS,
         repeatable=True,
     ),
+    Route(
+        "post",
+        "/v1/responses",
+        "Answer, in the form of OpenAI's responses",
+        dialects.Response,
+        ResponsesRequest,
+        dialects.ResponseEvent,
+        ends="",
+        statuses=ASKS,
+        repeatable=True,
+    ),
+    Route("get", "/v1/responses/{id}", "A response that is kept", dialects.Response, statuses=(400, 404, 503)),
+    Route("get", "/v1/responses/{id}/input_items", "What it answers", dialects.InputItems, statuses=(400, 404, 503)),
+    Route("post", "/v1/responses/{id}/cancel", "End it", dialects.Response, statuses=(*TAKES_BODY, 404, 503)),
+    Route(
+        "post",
+        "/v1/messages",
+        "Answer, in the form of Anthropic's messages",
+        dialects.AnthropicMessage,
+        MessagesRequest,
+        dialects.AnthropicEvent,
+        ends="",
+        statuses=ASKS,
+        error=dialects.AnthropicError,
+        repeatable=True,
+    ),
+    Route(
+        "post",
+        "/v1/messages/count_tokens",
+        "How many tokens a conversation has",
+        dialects.InputTokens,
+        CountRequest,
+        statuses=ASKS,
+        error=dialects.AnthropicError,
+    ),
+    Route(
+        "post",
+        "/inference/v1/generate",
+        "Tokens in, tokens out",
+        dialects.Generated,
+        GenerateRequest,
+        dialects.GeneratedPart,
+        statuses=ASKS,
+        repeatable=True,
+    ),
+    Route("get", "/tokenizer_info", "The tokenizer's settings", dict),
     Route("get", "/v1/models", "The models by their names", answers.ModelList),
     Route("get", "/v1/models/{model}", "One model", answers.Model, statuses=MODEL),
     Route(

@@ -12,6 +12,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from .anthropic.requests import REFUSED
+from .anthropic.schemas import CountRequest, MessagesRequest
 from .parameters import COMPLETION_MAX_TOKENS
 from .prompts import MAX_MESSAGES, MAX_TOOLS, TOOL_NAME
 from .ranges import (
@@ -28,6 +30,7 @@ from .ranges import (
     MAX_STOPS,
     TOKEN,
 )
+from .responses.schemas import ResponsesRequest
 from .schemas import (
     NOT_BUILT,
     ChatMessage,
@@ -35,6 +38,8 @@ from .schemas import (
     CompletionRequest,
     ContentPart,
     DetokenizeRequest,
+    GenerateParameters,
+    GenerateRequest,
     TokenizeRequest,
     Tool,
     ToolFunction,
@@ -73,11 +78,11 @@ class Book:
 
 def make_book(structs: Iterable[type], requests: Iterable[type], settings: Settings) -> Book:
     """The schemas of all `structs`; those of `requests` with what the server checks beyond their types."""
-    kinds = tuple(dict.fromkeys((*structs, *requests, *PARTS)))
+    kinds = tuple(dict.fromkeys((*structs, *requests, *PARTS, GenerateParameters)))
     refs, schemas = msgspec.json.schema_components(kinds, ref_template=REF)
     book = Book(schemas, dict(zip(kinds, refs, strict=True)), settings)
     limits = _limits(settings)
-    for kind in requests:
+    for kind in (*requests, GenerateParameters):
         _narrow(kind, book.of(kind)["properties"], limits)
     for kind in (*PARTS, *requests):
         if kind in _SPECIAL:
@@ -221,6 +226,27 @@ def _detokenize(schema: Schema, book: Book) -> None:
     schema["properties"]["tokens"]["items"] |= {"minimum": 0, "maximum": book.settings.vocab_size - 1}
 
 
+def _generate(schema: Schema, book: Book) -> None:
+    token = {"type": "integer", "minimum": 0, "maximum": book.settings.vocab_size - 1}
+    schema["properties"]["token_ids"] = {"type": "array", "items": token, "minItems": 1}
+
+
+def _responses(schema: Schema, book: Book) -> None:
+    items = {"type": "array", "items": {"type": "object"}, "minItems": 1}
+    schema["properties"]["input"] = {"anyOf": [{"type": "string", "minLength": 1}, items]}
+    schema["required"] = ["input"]
+
+
+def _count(schema: Schema, book: Book) -> None:
+    fields = schema["properties"]
+    fields["messages"]["minItems"] = 1
+    for name in REFUSED:
+        fields[name] = NULL
+    stop = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
+    if "stop_sequences" in fields:
+        fields["stop_sequences"] = {"anyOf": [{"type": "array", "items": stop, "maxItems": MAX_STOPS}, NULL]}
+
+
 def _message(schema: Schema, book: Book) -> None:
     """Those who only call tools may say nothing, and tools, too."""
     mute = {"properties": {"role": {"enum": ["assistant", "function", "tool"]}}}
@@ -242,6 +268,10 @@ _SPECIAL: dict[type, Callable[[Schema, Book], None]] = {
     CompletionRequest: _completion,
     TokenizeRequest: _tokenize,
     DetokenizeRequest: _detokenize,
+    GenerateRequest: _generate,
+    ResponsesRequest: _responses,
+    CountRequest: _count,
+    MessagesRequest: _count,
     ChatMessage: _message,
     ContentPart: _part,
     ToolFunction: _tool_function,

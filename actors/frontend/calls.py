@@ -17,7 +17,7 @@ class Calls:
     """The calls of one frontend. `send` gives a message to a renderer; numbers carry the frontend's index."""
 
     def __init__(self, frontend: int, most: int, send: Callable[[Message], None]) -> None:
-        self.numbers = count(frontend << 32)
+        self.numbers = count((frontend << 32) + 1)  # 0 is no call
         self._most = most
         self._send = send
         self._open: dict[int, asyncio.Future[Message]] = {}

@@ -33,6 +33,15 @@ from .others import Others, end, job, text_of
 # --- one request -----------------------------------------------------------------------------------------------------
 
 
+async def test_the_first_call_of_all_may_fail(others: Others) -> None:
+    asked = asyncio.ensure_future(others.engine.detokenize([1 << 30]))
+    await asyncio.sleep(0)
+    (message,) = others.received("renderer-0")
+    others.tell("renderer-0", Failed([], 400, "out of vocabulary", "tokens", message.call))
+    with pytest.raises(ApiError, match="out of vocabulary"):
+        await asked
+
+
 async def test_a_request_from_render_to_its_end(others: Others) -> None:
     asked = job(choices=2)
     free = others.engine.slots.free
