@@ -102,7 +102,9 @@ def _narrow(kind: type, fields: dict[str, Schema], limits: dict[str, dict[str, S
 def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
     """field: JSON type: its bounds."""
     ids = {"minimum": 0, "maximum": settings.vocab_size - 1}
-    bounds = {name: {"minimum": low, "maximum": high} for name, (low, high) in (INTERVALS | INTEGERS).items()}
+    bounds: dict[str, Schema] = {
+        name: {"minimum": low, "maximum": high} for name, (low, high) in (INTERVALS | INTEGERS).items()
+    }
     bounds |= {name: {"minimum": low, "maximum": LARGEST} for name, low in LEAST.items()}
     bounds |= {name: {"exclusiveMinimum": 0, "maximum": high} for name, high in ABOVE_ZERO.items()}
     bounds["max_tokens"] = {"minimum": 1, "maximum": LARGEST}

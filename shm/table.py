@@ -9,9 +9,10 @@ A cursor is `generation << 32 | value` in one word, so that it is read and writt
 that it speaks of; whoever asks for another generation finds nothing there. Order of stores: data before the cursor that
 publishes it, the tokens cursor before `finish`; a reader loads the cursor first, `finish` before the tokens cursor.
 
-Per slot there follow: parameters (the frontend's), what the renderer made of them, token ids int32 (prompt by the renderer, then generated ones by the
-scheduler), 16-byte hashes of the prompt's blocks (the renderer's). A slot is free when its frontend says so; others
-never write to a slot of which they have not been told by message, nor under an old generation.
+Per slot there follow: parameters (the frontend's), what the renderer made of them, token ids int32 (prompt by the
+renderer, then generated ones by the scheduler), 16-byte hashes of the prompt's blocks (the renderer's). A slot is free
+when its frontend says so; others never write to a slot of which they have not been told by message, nor under an old
+generation.
 """
 
 from __future__ import annotations
