@@ -74,9 +74,10 @@ class Writer(Protocol):
         """The end of a stream that cannot go on."""
 
 
-def usage(job: Job) -> dict[str, Any]:
-    """Token counts of a whole request."""
-    return counts(job.prompt_tokens, job.completion_tokens, job.cached_tokens, job.reasoning_tokens)
+def usage(job: Job, nothing: bool = False) -> dict[str, Any]:
+    """Token counts of a whole request. `nothing`: what was generated is not for the client."""
+    generated = 0 if nothing else job.completion_tokens
+    return counts(job.prompt_tokens, generated, job.cached_tokens, job.reasoning_tokens)
 
 
 def counts(prompt: int, completion: int, cached: int, reasoning: int) -> dict[str, Any]:
@@ -118,7 +119,8 @@ class Events:
         return b"%s%s%s]%s%s" % (self._id(choice, ended, first), self._head, body, beside, tail)
 
     def _counts(self, choice: Choice) -> dict[str, Any]:
-        return counts(choice.prompt_tokens, choice.tokens, choice.cached_tokens, choice.thought)
+        generated = 0 if self.answer.wants.nothing else choice.tokens
+        return counts(choice.prompt_tokens, generated, choice.cached_tokens, choice.thought)
 
     def closing(self) -> bytes:
         """The usage event, if it was asked for, and the end mark."""
@@ -128,7 +130,9 @@ class Events:
             if self.progress is not None:
                 self.progress.closed = True
                 lead = self.progress.event_id()
-            body = encode({**self.answer.head(True), "choices": [], "usage": usage(self.job)})
+            body = encode(
+                {**self.answer.head(True), "choices": [], "usage": usage(self.job, self.answer.wants.nothing)}
+            )
             event = b"%sdata: %s\n\n" % (lead, body)
         return event + b"data: [DONE]\n\n"
 

@@ -16,11 +16,16 @@ from actorserve.actors.messages import ChatPrompt, Prompt, TokenPrompt
 from actorserve.actors.parameters import MOST_LOGPROBS, Generation, Sampling
 
 from .asking import Asked
-from .errors import bad_request
+from .errors import ApiError, bad_request
 from .jobs import Engine, Job
 from .schemas import GenerationFields
 
 MAX_WIDTH = MOST_LOGPROBS // 2
+REFUSED = (
+    *("stream", "stop", "prompt_logprobs", "logit_bias", "bad_words", "response_format", "structured_outputs", "tools"),
+    *("allowed_token_ids", "min_tokens", "logprobs", "echo", "frequency_penalty", "presence_penalty"),
+    *("truncate_prompt_tokens", "thinking_token_budget"),
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,7 @@ def check_beams(request: GenerationFields) -> None:
         raise bad_request(f"use_beam_search takes n (or best_of) of at most {MAX_WIDTH}.", "n")
     if request.length_penalty is not None and not -10 <= request.length_penalty <= 10:
         raise bad_request("length_penalty must be between -10 and 10.", "length_penalty")
-    refused = ("stream", "stop", "prompt_logprobs", "logit_bias", "bad_words", "response_format", "structured_outputs")
-    for name in (*refused, "allowed_token_ids", "min_tokens", "logprobs", "echo"):
+    for name in REFUSED:
         if getattr(request, name, None) not in (None, False, [], {}, 0):
             raise bad_request(f"{name} cannot be had with use_beam_search.", name)
 
@@ -99,6 +103,8 @@ class BeamSearch:
             self._engine.release(job)
         longer = []
         for beam, choice in zip(beams, job.choices, strict=True):
+            if not choice.told:
+                raise ApiError(500, "The engine could not compute this request.")
             for _, token, logprob in choice.told[0].best:
                 whole = beam.logprob + logprob
                 if token in self._ends:

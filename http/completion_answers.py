@@ -34,7 +34,7 @@ class CompletionAnswer:
         return {
             **self._answer.head(False),
             "choices": [self._whole_choice(choice, index) for index, choice in enumerate(choices)],
-            "usage": usage(self._job),
+            "usage": usage(self._job, self._answer.wants.nothing),
             "system_fingerprint": None,
         }
 
@@ -51,18 +51,28 @@ class CompletionAnswer:
         wants = self._answer.wants
         news = self._take(choice)
         body = {"index": index, "text": self._echo(choice) + _text(news.pieces), **self._beside(choice, news, True)}
-        body |= _ends(choice)
+        body |= self._ends(choice)
         if wants.prompt_logprobs:
-            body["prompt_logprobs"] = prompt_logprobs(choice.prompt_told, choice.prompt_tokens)
+            body["prompt_logprobs"] = prompt_logprobs(self._prompt_told(choice), choice.prompt_tokens)
         if wants.ids:
             body["prompt_token_ids"] = choice.prompt_ids
         return body
+
+    def _prompt_told(self, choice: Choice) -> dict[int, ToldToken]:
+        """The logprobs of its prompt: the prompt's first choice has them."""
+        width = len(self._job.params)
+        return self._job.choices[choice.index // width * width].prompt_told
 
     def _take(self, choice: Choice) -> News:
         news = choice.take()
         if self._answer.wants.nothing:
             return News([], [], [], news.ended)
         return news
+
+    def _ends(self, choice: Choice) -> dict[str, Any]:
+        if self._answer.wants.nothing:
+            return {"finish_reason": "length", "stop_reason": None}
+        return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
 
     def _echo(self, choice: Choice) -> str:
         echo = self._answer.wants.echo
@@ -80,7 +90,7 @@ class CompletionAnswer:
 
     def _echoed(self, choice: Choice, maker: CompletionLogprobs) -> dict[str, Any]:
         """The prompt's tokens."""
-        told: list[ToldToken] = [one for _, one in sorted(choice.prompt_told.items())]
+        told = [one for _, one in sorted(self._prompt_told(choice).items())]
         echo = self._echo(choice)
         rest = sum(len(one.text.decode(errors="replace")) for one in told)
         first = echo[: max(0, len(echo) - rest)].encode()
@@ -105,7 +115,7 @@ class CompletionAnswer:
         news = self._take(choice)
         if not news:
             return b""
-        ends = _ends(choice) if news.ended else {"finish_reason": None}
+        ends = self._ends(choice) if news.ended else {"finish_reason": None}
         whole = {"index": choice.index, "text": _text(news.pieces), **self._beside(choice, news, False), **ends}
         return self._events.event(choice, encode(whole), ended=news.ended)
 
@@ -121,10 +131,6 @@ class CompletionAnswer:
 
 def _text(pieces: list[Piece]) -> str:
     return "".join(piece.text for piece in pieces if isinstance(piece, Content))
-
-
-def _ends(choice: Choice) -> dict[str, Any]:
-    return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
 
 
 def _likelihood(choice: Choice) -> float:

@@ -124,13 +124,13 @@ class Generator:
         key = await self._key(request, raw, owner)
         job = new_job(asked)
         answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()), asked.wants)
-        start = self._submit(request, job, answer, key)
+        start = self._submit(request, job, answer, key, bool(body.stream))
         form = make(answer, job, start if key is not None else None)
         try:
             if not body.stream:
                 await asyncio.shield(job.done)
                 return json_response(form.whole())
-            if not start.on_wire:
+            if not (start.on_wire and start.begun):
                 await asyncio.shield(job.started)
             return await stream_answer(request, job, form, start)
         finally:
@@ -155,11 +155,12 @@ class Generator:
         await asyncio.Event().wait()
         raise AssertionError("a request that was given away is not answered here")
 
-    def _submit(self, request: web.Request, job: Job, answer: Answer, key: Key | None) -> Progress:
+    def _submit(self, request: web.Request, job: Job, answer: Answer, key: Key | None, streamed: bool) -> Progress:
         """Begin to generate, or go on with what was begun; what has been given out of the answer."""
         record = record_of(request)
         before = record.predecessor if record else None
-        start = last_event(request, len(job.choices)) or Progress.none(len(job.choices))
+        behind = last_event(request, len(job.choices)) if streamed else None
+        start = behind or Progress.none(len(job.choices))
         kept = self.engine.kept(key) if key else None
         if record and before and not before.begun:
             record.go_on()

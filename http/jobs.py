@@ -7,6 +7,7 @@ await `started` and `done`. Knows neither HTTP nor rings.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from .errors import ApiError, overloaded
 from .keys import Kept, Key
 from .pieces import OutputParser
 
+log = logging.getLogger("http")
 FINISH_REASONS = {
     Finish.STOP: "stop",
     Finish.STOP_STRING: "stop",
@@ -81,8 +83,10 @@ class Job:
         if delta.finish:
             self._finish(choice, Finish(delta.finish), delta.stop_reason)
         self._touched[index] = None
-        if not self.started.done():
-            self.started.set_result(None)
+        if not self.started.done() and (
+            not self.wants_ids or all(one.tokens or one.finish_reason for one in self.choices)
+        ):
+            self.started.set_result(None)  # with ids, the prompts' stand before all text
         return True
 
     def _finish(self, choice: Choice, finish: Finish, stop_reason: str | int | None) -> None:
@@ -109,9 +113,13 @@ class Job:
     def flush(self) -> None:
         """Hand on what the last messages brought, one update for each choice."""
         if self.listener is not None:
-            for index in self._touched:
-                self.listener.update(self.choices[index])
-            self._touched.clear()
+            touched, self._touched = self._touched, {}
+            try:
+                for index in touched:
+                    self.listener.update(self.choices[index])
+            except Exception:  # of this request: the others of the turn go on
+                log.exception("an answer cannot be written")
+                self.fail(ApiError(500, "The server made a mistake; its log says which."))
         if self._open == 0 and not self.done.done():
             self.done.set_result(None)
 

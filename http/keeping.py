@@ -104,18 +104,27 @@ class Keeping:
             stored = self.find(left.id)
             if stored is None or stored.status not in ("queued", "in_progress") or left.id in self.running:
                 continue
-            asked, answer = make(left)
+            try:
+                asked, answer = make(left)
+            except ApiError as error:  # what it goes on from may be forgotten
+                self._fail(left.id, stored, error)
+                continue
             kept = self.engine.kept(Key(_key("slots", left.id), b"", self.engine.index))
             job = Job(asked.prompts, asked.params, asked.rendering, asked.make_parser)
             try:
                 self.engine.submit(job, kept.refs if kept is not None else None)
             except ApiError as error:
-                log.error("%s cannot go on: %s", left.id, error.message)
-                self.put(Stored(ResponsesForm(answer, job).failed_body(error), stored.input))
+                self._fail(left.id, stored, error)
                 continue
             if kept is None:
                 self.engine.keep(Key(_key("slots", left.id), b"", self.engine.index), job, left.seed, left.created)
             self._watch(left.id, Running(asked, answer, job, job.refs), stored)
+
+    def _fail(self, name: str, stored: Stored, error: ApiError) -> None:
+        log.error("%s cannot go on: %s", name, error.message)
+        reason = {"code": "server_error", "message": error.message}
+        self.put(Stored(stored.response | {"status": "failed", "error": reason}, stored.input))
+        self.engine.put(_key("background", name), b"")
 
     def _watch(self, name: str, running: Running, stored: Stored) -> None:
         async def wait() -> None:
@@ -128,8 +137,10 @@ class Keeping:
             finally:
                 self.engine.release(running.job)
             current = self.find(name)
-            if current is None or current.status != "cancelled":
-                self.put(Stored(body, stored.input))
+            if current is not None and current.status == "cancelled":
+                pass
+            elif not self.put(Stored(body, stored.input)):
+                self._fail(name, stored, ApiError(500, "The response is too large to be kept."))
             self.engine.put(_key("background", name), b"")
 
         running.task = asyncio.get_running_loop().create_task(wait())

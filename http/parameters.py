@@ -46,7 +46,7 @@ def parameters(
     encoded = []
     for index in range(max(request.n or 1, request.best_of or 1)):
         generation = Generation(
-            _sampling(request, defaults, (seed + index) & SIXTY_FOUR, minimum),
+            _sampling(request, defaults, (seed + index) & SIXTY_FOUR, minimum, first=index == 0),
             ignore_eos=bool(request.ignore_eos),
             stop_token_ids=request.stop_token_ids or [],
             stop=stops,
@@ -66,7 +66,9 @@ def parameters(
     return encoded
 
 
-def _sampling(request: GenerationFields, defaults: dict[str, float], seed: int, minimum: int) -> Sampling:
+def _sampling(request: GenerationFields, defaults: dict[str, float], seed: int, minimum: int, first: bool) -> Sampling:
+    """`first`: of its prompt's choices; the prompt's logprobs are computed for this one alone."""
+
     def value(name: str, otherwise: float) -> float:
         given = getattr(request, name)
         return float(defaults.get(name, otherwise) if given is None else given)
@@ -84,7 +86,7 @@ def _sampling(request: GenerationFields, defaults: dict[str, float], seed: int, 
         bias=[(int(token), bias) for token, bias in (request.logit_bias or {}).items()],
         allowed=request.allowed_token_ids or [],
         logprobs=_logprobs(request),
-        prompt_logprobs=_prompt_logprobs(request),
+        prompt_logprobs=_prompt_logprobs(request) if first else -1,
     )
 
 

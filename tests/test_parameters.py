@@ -151,6 +151,14 @@ def test_logprobs_of_chat(client: httpx.Client, reference: Reference) -> None:
     assert [one["token"] for one in named] == [f"token_id:{token}" for token in body["choices"][0]["token_ids"]]
 
 
+def test_all_choices_of_a_prompt_have_its_logprobs(client: httpx.Client) -> None:
+    body = ask(client, prompt=[PROMPT, PROMPT[:20]], prompt_logprobs=1, logprobs=1, echo=True, n=3, max_tokens=2)
+    for group in (body["choices"][:3], body["choices"][3:]):
+        first, *others = group
+        assert all(one["prompt_logprobs"] == first["prompt_logprobs"] and one["prompt_logprobs"][1] for one in others)
+        assert all(one["logprobs"]["tokens"][:-2] == first["logprobs"]["tokens"][:-2] for one in others)
+
+
 def test_prompt_logprobs(client: httpx.Client, reference: Reference) -> None:
     for _ in range(2):  # the second time the prompt is in the cache
         (choice,) = ask(client, prompt=PROMPT, prompt_logprobs=2, return_token_ids=True)["choices"]

@@ -18,8 +18,8 @@ from ..parameters import Generation, Rendition
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer
 from .incremental import decoder_factory, word_bytes
-from .stream import TextStream
-from .told import PIECE, Teller
+from .stream import PIECE, TextStream
+from .told import Teller
 
 DEADLY = 0xFFFFFFFF  # in the stop word: no stop string was found, but detokenizers die on this text
 
@@ -91,9 +91,9 @@ class DetokenizerActor(Actor):
             self._tell_prompt(ref, stream, prompt)
         was_found = stream.found is not None
         while stream.tokens < generated and not stream.is_over:
-            stop = min(generated, stream.tokens + PIECE) if stream.is_told else generated
+            stop = min(generated, stream.tokens + PIECE)
             stream.push(table.token_ids(ref, prompt + stream.tokens, prompt + stop).tolist())
-            if stop < generated and not stream.is_over:
+            if stop < generated and not stream.is_over and stream.has_news:
                 self._send(ref, stream, 0, False)
         if finish and not was_found:
             stream.finish()

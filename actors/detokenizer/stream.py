@@ -14,6 +14,9 @@ from .incremental import TextDecoder
 from .stop_strings import StopStrings
 from .thinking import ThinkingGate
 
+LONGEST = 1 << 16  # characters of one message
+PIECE = 128  # tokens of one message, where each may be told with twenty others
+
 
 @dataclass
 class TextStream:
@@ -60,6 +63,8 @@ class TextStream:
     @property
     def has_news(self) -> bool:
         """There is something that the client is to have now, before the end."""
+        if len(self.pending) > LONGEST or (self.is_told and self.tokens - self.told >= PIECE):
+            return True  # one message must not grow beyond its lane
         if not self.params.stream and not self.is_told:
             return False
         news = self.tokens > self.told if self.is_told else bool(self.pending)

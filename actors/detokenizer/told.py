@@ -8,8 +8,7 @@ from actorserve.shm.logprobs import Logprobs
 from actorserve.shm.table import RequestTable, slot_of
 
 from ..messages import ToldToken
-
-PIECE = 128  # tokens of one message: each may be told with twenty others
+from .stream import PIECE
 
 
 class Teller:

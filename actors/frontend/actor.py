@@ -157,8 +157,8 @@ class Frontend:
         """The loop turns: say so; and a wake-up that got lost costs no more than this."""
         self.context.status.beat()
         self.engine.beat(len(runner.server.connections) if runner.server is not None else 0)
-        self._turn()
         self.loop.call_later(BEAT_S, self._beat, runner)
+        self._turn()
 
     # --- the end -------------------------------------------------------------------------------------------------
 

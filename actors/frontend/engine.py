@@ -126,7 +126,17 @@ class FrontendEngine:
     def abort(self, job: Job, key: Key) -> None:
         """This answer is kept no more, and cancelled."""
         self._let_go(self.keeper.forget(key.name))
+        running = []
+        for ref in job.refs:  # also for those who read it beside the job
+            use = self.slots.use(ref)
+            if use is not None and not self.table.finish(ref):
+                self.table.cancel(ref)
+                if use.phase is Phase.RUNNING:
+                    running.append(ref)
+        if running:
+            self.context.post("scheduler", Cancel(running))
         self.release(job)
+        self._flush_soon()
 
     def kept_payloads(self) -> list[bytes]:
         """All that was put and is not forgotten."""

@@ -40,7 +40,8 @@ class Keeper:
             kept = msgspec.msgpack.decode(payload, type=Kept)
         except msgspec.DecodeError:  # another kind of record
             return
-        if kept.until > time.time() and all(self._is_usable(ref) for ref in kept.refs):
+        runs = not all(self._table.finish(ref) for ref in kept.refs)
+        if (runs or kept.until > time.time()) and all(self._is_usable(ref) for ref in kept.refs):
             self._remember(key, kept)
 
     def _is_usable(self, ref: int) -> bool:

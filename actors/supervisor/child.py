@@ -46,6 +46,7 @@ class Child:
         self.up = False  # this life has said that it is ready
         self.stopping = False  # its end is wanted
         self.with_others = False  # it is killed since it is started again together with one that died
+        self.waits = False  # it is dead, and started again once the rest of its group is, too
         self.group: list[Child] = [self]  # those that are started again together, itself included
         self.hung = ""  # why it is being killed, if its loop stood still
         self.was_busy = False

@@ -164,6 +164,9 @@ class Supervisor:
         if child.stopping or child.rules.restart is Restart.TEMPORARY:
             self.output.say(str(death))
             child.gone.set()
+            for member in child.group:  # those that waited for this one are not started any more
+                if member.waits:
+                    member.gone.set()
         elif child.rules.restart is Restart.TRANSIENT and death.returncode == 0:
             self.output.say(f"{death}; it is done")
             child.gone.set()
@@ -204,8 +207,10 @@ class Supervisor:
 
     def _start_group(self, child: Child) -> None:
         """Once the last of a group has died, all of it are started: each then sees the others' new lives."""
+        child.waits = True
         if not any(member.with_others for member in child.group):
             for member in child.group:
+                member.waits = False
                 self._start(member)
 
     def _signalled(self, number: signal.Signals) -> None:

@@ -56,7 +56,8 @@ def _types(schema: Any, root: Mapping[str, Any], references: int = 0) -> frozens
         return _types(_referred(reference, root), root, references + 1)
     said = schema.get("type")
     if said is not None:
-        return frozenset([said] if isinstance(said, str) else said)
+        kinds_said = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+        return frozenset(one for one in kinds_said if isinstance(one, str))
     if "const" in schema or isinstance(schema.get("enum"), list):
         return frozenset(_NAMES.get(type(one), "object") for one in schema.get("enum", [schema.get("const")]))
     kinds = [

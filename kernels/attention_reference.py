@@ -1,0 +1,128 @@
+"""What the paged attention kernels share: their arguments, checked, and the formula in plain torch (float32, slow).
+
+For a query q of head h at position p of its row, with the keys k_j and values v_j of head h // group,
+    s_j = scale · q · k_j            and, with a soft cap, s_j = cap · tanh(scale · q · k_j / cap)
+    out = Σ_j softmax(s)_j · v_j     over the positions j that it sees: p - window < j ≤ p, or j ≤ p without a window.
+A query that sees nothing gives zeros.
+
+Keys and values lie in pools [blocks, kv_heads, block_size, head_dim], of any strides but the last, which is 1. Position
+j of row r lies in block `blocks[r, j // block_size]` at slot j % block_size; `lengths[r]` positions are there, the
+step's own among them. Entries of the table that hold no position in sight are not read, nor are such slots.
+
+The kernels were compiled ahead of time and checked in Triton's interpreter; they were not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+LARGEST_GROUP = 16  # query heads that share a head of keys: they are the rows of one product
+LARGEST_HEAD = 256
+BLOCK_SIZES = range(16, 129, 16)
+FURTHEST = 1 << 31  # offsets within a block, and sizes, are 32-bit numbers; offsets of blocks, rows and heads are not
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How scores come about, the same for all rows of a layer."""
+
+    scale: float
+    window: int | None = None  # a query sees as many positions at most, its own included
+    soft_cap: float | None = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.scale):
+            raise ValueError(f"scale is {self.scale}")
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window is {self.window}: a query sees itself at least")
+        if self.soft_cap is not None and not 0 < self.soft_cap < math.inf:
+            raise ValueError(f"soft_cap is {self.soft_cap}, not a positive number")
+
+
+class Pages(NamedTuple):
+    """A layer's pools, and where the rows lie in them."""
+
+    keys: Tensor  # [blocks, kv_heads, block_size, head_dim]
+    values: Tensor  # the same shape, type and strides
+    blocks: Tensor  # int32 [rows, blocks of the longest row]
+    lengths: Tensor  # int32 [rows]; 0 for a row that is not there
+
+
+def check(queries: Tensor, pages: Pages) -> None:
+    """Raise ValueError, with what is wrong, if kernels cannot take `queries` [tokens, heads, head_dim] over `pages`."""
+    keys, values, blocks, lengths = pages
+    _demand(queries.ndim == 3, f"queries must be [tokens, heads, head_dim], not {list(queries.shape)}")
+    _demand(keys.ndim == 4, f"keys must be [blocks, kv_heads, block_size, head_dim], not {list(keys.shape)}")
+    _demand(values.shape == keys.shape, f"values {list(values.shape)} differ from keys {list(keys.shape)}")
+    _demand(values.stride() == keys.stride(), f"strides of values {values.stride()} differ from keys' {keys.stride()}")
+    _demand(queries.dtype in DTYPES, f"queries are {queries.dtype}")
+    _demand(keys.dtype == values.dtype == queries.dtype, f"{queries.dtype} queries, {keys.dtype} and {values.dtype} KV")
+    _demand(len({tensor.device for tensor in (queries, *pages)}) == 1, "queries and pages are on different devices")
+    heads, head_dim = queries.shape[1:]
+    kv_heads, block_size = keys.shape[1:3]
+    _demand(keys.shape[3] == head_dim, f"queries have heads of {head_dim}, keys of {keys.shape[3]}")
+    _demand(0 < head_dim <= LARGEST_HEAD and head_dim % 16 == 0, f"heads of {head_dim}: not a multiple of 16 to 256")
+    _demand(heads > 0 and heads % kv_heads == 0, f"{heads} heads of queries over {kv_heads} of keys")
+    _demand(heads // kv_heads <= LARGEST_GROUP, f"{heads // kv_heads} heads share one of keys, at most 16 can")
+    _demand(block_size in BLOCK_SIZES, f"blocks of {block_size}: not a multiple of 16 up to 128")
+    _demand(queries.stride(2) == 1 and keys.stride(3) == 1, "the numbers of a head must lie side by side")
+    _demand(block_size * keys.stride(2) < FURTHEST, f"slots {keys.stride(2)} numbers apart are too far for 32 bits")
+    _demand(blocks.dtype == lengths.dtype == torch.int32, f"blocks are {blocks.dtype}, lengths {lengths.dtype}: int32")
+    _demand(blocks.ndim == 2 and lengths.shape == blocks.shape[:1], f"lengths are {list(lengths.shape)}")
+    _demand(blocks.stride(1) == 1 and lengths.is_contiguous(), "a row's blocks, and lengths, must lie side by side")
+
+
+def check_starts(starts: Tensor, pages: Pages) -> None:
+    """Raise ValueError unless `starts` is int32 [rows + 1] beside `pages`."""
+    wanted = (len(pages.lengths) + 1,)
+    _demand(starts.dtype == torch.int32 and starts.shape == wanted, f"starts are {starts.dtype} {list(starts.shape)}")
+    _demand(starts.is_contiguous() and starts.device == pages.lengths.device, "starts lie apart, or elsewhere")
+
+
+def check_out(out: Tensor, queries: Tensor) -> None:
+    """Raise ValueError unless results for `queries` can be written to `out`."""
+    _demand(out.shape == queries.shape, f"out {list(out.shape)} differs from queries {list(queries.shape)}")
+    _demand(out.dtype == queries.dtype and out.device == queries.device, f"out is {out.dtype} on {out.device}")
+    _demand(out.stride(2) == 1, "the numbers of a head must lie side by side in out")
+
+
+def reference_attention(queries: Tensor, starts: list[int], pages: Pages, scoring: Scoring) -> Tensor:
+    """The formula, float32 [tokens, heads, head_dim]; tokens of no row give zeros.
+
+    The tokens of row r are [starts[r], starts[r + 1]), the last ones of its `lengths[r]` positions.
+    """
+    out = torch.zeros(queries.shape, dtype=torch.float32, device=queries.device)
+    for row, (begin, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        length = int(pages.lengths[row])
+        if begin == end or length == 0:
+            continue
+        keys, values = _gather(pages, row, length, queries.shape[1])
+        scores = torch.einsum("qhd,hkd->hqk", queries[begin:end].float(), keys) * scoring.scale
+        if scoring.soft_cap is not None:
+            scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
+        distance = torch.arange(length - (end - begin), length)[:, None] - torch.arange(length)[None]
+        hidden = (distance < 0) | (distance >= (scoring.window or length))
+        shares = torch.softmax(scores.masked_fill(hidden.to(scores.device), -math.inf), -1).nan_to_num(0)
+        out[begin:end] = torch.einsum("hqk,hkd->qhd", shares, values)
+    return out
+
+
+def _gather(pages: Pages, row: int, length: int, heads: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of a row, float32 [heads, length, head_dim]."""
+    size = pages.keys.shape[2]
+    indices = pages.blocks[row, : -(-length // size)].long()
+    group = heads // pages.keys.shape[1]
+    rows = (pool[indices].transpose(1, 2).flatten(0, 1)[:length].float() for pool in (pages.keys, pages.values))
+    keys, values = (part.repeat_interleave(group, 1).transpose(0, 1) for part in rows)
+    return keys, values
+
+
+def _demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)

@@ -1,0 +1,37 @@
+"""The words that the filters of sampling.py leave, by a full sort in plain torch: what kernels are checked against.
+
+Knows tensors only.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .sampling import Parameters
+
+
+def reference_order(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """(weights in descending order, float64, and their words) of one row; equals in the order of the words."""
+    weights = ((logits - logits.amax()) / temperature).exp()
+    ordered, words = torch.sort(weights, descending=True, stable=True)
+    return ordered.double(), words
+
+
+def reference_kept(logits: Tensor, parameters: Parameters) -> Tensor:
+    """bool [rows, words] of `logits` [rows, words] float32; of a greedy row the first of the largest words."""
+    kept = torch.zeros(logits.shape, dtype=torch.bool)
+    for row, own in enumerate(logits):
+        temperature, top_k, top_p, min_p = (float(values[row]) for values in parameters[:4])
+        if temperature == 0:
+            kept[row, own.argmax()] = True
+            continue
+        weights, words = reference_order(own, temperature)
+        if 0 < top_k < len(own):
+            weights = torch.where(weights >= weights[int(top_k) - 1], weights, 0)
+        stays = (weights > 0) & (weights >= min_p)
+        if top_p < 1:
+            stays &= weights.cumsum(0) - weights < top_p * weights.sum()
+        stays[0] = True
+        kept[row, words[stays]] = True
+    return kept

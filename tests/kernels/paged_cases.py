@@ -1,0 +1,150 @@
+"""Batches for the tests of paged attention by Triton: on a GPU where there is one, else in Triton's interpreter
+(TRITON_INTERPRET must be set before this is imported).
+
+What must not be read is NaN: slots that hold no position in sight, and a block to which unused entries of tables point.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from actorserve.kernels.attention_reference import Pages, Scoring, reference_attention
+from actorserve.kernels.paged_decode import Scratch, paged_decode
+from actorserve.kernels.paged_prefill import paged_prefill
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}  # outputs are around 1
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Case:
+    dtype: torch.dtype = torch.float32
+    head_dim: int = 64
+    group: int = 4
+    kv_heads: int = 2
+    block_size: int = 32
+    window: int | None = None
+    soft_cap: float | None = None
+    splits: int | None = None
+    layout: str = "heads outermost in a block"
+
+    @property
+    def scoring(self) -> Scoring:
+        return Scoring(1.7 * self.head_dim**-0.5, self.window, self.soft_cap)
+
+
+VALUES: dict[str, Sequence[Any]] = {
+    "dtype": (torch.float32, torch.float16, torch.bfloat16),
+    "head_dim": (64, 80, 96, 128, 256),
+    "group": (1, 2, 3, 5, 7, 8, 13, 14, 16),
+    "kv_heads": (1, 2),
+    "block_size": (16, 32, 48, 64, 128),
+    "window": (None, 1, 5, 33),
+    "soft_cap": (None, 1.5),
+    "splits": (None, 2, 3),
+    "layout": ("heads outermost in a block", "heads outermost", "slots outermost in a block"),
+}
+
+
+def pairwise(values: dict[str, Sequence[Any]]) -> list[Case]:
+    """Cases in which each two values of different fields meet at least once."""
+    names = list(values)
+    wanted = {
+        ((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in values[a] for y in values[b]
+    }  # fmt: skip
+    draw, cases = random.Random(0), []
+    while wanted:
+        seed = dict(min(wanted, key=str))
+        tries = [{name: draw.choice(values[name]) for name in names} | seed for _ in range(60)]
+        best = max(tries, key=lambda case: len(wanted & set(itertools.combinations(case.items(), 2))))
+        wanted -= set(itertools.combinations(best.items(), 2))
+        cases.append(Case(**best))
+    return cases
+
+
+def named(case: Case) -> str:
+    return "-".join(str(getattr(case, field.name)).replace("torch.", "").replace(" ", "_") for field in fields(case))
+
+
+def pools(case: Case, blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of NaN, [blocks, kv_heads, block_size, head_dim], in memory as the layout says."""
+    sizes = {"b": blocks, "h": case.kv_heads, "s": case.block_size, "d": case.head_dim}
+    order = {"heads outermost in a block": "bhsd", "heads outermost": "hbsd", "slots outermost in a block": "bshd"}
+    axes = order[case.layout]
+    both = torch.full([2, *(sizes[axis] for axis in axes)], NAN, dtype=case.dtype, device=DEVICE)
+    keys, values = both.permute(0, *(1 + axes.index(axis) for axis in "bhsd"))
+    return keys, values
+
+
+def filled(case: Case, lengths: Sequence[int], counts: Sequence[int], extra: int = 2) -> Pages:
+    """Rows with random keys at all positions that their last `counts` tokens see, in scattered blocks; 0 is bad."""
+    needed = [-(-length // case.block_size) for length in lengths]
+    keys, values = pools(case, 1 + 2 * sum(needed))
+    numbers = 1 + torch.randperm(2 * sum(needed))
+    table = torch.zeros(len(lengths), max(needed) + extra, dtype=torch.int32)
+    for row, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        first = max(0, length - count + 1 - case.window) if case.window else 0
+        first_block = first // case.block_size
+        at = sum(needed[:row])
+        table[row, first_block : needed[row]] = numbers[at + first_block : at + needed[row]].int()
+        for position in range(first, length):
+            block = table[row, position // case.block_size]
+            for pool in (keys, values):
+                pool[block, :, position % case.block_size] = torch.randn(case.kv_heads, case.head_dim).to(pool)
+    return Pages(keys, values, table.to(DEVICE), torch.tensor(lengths, dtype=torch.int32, device=DEVICE))
+
+
+def random_queries(case: Case, tokens: int) -> torch.Tensor:
+    """A part of a wider matrix, as the model hands over."""
+    wide = torch.randn(tokens, case.kv_heads * (case.group + 2), case.head_dim).to(case.dtype).to(DEVICE)
+    return wide[:, : case.kv_heads * case.group]
+
+
+def clean(pages: Pages) -> Pages:
+    """For the reference, which multiplies with what it does not see."""
+    return pages._replace(keys=pages.keys.nan_to_num(0), values=pages.values.nan_to_num(0))
+
+
+def compare(case: Case, out: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(out.float(), wanted, rtol=TOLERANCE[case.dtype], atol=TOLERANCE[case.dtype])
+
+
+def check_decode(case: Case, lengths: Sequence[int]) -> torch.Tensor:
+    torch.manual_seed(0)
+    pages, q = filled(case, lengths, [1] * len(lengths)), random_queries(case, len(lengths))
+    out = paged_decode(q, pages, case.scoring, Scratch.make(q, case.splits) if case.splits else None)
+    compare(case, out, reference_attention(q, list(range(len(lengths) + 1)), clean(pages), case.scoring))
+    return out
+
+
+def check_prefill(case: Case, lengths: Sequence[int], counts: Sequence[int], tail: int = 0) -> torch.Tensor:
+    torch.manual_seed(0)
+    starts = list(itertools.accumulate(counts, initial=0))
+    pages, q = filled(case, lengths, counts), random_queries(case, starts[-1] + tail)
+    out = paged_prefill(q, torch.tensor(starts, dtype=torch.int32, device=DEVICE), pages, case.scoring)
+    compare(case, out, reference_attention(q, starts, clean(pages), case.scoring))
+    return out
+
+
+def far_apart(tmp_path: Path, dtype: torch.dtype, shape: Sequence[int], axis: int) -> torch.Tensor:
+    """A tensor whose items along `axis` are 2^30 numbers apart, in memory that is not there until it is touched.
+
+    It starts at 2^31, where an offset that wrapped would still meet memory of its own.
+    """
+    step = 1 << 30
+    size = 2 * step + shape[axis] * step
+    if DEVICE == "cpu":
+        memory = torch.from_file(str(tmp_path / "memory"), shared=True, size=size, dtype=dtype)
+    else:
+        memory = torch.empty(size, dtype=dtype, device=DEVICE)
+    strides = list(torch.empty(shape, device="meta").stride())
+    strides[axis] = step
+    return memory.as_strided(list(shape), strides, 2 * step)

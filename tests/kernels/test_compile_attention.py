@@ -1,0 +1,124 @@
+"""The paged attention kernels, compiled for three generations of GPUs: nothing spills, and shared memory is enough.
+
+Another process compiles, because this one may have set TRITON_INTERPRET, under which kernels are no code to compile.
+"""
+
+# mypy: disable-error-code="import-untyped"
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes that one program may take
+TENSOR_CORES = {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}  # for products of many rows
+SHAPES = ((32, None, None), (64, 4096, 30.0))  # (block size, window, soft cap)
+Result = dict[str, Any]
+
+
+def compiled(tmp_path: Path, jobs: list[dict[str, Any]]) -> list[Result]:
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, __file__, json.dumps(jobs)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    results: list[Result] = json.loads(done.stdout)
+    return results
+
+
+def jobs_of(arch: int, head_dims: tuple[int, ...], dtype: str = "bfloat16") -> list[dict[str, Any]]:
+    return [
+        {"kernel": kernel, "dtype": dtype, "arch": arch, "head_dim": head_dim, "shape": shape}
+        for kernel in ("decode", "merge", "prefill")
+        for head_dim in head_dims
+        for shape in SHAPES
+    ]
+
+
+def check(result: Result) -> None:
+    job = result["job"]
+    assert len(result["spills"]) == 2 and set(result["spills"]) == {0}, result  # stores and loads
+    assert 0 < result["registers"] <= 255, result
+    assert result["shared"] <= SHARED[job["arch"]], result
+    if job["kernel"] != "merge":
+        assert result["wide_loads"], f"keys and values are not read 16 bytes at a time: {result}"
+    if job["dtype"] != "float32" and job["kernel"] != "merge":
+        assert ("mma.sync" if job["kernel"] == "decode" else TENSOR_CORES[job["arch"]]) in result["products"], result
+
+
+def test_heads_of_128_on_hopper(tmp_path: Path) -> None:
+    for result in compiled(tmp_path, jobs_of(90, (128,))):
+        check(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("arch", SHARED)
+def test_all(tmp_path: Path, arch: int, dtype: str) -> None:
+    for result in compiled(tmp_path, jobs_of(arch, (64, 80, 128, 256), dtype)):
+        check(result)
+
+
+def test_strides_of_64_bits_compile(tmp_path: Path) -> None:
+    job = {"kernel": "decode", "dtype": "bfloat16", "arch": 90, "head_dim": 128, "shape": SHAPES[0]}
+    (result,) = compiled(tmp_path, [job | {"long": ["block_stride", "head_stride"]}])
+    check(result)
+
+
+def compile_one(job: dict[str, Any]) -> Result:
+    """What the compiler and ptxas say of a kernel, as it is launched for 2 heads of keys and 8 of queries."""
+    import torch
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from actorserve.kernels import paged_decode, paged_prefill
+    from actorserve.kernels.attention_reference import Scoring
+
+    block_size, window, soft_cap = job["shape"]
+    scoring = Scoring(1.0, window, soft_cap)
+    dtype = getattr(torch, job["dtype"])
+    keys = torch.empty(1, 2, block_size, job["head_dim"], dtype=dtype, device="meta")
+    if job["kernel"] == "prefill":
+        kernel = paged_prefill._prefill
+        options, launch = paged_prefill.configuration(dtype, keys, 8, scoring)
+    else:
+        kernel = paged_decode._decode if job["kernel"] == "decode" else paged_decode._merge
+        options, launch = paged_decode.configuration(dtype, keys, 8, scoring)
+    options |= {"SPLITS": 1 if window else 16, "LEAST": paged_decode.LEAST, "ROWS": 256}
+    launch = {"num_warps": 4} if job["kernel"] == "merge" else launch
+    options = {name: value for name, value in options.items() if name in kernel.arg_names}
+    number = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}[job["dtype"]]
+    types = {"queries": number, "keys": number, "values": number, "out": number, "partial": "*fp32", "sums": "*fp32"}
+    types |= {"table": "*i32", "lengths": "*i32", "starts": "*i32", "factor": "fp32", "cap": "fp32"}
+    types |= dict.fromkeys(options, "constexpr") | dict.fromkeys(job.get("long", ()), "i64")
+    signature = {name: types.get(name, "i32") for name in kernel.arg_names}
+    aligned = [name[-6:] == "stride" and name != "table_stride" or signature[name][0] == "*" for name in signature]
+    attributes = {(index,): [["tt.divisibility", 16]] for index, yes in enumerate(aligned) if yes}
+    triton.knobs.nvidia.dump_ptxas_log = True
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
+        source = ASTSource(kernel, signature, options, attributes)
+        binary = triton.compile(source, GPUTarget("cuda", job["arch"], 32), options=launch)
+    return {"job": job, "shared": binary.metadata.shared, **said(log.getvalue(), binary.asm["ptx"])}
+
+
+def said(log: str, ptx: str) -> Result:
+    return {
+        "spills": [int(number) for number in re.findall(r"(\d+) bytes spill", log)],
+        "registers": int("".join(re.findall(r"Used (\d+) registers", log)) or 0),
+        "wide_loads": len(re.findall(r"cp\.async\.cg\.shared\.global.*0x10", ptx)),
+        "products": sorted(set(re.findall(r"mma\.sync|wgmma|tcgen05\.mma", ptx))),
+    }
+
+
+if __name__ == "__main__":
+    json.dump([compile_one(job) for job in json.loads(sys.argv[1])], sys.stdout)

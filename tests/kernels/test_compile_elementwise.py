@@ -1,0 +1,204 @@
+"""Kernels beside attention and products compile ahead of time, without spilled registers; no GPU is needed.
+
+Run as a program it compiles in a process of its own, since the interpreter that other tests use is chosen at import:
+what a wrapper would launch for given tensors is recorded, compiled for one architecture, and measured by ptxas.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+TYPES = {
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.float64: "*fp64",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.bool: "*i1",
+}
+QUICK = 90
+KERNELS = ["rms_norm", "silu_mul", "rotary_kv", "gpu_sampling", "gpu_logits"]
+NARROW = ["bias_kernel"]  # kernels that read little
+WIDE = "ld.global.v4.b32"  # 16 bytes a thread
+
+
+def compiled(architecture: int, kernels: list[str], every: bool) -> list[dict[str, Any]]:
+    """What ptxas says of each variant, from a process of its own."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    arguments = [sys.executable, __file__, str(architecture), "every" if every else "some", *kernels]
+    result = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=280)
+    assert result.returncode == 0, result.stderr[-3000:]
+    reports: list[dict[str, Any]] = json.loads(result.stdout)
+    return reports
+
+
+def check(reports: list[dict[str, Any]], kernels: list[str]) -> None:
+    assert {report["module"] for report in reports} == set(kernels)
+    for report in reports:
+        assert report["spilled"] == 0 and report["stack"] == 0, report
+        assert 0 < report["registers"] <= 255, report
+
+
+def test_one_architecture() -> None:
+    """Shapes of models, whose loads must be wide."""
+    reports = compiled(QUICK, KERNELS, every=False)
+    check(reports, KERNELS)
+    for report in reports:
+        assert WIDE in report["loads"] or report["kernel"] in NARROW, report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_variant(architecture: int, kernel: str) -> None:
+    check(compiled(architecture, [kernel], every=True), [kernel])
+
+
+class Recorder:
+    """Stands where a module's kernel stood, and keeps what it is launched with."""
+
+    def __init__(self, module: Any, name: str) -> None:
+        self.kernel = getattr(module, name)
+        self.launches: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        setattr(module, name, self)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        assert 0 < len(grid) <= 3 and all(0 < size < 65536 for size in grid[1:])
+        return lambda *arguments, **options: self.launches.append((arguments, options))
+
+
+def launch_rms_norm(module: Any, every: bool) -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
+        for size in (64, 1000, 1024, 4096, 8192, 16384) if every else (4096,):
+            x, gain = torch.empty(2, size, dtype=dtype), torch.empty(size, dtype=dtype)
+            module.rms_norm(x, gain, 1e-5)
+            module.add_rms_norm(x, torch.empty_like(x), gain, 1e-5)
+
+
+def launch_silu_mul(module: Any, every: bool) -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
+        for size in (100, 3072, 14336) if every else (3072,):
+            module.silu_mul(torch.empty(2, 2 * size, dtype=dtype))
+
+
+def launch_rotary_kv(module: Any, every: bool) -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
+        for head_dim, rotary in ((64, 64), (80, 80), (96, 48), (128, 128), (256, 256)) if every else ((128, 128),):
+            q, k, v = torch.empty(2, 48, head_dim, dtype=dtype).split([32, 8, 8], 1)
+            places = torch.empty(2, dtype=torch.int64), torch.empty(2, dtype=torch.int64)
+            pools = module.Pools(*torch.empty(2, 3, 8, 32, head_dim, dtype=dtype))
+            turns = module.Turns(*torch.empty(2, 100, rotary // 2))
+            norms = module.Norms(*torch.empty(2, head_dim, dtype=dtype), 1e-6)
+            module.rotate_and_write(q, k, v, *places, turns, pools, norms=norms)
+            if every:
+                module.rotate_and_write(q, k, v, *places, turns, pools)
+                module.rotate_and_write(q, k, v, *places, turns, pools, norms=norms, interleaved=True)
+
+
+def launch_gpu_sampling(module: Any, every: bool) -> None:
+    for words in (128256, 151936, 1001) if every else (151936,):
+        logits, rows, out = torch.empty(2, words), torch.empty(2, dtype=torch.int64), torch.empty(2, dtype=torch.int64)
+        kinds = torch.float32, torch.int64, torch.float64, torch.float32, torch.int64, torch.int64
+        parameters = module.RowParameters(*(torch.empty(4, dtype=kind) for kind in kinds))
+        scratch = module.Scratch.make(2, "cpu")
+        module.sample(logits, rows, parameters, scratch, out)
+        if every:
+            module.sample(logits, rows, parameters, scratch, out.int(), kept=torch.empty(2, dtype=torch.int32))
+
+
+def launch_gpu_logits(module: Any, every: bool) -> None:
+    for words in (128256, 151936, 1001) if every else (151936,):
+        logits, rows, numbers = torch.empty(2, words), torch.empty(2, dtype=torch.int64), torch.empty(2)
+        prompted, counts = torch.empty(2, words, dtype=torch.bool), torch.empty(2, words, dtype=torch.int32)
+        penalties = module.RowPenalties(numbers, numbers, numbers, prompted, counts)
+        mask = module.Mask(torch.empty(2, -(-words // 32), dtype=torch.int32), rows)
+        bias = module.Bias(torch.empty(2, 300, dtype=torch.int32), torch.empty(2, 300))
+        module.adjust(logits, rows, penalties, bias, mask)
+        module.token_logprobs(logits, rows)
+        if every:
+            module.adjust(logits, rows, penalties)
+            module.adjust(logits, rows, mask=mask)
+            module.token_logprobs(logits, rows.int())
+
+
+def source_of(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """What the just-in-time compiler would make of a launch: integers of 1 and multiples of 16 are specialised."""
+    from triton.compiler import ASTSource
+
+    given = dict(zip(kernel.arg_names, arguments, strict=False)) | options
+    signature, constants, attributes = {}, {}, {}
+    for index, parameter in enumerate(kernel.params):
+        value = given.pop(parameter.name)
+        if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+            signature[parameter.name], constants[parameter.name] = "constexpr", value
+            continue
+        if isinstance(value, torch.Tensor):
+            signature[parameter.name], aligned = TYPES[value.dtype], value.data_ptr() % 16 == 0
+        elif isinstance(value, int):
+            signature[parameter.name], aligned = "i32" if value < 2**31 else "i64", value % 16 == 0
+        else:
+            signature[parameter.name], aligned = "fp32", False
+        if aligned:
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    return ASTSource(kernel, signature, constants, attributes), given
+
+
+def assembled(ptx: str, architecture: int) -> str:
+    """What ptxas says about it."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        gpu = re.search(r"\.target (sm_\w+)", ptx)
+        assert gpu is not None
+        command = [get_ptxas(architecture).path, "-v", f"--gpu-name={gpu[1]}", file.name, "-o", os.devnull]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
+def reports_of(name: str, architecture: int, every: bool) -> Iterator[dict[str, Any]]:
+    """One for each variant of the kernels of a module."""
+    import importlib
+
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    module = importlib.import_module(f"actorserve.kernels.{name}")
+    kernels = [key for key, value in vars(module).items() if key.endswith("_kernel") and hasattr(value, "arg_names")]
+    recorders = [Recorder(module, key) for key in kernels]
+    globals()[f"launch_{name}"](module, every)
+    for recorder in recorders:
+        assert recorder.launches, f"{recorder.kernel.__name__} is not launched"
+        for arguments, options in recorder.launches:
+            source, rest = source_of(recorder.kernel, arguments, options)
+            ptx = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=rest).asm["ptx"]
+            told = assembled(ptx, architecture)
+            numbers = {key: re.search(pattern, told) for key, pattern in PATTERNS.items()}
+            yield {
+                "module": name,
+                "kernel": recorder.kernel.__name__,
+                "constants": [str(value) for value in source.constants.values()],
+                "loads": sorted(set(re.findall(r"ld\.global[\w.:]*", ptx))),
+            } | {key: -1 if found is None else int(found[1]) for key, found in numbers.items()}
+
+
+PATTERNS = {
+    "spilled": r"(\d+) bytes spill stores",
+    "stack": r"(\d+) bytes stack frame",
+    "registers": r"Used (\d+) registers",
+}
+
+if __name__ == "__main__":
+    reports = [report for name in sys.argv[3:] for report in reports_of(name, int(sys.argv[1]), sys.argv[2] == "every")]
+    json.dump(reports, sys.stdout)

@@ -1,0 +1,222 @@
+"""Paged attention by Triton against plain torch, over all it takes and what it must not read."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # read when kernels are imported
+
+from actorserve.kernels.attention_reference import Pages, reference_attention
+from actorserve.kernels.paged_decode import LEAST, MOST_SPLITS, Scratch, paged_decode, split_count
+from actorserve.kernels.paged_prefill import paged_prefill
+from tests.kernels.paged_cases import (
+    DEVICE,
+    NAN,
+    VALUES,
+    Case,
+    check_decode,
+    check_prefill,
+    clean,
+    compare,
+    far_apart,
+    filled,
+    named,
+    pairwise,
+    random_queries,
+)
+
+
+@pytest.mark.parametrize("case", pairwise(VALUES), ids=named)
+def test_decode(case: Case) -> None:
+    check_decode(case, (0, 1, 137))
+
+
+@pytest.mark.parametrize("case", pairwise({n: v for n, v in VALUES.items() if n != "splits"}), ids=named)
+def test_prefill(case: Case) -> None:
+    check_prefill(case, (67, 1, 34), (5, 1, 1), tail=1)
+
+
+@pytest.mark.parametrize("splits", [1, 3, 12])
+@pytest.mark.parametrize("window", [None, 700])
+def test_long_rows_are_divided(splits: int, window: int | None) -> None:
+    """12 splits take two turns of the merge; a row of 130 needs two of them only."""
+    check_decode(Case(torch.float16, group=2, kv_heads=1, splits=splits, window=window), (1411, 130))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(torch.float16, group=7),
+        Case(torch.bfloat16, group=1, kv_heads=1, window=70),
+        Case(torch.float32, group=3, kv_heads=1, soft_cap=1.5),
+        Case(torch.float16, group=16, kv_heads=1, window=20),
+    ],
+    ids=named,
+)
+def test_mixed_batch(case: Case) -> None:
+    """Chunks over several tiles, whole prompts, decoding, rows that are not there, tokens without a row."""
+    check_prefill(case, (150, 0, 1, 40, 83, 0), (131, 3, 1, 0, 83, 0), tail=37)
+
+
+def test_tokens_before_the_row_see_nothing() -> None:
+    out = check_prefill(Case(), (3,), (5,))
+    assert not out[:2].any() and out[2:].all()
+
+
+def test_tokens_before_the_first_start_are_left_alone() -> None:
+    """They are decoding rows, which paged_decode writes to the same memory; two tokens are a tile here."""
+    case = Case(group=8)
+    torch.manual_seed(0)
+    pages, q = filled(case, (40, 50, 60), (1, 1, 45)), random_queries(case, 47)
+    out = torch.full(q.shape, 7.0, dtype=q.dtype, device=DEVICE)
+    starts = torch.tensor([0, 2, 47], dtype=torch.int32, device=DEVICE)[1:]
+    paged_prefill(q, starts, Pages(*pages[:2], pages.blocks[2:], pages.lengths[2:]), case.scoring, out)
+    assert (out[:2] == 7).all()
+    paged_decode(q[:2], Pages(*pages[:2], pages.blocks[:2], pages.lengths[:2]), case.scoring, out=out[:2])
+    compare(case, out, reference_attention(q, [0, 1, 2, 47], clean(pages), case.scoring))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp2")  # meant to be: tanh is 1 there
+@pytest.mark.parametrize("soft_cap", [None, 20.0])
+def test_large_scores(soft_cap: float | None) -> None:
+    """Exponents far beyond what float32 holds."""
+    case = Case(soft_cap=soft_cap, splits=2)
+    torch.manual_seed(0)
+    pages, q = filled(case, (140,), (1,)), random_queries(case, 1) * 300
+    wanted = reference_attention(q, [0, 1], clean(pages), case.scoring)
+    compare(case, paged_decode(q, pages, case.scoring, Scratch.make(q, 2)), wanted)
+    starts = torch.tensor([0, 1], dtype=torch.int32, device=DEVICE)
+    compare(case, paged_prefill(q, starts, pages, case.scoring), wanted)
+
+
+def test_scratch_is_shared_by_smaller_batches() -> None:
+    """What a larger batch left there is not read."""
+    case = Case(torch.float16)
+    torch.manual_seed(0)
+    pages, q = filled(case, (300, 0, 129), (1, 1, 1)), random_queries(case, 3)
+    scratch = Scratch.make(random_queries(case, 5), 4)
+    for part in scratch:
+        part.fill_(NAN)
+    wanted = reference_attention(q, [0, 1, 2, 3], clean(pages), case.scoring)
+    compare(case, paged_decode(q, pages, case.scoring, scratch), wanted)
+
+
+@pytest.mark.parametrize(
+    "what", ["blocks", "small blocks", "kv heads", "rows", "heads", "rows of out", "heads of out", "tables"]
+)
+def test_offsets_beyond_32_bits(tmp_path: Path, what: str) -> None:
+    case = Case(torch.float16, group=1, kv_heads=4, block_size=16 if what == "small blocks" else 64)
+    torch.manual_seed(0)
+    pages, q = filled(case, (1, 1, 20, 30), (1, 1, 1, 1)), random_queries(case, 4)
+    out = torch.empty_like(q)
+    sources = {
+        "blocks": (pages.keys, 0),
+        "small blocks": (pages.keys, 0),
+        "kv heads": (pages.keys, 1),
+        "tables": (pages.blocks, 0),
+    }
+    source, axis = sources.get(what, (q, 0 if "rows" in what else 1))
+    far = far_apart(tmp_path, source.dtype, source.shape, axis).copy_(source)
+    wanted = reference_attention(q, [0, 1, 2, 3, 4], clean(pages), case.scoring)
+    if source is pages.keys:
+        pages = pages._replace(keys=far, values=far)
+        wanted = reference_attention(q, [0, 1, 2, 3, 4], clean(pages), case.scoring)
+    elif what == "tables":
+        pages = pages._replace(blocks=far)
+    elif what in ("rows", "heads"):
+        q = far
+    else:
+        out = far
+    paged_decode(q, pages, case.scoring, out=out)
+    compare(case, out, wanted)
+    starts = torch.tensor([0, 1, 2, 3, 4], dtype=torch.int32, device=DEVICE)
+    paged_prefill(q, starts, pages, case.scoring, out=out.fill_(NAN))
+    compare(case, out, wanted)
+
+
+def test_the_reference_is_what_torch_computes() -> None:
+    case = Case(head_dim=80, group=2)
+    torch.manual_seed(0)
+    pages, q = clean(filled(case, (70,), (30,))), random_queries(case, 30)
+    order = pages.blocks[0].long()
+    keys, values = (pool[order].transpose(1, 2).flatten(0, 1)[:70].transpose(0, 1) for pool in pages[:2])
+    seen = torch.ones(30, 70, dtype=torch.bool, device=DEVICE).tril(40)
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(0, 1)[None], keys[None], values[None], seen, scale=case.scoring.scale, enable_gqa=True
+    )
+    torch.testing.assert_close(reference_attention(q, [0, 30], pages, case.scoring), wanted[0].transpose(0, 1))
+
+
+def test_splits_fill_the_device() -> None:
+    for rows, kv_heads, longest in itertools.product((1, 8, 32, 256), (1, 8), (1, 500, 8192, 131072)):
+        splits = split_count(rows, kv_heads, longest, 132)
+        assert 1 <= splits <= MOST_SPLITS and (splits - 1) * LEAST < longest
+        full = rows * kv_heads * splits >= 4 * 132
+        assert full or splits in (MOST_SPLITS, -(-longest // LEAST))
+    assert split_count(256, 8, 131072, 132) == 1
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="a graph is a thing of GPUs")
+def test_a_captured_graph_serves_any_lengths() -> None:
+    case = Case(torch.bfloat16, splits=4)
+    torch.manual_seed(0)
+    pages, q = filled(case, (900, 900, 900), (1, 1, 1)), random_queries(case, 3)
+    scratch, out = Scratch.make(q, 4), torch.empty_like(q)
+    paged_decode(q, pages, case.scoring, scratch, out)  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        paged_decode(q, pages, case.scoring, scratch, out)
+    for lengths in ((900, 1, 0), (0, 130, 513)):
+        pages.lengths.copy_(torch.tensor(lengths))
+        graph.replay()
+        compare(case, out, reference_attention(q, [0, 1, 2, 3], clean(pages), case.scoring))
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "heads": (lambda q, p: (q[:, :3], p), "3 heads of queries over 2"),
+    "group": (lambda q, p: (q.repeat(1, 5, 1), p), "at most 16"),
+    "type": (lambda q, p: (q.half(), p), "float16 queries"),
+    "number": (lambda q, p: (q.double(), p), "queries are torch.float64"),
+    "head_dim": (lambda q, p: (q[..., :48].contiguous(), p), "heads of 48, keys of 64"),
+    "side by side": (lambda q, p: (q.transpose(1, 2).contiguous().transpose(1, 2), p), "side by side"),
+    "lengths": (lambda q, p: (q, p._replace(lengths=p.lengths.long())), "int32"),
+    "rows": (lambda q, p: (q, p._replace(lengths=p.lengths[:1])), "lengths are"),
+    "strides": (lambda q, p: (q, p._replace(values=p.values.mT.contiguous().mT)), "strides"),
+    "blocks": (lambda q, p: (q, p._replace(keys=p.keys[:, :, :8], values=p.values[:, :, :8])), "blocks of 8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_kernels_cannot_take_is_refused(wrong: str) -> None:
+    pages, q = filled(Case(), (5, 6), (1, 1)), random_queries(Case(), 2)
+    change, message = WRONG[wrong]
+    q, pages = change(q, pages)
+    starts = torch.arange(len(pages.lengths) + 1, dtype=torch.int32, device=DEVICE)
+    with pytest.raises(ValueError, match=message):
+        paged_decode(q, pages, Case().scoring)
+    with pytest.raises(ValueError, match=message):
+        paged_prefill(q, starts, pages, Case().scoring)
+
+
+def test_outputs_scratch_starts_and_options_are_checked() -> None:
+    pages, q = filled(Case(), (5, 6), (1, 1)), random_queries(Case(), 2)
+    scoring, scratch = Case().scoring, Scratch.make(q, 2)
+    for bad in (Scratch(scratch.partial[:1], scratch.sums[:1]), Scratch(scratch.partial.half(), scratch.sums)):
+        with pytest.raises(ValueError, match="scratch"):
+            paged_decode(q, pages, scoring, bad)
+    with pytest.raises(ValueError, match="out"):
+        paged_decode(q, pages, scoring, out=torch.empty(1, *q.shape[1:]))
+    with pytest.raises(ValueError, match="2 lengths for 1 rows"):
+        paged_decode(q[:1], pages, scoring)
+    with pytest.raises(ValueError, match="starts"):
+        paged_prefill(q, torch.zeros(2, dtype=torch.int32, device=DEVICE), pages, scoring)
+    for options in ({"window": 0}, {"soft_cap": 0.0}, {"scale": NAN}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            replace(scoring, **options)
