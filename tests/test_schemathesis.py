@@ -62,7 +62,7 @@ HELD = re.compile(r"^vllm:(?:num_requests_running|num_requests_waiting|kv_cache_
 OURS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/models/{model}")
 UNSURE = re.compile(r"\{id\}|/v1/(messages|responses)|/openapi.json")  # perhaps nothing drawn is what these can answer
 SHORT = 3  # tokens and choices of an answer
-QUICK, MANY = 10, 200  # cases of one operation and mode
+QUICK, MANY = 6, 200  # cases of one operation and mode
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +124,8 @@ def try_operation(
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def each(case: Any) -> None:
-        if "/v1/" in operation.path and mode is GenerationMode.POSITIVE:
-            ease(case, counted.total() % 2 == 1)
+        if "/v1/" in operation.path:  # what is wrong in a negative case may be nothing that is refused
+            ease(case, mode is GenerationMode.POSITIVE and counted.total() % 2 == 1)
         response = case.call(session=session, timeout=60)
         counted[operation.path, mode.value, response.status_code] += 1
         case.validate_response(response, checks=CHECKS)
