@@ -1,45 +1,50 @@
-"""The command line: `actorserve launch [MODEL] [options]`.
+"""The command line: `actorserve COMMAND …`. Each command is a module of `commands/`, imported only if asked for.
 
-It reads options and hands a Config on; nothing heavy is imported before a command is known.
+Such a module has a DESCRIPTION, `add_arguments(parser)` and `run(arguments)`, which returns the exit status. A
+ConfigError from it is a mistake in the command line.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
 import actorserve
 
 from .config import ConfigError
-from .options import add_options, read_config
 
 USAGE_STATUS = 2  # as argparse has it: the command line or a file that it names cannot be
+COMMANDS = {  # name: what `actorserve --help` says of it
+    "launch": "serve a model",
+}
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(command: str | None) -> argparse.ArgumentParser:
+    """The parser of all commands, of which only the one named `command` knows its arguments."""
     parser = argparse.ArgumentParser("actorserve", description="A large-language-model server over the OpenAI API.")
     parser.add_argument("--version", action="version", version=f"actorserve {actorserve.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    launch = commands.add_parser(
-        "launch",
-        help="serve a model",
-        description="Serve a model over the OpenAI API; without MODEL, the small one that is packaged.",
-        allow_abbrev=False,
-    )
-    add_options(launch)
+    for name, help_text in COMMANDS.items():
+        own = commands.add_parser(name, help=help_text, allow_abbrev=False)
+        if name == command:
+            module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
+            own.description = module.DESCRIPTION
+            own.formatter_class = argparse.RawDescriptionHelpFormatter
+            own.set_defaults(run=module.run)
+            module.add_arguments(own)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
-    parser = make_parser()
-    arguments = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = next((word for word in words if not word.startswith("-")), None)
+    arguments = make_parser(command).parse_args(words)
     try:
-        config = read_config(arguments)
+        status: int = arguments.run(arguments)
     except ConfigError as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return USAGE_STATUS
-    from .supervisor.launch import launch
-
-    return launch(config)
+    return status

@@ -16,7 +16,7 @@ README = Path(__file__).resolve().parent.parent / "README.md"
 
 
 def read(*argv: str) -> Config:
-    return read_config(make_parser().parse_args(["launch", *argv]))
+    return read_config(make_parser("launch").parse_args(["launch", *argv]))
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def test_the_readme_lists_every_option() -> None:
 
 
 def test_version_and_help_are_quick_and_import_nothing_heavy() -> None:
-    code = "import sys; from actorserve.actors import cli; cli.make_parser().format_help(); print(*sys.modules)"
+    code = "import sys; from actorserve.actors import cli; cli.make_parser(None).format_help(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"torch", "transformers", "numpy", "aiohttp", "asyncio", "yaml"}
     assert not heavy & set(done.stdout.split())

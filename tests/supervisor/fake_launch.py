@@ -24,5 +24,5 @@ def mistake(self: Memory) -> None:
 if __name__ == "__main__":
     if "FAKE_MISTAKE" in os.environ:
         Memory.wake_all = mistake  # type: ignore[method-assign]
-    options = make_parser().parse_args(["launch", *sys.argv[1:]])
+    options = make_parser("launch").parse_args(["launch", *sys.argv[1:]])
     sys.exit(launch(read_config(options), command=(sys.executable, str(FAKE))))
