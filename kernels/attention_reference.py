@@ -8,6 +8,7 @@ A query that sees nothing gives zeros.
 Keys and values lie in pools [blocks, kv_heads, block_size, head_dim], of any strides but the last, which is 1. Position
 j of row r lies in block `blocks[r, j // block_size]` at slot j % block_size; `lengths[r]` positions are there, the
 step's own among them. Entries of the table that hold no position in sight are not read, nor are such slots.
+Pools of 8 bits have scales beside them (quantised_kv.py).
 
 The kernels were compiled ahead of time and checked in Triton's interpreter; they were not run on a GPU yet.
 """
@@ -20,6 +21,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from .quantised_kv import E4M3, Scales, check_scales, dequantise
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LARGEST_GROUP = 16  # query heads that share a head of keys: they are the rows of one product
@@ -48,22 +51,37 @@ class Scoring:
 class Pages(NamedTuple):
     """A layer's pools, and where the rows lie in them."""
 
-    keys: Tensor  # [blocks, kv_heads, block_size, head_dim]
+    keys: Tensor  # [blocks, kv_heads, block_size, head_dim], of the queries' type or of 8 bits
     values: Tensor  # the same shape, type and strides
     blocks: Tensor  # int32 [rows, blocks of the longest row]
     lengths: Tensor  # int32 [rows]; 0 for a row that is not there
+    scales: Scales | None = None  # of keys and values of 8 bits
+
+
+def bytes_of(pages: Pages) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Pools and their scales, those of 8 bits as bytes; without scales, something in their place."""
+    if pages.scales is None:
+        return pages.keys, pages.values, pages.keys, pages.values
+    return pages.keys.view(torch.uint8), pages.values.view(torch.uint8), *pages.scales
+
+
+def strides(pages: Pages) -> tuple[int, ...]:
+    """Of blocks, heads and slots of the pools; of blocks and heads of the scales."""
+    return *pages.keys.stride()[:3], *((0, 0) if pages.scales is None else pages.scales.keys.stride()[:2])
 
 
 def check(queries: Tensor, pages: Pages) -> None:
     """Raise ValueError, with what is wrong, if kernels cannot take `queries` [tokens, heads, head_dim] over `pages`."""
-    keys, values, blocks, lengths = pages
+    keys, values, blocks, lengths, scales = pages
     _demand(queries.ndim == 3, f"queries must be [tokens, heads, head_dim], not {list(queries.shape)}")
     _demand(keys.ndim == 4, f"keys must be [blocks, kv_heads, block_size, head_dim], not {list(keys.shape)}")
     _demand(values.shape == keys.shape, f"values {list(values.shape)} differ from keys {list(keys.shape)}")
     _demand(values.stride() == keys.stride(), f"strides of values {values.stride()} differ from keys' {keys.stride()}")
     _demand(queries.dtype in DTYPES, f"queries are {queries.dtype}")
-    _demand(keys.dtype == values.dtype == queries.dtype, f"{queries.dtype} queries, {keys.dtype} and {values.dtype} KV")
-    _demand(len({tensor.device for tensor in (queries, *pages)}) == 1, "queries and pages are on different devices")
+    kind = queries.dtype if scales is None else E4M3
+    _demand(keys.dtype == values.dtype == kind, f"{queries.dtype} queries, {keys.dtype} and {values.dtype} KV")
+    check_scales(keys, values, scales)
+    _demand(len({tensor.device for tensor in (queries, *pages[:4])}) == 1, "queries and pages are on different devices")
     heads, head_dim = queries.shape[1:]
     kv_heads, block_size = keys.shape[1:3]
     _demand(keys.shape[3] == head_dim, f"queries have heads of {head_dim}, keys of {keys.shape[3]}")
@@ -118,7 +136,10 @@ def _gather(pages: Pages, row: int, length: int, heads: int) -> tuple[Tensor, Te
     size = pages.keys.shape[2]
     indices = pages.blocks[row, : -(-length // size)].long()
     group = heads // pages.keys.shape[1]
-    rows = (pool[indices].transpose(1, 2).flatten(0, 1)[:length].float() for pool in (pages.keys, pages.values))
+    pools = [pool[indices].float() for pool in pages[:2]]
+    if pages.scales is not None:
+        pools = [dequantise(pool[indices], own[indices]) for pool, own in zip(pages[:2], pages.scales, strict=True)]
+    rows = (pool.transpose(1, 2).flatten(0, 1)[:length] for pool in pools)
     keys, values = (part.repeat_interleave(group, 1).transpose(0, 1) for part in rows)
     return keys, values
 

@@ -109,6 +109,10 @@ def bias_kernel(
 def logprob_kernel(logits, logits_row, tokens, out, WORDS: tl.constexpr, LANES: tl.constexpr):
     """One row, with a running maximum and sum of each lane."""
     row = tl.program_id(0).to(tl.int64)
+    token = tl.load(tokens + row)
+    if token < 0:
+        tl.store(out + row, 0.0)
+        return
     source = logits + row * logits_row
     peak = tl.full([LANES], float("-inf"), tl.float32)
     weight = tl.zeros([LANES], tl.float32)
@@ -121,7 +125,7 @@ def logprob_kernel(logits, logits_row, tokens, out, WORDS: tl.constexpr, LANES: 
         peak = higher
     best = tl.max(peak, 0)
     whole = tl.sum(weight * tl.exp(peak - best), 0)
-    tl.store(out + row, tl.load(source + tl.load(tokens + row)) - best - tl.log(whole))
+    tl.store(out + row, tl.load(source + token) - best - tl.log(whole))
 
 
 def adjust(
@@ -165,6 +169,7 @@ def adjust(
 def token_logprobs(logits: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
     """float32 [n]: the logprob of one token of each row of `logits` [n, words] float32; `tokens` [n] int32 or int64.
 
+    A row without a token, -1, gets 0, and its logits are not looked at.
     What a CPU reports are logprobs of logits as the model made them: `logits` before `adjust`, or a copy.
     """
     out = torch.empty(tokens.shape, dtype=torch.float32, device=logits.device) if out is None else out

@@ -23,7 +23,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .attention_reference import Pages, Scoring, check, check_out
+from .attention_reference import Pages, Scoring, bytes_of, check, check_out, strides
+from .quantised_kv import E4M3, scale_of, widen
 
 LOG2E = 1.4426950408889634
 PACK = 16  # rows of the smallest product that tensor cores take
@@ -60,7 +61,7 @@ def paged_decode(
     """Attention of one token a row, at the row's last position: `out` [rows, heads, head_dim], as `queries`.
 
     queries  [rows, heads, head_dim] float32, float16 or bfloat16; heads a multiple of kv_heads, by 1 to 16
-    pages    keys and values of the same type; row r has `lengths[r]` positions; 0 gives zeros
+    pages    keys and values of the same type, or of 8 bits; row r has `lengths[r]` positions; 0 gives zeros
     scratch  of as many rows or more; its number of splits is taken; none: rows are not divided
     Sums are float32 (weights of the product with values are rounded to the type of values).
     """
@@ -78,8 +79,8 @@ def paged_decode(
     kv_heads = pages.keys.shape[1]
     partial, sums = (out, out) if scratch is None or splits == 1 else scratch
     _decode[splits, kv_heads, rows](
-        queries, *pages, out, partial, sums, *factors(scoring),
-        *queries.stride()[:2], *pages.keys.stride()[:3], pages.blocks.stride(0), *out.stride()[:2],
+        queries, *bytes_of(pages), pages.blocks, pages.lengths, out, partial, sums, *factors(scoring),
+        *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2],
         **options, **launch,
     )  # fmt: skip
     if splits > 1:
@@ -112,25 +113,30 @@ def configuration(
         return options | {"TILE": 16}, {"num_warps": 4, "num_stages": 3}
     # The table is read a turn ahead of keys and values, so that five stages are two tiles of them. Without maxnreg the
     # compiler now and then spills to stay below a bound of its own.
-    return options, {"num_warps": 4, "num_stages": 5, "maxnreg": 128}
+    # Pools of 8 bits take registers for their conversion: a program less, and more under way in each.
+    return options, {"num_warps": 4, "num_stages": 5, "maxnreg": 168 if options["SCALED"] else 128}
 
 
 def constants(dtype: torch.dtype, keys: Tensor, heads: int, scoring: Scoring, tile_bytes: int) -> dict[str, Any]:
     """What kernels are compiled for, with tiles of up to 64 keys."""
     _, kv_heads, block_size, head_dim = keys.shape
     padded = triton.next_power_of_2(head_dim)
+    scaled = keys.dtype == E4M3
     product = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[dtype]
-    if INTERPRETED and dtype == torch.bfloat16:
+    if scaled and dtype == torch.float16:
+        product = tl.bfloat16  # weights times scales may be beyond what float16 holds
+    if INTERPRETED and product == tl.bfloat16:
         product = tl.float32  # there it is raw bits, which cannot be multiplied
     return {
         "GROUP": heads // kv_heads,
         "HEAD_DIM": head_dim,
         "PADDED": padded,
         "BLOCK_SIZE": block_size,
-        "TILE": max(16, min(64, tile_bytes // (padded * dtype.itemsize))),
+        "TILE": max(16, min(64, tile_bytes // (padded * keys.dtype.itemsize))),
         "WINDOW": scoring.window or 0,
         "CAPPED": scoring.soft_cap is not None,
         "PRODUCT": product,
+        "SCALED": scaled,
     }
 
 
@@ -142,16 +148,14 @@ def factors(scoring: Scoring) -> tuple[float, float]:
 
 
 @triton.jit
-def place(table, start, seen, block_stride, slot_stride, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    """Offsets, 64 bits, of the slots of positions start + [0, TILE); of those that are not `seen`, any that exists."""
+def place(table, start, seen, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
+    """(block, 64 bits, slot) of positions start + [0, TILE); of those that are not `seen`, any that exists."""
     steps = tl.arange(0, TILE)
     if BLOCK_SIZE % TILE == 0:  # tiles start at multiples of TILE: one block holds all of it
-        block = tl.load(table + start // BLOCK_SIZE).to(tl.int64)
-        return block * block_stride + (start % BLOCK_SIZE + steps) * slot_stride
+        return tl.load(table + start // BLOCK_SIZE).to(tl.int64), start % BLOCK_SIZE + steps
     else:
         positions = start + steps
-        block = tl.load(table + positions // BLOCK_SIZE, mask=seen, other=0).to(tl.int64)
-        return block * block_stride + (positions % BLOCK_SIZE) * slot_stride
+        return tl.load(table + positions // BLOCK_SIZE, mask=seen, other=0).to(tl.int64), positions % BLOCK_SIZE
 
 
 @triton.jit
@@ -162,17 +166,22 @@ def fetch(
     dims = tl.arange(0, PADDED)
     numbers = pool + offsets[:, None] + dims[None, :]
     if MASKED:
-        return tl.load(numbers, mask=seen[:, None] & (dims < HEAD_DIM)[None, :], other=0.0).to(PRODUCT)
+        return widen(tl.load(numbers, mask=seen[:, None] & (dims < HEAD_DIM)[None, :], other=0), PRODUCT)
     elif HEAD_DIM < PADDED:
-        return tl.load(numbers, mask=(dims < HEAD_DIM)[None, :], other=0.0).to(PRODUCT)
+        return widen(tl.load(numbers, mask=(dims < HEAD_DIM)[None, :], other=0), PRODUCT)
     else:
-        return tl.load(numbers).to(PRODUCT)
+        return widen(tl.load(numbers), PRODUCT)
 
 
 @triton.jit
-def attend(total, weight, peak, q, k, v, seen, factor, cap, CAPPED: tl.constexpr, MASKED: tl.constexpr):
+def attend(
+    total, weight, peak, q, k, v, seen, factor, cap, key_scale, value_scale,
+    CAPPED: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
     """One tile more: total = Σ 2^(s - peak) · v and weight = Σ 2^(s - peak), peak the largest score so far."""
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if SCALED:
+        scores = scores * scale_of(key_scale)[None, :]
     if CAPPED:  # tanh x = 1 - 2 / (e^2x + 1), good at both ends
         scores = cap - 2 * cap / (tl.exp2(scores * factor) + 1)
     else:
@@ -183,8 +192,11 @@ def attend(total, weight, peak, q, k, v, seen, factor, cap, CAPPED: tl.constexpr
     base = tl.where(higher == float("-inf"), 0.0, higher) if MASKED else higher  # a row may have seen nothing yet
     shares = tl.exp2(scores - base[:, None])
     fade = tl.exp2(peak - base)
+    weight = weight * fade + tl.sum(shares, 1)
+    if SCALED:
+        shares = shares * scale_of(value_scale)[None, :]
     total = tl.dot(shares.to(v.dtype), v, total * fade[:, None], input_precision="ieee")
-    return total, weight * fade + tl.sum(shares, 1), higher
+    return total, weight, higher
 
 
 @triton.jit
@@ -198,10 +210,12 @@ def portion(length, WINDOW: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constex
 
 @triton.jit(do_not_specialize=["table_stride"])
 def _decode(
-    queries, keys, values, table, lengths, out, partial, sums, factor, cap,
-    query_stride, query_head_stride, block_stride, head_stride, slot_stride, table_stride, out_stride, out_head_stride,
+    queries, keys, values, key_scales, value_scales, table, lengths, out, partial, sums, factor, cap,
+    query_stride, query_head_stride, block_stride, head_stride, slot_stride, scale_block_stride, scale_head_stride,
+    table_stride, out_stride, out_head_stride,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
-    WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr,
+    WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr,
+    SPLITS: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
     """One split of one row, for the group of queries that share a head of keys."""
     split = tl.program_id(0)
@@ -224,10 +238,18 @@ def _decode(
     for at in range(begin, end, TILE):
         positions = at + tl.arange(0, TILE)
         seen = (positions >= first) & (positions < end)
-        slots = place(table + row * table_stride, at, seen, block_stride, slot_stride, BLOCK_SIZE, TILE)
-        k = fetch(keys + kv_head * head_stride, slots, seen, HEAD_DIM, PADDED, True, PRODUCT)
-        v = fetch(values + kv_head * head_stride, slots, seen, HEAD_DIM, PADDED, True, PRODUCT)
-        total, weight, peak = attend(total, weight, peak, q, k, v, seen[None, :], factor, cap, CAPPED, True)
+        block, slot = place(table + row * table_stride, at, seen, BLOCK_SIZE, TILE)
+        offsets = block * block_stride + slot * slot_stride
+        k = fetch(keys + kv_head * head_stride, offsets, seen, HEAD_DIM, PADDED, True, PRODUCT)
+        v = fetch(values + kv_head * head_stride, offsets, seen, HEAD_DIM, PADDED, True, PRODUCT)
+        key_scale, value_scale = seen, seen
+        if SCALED:
+            scale_at = block * scale_block_stride + kv_head * scale_head_stride + slot
+            key_scale = tl.load(key_scales + scale_at, mask=seen, other=0)
+            value_scale = tl.load(value_scales + scale_at, mask=seen, other=0)
+        total, weight, peak = attend(
+            total, weight, peak, q, k, v, seen[None, :], factor, cap, key_scale, value_scale, CAPPED, True, SCALED
+        )
     total = total / tl.where(weight == 0, 1.0, weight)[:, None]
     if SPLITS == 1:
         o_at = out + row * out_stride + head[:, None] * out_head_stride + dims[None, :]

@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .attention_reference import Pages, Scoring, check, check_out, check_starts
+from .attention_reference import Pages, Scoring, bytes_of, check, check_out, check_starts, strides
 from .paged_decode import attend, constants, factors, fetch, place
 
 TILE_BYTES = 16384  # of a tile of keys
@@ -37,7 +37,7 @@ def paged_prefill(queries: Tensor, starts: Tensor, pages: Pages, scoring: Scorin
 
     queries  [tokens, heads, head_dim] float32, float16 or bfloat16; heads a multiple of kv_heads, by 1 to 16
     starts   int32 [rows + 1], not decreasing, at most `tokens`
-    pages    keys and values of the same type; a token of row r is at position lengths[r] - starts[r + 1] + its index
+    pages    as for paged_decode; a token of row r is at position lengths[r] - starts[r + 1] + its index
     The kernel is compiled for the next power of two above rows: let few numbers of rows occur, others of length 0.
     Tokens from starts[rows] on, and those at positions below 0, give zeros; those before starts[0] are not written.
     Sums are float32 (weights of the product with values are rounded to the type of values).
@@ -51,8 +51,8 @@ def paged_prefill(queries: Tensor, starts: Tensor, pages: Pages, scoring: Scorin
     options, launch = configuration(queries.dtype, pages.keys, heads, scoring)
     programs = (tokens // options["TOKENS"] + rows + 1) * kv_heads
     _prefill[(programs,)](
-        queries, *pages[:3], pages.lengths, starts, out, *factors(scoring),
-        *queries.stride()[:2], *pages.keys.stride()[:3], pages.blocks.stride(0), *out.stride()[:2],
+        queries, *bytes_of(pages), pages.blocks, pages.lengths, starts, out, *factors(scoring),
+        *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2],
         tokens, rows, kv_heads, **options, ROWS=triton.next_power_of_2(rows + 1), **launch,
     )  # fmt: skip
     return out
@@ -68,7 +68,7 @@ def configuration(
     wide = options["PADDED"] > 128  # where registers for the sums of 128 rows are short
     packed = 64 if wide else 128
     launch = {"num_warps": 8, "num_stages": 2 if wide else 3, "maxnreg": 255}
-    if not wide and options["HEAD_DIM"] < options["PADDED"]:  # masks take registers, too
+    if options["SCALED"] or (not wide and options["HEAD_DIM"] < options["PADDED"]):  # both take registers, too
         options["TILE"] = 32
     return options | {"PACKED": packed, "TOKENS": packed // options["GROUP"]}, launch
 
@@ -84,30 +84,40 @@ def which(starts, tile, rows, TOKENS: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def step(
-    total, weight, peak, q, keys, values, table, at, position, low, high, factor, cap, block_stride, slot_stride,
+    total, weight, peak, q, keys, values, key_scales, value_scales, table, at, position, low, high, factor, cap,
+    block_stride, slot_stride, scale_block_stride,
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr,
-    CAPPED: tl.constexpr, PRODUCT: tl.constexpr, MASKED: tl.constexpr,
+    CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """The keys of positions at + [0, TILE), of which [low, high) may be read; all are seen unless MASKED."""
     positions = at + tl.arange(0, TILE)
     there = (positions >= low) & (positions < high)
-    slots = place(table, at, there, block_stride, slot_stride, BLOCK_SIZE, TILE)
-    k = fetch(keys, slots, there, HEAD_DIM, PADDED, MASKED, PRODUCT)
-    v = fetch(values, slots, there, HEAD_DIM, PADDED, MASKED, PRODUCT)
+    block, slot = place(table, at, there, BLOCK_SIZE, TILE)
+    offsets = block * block_stride + slot * slot_stride
+    k = fetch(keys, offsets, there, HEAD_DIM, PADDED, MASKED, PRODUCT)
+    v = fetch(values, offsets, there, HEAD_DIM, PADDED, MASKED, PRODUCT)
+    key_scale, value_scale = there, there
+    if SCALED:
+        scale_at = block * scale_block_stride + slot
+        key_scale = tl.load(key_scales + scale_at, mask=there, other=0)
+        value_scale = tl.load(value_scales + scale_at, mask=there, other=0)
     seen = (positions[None, :] <= position[:, None]) & there[None, :]
     if WINDOW > 0:
         seen = seen & (positions[None, :] > position[:, None] - WINDOW)
-    return attend(total, weight, peak, q, k, v, seen, factor, cap, CAPPED, MASKED)
+    return attend(
+        total, weight, peak, q, k, v, seen, factor, cap, key_scale, value_scale, CAPPED, MASKED, SCALED
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["table_stride", "tokens", "rows"])
 def _prefill(
-    queries, keys, values, table, lengths, starts, out, factor, cap,
-    query_stride, query_head_stride, block_stride, head_stride, slot_stride, table_stride, out_stride, out_head_stride,
+    queries, keys, values, key_scales, value_scales, table, lengths, starts, out, factor, cap,
+    query_stride, query_head_stride, block_stride, head_stride, slot_stride, scale_block_stride, scale_head_stride,
+    table_stride, out_stride, out_head_stride,
     tokens, rows, kv_heads,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
-    WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, PACKED: tl.constexpr, TOKENS: tl.constexpr,
-    ROWS: tl.constexpr,
+    WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr, PACKED: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """One tile of tokens of one row, for the queries that share a head of keys."""
     program = tl.program_id(0)
@@ -133,6 +143,9 @@ def _prefill(
     masked = low // TILE * TILE if WINDOW > 0 else tl.maximum(first + 1, 0) // TILE * TILE
     keys += kv_head * head_stride
     values += kv_head * head_stride
+    if SCALED:
+        key_scales += kv_head * scale_head_stride
+        value_scales += kv_head * scale_head_stride
     table += row.to(tl.int64) * table_stride
     total = tl.zeros([PACKED, PADDED], tl.float32)
     weight = tl.zeros([PACKED], tl.float32)
@@ -140,13 +153,15 @@ def _prefill(
     if WINDOW == 0:
         for at in range(0, masked, TILE):  # tiles that all tokens see all of
             total, weight, peak = step(
-                total, weight, peak, q, keys, values, table, at, position, low, high, factor, cap, block_stride,
-                slot_stride, HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, False,
+                total, weight, peak, q, keys, values, key_scales, value_scales, table, at, position, low, high, factor,
+                cap, block_stride, slot_stride, scale_block_stride,
+                HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED, False,
             )  # fmt: skip
     for at in range(masked, high, TILE):
         total, weight, peak = step(
-            total, weight, peak, q, keys, values, table, at, position, low, high, factor, cap, block_stride,
-            slot_stride, HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, True,
+            total, weight, peak, q, keys, values, key_scales, value_scales, table, at, position, low, high, factor,
+            cap, block_stride, slot_stride, scale_block_stride,
+            HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED, True,
         )  # fmt: skip
     total = total / tl.where(weight == 0, 1.0, weight)[:, None]
     o_at = out + token[:, None] * out_stride + head[:, None] * out_head_stride + dims[None, :]

@@ -7,7 +7,8 @@ orders rows of weights; numbers from rotary_dim on stay. cos and sin come from t
 llama3) are other tables and no other code. Formula: Su et al. 2021, RoFormer. In float32, rounded once.
 
 A token's slot is block · block_size + offset; -1, as rows have that only fill up a captured batch, writes nothing, but
-q is rotated all the same. One program takes some heads of one token: the grid follows from shapes alone.
+q is rotated all the same (at its position, which must be in the tables). Pools of 8 bits get e4m3 and scales
+(quantised_kv.py), also rounded once. One program takes some heads of one token: the grid follows from shapes alone.
 Compiled ahead of time and checked in the interpreter; not run on a GPU yet. Knows tensors only.
 """
 
@@ -19,6 +20,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from .quantised_kv import E4M3, Scales, check_scales, encode, scale_code, scale_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PROGRAM = 512  # numbers of one program, whatever the head is: one warp, 16 numbers a thread
@@ -37,6 +40,7 @@ class Pools(NamedTuple):
 
     keys: Tensor
     values: Tensor
+    scales: Scales | None = None  # of keys and values of 8 bits
 
 
 class Norms(NamedTuple):
@@ -48,12 +52,24 @@ class Norms(NamedTuple):
 
 
 @triton.jit
+def narrow(numbers, factor, kind: tl.constexpr, SCALED: tl.constexpr):
+    """As they are stored."""
+    if SCALED:
+        return encode(numbers * factor)
+    else:
+        return numbers.to(kind)
+
+
+@triton.jit
 def turn_heads(
-    source, target, there, gain, cos, sin, eps,
+    source, target, scales, there, gain, cos, sin, eps,
     HEAD_DIM: tl.constexpr, ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr,
-    PAIRS: tl.constexpr, REST: tl.constexpr,
+    PAIRS: tl.constexpr, REST: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Norm and rotation of the heads that start at `source`, to `target`, both [heads]; cos and sin are [1, PAIRS]."""
+    """Norm and rotation of the heads that start at `source`, to `target`, both [heads]; cos and sin are [1, PAIRS].
+
+    SCALED: as e4m3, and their scales to `scales` [heads].
+    """
     pair = tl.arange(0, PAIRS)
     first = 2 * pair if INTERLEAVED else pair
     second = first + 1 if INTERLEAVED else pair + ROTARY // 2
@@ -74,21 +90,30 @@ def turn_heads(
         b = b * scale * tl.load(gain + second, mask=paired, other=0.0).to(tl.float32)[None, :]
         if REST > 0:
             c = c * scale * tl.load(gain + other, mask=other < HEAD_DIM, other=0.0).to(tl.float32)[None, :]
+    turned, second_turned = a * cos - b * sin, b * cos + a * sin
+    factor = there
+    if SCALED:
+        peak = tl.max(tl.maximum(tl.abs(turned), tl.abs(second_turned)), 1)
+        if REST > 0:
+            peak = tl.maximum(peak, tl.max(tl.abs(c), 1))
+        code = scale_code(peak)
+        tl.store(scales, code.to(tl.uint8), mask=there)
+        factor = scale_of(254 - code)[:, None]
     kind = target.dtype.element_ty
-    tl.store(target[:, None] + first[None, :], (a * cos - b * sin).to(kind), mask=inside)
-    tl.store(target[:, None] + second[None, :], (b * cos + a * sin).to(kind), mask=inside)
+    tl.store(target[:, None] + first[None, :], narrow(turned, factor, kind, SCALED), mask=inside)
+    tl.store(target[:, None] + second[None, :], narrow(second_turned, factor, kind, SCALED), mask=inside)
     if REST > 0:
-        tl.store(target[:, None] + other[None, :], c.to(kind), mask=others)
+        tl.store(target[:, None] + other[None, :], narrow(c, factor, kind, SCALED), mask=others)
 
 
 @triton.jit
 def rotary_kv_kernel(
-    q, k, v, out, keys, values, positions, slots, cos_table, sin_table, q_gain, k_gain, eps,
+    q, k, v, out, keys, values, key_scales, value_scales, positions, slots, cos_table, sin_table, q_gain, k_gain, eps,
     q_token, q_head, k_token, k_head, v_token, v_head, out_token, out_head,
-    keys_block, keys_head, keys_slot, values_block, values_head, values_slot,
+    keys_block, keys_head, keys_slot, values_block, values_head, values_slot, scales_block, scales_head,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr,
-    TILE: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, FULL: tl.constexpr,
+    TILE: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, FULL: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """TILE heads of one token: first programs for heads of q, then those for heads of k and v."""
     token = tl.program_id(0).to(tl.int64)
@@ -102,8 +127,8 @@ def rotary_kv_kernel(
     if tile < q_tiles:
         head = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
         turn_heads(
-            q + token * q_token + head * q_head, out + token * out_token + head * out_head, head < HEADS,
-            q_gain, cos, sin, eps, HEAD_DIM, ROTARY, INTERLEAVED, NORM, PAIRS, REST,
+            q + token * q_token + head * q_head, out + token * out_token + head * out_head, head, head < HEADS,
+            q_gain, cos, sin, eps, HEAD_DIM, ROTARY, INTERLEAVED, NORM, PAIRS, REST, False,
         )  # fmt: skip
     else:
         slot = tl.load(slots + token)
@@ -111,14 +136,20 @@ def rotary_kv_kernel(
             block, at = slot // BLOCK_SIZE, slot % BLOCK_SIZE
             head = (tile - q_tiles).to(tl.int64) * TILE + tl.arange(0, TILE)
             there = head < KV_HEADS
+            scale_at = block * scales_block + head * scales_head + at
             turn_heads(
                 k + token * k_token + head * k_head,
-                keys + block * keys_block + head * keys_head + at * keys_slot, there,
-                k_gain, cos, sin, eps, HEAD_DIM, ROTARY, INTERLEAVED, NORM, PAIRS, REST,
+                keys + block * keys_block + head * keys_head + at * keys_slot, key_scales + scale_at, there,
+                k_gain, cos, sin, eps, HEAD_DIM, ROTARY, INTERLEAVED, NORM, PAIRS, REST, SCALED,
             )  # fmt: skip
             number = tl.arange(0, FULL)[None, :]
             inside = there[:, None] & (number < HEAD_DIM)
             value = tl.load(v + (token * v_token + head * v_head)[:, None] + number, mask=inside)
+            if SCALED:
+                value = tl.where(inside, value.to(tl.float32), 0.0)
+                code = scale_code(tl.max(tl.abs(value), 1))
+                tl.store(value_scales + scale_at, code.to(tl.uint8), mask=there)
+                value = encode(value * scale_of(254 - code)[:, None])
             target = values + (block * values_block + head * values_head + at * values_slot)[:, None] + number
             tl.store(target, value, mask=inside)
 
@@ -156,13 +187,18 @@ def rotate_and_write(
     tile = max(1, PROGRAM // full)
     kv_heads, block_size = pools.keys.shape[1:3]
     q_gain, k_gain, eps = norms if norms is not None else (q, k, 0.0)
+    keys, values, scales = pools
+    if scales is not None:
+        keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     rotary_kv_kernel[(tokens, triton.cdiv(heads, tile) + triton.cdiv(kv_heads, tile))](
-        q, k, v, out, *pools, positions, slots, *turns, q_gain, k_gain, eps,
+        q, k, v, out, keys, values, *((keys, values) if scales is None else scales), positions, slots, *turns,
+        q_gain, k_gain, eps,
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],
-        *pools.keys.stride()[:3], *pools.values.stride()[:3],
+        *keys.stride()[:3], *values.stride()[:3], *((0, 0) if scales is None else scales.keys.stride()[:2]),
         HEADS=heads, KV_HEADS=kv_heads, BLOCK_SIZE=block_size, HEAD_DIM=head_dim, ROTARY=rotary,
         INTERLEAVED=interleaved, NORM=norms is not None, TILE=tile, PAIRS=triton.next_power_of_2(rotary // 2),
-        REST=triton.next_power_of_2(head_dim - rotary) if rotary < head_dim else 0, FULL=full, num_warps=1,
+        REST=triton.next_power_of_2(head_dim - rotary) if rotary < head_dim else 0, FULL=full,
+        SCALED=scales is not None, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -196,9 +232,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor, out: Tensor, pools: Pools) -> None:
     heads, memory = (tokens, kv_heads, head_dim), (blocks, kv_heads, block_size, head_dim)
     tensors = {"q": (q, q.shape), "out": (out, q.shape), "k": (k, heads), "v": (v, heads)}
     tensors |= {"keys": (pools.keys, memory), "values": (pools.values, memory)}
+    check_scales(pools.keys, pools.values, pools.scales)
     for name, (tensor, shape) in tensors.items():
-        if tensor.shape != shape or tensor.dtype != q.dtype or tensor.device != q.device:
-            raise ValueError(f"{name} {tensor.dtype}{list(tensor.shape)} must be {q.dtype}{list(shape)}")
+        kind = E4M3 if pools.scales is not None and shape is memory else q.dtype
+        if tensor.shape != shape or tensor.dtype != kind or tensor.device != q.device:
+            raise ValueError(f"{name} {tensor.dtype}{list(tensor.shape)} must be {kind}{list(shape)}")
         if tensor.stride(-1) != 1:
             raise ValueError(f"{name} must have the numbers of a head side by side")
 

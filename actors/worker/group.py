@@ -21,13 +21,18 @@ MEET_S = 600.0  # what the slowest gets to load its part; one that hangs is kill
 class Group:
     """This worker's view of its group."""
 
-    def __init__(self, rank: int, size: int, meeting_fd: int, life: int) -> None:
-        """`life`: which life of the group this is; all die together, so all count alike. Returns when all are here."""
+    def __init__(self, rank: int, size: int, meeting_fd: int, life: int, device: torch.device | None = None) -> None:
+        """`life`: which life of the group this is; all die together, so all count alike. Returns when all are here.
+
+        `device`: the member's GPU; what lies there is added up by NCCL, which graphs can capture.
+        """
         self.rank, self.size = rank, size
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         file = dist.FileStore(f"/proc/self/fd/{meeting_fd}", size)  # type: ignore[attr-defined]
         store = dist.PrefixStore(str(life), file)  # type: ignore[attr-defined]
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=MEET_S))
+        backend = "gloo" if device is None else "cpu:gloo,cuda:nccl"
+        wait = timedelta(seconds=MEET_S)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait, device_id=device)
 
     def add_up(self, x: Tensor) -> Tensor:
         """x becomes the sum of all members' x, bit for bit the same for all."""

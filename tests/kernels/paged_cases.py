@@ -18,6 +18,7 @@ import torch
 from actorserve.kernels.attention_reference import Pages, Scoring, reference_attention
 from actorserve.kernels.paged_decode import Scratch, paged_decode
 from actorserve.kernels.paged_prefill import paged_prefill
+from actorserve.kernels.quantised_kv import E4M3, Scales, quantise
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}  # outputs are around 1
@@ -35,6 +36,7 @@ class Case:
     soft_cap: float | None = None
     splits: int | None = None
     layout: str = "heads outermost in a block"
+    scaled: bool = False  # pools of 8 bits
 
     @property
     def scoring(self) -> Scoring:
@@ -51,7 +53,9 @@ VALUES: dict[str, Sequence[Any]] = {
     "soft_cap": (None, 1.5),
     "splits": (None, 2, 3),
     "layout": ("heads outermost in a block", "heads outermost", "slots outermost in a block"),
+    "scaled": (False, True),
 }
+QUICK = VALUES | {"group": (1, 3, 7, 8, 14, 16)}  # the others take the same paths
 
 
 def pairwise(values: dict[str, Sequence[Any]]) -> list[Case]:
@@ -75,11 +79,15 @@ def named(case: Case) -> str:
 
 
 def pools(case: Case, blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of NaN, [blocks, kv_heads, block_size, head_dim], in memory as the layout says."""
+    """Keys and values of NaN (as bytes, 0x7F), [blocks, kv_heads, block_size, head_dim], in memory as layouts say."""
     sizes = {"b": blocks, "h": case.kv_heads, "s": case.block_size, "d": case.head_dim}
     order = {"heads outermost in a block": "bhsd", "heads outermost": "hbsd", "slots outermost in a block": "bshd"}
     axes = order[case.layout]
-    both = torch.full([2, *(sizes[axis] for axis in axes)], NAN, dtype=case.dtype, device=DEVICE)
+    shape = [2, *(sizes[axis] for axis in axes)]
+    if case.scaled:
+        both = torch.full(shape, 0x7F, dtype=torch.uint8, device=DEVICE)
+    else:
+        both = torch.full(shape, NAN, dtype=case.dtype, device=DEVICE)
     keys, values = both.permute(0, *(1 + axes.index(axis) for axis in "bhsd"))
     return keys, values
 
@@ -87,19 +95,28 @@ def pools(case: Case, blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
 def filled(case: Case, lengths: Sequence[int], counts: Sequence[int], extra: int = 2) -> Pages:
     """Rows with random keys at all positions that their last `counts` tokens see, in scattered blocks; 0 is bad."""
     needed = [-(-length // case.block_size) for length in lengths]
-    keys, values = pools(case, 1 + 2 * sum(needed))
-    numbers = 1 + torch.randperm(2 * sum(needed))
+    both = pools(case, 1 + 2 * sum(needed))
+    scales = Scales(*torch.full((2, *both[0].shape[:3]), 0xFF, dtype=torch.uint8, device=DEVICE))  # infinite
+    order = 1 + torch.randperm(2 * sum(needed))
     table = torch.zeros(len(lengths), max(needed) + extra, dtype=torch.int32)
     for row, (length, count) in enumerate(zip(lengths, counts, strict=True)):
         first = max(0, length - count + 1 - case.window) if case.window else 0
         first_block = first // case.block_size
-        at = sum(needed[:row])
-        table[row, first_block : needed[row]] = numbers[at + first_block : at + needed[row]].int()
+        own_blocks = order[sum(needed[:row]) :]
+        table[row, first_block : needed[row]] = own_blocks[first_block : needed[row]].int()
         for position in range(first, length):
             block = table[row, position // case.block_size]
-            for pool in (keys, values):
-                pool[block, :, position % case.block_size] = torch.randn(case.kv_heads, case.head_dim).to(pool)
-    return Pages(keys, values, table.to(DEVICE), torch.tensor(lengths, dtype=torch.int32, device=DEVICE))
+            at = block, slice(None), position % case.block_size
+            for pool, own in zip(both, scales, strict=True):
+                numbers = torch.randn(case.kv_heads, case.head_dim)
+                if case.scaled:
+                    codes, own[at] = (part.to(DEVICE) for part in quantise(numbers))
+                    pool[at] = codes.view(torch.uint8)
+                else:
+                    pool[at] = numbers.to(pool)
+    keys, values = (pool.view(E4M3) for pool in both) if case.scaled else both
+    where = table.to(DEVICE), torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    return Pages(keys, values, *where, scales if case.scaled else None)
 
 
 def random_queries(case: Case, tokens: int) -> torch.Tensor:
@@ -110,11 +127,20 @@ def random_queries(case: Case, tokens: int) -> torch.Tensor:
 
 def clean(pages: Pages) -> Pages:
     """For the reference, which multiplies with what it does not see."""
+    if pages.scales is not None:
+        scales = Scales(*(part.where(part < 0xFF, 0) for part in pages.scales))
+        return pages._replace(keys=_without_nan(pages.keys), values=_without_nan(pages.values), scales=scales)
     return pages._replace(keys=pages.keys.nan_to_num(0), values=pages.values.nan_to_num(0))
 
 
+def _without_nan(pool: torch.Tensor) -> torch.Tensor:
+    codes = pool.view(torch.uint8)
+    return codes.where(codes != 0x7F, 0).view(E4M3)
+
+
 def compare(case: Case, out: torch.Tensor, wanted: torch.Tensor) -> None:
-    torch.testing.assert_close(out.float(), wanted, rtol=TOLERANCE[case.dtype], atol=TOLERANCE[case.dtype])
+    product = torch.bfloat16 if case.scaled and case.dtype == torch.float16 else case.dtype
+    torch.testing.assert_close(out.float(), wanted, rtol=TOLERANCE[product], atol=TOLERANCE[product])
 
 
 def check_decode(case: Case, lengths: Sequence[int]) -> torch.Tensor:

@@ -21,6 +21,8 @@ import pytest
 
 SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes that one program may take
 TENSOR_CORES = {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}  # for products of many rows
+E4M3 = "float8_e4m3fn"
+NUMBERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", E4M3: "*u8"}
 SHAPES = ((32, None, None), (64, 4096, 30.0))  # (block size, window, soft cap)
 Result = dict[str, Any]
 
@@ -34,10 +36,13 @@ def compiled(tmp_path: Path, jobs: list[dict[str, Any]]) -> list[Result]:
     return results
 
 
-def jobs_of(arch: int, head_dims: tuple[int, ...], dtype: str = "bfloat16") -> list[dict[str, Any]]:
+def jobs_of(
+    arch: int, head_dims: tuple[int, ...], dtype: str = "bfloat16", pools: str | None = None
+) -> list[dict[str, Any]]:
+    """Of all kernels; `pools` is the type of keys and values, if another one."""
     return [
-        {"kernel": kernel, "dtype": dtype, "arch": arch, "head_dim": head_dim, "shape": shape}
-        for kernel in ("decode", "merge", "prefill")
+        {"kernel": kernel, "dtype": dtype, "arch": arch, "head_dim": head_dim, "shape": shape, "pools": pools or dtype}
+        for kernel in ("decode", "prefill", *(() if pools else ("merge",)))
         for head_dim in head_dims
         for shape in SHAPES
     ]
@@ -48,14 +53,26 @@ def check(result: Result) -> None:
     assert len(result["spills"]) == 2 and set(result["spills"]) == {0}, result  # stores and loads
     assert 0 < result["registers"] <= 255, result
     assert result["shared"] <= SHARED[job["arch"]], result
-    if job["kernel"] != "merge":
+    small = job["kernel"] == "prefill" and job["pools"] == E4M3 and job["head_dim"] == 64  # 8 bytes for each thread
+    if job["kernel"] != "merge" and not small:
         assert result["wide_loads"], f"keys and values are not read 16 bytes at a time: {result}"
     if job["dtype"] != "float32" and job["kernel"] != "merge":
         assert ("mma.sync" if job["kernel"] == "decode" else TENSOR_CORES[job["arch"]]) in result["products"], result
 
 
 def test_heads_of_128_on_hopper(tmp_path: Path) -> None:
-    for result in compiled(tmp_path, jobs_of(90, (128,))):
+    """Pools of 8 bits and blocks more than 2^31 numbers apart, too; in one process."""
+    jobs = jobs_of(90, (128,)) + [job for job in jobs_of(90, (128,), pools=E4M3) if job["shape"] is SHAPES[0]]
+    for result in compiled(tmp_path, [*jobs, jobs[0] | {"long": ["block_stride", "head_stride"]}]):
+        check(result)
+        assert (result["conversions"] > 0) == (result["job"]["pools"] == E4M3), result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("arch", [90, 100])
+def test_all_with_pools_of_8_bits(tmp_path: Path, arch: int, dtype: str) -> None:
+    for result in compiled(tmp_path, jobs_of(arch, (64, 80, 128, 256), dtype, E4M3)):
         check(result)
 
 
@@ -65,12 +82,6 @@ def test_heads_of_128_on_hopper(tmp_path: Path) -> None:
 def test_all(tmp_path: Path, arch: int, dtype: str) -> None:
     for result in compiled(tmp_path, jobs_of(arch, (64, 80, 128, 256), dtype)):
         check(result)
-
-
-def test_strides_of_64_bits_compile(tmp_path: Path) -> None:
-    job = {"kernel": "decode", "dtype": "bfloat16", "arch": 90, "head_dim": 128, "shape": SHAPES[0]}
-    (result,) = compiled(tmp_path, [job | {"long": ["block_stride", "head_stride"]}])
-    check(result)
 
 
 def compile_one(job: dict[str, Any]) -> Result:
@@ -86,7 +97,8 @@ def compile_one(job: dict[str, Any]) -> Result:
     block_size, window, soft_cap = job["shape"]
     scoring = Scoring(1.0, window, soft_cap)
     dtype = getattr(torch, job["dtype"])
-    keys = torch.empty(1, 2, block_size, job["head_dim"], dtype=dtype, device="meta")
+    pools = getattr(torch, job["pools"])
+    keys = torch.empty(1, 2, block_size, job["head_dim"], dtype=pools, device="meta")
     if job["kernel"] == "prefill":
         kernel = paged_prefill._prefill
         options, launch = paged_prefill.configuration(dtype, keys, 8, scoring)
@@ -96,8 +108,9 @@ def compile_one(job: dict[str, Any]) -> Result:
     options |= {"SPLITS": 1 if window else 16, "LEAST": paged_decode.LEAST, "ROWS": 256}
     launch = {"num_warps": 4} if job["kernel"] == "merge" else launch
     options = {name: value for name, value in options.items() if name in kernel.arg_names}
-    number = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}[job["dtype"]]
-    types = {"queries": number, "keys": number, "values": number, "out": number, "partial": "*fp32", "sums": "*fp32"}
+    number, pool = (NUMBERS[job[name]] for name in ("dtype", "pools"))
+    types = {"queries": number, "keys": pool, "values": pool, "out": number, "partial": "*fp32", "sums": "*fp32"}
+    types |= {"key_scales": pool, "value_scales": pool}
     types |= {"table": "*i32", "lengths": "*i32", "starts": "*i32", "factor": "fp32", "cap": "fp32"}
     types |= dict.fromkeys(options, "constexpr") | dict.fromkeys(job.get("long", ()), "i64")
     signature = {name: types.get(name, "i32") for name in kernel.arg_names}
@@ -116,6 +129,7 @@ def said(log: str, ptx: str) -> Result:
         "spills": [int(number) for number in re.findall(r"(\d+) bytes spill", log)],
         "registers": int("".join(re.findall(r"Used (\d+) registers", log)) or 0),
         "wide_loads": len(re.findall(r"cp\.async\.cg\.shared\.global.*0x10", ptx)),
+        "conversions": len(re.findall(r"cvt\.rn\.f16x2\.e4m3x2", ptx)),
         "products": sorted(set(re.findall(r"mma\.sync|wgmma|tcgen05\.mma", ptx))),
     }
 

@@ -26,6 +26,7 @@ TYPES = {
     torch.int32: "*i32",
     torch.int64: "*i64",
     torch.bool: "*i1",
+    torch.uint8: "*u8",
 }
 QUICK = 90
 KERNELS = ["rms_norm", "silu_mul", "rotary_kv", "gpu_sampling", "gpu_logits"]
@@ -100,7 +101,10 @@ def launch_rotary_kv(module: Any, every: bool) -> None:
             pools = module.Pools(*torch.empty(2, 3, 8, 32, head_dim, dtype=dtype))
             turns = module.Turns(*torch.empty(2, 100, rotary // 2))
             norms = module.Norms(*torch.empty(2, head_dim, dtype=dtype), 1e-6)
+            codes = torch.empty(2, 3, 8, 32, head_dim, dtype=torch.uint8).view(torch.float8_e4m3fn)
+            scaled = module.Pools(codes[0], codes[1], module.Scales.make(codes[0]))
             module.rotate_and_write(q, k, v, *places, turns, pools, norms=norms)
+            module.rotate_and_write(q, k, v, *places, turns, scaled, norms=norms)
             if every:
                 module.rotate_and_write(q, k, v, *places, turns, pools)
                 module.rotate_and_write(q, k, v, *places, turns, pools, norms=norms, interleaved=True)

@@ -19,6 +19,7 @@ from actorserve.kernels.paged_prefill import paged_prefill
 from tests.kernels.paged_cases import (
     DEVICE,
     NAN,
+    QUICK,
     VALUES,
     Case,
     check_decode,
@@ -32,15 +33,29 @@ from tests.kernels.paged_cases import (
     random_queries,
 )
 
+UNDIVIDED = {"splits": (None,)}
 
-@pytest.mark.parametrize("case", pairwise(VALUES), ids=named)
+
+@pytest.mark.parametrize("case", pairwise(QUICK), ids=named)
 def test_decode(case: Case) -> None:
     check_decode(case, (0, 1, 137))
 
 
-@pytest.mark.parametrize("case", pairwise({n: v for n, v in VALUES.items() if n != "splits"}), ids=named)
+@pytest.mark.parametrize("case", pairwise(QUICK | UNDIVIDED), ids=named)
 def test_prefill(case: Case) -> None:
     check_prefill(case, (67, 1, 34), (5, 1, 1), tail=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", pairwise(VALUES), ids=named)
+def test_decode_for_more_groups(case: Case) -> None:
+    check_decode(case, (300, 0, 1, 64, 137))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", pairwise(VALUES | UNDIVIDED), ids=named)
+def test_prefill_for_more_groups(case: Case) -> None:
+    check_prefill(case, (67, 0, 1, 200, 34), (67, 0, 1, 20, 1), tail=5)
 
 
 @pytest.mark.parametrize("splits", [1, 3, 12])
@@ -62,7 +77,8 @@ def test_long_rows_are_divided(splits: int, window: int | None) -> None:
 )
 def test_mixed_batch(case: Case) -> None:
     """Chunks over several tiles, whole prompts, decoding, rows that are not there, tokens without a row."""
-    check_prefill(case, (150, 0, 1, 40, 83, 0), (131, 3, 1, 0, 83, 0), tail=37)
+    tokens = 160 // case.group if case.group > 1 else 131  # two tiles at least
+    check_prefill(case, (150, 0, 1, 40, 33, 0), (tokens, 3, 1, 0, 33, 0), tail=17)
 
 
 def test_tokens_before_the_row_see_nothing() -> None:

@@ -16,6 +16,7 @@ if DEVICE == "cpu":
 
 from actorserve.actors.worker.architecture import Rope  # noqa: E402
 from actorserve.actors.worker.model import RMSNorm, _rotate, turn_table  # noqa: E402
+from actorserve.kernels.quantised_kv import E4M3, Scales, dequantise, quantise  # noqa: E402
 from actorserve.kernels.rotary_kv import (  # noqa: E402
     Norms,
     Pools,
@@ -44,6 +45,7 @@ class Case:
     norm: bool = False
     interleaved: bool = False
     in_place: bool = True
+    scaled: bool = False  # pools of 8 bits
 
 
 class Data:
@@ -61,7 +63,12 @@ class Data:
         angles = torch.rand(POSITIONS, (case.rotary or case.head_dim) // 2, generator=random) * 6
         self.turns = Turns(angles.cos().to(DEVICE), angles.sin().to(DEVICE))
         shape = (5, case.kv_heads, case.block_size, case.head_dim)
-        self.pools = Pools(*(torch.full(shape, float("nan"), dtype=case.dtype, device=DEVICE) for _ in range(2)))
+        if case.scaled:
+            keys, values = torch.full((2, *shape), 0x7F, dtype=torch.uint8, device=DEVICE).view(E4M3)
+            self.pools = Pools(keys, values, Scales.make(keys))
+        else:
+            keys, values = torch.full((2, *shape), float("nan"), dtype=case.dtype, device=DEVICE)
+            self.pools = Pools(keys, values)
         self.slots = torch.randperm(5 * case.block_size, generator=random)[: case.tokens].to(DEVICE)
         gains = torch.randn(2, case.head_dim, generator=random).to(DEVICE, case.dtype)
         self.norms = Norms(gains[0], gains[1], EPS) if case.norm else None
@@ -92,13 +99,40 @@ def check(case: Case) -> None:
     found = data.rotate(out)
     tolerance: Any = {"rtol": TOLERANCE[case.dtype] / 2, "atol": TOLERANCE[case.dtype]}
     torch.testing.assert_close(found.float(), q, **tolerance)
-    torch.testing.assert_close(written(data.pools.keys, data.slots).float(), k, **tolerance)
-    assert torch.equal(written(data.pools.values, data.slots), v)
+    if case.scaled:
+        check_scaled(data, k, v)
+    else:
+        torch.testing.assert_close(written(data.pools.keys, data.slots).float(), k, **tolerance)
+        assert torch.equal(written(data.pools.values, data.slots), v)
     untouched = data.merged[:, case.heads :] if case.in_place else data.merged
     assert torch.equal(untouched, before[:, case.heads :] if case.in_place else before)
     assert (found.data_ptr() == data.q.data_ptr()) == case.in_place
-    for pool in data.pools:
+    for pool in data.pools[:2]:
         assert (~pool.isnan()).sum() == case.tokens * case.kv_heads * case.head_dim, "a number beside the slots is set"
+
+
+def check_scaled(data: Data, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Values are just what the reference makes of them; keys, whose last bits may differ, at most half a step off."""
+    scales = data.pools.scales
+    assert scales is not None
+    keys, values = (pool.view(torch.uint8) for pool in data.pools[:2])
+    codes, scale = quantise(v)
+    assert torch.equal(written(values, data.slots), codes.view(torch.uint8))
+    assert torch.equal(written(scales.values[..., None], data.slots)[..., 0], scale)
+    own = written(scales.keys[..., None], data.slots)[..., 0]
+    size = 2.0 ** (own.float() - 127)[..., None]
+    error = (dequantise(written(keys, data.slots).view(E4M3), own) - k).abs()
+    assert (error <= 1.0001 * torch.maximum(k.abs() / 16, size / 1024)).all()
+    assert (k.abs().amax(-1) <= 448.001 * size[..., 0]).all() and (k.abs().amax(-1) > 223.999 * size[..., 0]).all()
+    for part in scales:
+        assert (part > 0).sum() == data.case.tokens * data.case.kv_heads, "a scale beside the slots is set"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("norm", "rotary", "interleaved"), [(True, None, False), (False, 32, False), (True, 48, True)])
+def test_pools_of_8_bits(dtype: torch.dtype, norm: bool, rotary: int | None, interleaved: bool) -> None:
+    head_dim = 80 if rotary == 48 else 64
+    check(Case(5, 4, 3, head_dim, rotary, dtype=dtype, norm=norm, interleaved=interleaved, scaled=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -138,7 +172,7 @@ def test_tokens_without_a_slot() -> None:
     torch.testing.assert_close(data.rotate(), q)
     there = torch.tensor([0, 2], device=DEVICE)
     torch.testing.assert_close(written(data.pools.keys, data.slots[there]), k[there])
-    for pool in data.pools:
+    for pool in data.pools[:2]:
         assert (~pool.isnan()).sum() == 2 * 2 * 64
 
 

@@ -11,6 +11,7 @@ import torch
 from actorserve.kernels.sampling import CANDIDATES, Parameters, sample, uniform
 
 DRAWS = 20_000
+FEW_DRAWS = 5_000
 
 
 def parameters(rows: int, **values: float) -> Parameters:
@@ -97,28 +98,48 @@ FILTERS: list[dict[str, float]] = [
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 @pytest.mark.parametrize("words", [50, 199])
 def test_the_distribution_is_that_of_the_warpers(words: int, filters: dict[str, float]) -> None:
+    as_the_warpers(words, filters, FEW_DRAWS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize("words", [50, 199])
+def test_the_distribution_in_more_draws(words: int, filters: dict[str, float]) -> None:
+    as_the_warpers(words, filters, DRAWS)
+
+
+def as_the_warpers(words: int, filters: dict[str, float], draws: int) -> None:
     logits = torch.randn(words, generator=torch.Generator().manual_seed(words)) * 2
-    assert abs(chi_square(draw(logits, filters), expected(logits, filters))) < 4.5
+    assert abs(chi_square(draw(logits, filters, draws), expected(logits, filters))) < 4.5
 
 
-@pytest.mark.parametrize(
-    "filters",
-    [
-        {"top_p": 0.9},
-        {"temperature": 3.0, "top_p": 0.5},
-        {"top_p": 0.9, "min_p": 0.3},
-        {"top_k": 300, "top_p": 0.8},
-        {"top_k": 300},
-        {},
-    ],
-    ids=str,
-)
+WIDE: list[dict[str, float]] = [
+    {"top_p": 0.9},
+    {"temperature": 3.0, "top_p": 0.5},
+    {"top_p": 0.9, "min_p": 0.3},
+    {"top_k": 300, "top_p": 0.8},
+    {"top_k": 300},
+    {},
+]
+
+
+@pytest.mark.parametrize("filters", WIDE, ids=str)
 def test_a_nucleus_beyond_the_candidates(filters: dict[str, float]) -> None:
     """A flat distribution over many words: what is kept does not fit into the candidates."""
-    logits = torch.randn(3000, generator=torch.Generator().manual_seed(3)) * 0.5
+    beyond_the_candidates(800, filters, 8_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filters", WIDE, ids=str)
+def test_a_nucleus_far_beyond_the_candidates(filters: dict[str, float]) -> None:
+    beyond_the_candidates(3000, filters, 60_000)
+
+
+def beyond_the_candidates(words: int, filters: dict[str, float], draws: int) -> None:
+    logits = torch.randn(words, generator=torch.Generator().manual_seed(3)) * 0.5
     probabilities = expected(logits, filters)
     assert (probabilities > 0).sum() > CANDIDATES
-    assert abs(chi_square(draw(logits, filters, 60_000), probabilities)) < 4.5
+    assert abs(chi_square(draw(logits, filters, draws), probabilities)) < 4.5
 
 
 def test_the_kept_words_are_those_of_the_warpers_in_a_large_vocabulary() -> None:
@@ -127,17 +148,17 @@ def test_the_kept_words_are_those_of_the_warpers_in_a_large_vocabulary() -> None
     several: list[dict[str, float]] = [{"top_k": 50}, {"top_p": 0.7}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}]
     for filters in several:
         probabilities = expected(logits, filters)
-        assert abs(chi_square(draw(logits, filters, 4_000, 200), probabilities)) < 4.5
+        assert abs(chi_square(draw(logits, filters, 1_600, 200), probabilities)) < 4.5
 
 
 def test_equal_logits_are_cut_to_the_share() -> None:
     """Where all words are alike any choice of them is right, but so many must stay as the warper leaves."""
-    for words in (60, 1000):
+    for words in (60, 400):
         logits = torch.zeros(words)
         kept = (expected(logits, {"top_p": 0.3}) > 0).sum()
-        drawn = np.unique(draw(logits, {"top_p": 0.3}, 20_000))
+        drawn = np.unique(draw(logits, {"top_p": 0.3}, 8_000))
         assert abs(drawn.size - kept) <= 1  # 0.3 of the words, but for rounding
-        assert np.unique(draw(logits, {"top_k": 5}, 20_000)).size == words, "equals of the k-th largest stay"
+        assert np.unique(draw(logits, {"top_k": 5}, 8_000)).size == words, "equals of the k-th largest stay"
 
 
 def test_greedy_takes_the_first_of_the_largest() -> None:

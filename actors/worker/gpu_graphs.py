@@ -1,0 +1,62 @@
+"""Decode steps as CUDA graphs: one for each of a few batch sizes, all in one pool of memory, largest first.
+
+A graph is replayed over the buffers that it was captured with, whatever they hold by then. A step with fewer rows than
+its graph fills the others up with rows of -1.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+import torch
+from tqdm import tqdm
+
+EVERY = 8  # from this size on: a step of 9 rows takes as long as one of 16, where weights are what is read
+
+
+def capture_sizes(wanted: Sequence[int], most: int) -> list[int]:
+    """The batch sizes for which there shall be graphs, ascending; without any wanted, 1, 2, 4 and every 8th."""
+    if wanted:
+        return sorted({size for size in wanted if 0 < size <= most})
+    return sorted({1, 2, 4, *range(EVERY, most + 1, EVERY), most} & set(range(1, most + 1)))
+
+
+class DecodeGraphs:
+    """Runs the decode step of a batch size: by its graph, where there is one, or as it is."""
+
+    def __init__(self, sizes: Sequence[int], run: Callable[[int], None], device: torch.device) -> None:
+        """`run` does the step of so many rows, on buffers that stay."""
+        self.sizes = list(sizes)
+        self._run = run
+        self._device = device
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def size_for(self, rows: int) -> int | None:
+        """The smallest size that has room for so many rows; None if none has."""
+        at = bisect_left(self.sizes, rows)
+        return self.sizes[at] if at < len(self.sizes) else None
+
+    def capture(self) -> None:
+        """Make the graphs. Each step is run before, since what compiles or sets itself up cannot be captured."""
+        pool = torch.cuda.graph_pool_handle()
+        bar = tqdm(
+            reversed(self.sizes), "capturing CUDA graphs", len(self.sizes), file=sys.stderr, ascii=True, ncols=80
+        )
+        for size in bar:
+            bar.set_postfix(batch=size)
+            self._run(size)
+            torch.cuda.synchronize(self._device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                self._run(size)
+            self._graphs[size] = graph
+
+    def step(self, size: int) -> None:
+        """One step, started and not waited for."""
+        graph = self._graphs.get(size)
+        if graph is None:
+            self._run(size)
+        else:
+            graph.replay()

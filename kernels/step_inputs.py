@@ -1,0 +1,175 @@
+"""Triton: a step's inputs out of a few numbers a row, so that the host sends no more than these.
+
+Row i of the step is row `rows[i]` of the batch's state, and has tokens [starts[i], starts[i + 1]) at positions from
+firsts[i] on. For each of its tokens
+    id        given[token], or the token that was drawn last for the row where that is below 0 or nothing is given
+    slot      where its keys and values go: table[row, position // block_size] · block_size + position % block_size
+and for the row
+    length    the positions that are there after this step
+    blocks    its entries of the block table, as far as `length` needs them, side by side with the other rows'
+    drawn     in the state: where a token that is drawn for it now will stand
+Rows below 0 only fill up a batch whose size a graph has captured: id 0 at position 0, slot -1, length 0.
+
+The drawn tokens go back into the state (`keep_tokens`), so that the next step can be started before the host has seen
+them. Grids follow from shapes alone. Checked in the interpreter; not run on a GPU yet. Knows tensors only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 256  # tokens of one program
+DECODING = 32  # the same where every row has one token
+KEEP = 256
+COPY = tl.constexpr(512)  # entries of the table that are copied at a time
+
+
+class RowState(NamedTuple):
+    """What the device knows of each row from step to step."""
+
+    last: Tensor  # int64 [rows]: the token that was drawn last
+    drawn: Tensor  # int64 [rows]
+    table: Tensor  # int32 [rows, blocks of the longest row]
+
+
+class StepInputs(NamedTuple):
+    """Of a step of n rows with t tokens in all."""
+
+    ids: Tensor  # int64 [t]
+    positions: Tensor  # int64 [t]
+    slots: Tensor  # int64 [t]
+    lengths: Tensor  # int32 [n]
+    blocks: Tensor  # int32 [n, as the table]
+
+    @classmethod
+    def make(cls, rows: int, tokens: int, width: int, device: torch.device | str) -> StepInputs:
+        """Uninitialised memory for steps of up to so many rows and tokens."""
+        ids, positions, slots = (torch.empty(tokens, dtype=torch.int64, device=device) for _ in range(3))
+        lengths = torch.empty(rows, dtype=torch.int32, device=device)
+        return cls(ids, positions, slots, lengths, torch.empty(rows, width, dtype=torch.int32, device=device))
+
+    def part(self, rows: int, tokens: int) -> StepInputs:
+        """For a smaller step, the same memory."""
+        ids, positions, slots, lengths, blocks = self
+        return StepInputs(ids[:tokens], positions[:tokens], slots[:tokens], lengths[:rows], blocks[:rows])
+
+
+@triton.jit
+def inputs_kernel(
+    rows, starts, firsts, given, last, drawn, table, table_row, ids, positions, slots, lengths, blocks, blocks_row,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, GIVEN: tl.constexpr,
+):  # fmt: skip
+    """TILE tokens of one row; the first such program does what there is one of for the row."""
+    index = tl.program_id(0).to(tl.int64)
+    tile = tl.program_id(1)
+    row = tl.load(rows + index)
+    start, end = tl.load(starts + index), tl.load(starts + index + 1)
+    token = start + tile * TILE + tl.arange(0, TILE)
+    inside = token < end
+    if row < 0:
+        tl.store(ids + token, tl.zeros([TILE], tl.int64), mask=inside)
+        tl.store(positions + token, tl.zeros([TILE], tl.int64), mask=inside)
+        tl.store(slots + token, tl.full([TILE], -1, tl.int64), mask=inside)
+        if tile == 0:
+            tl.store(lengths + index, 0)
+    else:
+        first = tl.load(firsts + index)
+        position = first + token - start
+        entry = tl.load(table + row * table_row + position // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
+        tl.store(positions + token, position, mask=inside)
+        tl.store(slots + token, entry * BLOCK_SIZE + position % BLOCK_SIZE, mask=inside)
+        word = tl.load(last + row) + tl.zeros([TILE], tl.int64)
+        if GIVEN:
+            named = tl.load(given + token, mask=inside, other=-1)
+            word = tl.where(named < 0, word, named)
+        tl.store(ids + token, word, mask=inside)
+        if tile == 0:
+            length = first + end - start
+            tl.store(lengths + index, length.to(tl.int32))
+            tl.store(drawn + row, length)
+            used = (length + BLOCK_SIZE - 1) // BLOCK_SIZE
+            for at in range(0, used, COPY):
+                entries = at + tl.arange(0, COPY)
+                values = tl.load(table + row * table_row + entries, mask=entries < used, other=0)
+                tl.store(blocks + index * blocks_row + entries, values, mask=entries < used)
+
+
+@triton.jit
+def keep_kernel(rows, tokens, last, count, BLOCK: tl.constexpr):
+    """BLOCK rows."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(rows + index, mask=index < count, other=-1)
+    token = tl.load(tokens + index, mask=index < count, other=0).to(tl.int64)
+    tl.store(last + row, token, mask=row >= 0)
+
+
+def make_inputs(
+    rows: Tensor,
+    starts: Tensor,
+    firsts: Tensor,
+    state: RowState,
+    out: StepInputs,
+    block_size: int,
+    longest: int,
+    given: Tensor | None = None,
+) -> None:
+    """Fill `out`, and `drawn` of the state.
+
+    rows, firsts   int64 [n]; no row but those below 0 twice
+    starts         int64 [n + 1]: 0 … t, not decreasing
+    longest        at least the tokens that any of the rows has
+    given          int64 [t]
+    """
+    n, tokens = len(rows), len(out.ids)
+    _check({"rows": (rows, n), "starts": (starts, n + 1), "firsts": (firsts, n)})
+    _check({"given": (given, tokens)} if given is not None else {})
+    _check({"ids": (out.ids, tokens), "positions": (out.positions, tokens), "slots": (out.slots, tokens)})
+    if out.lengths.shape != rows.shape or out.lengths.dtype != torch.int32:
+        raise ValueError(f"lengths {out.lengths.dtype}{list(out.lengths.shape)} do not fit {n} rows")
+    for name, values, count in (("blocks", out.blocks, n), ("table", state.table, len(state.last))):
+        fits = values.dim() == 2 and values.shape == (count, state.table.shape[1]) and values.stride(1) == 1
+        if not fits or values.dtype != torch.int32:
+            raise ValueError(f"{name} {values.dtype}{list(values.shape)} do not fit {count} rows")
+    tile = DECODING if longest == 1 else TILE
+    if n:
+        inputs_kernel[(n, triton.cdiv(longest, tile))](
+            rows, starts, firsts, rows if given is None else given, *state, state.table.stride(0),
+            *out, out.blocks.stride(0),
+            BLOCK_SIZE=block_size, TILE=tile, GIVEN=given is not None, num_warps=1,
+        )  # fmt: skip
+
+
+def keep_tokens(rows: Tensor, tokens: Tensor, last: Tensor) -> None:
+    """last[rows[i]] = tokens[i] for the rows that are not below 0. rows int64 [n], tokens int32 or int64 [n]."""
+    _check({"rows": (rows, len(tokens)), "last": (last, len(last))})
+    if len(rows):
+        keep_kernel[(triton.cdiv(len(rows), KEEP),)](rows, tokens, last, len(rows), BLOCK=KEEP, num_warps=1)
+
+
+def reference_inputs(
+    rows: list[int], counts: list[int], firsts: list[int], state: RowState, block_size: int, given: list[int]
+) -> tuple[list[int], list[int], list[int], list[int], list[list[int]]]:
+    """ids, positions, slots, lengths, and the entries that each row's length needs, in plain Python."""
+    ids: list[int] = []
+    positions, slots, lengths, blocks = list[int](), list[int](), list[int](), list[list[int]]()
+    for row, count, first in zip(rows, counts, firsts, strict=True):
+        entries = state.table[row].tolist()
+        for position in range(first, first + count) if row >= 0 else [0] * count:
+            named = given[len(ids)]
+            ids.append(0 if row < 0 else int(state.last[row]) if named < 0 else named)
+            positions.append(position)
+            slots.append(-1 if row < 0 else entries[position // block_size] * block_size + position % block_size)
+        lengths.append(first + count if row >= 0 else 0)
+        blocks.append(entries[: -(-lengths[-1] // block_size)])
+    return ids, positions, slots, lengths, blocks
+
+
+def _check(vectors: dict[str, tuple[Tensor, int]]) -> None:
+    for name, (values, size) in vectors.items():
+        if values.dtype != torch.int64 or values.shape != (size,) or not values.is_contiguous():
+            raise ValueError(f"{name} {values.dtype}{list(values.shape)} must be int64 [{size}]")

@@ -1,0 +1,83 @@
+"""The cases that are timed on a GPU: each runs, in small shapes, and counts what it moves."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # read when kernels are imported
+
+from tests.kernels.capture import Launch, captured
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def load() -> Any:
+    path = Path(__file__).parents[2] / "tools" / "gpu" / "kernel_cases.py"
+    spec = importlib.util.spec_from_file_location("kernel_cases", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+kernel_cases = load()
+MODULES = [
+    getattr(kernel_cases, name)
+    for name in ("gpu_logits", "gpu_sampling", "paged_decode", "paged_prefill", "rms_norm", "rotary_kv", "silu_mul")
+]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """All cases of two small models."""
+    for name, value in (("BATCHES", (2,)), ("CONTEXTS", (40,)), ("CHUNKS", ((5, 40),))):
+        monkeypatch.setattr(kernel_cases, name, value)
+    tiny = {"hidden": 48, "heads": 4, "kv_heads": 2, "head_dim": 32, "mlp": 40, "words": 90, "block_size": 16}
+    models = tuple(replace(model, **tiny) for model in kernel_cases.MODELS)
+    return list(kernel_cases.cases(DEVICE, models, torch.float16))
+
+
+def test_each_runs(small: list[Any]) -> None:
+    names = [(case.kernel, case.shape) for case in small]
+    assert len(set(names)) == len(names) == 2 * (2 * 3 + 2 + 4 + 3)
+    for case in small[:15] + [case for case in small[15:] if case.kernel == "rotary"]:  # that knows norms
+        found = case.make()()
+        assert found is None or torch.as_tensor(found).float().isfinite().all(), case
+        assert case.moved > 0 and case.least(1e9, 1e12) >= case.moved / 1e9, case
+
+
+def test_what_is_moved_is_what_tensors_hold(small: list[Any]) -> None:
+    """Of kernels that read all of what they are given: their inputs and outputs, in-place ones twice."""
+    whole = {case.kernel: case for case in small if case.kernel in ("silu_mul", "add_rms_norm", "prefill")}
+    assert len(whole) == 3
+    sizes = {kernel: sum(tensor.nbytes for tensor in memory(case)) for kernel, case in whole.items()}
+    assert whole["silu_mul"].moved == sizes["silu_mul"]
+    assert whole["add_rms_norm"].moved == sizes["add_rms_norm"] + 2 * 48 * 2  # the residual is written, too
+    rest = 3 * 4 + 4 + 2 * 4 + 8 * (2 * 2 * 33)  # table, length, starts; slots behind the 40th position
+    assert whole["prefill"].moved == sizes["prefill"] - rest
+
+
+def memory(case: Any) -> list[torch.Tensor]:
+    """Each tensor that a case's kernel is given, once."""
+    call = case.make()
+    with captured(*MODULES) as launches:
+        call()
+    (launch,) = launches
+    assert isinstance(launch, Launch)
+    return list({value.data_ptr(): value for value in launch.arguments if isinstance(value, torch.Tensor)}.values())
+
+
+def test_models_fit_what_kernels_take() -> None:
+    """In full size, without memory: nothing is refused before a launch."""
+    for case in kernel_cases.cases("meta"):
+        with captured(*MODULES) as launches:
+            case.make()()
+        assert launches, case

@@ -1,0 +1,45 @@
+"""How near each kernel comes to what the device can do at most. Inputs of small cases lie in its cache."""
+
+from __future__ import annotations
+
+import torch
+
+from . import ceilings
+from .report import TINY, at_least, say
+
+
+def goal_of(kernel: str, shape: str) -> float | None:
+    """The share of the copy's rate that decoding has to reach: with long contexts, or with much of it in all."""
+    if kernel != "decode" or "8-bit" in shape:
+        return None
+    batch, context = (int(number) for number in shape.split(", ")[1].split(" x "))
+    if batch * context >= 1 << 16:
+        return 0.8
+    return 0.5 if batch == 1 and context >= 8192 else None
+
+
+def main() -> None:
+    from . import kernel_cases  # after report has said where the packages are
+
+    models = kernel_cases.MODELS
+    if TINY:
+        models = (kernel_cases.Model("tiny", 64, 4, 2, 16, 128, 512, True),)
+        kernel_cases.BATCHES, kernel_cases.CONTEXTS, kernel_cases.CHUNKS = (1,), (64,), ((16, 16),)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    limits = ceilings.known()
+    with torch.inference_mode():
+        for case in kernel_cases.cases(device, models, torch.float32 if TINY else torch.bfloat16):
+            call = case.make()
+            took = ceilings.seconds(call, inner=10)
+            floor = case.least(limits["bytes"], limits["flops"])
+            what = f"{case.kernel}, {case.shape} ({took * 1e6:.1f} us): share of the ceiling"
+            goal = goal_of(case.kernel, case.shape)
+            if goal is not None:
+                at_least(what, floor / took, "", goal)
+            else:
+                say(what, floor / took)
+            del call
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Is it right: greedy tokens and logits of random models against transformers', graphs on and off."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from .report import TINY, at_most, say
+from .shapes import GREEDY
+
+from actorserve.actors.messages import NewRow, Step  # isort: skip
+from actorserve.actors.model_files import read_json  # isort: skip
+from actorserve.actors.worker.architecture import read_architecture  # isort: skip
+from actorserve.actors.worker.gpu_memory import make_pools  # isort: skip
+from actorserve.actors.worker.gpu_model import GpuModel  # isort: skip
+from actorserve.actors.worker.gpu_runner import GpuRunner, Sizes  # isort: skip
+from actorserve.actors.worker.loader import open_checkpoint  # isort: skip
+from actorserve.shm.table import make_ref  # isort: skip
+from tests.checkpoints import VOCABULARY, write_model  # isort: skip
+
+LENGTH, BLOCK = 256, 16
+PROMPTS, TOKENS = (4, 3) if TINY else (8, 48)
+KINDS = ("qwen3",) if TINY else ("llama3", "qwen3", "mistral")
+HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
+WIDE = {"hidden_size": 256, "intermediate_size": 512, **HEADS}
+TOLERANCE = 0.05  # of bf16 logits: the largest difference, as a share of their standard deviation
+
+
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def prompts() -> list[list[int]]:
+    random = np.random.default_rng(3)
+    return [random.integers(3, VOCABULARY, 5 + 13 * number).tolist() for number in range(PROMPTS)]
+
+
+def make_runner(folder: Path, dtype: torch.dtype, graphs: bool) -> GpuRunner:
+    shape = read_architecture(read_json(folder / "config.json"))
+    read = open_checkpoint(folder, shape)
+    model = GpuModel(shape, lambda name: read(name, slice(None), None), dtype, LENGTH, device())
+    log = np.zeros((PROMPTS, LENGTH), np.int32)
+    runner = GpuRunner(model, log, Sizes(PROMPTS, LENGTH, LENGTH, BLOCK), [1, 2, 4, PROMPTS])
+    blocks = PROMPTS * LENGTH // BLOCK
+    runner.pools = make_pools(shape, blocks, BLOCK, dtype, device())
+    if graphs and torch.cuda.is_available():
+        runner.graphs.capture()
+    return runner
+
+
+def generate(runner: GpuRunner) -> list[list[int]]:
+    """All prompts at once: one step of their prompts, then steps of decoding, each started before the last is done."""
+    table = np.random.default_rng(5).permutation(PROMPTS * LENGTH // BLOCK).astype(np.int32).reshape(PROMPTS, -1)
+    new = []
+    for row, prompt in enumerate(prompts()):
+        runner.log[row, : len(prompt)] = prompt
+        new.append(NewRow(row, make_ref(1, row), len(prompt), len(prompt), 0, table[row].tobytes(), GREEDY))
+    rows = np.arange(PROMPTS, dtype=np.int32).tobytes()
+    counts = [len(prompt) for prompt in prompts()]
+    pending = [runner.launch(Step(1, 1, new, rows, np.array(counts, np.int32).tobytes(), b""))]
+    tokens = []
+    for number in range(TOKENS - 1):
+        ones = np.ones(PROMPTS, np.int32).tobytes()
+        pending.append(runner.launch(Step(1, 2 + number, [], rows, ones, b"")))
+        tokens.append(runner.finish(pending[-2]).tolist())
+    tokens.append(runner.finish(pending[-1]).tolist())
+    return [list(row) for row in zip(*tokens, strict=True)]
+
+
+def wanted(folder: Path, dtype: torch.dtype) -> list[list[int]]:
+    """What transformers generates, one prompt after the other."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").to(device()).eval()
+    found = []
+    for prompt in prompts():
+        ids = torch.tensor([prompt], device=device())
+        out = model.generate(ids, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, eos_token_id=None)
+        found.append(out[0, len(prompt) :].tolist())
+    return found
+
+
+def logits_apart(folder: Path) -> float:
+    """The largest difference of bf16 logits after a prompt, in standard deviations of transformers' float32 ones."""
+    exact = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device()).eval()
+    runner = make_runner(folder, torch.bfloat16, False)
+    prompt = prompts()[-1]
+    runner.log[0, : len(prompt)] = prompt
+    count = np.array([len(prompt)], np.int64)
+    zero, starts = np.zeros(1, np.int64), np.array([0, len(prompt)])
+    table = np.arange(LENGTH // BLOCK, dtype=np.int32).tobytes()
+    new = NewRow(0, make_ref(1, 0), len(prompt), len(prompt), 0, table, GREEDY)
+    runner._change_rows(Step(1, 1, [new], b"", b"", b""))
+    hidden = runner._forward(zero, count, zero, starts, np.array(prompt, np.int64))
+    mine = runner.model.logits(hidden.of(torch.tensor([len(prompt) - 1], device=device()))).float()[0]
+    theirs = exact(torch.tensor([prompt], device=device())).logits[0, -1].float()
+    return float((mine - theirs).abs().max() / theirs.std())
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as root, torch.inference_mode():
+        for kind in KINDS:
+            folder = Path(root) / kind
+            write_model(kind, folder, **({} if TINY else WIDE))
+            reference = wanted(folder, torch.float32)
+            for graphs in (True, False):
+                drawn = generate(make_runner(folder, torch.float32, graphs))
+                share = float((np.array(drawn) == np.array(reference)).mean())
+                name = f"{kind}, float32, {'with' if graphs else 'without'} graphs: tokens as transformers'"
+                say(name, share, "", "1", drawn == reference)
+            if TINY:  # the interpreter would take minutes
+                continue
+            at_most(f"{kind}, bfloat16: logits apart, in standard deviations", logits_apart(folder), "", TOLERANCE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""What a part of gpu_check says: one JSON line a finding, on standard output, for the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "tools" / "package"), str(ROOT)]
+TINY = os.environ.get("GPU_CHECK_TINY") == "1"  # toy sizes, to try the check itself where there is no GPU
+if TINY:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def say(what: str, value: float | str, unit: str = "", goal: str = "", ok: bool | None = None) -> None:
+    """A finding: what was measured, in which unit, what it should be, and whether it is (None: nothing is asked)."""
+    finding = {"what": what, "value": value if isinstance(value, str) else round(value, 4), "unit": unit, "goal": goal}
+    print(json.dumps({**finding, "ok": ok}), flush=True)
+
+
+def at_least(what: str, value: float, unit: str, goal: float) -> None:
+    say(what, value, unit, f"at least {goal:g}", value >= goal)
+
+
+def at_most(what: str, value: float, unit: str, goal: float) -> None:
+    say(what, value, unit, f"at most {goal:g}", value <= goal)

@@ -1,0 +1,158 @@
+"""The shapes of models that are timed, as config.json has them, and runners of random weights in these shapes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from actorserve.actors.messages import NewRow, Step
+from actorserve.actors.parameters import Sampling
+from actorserve.actors.worker.architecture import Architecture, read_architecture
+from actorserve.actors.worker.gpu_graphs import capture_sizes
+from actorserve.actors.worker.gpu_memory import make_pools
+from actorserve.actors.worker.gpu_model import GpuModel
+from actorserve.actors.worker.gpu_runner import GpuRunner, Pending, Sizes
+from actorserve.actors.worker.loader import random_tensors
+from actorserve.shm.table import make_ref
+
+from .report import ROOT
+
+DEMO = ROOT / "actors" / "demo"
+QWEN3 = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "head_dim": 128,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "dtype": "bfloat16",
+    "attention_bias": False,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "Qwen3-0.6B": QWEN3
+    | {
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "tie_word_embeddings": True,
+    },
+    "Qwen3-8B": QWEN3
+    | {
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
+    },
+    "Llama-3.1-8B": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "dtype": "bfloat16",
+        "tie_word_embeddings": False,
+    },
+    "tiny": QWEN3
+    | {
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    },
+}
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+GREEDY = Sampling(0, temperature=0.0)
+
+
+def write_folder(name: str, folder: Path) -> Path:
+    """A model folder of this shape without weights (--load-format dummy), with the demo model's tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(SHAPES[name]))
+    for file in DEMO.iterdir():
+        if file.name.startswith(("tokenizer", "special_tokens", "chat_template")):
+            shutil.copy(file, folder)
+    return folder
+
+
+def weight_bytes(shape: Architecture, itemsize: int) -> int:
+    """Bytes of weights that a decode step reads; of embeddings it reads a row a token, unless they are the head."""
+    sizes = {name: int(np.prod(size)) for name, size in shape.tensors().items()}
+    if not shape.tied:
+        sizes.pop("model.embed_tokens.weight")
+    return sum(sizes.values()) * itemsize
+
+
+def flops_a_token(shape: Architecture) -> int:
+    """Of the products of all layers, attention and head left out."""
+    sizes = [int(np.prod(size)) for name, size in shape.tensors().items() if ".layers." in name and len(size) == 2]
+    return 2 * sum(sizes)
+
+
+class Bench:
+    """A runner of random weights, and sequences of given lengths in its rows."""
+
+    def __init__(self, name: str, rows: int, length: int, tokens: int, block_size: int = 32) -> None:
+        values = SHAPES[name]
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.shape = read_architecture(values)
+        self.dtype = DTYPES[values["dtype"]]
+        read = random_tensors(self.shape, 0, self.device)
+        get = lambda name: read(name, slice(None), None)  # noqa: E731
+        model = GpuModel(self.shape, get, self.dtype, length, self.device)
+        self.sizes = Sizes(rows, tokens, length, block_size)
+        self.log = np.random.default_rng(0).integers(0, self.shape.vocab_size, (rows, length), np.int32)
+        self.runner = GpuRunner(model, self.log, self.sizes, capture_sizes([], rows))
+        self.blocks_a_row = -(-length // block_size)
+        blocks = rows * self.blocks_a_row
+        pools = make_pools(self.shape, blocks, block_size, self.dtype, self.device)
+        if self.device.type == "cuda":
+            for own in pools:
+                own.keys.normal_()
+                own.values.normal_()
+        self.runner.pools = pools
+        self.table = np.random.default_rng(1).permutation(blocks).astype(np.int32).reshape(rows, -1)
+        self.number = 0
+
+    def place(self, rows: int, computed: int, known: int) -> list[NewRow]:
+        """So many sequences of `known` tokens, of which `computed` are in the KV memory."""
+        return [
+            NewRow(row, make_ref(1, row), known, known, computed, self.table[row].tobytes(), GREEDY)
+            for row in range(rows)
+        ]
+
+    def step(self, new: list[NewRow], counts: list[int]) -> Step:
+        self.number += 1
+        rows = np.arange(len(counts), dtype=np.int32).tobytes()
+        return Step(1, self.number, new, rows, np.array(counts, np.int32).tobytes(), b"")
+
+    def decode(self, rows: int, steps: int) -> list[Pending]:
+        """Steps of one token a row, one started while the one before it runs."""
+        done: list[Pending] = []
+        for _ in range(steps):
+            done.append(self.runner.launch(self.step([], [1] * rows)))
+            if len(done) > 1:
+                self.runner.finish(done[-2])
+        self.runner.finish(done[-1])
+        return done
