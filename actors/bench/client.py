@@ -1,0 +1,167 @@
+"""One request to an OpenAI-compatible server, streamed and timed. The only file here that speaks HTTP under load.
+
+It does as little as it can for each token: one `split` and one decoding into a struct.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from .prompts import Prompt
+from .record import Record
+from .sse import EventReader
+
+DONE = b"[DONE]"
+BUFFER = 1 << 18
+DETAIL = 300  # characters of an error that are kept
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+class _Failed(Exception):
+    """A request that went wrong in a way that has a name of its own."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go, and what all of them say."""
+
+    base_url: str
+    model: str
+    chat: bool = False
+    endpoint: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    ignore_eos: bool = True
+    continuous_usage: bool = True
+    timeout_s: float = 3600.0
+
+    @property
+    def url(self) -> str:
+        """Of generation."""
+        return self.base_url + (self.endpoint or ("/v1/chat/completions" if self.chat else "/v1/completions"))
+
+    def body(self, prompt: Prompt) -> bytes:
+        """The request, as JSON."""
+        body: dict[str, Any] = {"model": self.model, "stream": True, "temperature": 0.0}
+        body["stream_options"] = {"include_usage": True}
+        if self.continuous_usage:
+            body["stream_options"]["continuous_usage_stats"] = True
+        if self.chat:
+            body["messages"] = prompt.messages or [{"role": "user", "content": prompt.text}]
+        else:
+            body["prompt"] = prompt.text
+        body["max_completion_tokens" if self.chat else "max_tokens"] = prompt.output_tokens
+        if self.ignore_eos:
+            body["ignore_eos"] = True
+        return json.dumps(body | dict(self.extra_body)).encode()
+
+
+def open_session(target: Target) -> aiohttp.ClientSession:
+    """For as many requests at once as are wanted."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **target.headers},
+        timeout=aiohttp.ClientTimeout(total=target.timeout_s, sock_connect=60.0),
+        read_bufsize=BUFFER,
+    )
+
+
+async def send(session: aiohttp.ClientSession, target: Target, prompt: Prompt) -> Record:
+    """Send one request; whatever goes wrong on the way stands in the record."""
+    record = Record(prompt_tokens=prompt.tokens)
+    body = target.body(prompt)
+    record.started = time.perf_counter()
+    try:
+        async with session.post(target.url, data=body) as response:
+            if response.status != 200:
+                raise _Failed(f"http {response.status}", await response.text(errors="replace"))
+            await _read(response, record)
+        if not record.chunks:
+            raise _Failed("no tokens", "the answer ended without any")
+    except _Failed as error:
+        record.error, record.detail = error.kind, str(error)[:DETAIL]
+    except TimeoutError:
+        record.error, record.detail = "timeout", f"no end within {target.timeout_s:g} s"
+    except aiohttp.ClientConnectorError as error:
+        record.error, record.detail = "no connection", str(error)[:DETAIL]
+    except (aiohttp.ClientError, OSError) as error:
+        record.error, record.detail = "broken off", repr(error)[:DETAIL]
+    record.ended = time.perf_counter()
+    return record
+
+
+async def _read(response: aiohttp.ClientResponse, record: Record) -> None:
+    """Take the events up to the last; a stream that ends without it was broken off."""
+    reader = EventReader()
+    seen = 0
+    while data := await response.content.readany():
+        now = time.perf_counter()
+        for event in reader.feed(data):
+            if event == DONE:
+                await response.content.read()  # so that the connection can be used again
+                return
+            seen = _take(event, record, now, seen)
+    raise _Failed("broken off", "the stream ended within an event" if reader.cut else "the stream ended without [DONE]")
+
+
+def _take(event: bytes, record: Record, now: float, seen: int) -> int:
+    """Enter one event, and say how many tokens the server has counted up to it."""
+    try:
+        chunk = _decode(event)
+    except msgspec.MsgspecError as error:
+        raise _Failed("malformed event", f"{error}: {event[:100]!r}") from None
+    if chunk.error is not None:
+        raise _Failed("error event", json.dumps(chunk.error))
+    usage, size = chunk.usage, 0
+    if usage is not None:
+        record.prompt_tokens, record.usage_tokens = usage.prompt_tokens, usage.completion_tokens
+        size = usage.completion_tokens - seen if chunk.choices else 0
+        seen = usage.completion_tokens if chunk.choices else seen
+    if size > 0 or (usage is None and any(map(_has_text, chunk.choices))):
+        record.chunks.append(now)
+        if size > 0:
+            record.sizes.append(size)
+    return seen
+
+
+def _has_text(choice: _Choice) -> bool:
+    if choice.text:
+        return True
+    delta = choice.delta
+    return delta is not None and bool(delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls)

@@ -1,0 +1,139 @@
+"""The options of `actorserve bench`, by the names that users know, and what they come to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any
+
+from ..config import ConfigError
+
+DATASETS = ("random", "fixed", "shared-prefix", "file")  # as in prompts.py, which a parser need not import
+ARRIVALS = ("gamma", "poisson", "fixed")
+LIMITED = ("ttft", "tpot", "e2el")
+METRICS = ("ttft", "tpot", "itl", "icl", "e2el")
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Which server, and how it is spoken to."""
+    group = parser.add_argument_group("server")
+    group.add_argument("--base-url", metavar="URL", help="one that runs; without it, one is started and stopped")
+    group.add_argument("--model", help="its model, or the one to start (the packaged one)")
+    group.add_argument("--backend", choices=("openai", "openai-chat"), default="openai", help="completions, or chat")
+    group.add_argument("--endpoint", default="", help="the path, where it is another one")
+    group.add_argument("--api-key", help="also from OPENAI_API_KEY")
+    group.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="more headers")
+    group.add_argument("--extra-body", default="{}", metavar="JSON", help="more fields of each request")
+    group.add_argument("--request-timeout", type=float, default=3600.0, metavar="SECONDS")
+    group.add_argument("--ready-timeout", type=float, default=600.0, metavar="SECONDS")
+    group.add_argument("--server-pid", type=int, help="whose CPU and memory to take, with those of its children")
+    group.add_argument("--tokenizer", metavar="FOLDER", help="to count prompts with; otherwise the server's /tokenize")
+    group.add_argument("--seed", type=int, default=0)
+    group.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
+    group.add_argument("engine", nargs="*", metavar="-- OPTION", help="of the server that is started")
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """What is reported, and where it is kept."""
+    group = parser.add_argument_group("results")
+    group.add_argument("--repeat", type=int, default=1, metavar="N", help="so that `compare` can tell the noise")
+    group.add_argument("--percentile-metrics", default="ttft,tpot,itl,e2el", help="of " + ",".join(METRICS))
+    group.add_argument("--metric-percentiles", default="50,90,99")
+    group.add_argument("--goodput", nargs="+", default=[], metavar="NAME:MS", help="limits, such as ttft:200 tpot:50")
+    group.add_argument("--save-result", action="store_true", help="write the results as JSON")
+    group.add_argument("--save-detailed", action="store_true", help="and each request's figures")
+    group.add_argument("--result-dir", default=".")
+    group.add_argument("--result-filename", help="writes the results, too")
+
+
+def add_prompts(parser: argparse.ArgumentParser) -> None:
+    """What is asked."""
+    group = parser.add_argument_group("prompts")
+    names = ("--dataset", "--dataset-name")
+    group.add_argument(*names, choices=(*DATASETS, "custom", "sharegpt"), default="random")
+    group.add_argument("--dataset-path", default="", help="JSON Lines with prompt or messages, or ShareGPT's form")
+    group.add_argument("--num-prompts", type=int, default=100)
+    group.add_argument("--random-input-len", "--input-len", type=int, default=256, metavar="TOKENS")
+    group.add_argument("--random-output-len", "--output-len", type=int, default=None, metavar="TOKENS")
+    group.add_argument("--random-range-ratio", type=float, default=0.0, help="lengths within (1 - r, 1 + r) of these")
+    group.add_argument("--prefix-len", "--random-prefix-len", type=int, default=0, metavar="TOKENS")
+    group.add_argument("--num-prefixes", type=int, default=1)
+    group.add_argument("--ignore-eos", action=argparse.BooleanOptionalAction, help="the default unless from a file")
+
+
+def add_load(parser: argparse.ArgumentParser) -> None:
+    """When it is asked."""
+    group = parser.add_argument_group("load")
+    group.add_argument("--request-rate", default="inf", help="requests a second, or several to try: 1,2,4,inf")
+    group.add_argument("--arrivals", choices=ARRIVALS, default="gamma")
+    group.add_argument("--burstiness", type=float, default=1.0, help="shape of the gamma; 1 is Poisson")
+    group.add_argument("--max-concurrency", default="", help="requests at once, or several to try: 1,8,64")
+    group.add_argument("--num-warmups", type=int, default=1, help="requests before each run that are not counted")
+
+
+def limits_of(words: list[str]) -> dict[str, float]:
+    """`ttft:200 tpot:50`."""
+    found = {}
+    for word in words:
+        name, _, value = word.partition(":")
+        if name not in LIMITED:
+            raise ConfigError(f"--goodput {word}: one of {', '.join(LIMITED)}, with its limit in ms behind a colon")
+        found[name] = positive(value, f"--goodput {word}")
+    return found
+
+
+def numbers(text: str, name: str) -> list[float]:
+    """`1,2,inf`."""
+    return [positive(one, name) for one in text.split(",") if one.strip()]
+
+
+def positive(text: str, name: str) -> float:
+    """A number over 0; inf is one."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise ConfigError(f"{name}: {text!r} is no number over 0")
+    return value
+
+
+def percentiles_of(text: str) -> list[float]:
+    """Those asked for and those that tables show."""
+    found = numbers(text, "--metric-percentiles")
+    if any(one > 100 for one in found):
+        raise ConfigError("--metric-percentiles: at most 100")
+    return sorted({50.0, 90.0, 99.0, *found})
+
+
+def metrics_of(text: str) -> list[str]:
+    """Of `--percentile-metrics`."""
+    names = [one for one in text.split(",") if one]
+    if unknown := [one for one in names if one not in METRICS]:
+        raise ConfigError(f"--percentile-metrics: {unknown[0]}: one of {', '.join(METRICS)}")
+    return names
+
+
+def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """The key, and what `--header` says."""
+    found = {}
+    if key := arguments.api_key or os.environ.get("OPENAI_API_KEY"):
+        found["Authorization"] = f"Bearer {key}"
+    for header in arguments.header:
+        name, equals, value = header.partition("=")
+        if not equals:
+            raise ConfigError(f"--header {header}: NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def extra_body_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `--extra-body` says."""
+    try:
+        found = json.loads(arguments.extra_body)
+    except ValueError as error:
+        raise ConfigError(f"--extra-body: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError("--extra-body: a JSON object")
+    return found

@@ -1,0 +1,152 @@
+"""What is asked: prompts that are made, or read from a file.
+
+A made prompt consists of words without a meaning, as many as come to the wanted number of tokens; `Count` says how many
+a text has. The words that a chat template puts around it come on top.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Count = Callable[[str], int]
+DATASETS = ("random", "fixed", "shared-prefix", "file")
+ROUNDS = 12  # in which a prompt's length is put right
+_SYLLABLES = ("ba", "de", "fi", "go", "ku", "la", "me", "ni", "po", "ra", "se", "ti", "vo", "zu", "ton", "ler")
+
+
+class PromptError(ValueError):
+    """What is asked for cannot be made, or not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request: a text or messages, and how long its answer may be."""
+
+    text: str
+    output_tokens: int
+    tokens: int = 0  # of the text, as far as known; the server's usage is what counts
+    messages: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The options of the prompts, by the names that users know."""
+
+    dataset: str = "random"
+    path: str = ""
+    count: int = 1000
+    input_len: int = 1024
+    output_len: int | None = 128  # None: as the file says
+    range_ratio: float = 0.0
+    prefix_len: int = 0
+    prefixes: int = 1
+    seed: int = 0
+
+
+def words_counted(text: str) -> int:
+    """Where there is no tokenizer, a word is called a token."""
+    return len(text.split())
+
+
+def make_prompts(wanted: Wanted, count: Count) -> list[Prompt]:
+    """As many as are wanted, always the same from the same seed."""
+    if wanted.dataset == "file":
+        return read_prompts(wanted)
+    maker = _Maker(np.random.default_rng(wanted.seed), count)
+    if wanted.dataset == "fixed":
+        text = maker.text(wanted.input_len)
+        return [Prompt(text, wanted.output_len or 128, count(text))] * wanted.count
+    shared = wanted.dataset == "shared-prefix" or wanted.prefix_len > 0
+    prefixes = [maker.text(wanted.prefix_len) for _ in range(wanted.prefixes)] if shared else [""]
+    return [_random_prompt(wanted, maker, prefixes[number % len(prefixes)]) for number in range(wanted.count)]
+
+
+def _random_prompt(wanted: Wanted, maker: _Maker, prefix: str) -> Prompt:
+    own = maker.length(wanted.input_len, wanted.range_ratio)
+    output = maker.length(wanted.output_len or 128, wanted.range_ratio)
+    text = maker.text(own + (wanted.prefix_len if prefix else 0), prefix)
+    return Prompt(text, output, maker.count(text))
+
+
+class _Maker:
+    """Draws texts of a given number of tokens."""
+
+    def __init__(self, random: np.random.Generator, count: Count) -> None:
+        self.count = count
+        self._random = random
+        self._tokens_a_word = 0.0
+
+    def length(self, middle: int, ratio: float) -> int:
+        """Evenly from [middle (1 - ratio), middle (1 + ratio)]."""
+        return max(1, int(self._random.integers(int(middle * (1 - ratio)), int(middle * (1 + ratio)) + 1)))
+
+    def text(self, tokens: int, prefix: str = "") -> str:
+        """`prefix` and words behind it, of that many tokens together, or as near as it can be had."""
+        if not self._tokens_a_word:
+            self._tokens_a_word = max(1.0, self.count(" ".join(self._words(256))) / 256)
+        start = [prefix] if prefix else []
+        words: list[str] = []
+        best, off = prefix, tokens + 1
+        for _ in range(ROUNDS):
+            text = " ".join(start + words)
+            missing = tokens - (self.count(text) if text else 0)
+            if abs(missing) < off:
+                best, off = text, abs(missing)
+            if not missing:
+                break
+            if missing > 0:
+                whole = int(missing / self._tokens_a_word)
+                words += self._words(whole) if whole else ["a"]
+            else:
+                del words[-max(1, int(-missing / self._tokens_a_word)) :]
+        return best
+
+    def _words(self, count: int) -> list[str]:
+        drawn = self._random.integers(len(_SYLLABLES), size=(count, 3))
+        return ["".join(_SYLLABLES[one] for one in word) for word in drawn]
+
+
+def read_prompts(wanted: Wanted) -> list[Prompt]:
+    """From JSON Lines, or a JSON array, of `{"prompt" | "messages", "output_len"}` or of ShareGPT's conversations.
+
+    Begins again at the end if more are wanted.
+    """
+    path = Path(wanted.path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        entries = (
+            json.loads(text)
+            if text.lstrip().startswith("[")
+            else [json.loads(line) for line in text.splitlines() if line.strip()]
+        )
+    except (OSError, ValueError) as error:
+        raise PromptError(f"{path}: {error}") from None
+    found = [prompt for entry in entries if (prompt := _read_entry(path, entry, wanted)) is not None]
+    if not found:
+        raise PromptError(f"{path}: no prompt in it")
+    order = np.random.default_rng(wanted.seed).permutation(len(found))
+    return [found[order[number % len(found)]] for number in range(wanted.count)]
+
+
+def _read_entry(path: Path, entry: Any, wanted: Wanted) -> Prompt | None:
+    """One prompt; None for a conversation in which nobody answers."""
+    if not isinstance(entry, dict):
+        raise PromptError(f"{path}: an entry is no object: {str(entry)[:60]}")
+    output = wanted.output_len
+    if output is None:
+        output = int(entry.get("output_len") or entry.get("output_tokens") or entry.get("max_tokens") or 128)
+    if "conversations" in entry:
+        turns = [turn.get("value", "") for turn in entry["conversations"]]
+        return Prompt(turns[0], output) if len(turns) >= 2 and turns[0] else None
+    if isinstance(entry.get("messages"), list):
+        text = "\n".join(str(message.get("content", "")) for message in entry["messages"])
+        return Prompt(text, output, messages=entry["messages"])
+    if isinstance(entry.get("prompt"), str):
+        return Prompt(entry["prompt"], output)
+    raise PromptError(f"{path}: an entry has neither prompt, messages nor conversations: {str(entry)[:60]}")

@@ -1,0 +1,184 @@
+"""Runs of one server, from options to results: what `serve`, `latency`, `throughput` and each point of `tune` share."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import uvloop
+from tqdm import tqdm
+
+from ..config import ConfigError
+from . import options, processes
+from .arrivals import arrivals
+from .client import Target
+from .figures import figures
+from .prompts import Prompt, PromptError, Wanted, make_prompts
+from .record import Record
+from .server import Started, wait_ready
+from .session import Run, counter, first_model, measured, probe
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A target that answers, and how its requests are counted."""
+
+    target: Target
+    pid: int | None
+    counted_by: str
+    prompts: list[Prompt]
+
+
+@contextlib.contextmanager
+def opened(arguments: argparse.Namespace, engine: Sequence[str] | None = None) -> Iterator[Bench]:
+    """The server that is measured, ready and tried once; one that was started here ends here."""
+    given = list(arguments.engine if engine is None else engine)
+    if arguments.base_url:
+        if given:
+            raise ConfigError(f"{given[0]}: --base-url names a server that runs already")
+        base_url = arguments.base_url.rstrip("/").removesuffix("/v1")
+        wait_ready(base_url, arguments.ready_timeout)
+        yield _bench(arguments, base_url, arguments.server_pid or processes.listener(base_url))
+        return
+    model = [arguments.model] if arguments.model else []
+    with Started([*model, *given], arguments.ready_timeout) as server:
+        yield _bench(arguments, server.base_url, server.pid, started=True)
+
+
+def _bench(arguments: argparse.Namespace, base_url: str, pid: int | None, started: bool = False) -> Bench:
+    headers = options.headers_of(arguments)
+    given = None if started else arguments.model
+    ignore = arguments.ignore_eos
+    target = Target(
+        base_url=base_url,
+        model=given or first_model(base_url, headers),
+        chat=arguments.backend == "openai-chat",
+        endpoint=arguments.endpoint,
+        headers=headers,
+        extra_body=options.extra_body_of(arguments),
+        ignore_eos=arguments.dataset in ("random", "fixed", "shared-prefix") if ignore is None else ignore,
+        timeout_s=arguments.request_timeout,
+    )
+    count, counted_by = counter(target, arguments.tokenizer)
+    try:
+        prompts = make_prompts(wanted(arguments), count)
+    except PromptError as error:
+        raise ConfigError(f"--dataset-path: {error}") from None
+    return Bench(uvloop.run(probe(target, prompts[0])), pid, counted_by, prompts)
+
+
+def wanted(arguments: argparse.Namespace) -> Wanted:
+    """The prompts' options."""
+    dataset = {"custom": "file", "sharegpt": "file"}.get(arguments.dataset, arguments.dataset)
+    if dataset == "file" and not arguments.dataset_path:
+        raise ConfigError("--dataset file: --dataset-path says which")
+    if arguments.num_prompts < 1:
+        raise ConfigError("--num-prompts: at least 1")
+    if not 0 <= arguments.random_range_ratio < 1:
+        raise ConfigError("--random-range-ratio: at least 0 and under 1")
+    output = arguments.random_output_len
+    return Wanted(
+        dataset=dataset,
+        path=arguments.dataset_path,
+        count=arguments.num_prompts,
+        input_len=arguments.random_input_len,
+        output_len=128 if output is None and dataset != "file" else output,
+        range_ratio=arguments.random_range_ratio,
+        prefix_len=arguments.prefix_len,
+        prefixes=arguments.num_prefixes,
+        seed=arguments.seed,
+    )
+
+
+def run_once(bench: Bench, arguments: argparse.Namespace, rate: float, limit: int | None) -> dict[str, Any]:
+    """One run at one load, behind requests that warm up."""
+    prompts = bench.prompts
+    if warm := [prompts[number % len(prompts)] for number in range(arguments.num_warmups)]:
+        measured(bench.target, warm, [0.0] * len(warm), limit)
+    offsets = arrivals(len(prompts), rate, arguments.burstiness, arguments.arrivals, arguments.seed)
+    with tqdm(total=len(prompts), disable=arguments.disable_tqdm or None, file=sys.stderr, leave=False) as bar:
+        run = measured(bench.target, prompts, offsets, limit, pid=bench.pid, done=lambda _: bar.update() and None)
+    return result(run, arguments)
+
+
+def result(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
+    """A run as the JSON has it."""
+    limits = options.limits_of(arguments.goodput)
+    found = figures(run.records, run.duration_s, limits, options.percentiles_of(arguments.metric_percentiles))
+    found |= run.usage
+    if arguments.save_detailed:
+        found["detail"] = [detail(record) for record in run.records]
+    return found
+
+
+def detail(record: Record) -> dict[str, Any]:
+    """One request."""
+    return {
+        "prompt_tokens": record.prompt_tokens,
+        "output_tokens": record.output_tokens,
+        "ttft_ms": record.ttft_ms,
+        "tpot_ms": record.tpot_ms,
+        "e2el_ms": record.e2el_ms,
+        "icl_ms": record.icl_ms(),
+        "error": record.error,
+    }
+
+
+def sweep(bench: Bench, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """A point for each request rate and concurrency, each with its repetitions."""
+    rates = options.numbers(arguments.request_rate, "--request-rate") or [math.inf]
+    many = options.numbers(arguments.max_concurrency, "--max-concurrency")
+    points = []
+    for rate in rates:
+        for limit in [None if math.isinf(one) else max(1, int(one)) for one in many] or [None]:
+            runs = [run_once(bench, arguments, rate, limit) for _ in range(arguments.repeat)]
+            points.append(point(f"rate {rate:g}" + (f", {limit} at once" if limit else ""), rate, limit, runs))
+    return points
+
+
+def point(name: str, rate: float, limit: int | None, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What was asked, and what came of it each time."""
+    return {"name": name, "request_rate": None if math.isinf(rate) else rate, "max_concurrency": limit, "runs": runs}
+
+
+def iterate(bench: Bench, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """`latency`: the same batch again and again, each when the one before has ended; all requests are one run."""
+    batch = [bench.prompts[number % len(bench.prompts)] for number in range(arguments.batch_size)]
+    for _ in range(arguments.num_iters_warmup):
+        measured(bench.target, batch, [0.0] * len(batch))
+    runs = []
+    for _ in range(arguments.repeat):
+        done = []
+        for _ in tqdm(range(arguments.num_iters), disable=arguments.disable_tqdm or None, leave=False):
+            done.append(measured(bench.target, batch, [0.0] * len(batch), pid=bench.pid))
+        found = result(_joined(done), arguments)
+        found["batch_latency_ms"] = _batch_spread(done, arguments)
+        runs.append(found)
+    return [point(f"batch of {len(batch)}", math.inf, len(batch), runs)]
+
+
+def _batch_spread(runs: Sequence[Run], arguments: argparse.Namespace) -> dict[str, float] | None:
+    from .figures import spread
+
+    return spread([run.duration_s * 1e3 for run in runs], options.percentiles_of(arguments.metric_percentiles))
+
+
+def _joined(runs: Sequence[Run]) -> Run:
+    """Several runs as one."""
+    records = [record for run in runs for record in run.records]
+    duration = sum(run.duration_s for run in runs)
+    usage = dict(runs[-1].usage)
+    for name in ("client_cpu_s", "server_cpu_s"):
+        if name in usage:
+            usage[name] = sum(run.usage[name] for run in runs if name in run.usage)
+    tokens, chunks = sum(r.output_tokens for r in records), sum(len(r.chunks) for r in records)
+    usage["client_share"] = usage["client_cpu_s"] / duration
+    usage["client_us_a_chunk"] = usage["client_cpu_s"] / chunks * 1e6 if chunks else None
+    if "server_cpu_s" in usage:
+        usage["server_cpu_ms_a_token"] = usage["server_cpu_s"] / tokens * 1e3 if tokens else None
+    return replace(runs[0], records=records, duration_s=duration, usage=usage)

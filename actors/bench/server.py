@@ -1,0 +1,123 @@
+"""The server that is measured: one that was started for it and ends with it, or one that was there."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+
+PR_SET_PDEATHSIG = 1
+READY = re.compile(rb"ready at (https?://[^\s]+)")
+STOP_S = 60.0
+LINES = 40  # of its output that are kept, to be shown if it fails
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ServerError(Exception):
+    """It did not start, or cannot be reached."""
+
+
+def _die_with_parent() -> None:
+    """Runs in the child: a bench that is killed leaves no server."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Started:
+    """`with Started(["MODEL", "--max-num-seqs", "16"], 600) as server:`, and it is ready at `server.base_url`."""
+
+    def __init__(self, arguments: Sequence[str], timeout_s: float) -> None:
+        self.arguments = list(arguments)
+        self.base_url = ""
+        self._timeout_s = timeout_s
+        self._said: deque[bytes] = deque(maxlen=LINES)
+        self._changed = threading.Event()  # it said where it is, or its output ended
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor."""
+        return self._process.pid
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(line)
+            if not self.base_url and (found := READY.search(line)):
+                self.base_url = found[1].decode()
+                self._changed.set()
+        self._changed.set()
+
+    def __enter__(self) -> Started:
+        command = [sys.executable, "-m", "actorserve", "launch", "--port", "0", *self.arguments]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        try:
+            self._wait_ready()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        if not self._changed.wait(self._timeout_s):
+            raise ServerError(f"the server was not ready within {self._timeout_s:g} s:\n{self.said()}")
+        if not self.base_url:
+            raise ServerError(f"the server ended with status {self._process.wait()} at its start:\n{self.said()}")
+        wait_ready(self.base_url, max(1.0, deadline - time.monotonic()))
+
+    def said(self) -> str:
+        """The end of its output."""
+        return b"".join(self._said).decode(errors="replace")
+
+    def _stop(self) -> None:
+        """SIGTERM, then by force; only what it started itself."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+
+def wait_ready(base_url: str, timeout_s: float) -> None:
+    """Until /ready answers 200, or the model list does where there is no /ready."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while True:
+        status = _status(base_url + "/ready")
+        if status == 200 or (status in (404, 405) and _status(base_url + "/v1/models") in (200, 401, 403)):
+            return
+        if time.monotonic() > deadline:
+            raise ServerError(f"{base_url} was not ready within {timeout_s:g} s ({status or 'no answer'})")
+        pause.wait(0.1)  # somebody else's server has no other way to tell us
+
+
+def _status(url: str) -> int:
+    """The status of a GET; 0 if nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=10.0) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0

@@ -1,0 +1,87 @@
+"""A server that answers as it is told to, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any
+
+from aiohttp import web
+
+Behaviour = Callable[[web.StreamResponse, dict[str, Any]], Awaitable[None]]
+
+
+def event(*, text: str | None = None, tokens: int | None = None) -> bytes:
+    """A chunk of a completion; of the usage alone if there is no text."""
+    chunk: dict[str, Any] = {"choices": [] if text is None else [{"index": 0, "text": text}]}
+    if tokens is not None:
+        chunk["usage"] = {"prompt_tokens": 7, "completion_tokens": tokens}
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+async def well(response: web.StreamResponse, body: dict[str, Any]) -> None:
+    """Two tokens in each chunk, counted where that is asked for."""
+    continuous = body["stream_options"].get("continuous_usage_stats")
+    total = body["max_tokens"]
+    for sent in range(2, total + 1, 2):
+        await response.write(event(text="ab", tokens=sent if continuous else None))
+    await response.write(event(tokens=total))
+    await response.write(b"data: [DONE]\n\n")
+
+
+class Fake:
+    """`with Fake() as server:`; `behave` says what an answer consists of, `refuse` the status in place of one."""
+
+    def __init__(self) -> None:
+        self.behave: Behaviour = well
+        self.refuse: Callable[[int, dict[str, Any]], int | None] = lambda number, body: None
+        self.bodies: list[dict[str, Any]] = []
+        self._loop = asyncio.new_event_loop()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        app = web.Application()
+        app.router.add_get("/ready", self._ready)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/completions", self._complete)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self._loop.run_until_complete(runner.setup())
+        self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
+        self.base_url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self._started.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(runner.cleanup())
+        self._loop.close()
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "fake"}]})
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        if status := self.refuse(len(self.bodies), body):
+            return web.json_response({"error": {"message": "not now"}}, status=status)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await self.behave(response, body)
+        return response
+
+    def __enter__(self) -> Fake:
+        self._thread.start()
+        assert self._started.wait(20)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(20)
+        assert not self._thread.is_alive()

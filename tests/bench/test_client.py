@@ -1,0 +1,119 @@
+"""Requests against a server that answers well, badly, or not at all: each is in the figures, by its kind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from actorserve.actors.bench.client import Target
+from actorserve.actors.bench.figures import figures
+from actorserve.actors.bench.prompts import Prompt
+from actorserve.actors.bench.server import ServerError
+from actorserve.actors.bench.session import counter, probe, run_load
+
+from .fake import Fake, event
+
+PROMPT = Prompt("some words", 6)
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    with Fake() as server:
+        yield server
+
+
+def load(fake: Fake, count: int = 1, limit: int | None = None, **options: Any) -> dict[str, Any]:
+    """The figures of so many requests at once."""
+    target = Target(fake.base_url, "fake", **options)
+    records, duration = asyncio.run(run_load(target, [PROMPT] * count, [0.0] * count, limit))
+    return figures(records, duration)
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_tokens_are_counted(fake: Fake, continuous: bool) -> None:
+    found = load(fake, 5, continuous_usage=continuous)
+    assert (found["completed"], found["output_tokens"], found["prompt_tokens"], found["chunks"]) == (5, 30, 35, 15)
+    assert found["token_counts"] == {"chunk" if continuous else "total": 5}
+    body = fake.bodies[0]
+    assert (body["prompt"], body["max_tokens"], body["ignore_eos"]) == ("some words", 6, True)
+
+
+def test_no_more_at_once_than_allowed(fake: Fake) -> None:
+    target = Target(fake.base_url, "fake")
+    records, _ = asyncio.run(run_load(target, [PROMPT] * 12, [0.0] * 12, 3))
+    at_once = [sum(one.started <= other.started < one.ended for one in records) for other in records]
+    assert max(at_once) == 3
+
+
+def test_refusals_are_counted_beside_answers(fake: Fake) -> None:
+    fake.refuse = lambda number, body: 503 if number % 3 == 0 else None
+    found = load(fake, 9)
+    assert (found["completed"], found["errors"]) == (6, {"http 503": 3})
+    assert "not now" in found["error_examples"]["http 503"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (b"data: {nonsense\n\n", "malformed event"),
+        (b'data: {"choices": 3}\n\n', "malformed event"),
+        (b'data: {"error": {"message": "too bad"}}\n\n', "error event"),
+        (event(text="x", tokens=1), "broken off"),
+        (event(text="x", tokens=1) + b'data: {"cho', "broken off"),
+        (b"data: [DONE]\n\n", "no tokens"),
+    ],
+)
+def test_what_is_wrong_with_an_answer_has_a_name(fake: Fake, said: bytes, kind: str) -> None:
+    async def behave(response: web.StreamResponse, body: dict[str, Any]) -> None:
+        await response.write(said)
+
+    fake.behave = behave
+    assert load(fake, 2)["errors"] == {kind: 2}
+
+
+def test_a_server_that_dies_in_the_middle(fake: Fake) -> None:
+    async def die(response: web.StreamResponse, body: dict[str, Any]) -> None:
+        await response.write(event(text="x", tokens=1))
+        assert response._req is not None and response._req.transport is not None
+        response._req.transport.abort()
+
+    fake.behave = die
+    assert load(fake, 3)["errors"] == {"broken off": 3}
+
+
+def test_a_server_that_is_gone() -> None:
+    with Fake() as fake:
+        pass
+    assert load(fake, 2)["errors"] == {"no connection": 2}
+
+
+def test_a_server_that_says_nothing(fake: Fake) -> None:
+    async def behave(response: web.StreamResponse, body: dict[str, Any]) -> None:
+        await asyncio.Event().wait()
+
+    fake.behave = behave
+    assert load(fake, 2, timeout_s=0.2)["errors"] == {"timeout": 2}
+
+
+def test_a_server_that_refuses_what_openai_does_not_know_is_asked_without_it(fake: Fake) -> None:
+    def refuse(number: int, body: dict[str, Any]) -> int | None:
+        return 400 if "ignore_eos" in body or "continuous_usage_stats" in body["stream_options"] else None
+
+    fake.refuse = refuse
+    found = asyncio.run(probe(Target(fake.base_url, "fake"), PROMPT))
+    assert (found.continuous_usage, found.ignore_eos) == (False, False)
+
+
+def test_a_server_that_answers_nothing_is_not_measured(fake: Fake) -> None:
+    fake.refuse = lambda number, body: 401
+    with pytest.raises(ServerError, match="http 401.*not now"):
+        asyncio.run(probe(Target(fake.base_url, "fake"), PROMPT))
+
+
+def test_without_a_tokenizer_words_are_counted(fake: Fake) -> None:
+    count, by = counter(Target(fake.base_url, "fake"), None)
+    assert (count("one two three"), by) == (3, "words")

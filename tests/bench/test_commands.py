@@ -1,0 +1,150 @@
+"""Each kind of `actorserve bench`, from the command line to its file, on the packaged model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psutil
+import pytest
+
+from actorserve.actors.bench import processes
+from actorserve.actors.cli import main
+from tests.server import Server
+
+from .fake import Fake
+
+SMALL = ("--num-prompts", "4", "--input-len", "12", "--output-len", "4", "--disable-tqdm")
+NUMBER = {"type": "number"}
+SPREAD = {"type": ["object", "null"], "required": ["mean", "p50", "p90", "p99"], "additionalProperties": NUMBER}
+METRICS = ("ttft", "tpot", "itl", "icl", "e2el")
+RATES = ("request_throughput", "output_throughput", "total_throughput", "duration_s", "client_share")
+RUN = {
+    "type": "object",
+    "required": ["completed", "failed", "errors", *RATES, "latency_ms"],
+    "properties": {
+        "latency_ms": {"type": "object", "required": [*METRICS], "additionalProperties": SPREAD},
+        "errors": {"type": "object", "additionalProperties": {"type": "integer"}},
+        **dict.fromkeys(RATES, NUMBER),
+    },
+}
+POINT = {"type": "object", "required": ["name", "runs"], "properties": {"runs": {"type": "array", "items": RUN}}}
+SCHEMA = {
+    "type": "object",
+    "required": ["schema", "kind", "date", "options", "points"],
+    "properties": {"schema": {"const": "actorserve-bench/1"}, "points": {"type": "array", "items": POINT}},
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as made:
+        yield made
+
+
+def bench(kind: str, path: Path, *words: str, status: int = 0) -> dict[str, Any]:
+    """Run one, and read what it wrote."""
+    assert main(["bench", kind, *SMALL, "--result-filename", str(path), *words]) == status
+    found: dict[str, Any] = json.loads(path.read_text())
+    jsonschema.validate(found, SCHEMA)
+    assert found["kind"] == kind
+    return found
+
+
+def test_serve_sweeps_and_its_files_are_compared_and_plotted(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b, drawn = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "out.svg"
+    for path, repeat in ((a, "2"), (b, "2")):
+        words = ("--base-url", server.base_url, "--request-rate", "50,inf", "--max-concurrency", "2")
+        found = bench("serve", path, *words, "--repeat", repeat, "--goodput", "ttft:60000")
+    assert [point["name"] for point in found["points"]] == ["rate 50, 2 at once", "rate inf, 2 at once"]
+    for run in (run for point in found["points"] for run in point["runs"]):
+        assert (run["completed"], run["failed"], run["output_tokens"], run["prompt_tokens"]) == (4, 0, 16, 48)
+        assert run["token_counts"] == {"chunk": 4} and run["good"] == 4
+        assert run["server_pid"] == server.pid and run["server_pss_bytes"] > 50e6
+    assert found["prompts_counted_by"] == "/tokenize"
+    assert main(["bench", "compare", str(a), str(b)]) == 0
+    assert "rate 50, 2 at once (2 and 2 runs)" in capsys.readouterr().out
+    pytest.importorskip("matplotlib")
+    assert main(["bench", "plot", str(a), str(b), "-o", str(drawn)]) == 0
+    assert "output tokens a second" in drawn.read_text() or drawn.stat().st_size > 5000
+
+
+def test_chat(server: Server, tmp_path: Path) -> None:
+    found = bench("serve", tmp_path / "a.json", "--base-url", server.base_url, "--backend", "openai-chat")
+    assert found["points"][0]["runs"][0]["output_tokens"] == 16
+
+
+def test_latency_repeats_a_batch(server: Server, tmp_path: Path) -> None:
+    words = ("--batch-size", "2", "--num-iters", "3", "--num-iters-warmup", "1", "--save-detailed")
+    found = bench("latency", tmp_path / "a.json", "--base-url", server.base_url, *words)
+    run = found["points"][0]["runs"][0]
+    assert (run["completed"], len(run["detail"])) == (6, 6)
+    assert run["batch_latency_ms"]["p50"] >= run["latency_ms"]["ttft"]["min"]
+
+
+def test_throughput_sends_all_at_once(server: Server, tmp_path: Path) -> None:
+    found = bench("throughput", tmp_path / "a.json", "--base-url", server.base_url + "/v1")
+    assert found["points"][0]["name"] == "all at once"
+
+
+def test_tune_starts_its_servers_and_ends_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {one.pid for one in psutil.Process().children(recursive=True)}
+    words = ("--goodput", "ttft:60000", "--", "--max-num-seqs", "1,4", "--max-model-len", "64")
+    found = bench("tune", tmp_path / "t.json", *words)
+    assert [point["engine"] for point in found["points"]] == [["--max-num-seqs", "1"], ["--max-num-seqs", "4"]]
+    assert "best: actorserve launch --max-model-len 64 --max-num-seqs " in capsys.readouterr().out
+    assert {one.pid for one in psutil.Process().children(recursive=True)} <= before
+
+
+def test_a_bench_that_is_terminated_leaves_no_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "actorserve", "bench", "serve", "--num-prompts", "9999", "--request-rate", "1"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    while not (started := psutil.Process(process.pid).children()):
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not psutil.wait_procs(started, timeout=60)[1]
+
+
+def test_failures_are_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Fake() as fake:
+        fake.refuse = lambda number, body: 503 if number == 4 else None
+        found = bench("serve", tmp_path / "a.json", "--base-url", fake.base_url, status=1)
+    assert found["points"][0]["runs"][0]["errors"] == {"http 503": 1}
+    assert "1 failed: http 503: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["serve", "--goodput", "speed:3"], "--goodput speed:3"),
+        (["serve", "--request-rate", "0"], "--request-rate"),
+        (["serve", "--base-url", "http://127.0.0.1:9", "--", "--x"], "--x: --base-url"),
+        (["tune", "--goodput", "ttft:9"], "nothing varies"),
+        (["compare", "no.json", "no.json"], "no.json"),
+    ],
+)
+def test_mistakes_are_said_before_anything_starts(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_cpu_of_children_that_have_ended_counts() -> None:
+    own = os.getpid()
+    before = processes.cpu_seconds(own)
+    subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
+    after = processes.cpu_seconds(own)
+    assert before is not None and after is not None and after - before >= 0.05
+    assert processes.cpu_seconds(2**22 + 1) is None

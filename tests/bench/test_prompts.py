@@ -1,0 +1,74 @@
+"""Prompts have the lengths that are asked for, share what they should, and come from files as they stand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from actorserve.actors.bench.prompts import Prompt, PromptError, Wanted, make_prompts, words_counted
+
+
+def syllables(text: str) -> int:
+    """A tokenizer of a kind: three letters are a token, a blank none."""
+    return sum(-(-len(word) // 3) for word in text.split())
+
+
+def test_random_prompts_have_their_lengths() -> None:
+    found = make_prompts(Wanted(count=50, input_len=40, output_len=10, range_ratio=0.5), syllables)
+    assert all(prompt.tokens == syllables(prompt.text) for prompt in found)
+    inputs, outputs = [prompt.tokens for prompt in found], [prompt.output_tokens for prompt in found]
+    assert 20 <= min(inputs) < 30 and 50 < max(inputs) <= 60
+    assert 5 <= min(outputs) < 8 and 12 < max(outputs) <= 15
+    assert len({prompt.text for prompt in found}) == 50
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7, 100, 1001])
+def test_a_length_is_met_exactly(tokens: int) -> None:
+    found = make_prompts(Wanted(count=5, input_len=tokens), syllables)
+    assert [prompt.tokens for prompt in found] == [tokens] * 5
+
+
+def test_a_seed_is_a_series() -> None:
+    wanted = [make_prompts(Wanted(count=3, input_len=9, seed=seed), words_counted) for seed in (1, 1, 2)]
+    assert wanted[0] == wanted[1] != wanted[2]
+
+
+def test_fixed_prompts_are_one() -> None:
+    found = make_prompts(Wanted(dataset="fixed", count=4, input_len=9), words_counted)
+    assert found == [found[0]] * 4 and found[0].tokens == 9
+
+
+def test_prefixes_are_shared_in_turn() -> None:
+    wanted = Wanted(dataset="shared-prefix", count=6, input_len=5, prefix_len=20, prefixes=2)
+    found = make_prompts(wanted, words_counted)
+    starts = [" ".join(prompt.text.split()[:20]) for prompt in found]
+    assert starts[0] != starts[1] and starts == starts[:2] * 3
+    assert len({prompt.text for prompt in found}) == 6
+    assert {prompt.tokens for prompt in found} == {25}
+
+
+def test_files_are_read(tmp_path: Path) -> None:
+    entries = [
+        {"prompt": "one", "output_len": 3},
+        {"messages": [{"role": "user", "content": "two"}]},
+        {"conversations": [{"from": "human", "value": "three"}, {"from": "gpt", "value": "yes"}]},
+        {"conversations": [{"from": "human", "value": "nobody answers"}]},
+    ]
+    lines, array = tmp_path / "a.jsonl", tmp_path / "b.json"
+    lines.write_text("\n".join(map(json.dumps, entries)))
+    array.write_text(json.dumps(entries))
+    for path in (lines, array):
+        found = make_prompts(Wanted(dataset="file", path=str(path), count=6, output_len=None), words_counted)
+        assert sorted(prompt.text for prompt in found) == sorted(["one", "two", "three"] * 2)
+        assert Prompt("one", 3) in found
+        assert Prompt("two", 128, messages=[{"role": "user", "content": "two"}]) in found
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"text": "x"}'])
+def test_a_file_without_prompts_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with pytest.raises(PromptError, match="a.jsonl"):
+        make_prompts(Wanted(dataset="file", path=str(path)), words_counted)
