@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
-from aiohttp import web
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 CLIENT_ERROR, SERVER_ERROR = "invalid_request_error", "server_error"
 TYPES = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error", 503: "service_unavailable_error"}
@@ -45,6 +49,8 @@ class ApiError(Exception):
 
 def json_response(body: object, status: int = 200) -> web.Response:
     """A whole JSON answer."""
+    from aiohttp import web  # here, since LLM needs errors and no HTTP
+
     return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json", charset="utf-8")
 
 

@@ -28,11 +28,12 @@ from .errors import ApiError, json_response, overloaded
 from .forms import Form, MakeForm, MessagesForm
 from .jobs import Engine, Job
 from .keys import Key
+from .notes import REPLAYED, REQUEST_ID
 from .parameters import max_tokens_of
 from .repeats import Progress, check_same, key_of, last_event
 from .resume import record_of
 from .schemas import ChatRequest, CompletionRequest, GenerateRequest, GenerationFields
-from .settings import REPLAYED, REQUEST_ID, Settings
+from .settings import Settings
 from .streams import EventStream
 from .tokens_answers import TokensForm, completion_of
 

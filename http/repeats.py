@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-
-from aiohttp import web
+from typing import TYPE_CHECKING
 
 from .choice import ENDED, further, make_state, read_state
 from .errors import ApiError, bad_request
 from .keys import KEY_BYTES, Kept, Key
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 MAX_KEY = 255  # characters
 CLOSED = "u"  # all choices have ended, and the usage event was given out

@@ -17,13 +17,13 @@ from .forms import Form, ResponsesForm
 from .generate import Generator, new_job, stream_answer
 from .jobs import Job
 from .keeping import Background, Keeping, Running, owner_of, response_id
+from .notes import REQUEST_ID
 from .repeats import Progress
 from .responses.answers import Answer
 from .responses.requests import echo, input_items, renamed, to_chat
 from .responses.schemas import ResponsesRequest
 from .responses.store import Stored, history, not_found
 from .schemas import ChatRequest
-from .settings import REQUEST_ID
 
 GRAIN = 8  # characters of an event that may be asked for again
 

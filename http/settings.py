@@ -1,14 +1,9 @@
-"""What the app needs to know of options and model, and what it notes on a request."""
+"""What the app needs to know of options and model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-
-from aiohttp import web
-
-REQUEST_ID = web.RequestKey("request_id", str)
-REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too
 
 
 def printable(text: str) -> str:

@@ -1,3 +1,40 @@
 """actorserve: a large-language-model server of independent processes, over the OpenAI API."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from actorserve.actors.config import ConfigError as ConfigError
+    from actorserve.actors.llm.link import EngineDead as EngineDead
+    from actorserve.actors.llm.llm import LLM as LLM
+    from actorserve.actors.llm.outputs import CompletionOutput as CompletionOutput
+    from actorserve.actors.llm.outputs import PromptError as PromptError
+    from actorserve.actors.llm.outputs import RequestOutput as RequestOutput
+    from actorserve.actors.llm.sampling_params import SamplingParams as SamplingParams
+    from actorserve.actors.llm.sampling_params import StructuredOutputsParams as StructuredOutputsParams
+
 __version__ = "0.1.0"
+
+_HOMES = {  # loaded when they are asked for, so that the package itself is light
+    "ConfigError": "config",
+    "CompletionOutput": "llm.outputs",
+    "EngineDead": "llm.link",
+    "LLM": "llm.llm",
+    "PromptError": "llm.outputs",
+    "RequestOutput": "llm.outputs",
+    "SamplingParams": "llm.sampling_params",
+    "StructuredOutputsParams": "llm.sampling_params",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.actors.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

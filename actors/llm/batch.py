@@ -1,0 +1,104 @@
+"""Prompts that were given together, and what has come of each."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from actorserve.http.asking import Asked, ask_completion
+from actorserve.http.errors import ApiError
+from actorserve.http.jobs import Job
+from actorserve.http.settings import Settings
+
+from ..messages import Prompt
+from .outputs import RequestOutput, completions, prompt_logprobs
+from .prompts import Given
+from .sampling_params import SamplingParams
+
+Decode = Callable[[list[int]], str]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One prompt with its parameters."""
+
+    request_id: str
+    given: Given
+    params: SamplingParams
+    asked: Asked
+
+    @property
+    def sequences(self) -> int:
+        """How many answers are made for it."""
+        return len(self.asked.params)
+
+    def new_job(self) -> Job:
+        """To be made in the event loop."""
+        return Job([self.given.prompt], self.asked.params, self.asked.rendering, wants_ids=True)
+
+    def output(self, job: Job, decode: Decode) -> RequestOutput:
+        """What has come of it."""
+        params, first = self.params, job.choices[0]
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=decode(first.prompt_ids) if self.given.is_chat else self.given.text,
+            prompt_token_ids=first.prompt_ids,
+            prompt_logprobs=None if params.prompt_logprobs is None else prompt_logprobs(first),
+            outputs=completions(job, params.n, params.logprobs is not None, params.detokenize),
+            num_cached_tokens=first.cached_tokens,
+        )
+
+
+def make_wanted(
+    request_id: str, given: Given, params: SamplingParams, priority: int, settings: Settings, most_bytes: int
+) -> Wanted:
+    """Checked as far as that goes without rendering it; ApiError says what cannot be."""
+    request = params.to_request(priority)
+    request.prompt = ""
+    asked = ask_completion(request, settings, request_id)
+    rendering = dict(asked.rendering)
+    if params.max_tokens is None:
+        rendering["max_tokens"] = None
+    _check_size(given.prompt, rendering, most_bytes)
+    return Wanted(request_id, given, params, Asked([given.prompt], asked.params, rendering, asked.wants))
+
+
+def _check_size(prompt: Prompt, rendering: dict[str, Any], most_bytes: int) -> None:
+    size = len(msgspec.msgpack.encode([prompt, rendering]))
+    if size > most_bytes:
+        raise ApiError(400, f"The prompt and its parameters have {size:,} bytes; at most {most_bytes:,} are taken.")
+
+
+@dataclass
+class Batch:
+    """`ended`: the indices of prompts that have ended, in the order of that; `news` gets something after each of them,
+    and after `failure`, the error that ended all others.
+    """
+
+    wanted: list[Wanted]
+    outputs: list[RequestOutput | None] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)
+    ended: list[int] = field(default_factory=list)
+    failure: Exception | None = None
+    news: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
+
+    def __post_init__(self) -> None:
+        self.outputs = [None] * len(self.wanted)
+
+    def end(self, index: int, outcome: RequestOutput | str) -> None:
+        """A prompt's output, or why there is none."""
+        if isinstance(outcome, str):
+            self.errors[index] = outcome
+        else:
+            self.outputs[index] = outcome
+        self.ended.append(index)
+        self.news.put(None)
+
+    def fail(self, error: Exception) -> None:
+        """Nothing comes of the others."""
+        self.failure = error
+        self.news.put(None)

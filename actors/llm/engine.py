@@ -1,0 +1,223 @@
+"""The frontend's part, played by a thread of the calling process: prompts go in, outputs come out.
+
+It gives the actors no more sequences than they run or keep waiting; the others wait here. All methods but `submit`,
+`cancel` and `close` belong to the thread's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from functools import partial
+from typing import Any
+
+from actorserve.http.errors import ApiError
+from actorserve.http.jobs import Job
+from actorserve.shm.board import ActorState
+
+from ..frontend.engine import FrontendEngine
+from ..messages import Finish
+from ..runtime import Context
+from ..tokenization import load_tokenizer
+from .batch import Batch
+from .inside import Inside
+from .link import EngineDead, Link
+from .words import Ended
+
+BEAT_S = 0.5
+FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
+MARGIN_BYTES = 4096  # of a message, beside prompt and parameters
+
+
+class Engine:
+    """One frontend without HTTP. `dead`: why nothing can be generated any more."""
+
+    def __init__(self, link: Link | Inside) -> None:
+        assert link.boot is not None
+        self._link = link
+        self._context = Context(link.boot)
+        system = self._context.system
+        self.model = self._context.model
+        self.most_sequences = system.config.max_num_seqs + system.max_queued  # what the scheduler takes at once
+        self._window = system.config.max_num_seqs + min(system.config.max_num_seqs, system.max_queued)
+        longest = self._context.outboxes["renderer-0"].max_message - MARGIN_BYTES
+        self.most_bytes = min(longest, system.config.max_body_bytes)
+        self.dead: Exception | None = None
+        self._tokenizer = load_tokenizer(self.model)
+        self._waiting: deque[tuple[Batch, int]] = deque()
+        self._running: dict[Job, tuple[Batch, int]] = {}
+        self._sequences = 0  # of what is running
+        self._loop = asyncio.new_event_loop()
+        self._began = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="actorserve-llm", daemon=True)
+        self._thread.start()
+        try:
+            self._began.wait()
+        except BaseException:
+            self.close()
+            raise
+        if self.dead is not None:
+            raise self.dead
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Does the engine's thread ask?"""
+        return threading.current_thread() is self._thread
+
+    # --- for any thread ------------------------------------------------------------------------------------------
+
+    def submit(self, batch: Batch) -> None:
+        """Begin; what comes of it is told by `batch.ended`."""
+        self._call(self._submit, batch)
+
+    def cancel(self, batch: Batch) -> None:
+        """Nobody waits for it any more."""
+        self._call(self._cancel, batch)
+
+    def close(self) -> None:
+        """End the thread; whoever still waits is told."""
+        self._call(self._stop)
+        self._thread.join()
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # the loop is closed
+            if function == self._submit:
+                raise EngineDead("the LLM object is closed") from None
+
+    # --- the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._begin())
+        except Exception as error:
+            self.dead = error
+        finally:
+            self._began.set()
+        if self.dead is None:
+            self._loop.run_forever()
+        self._context.close()
+        self._loop.close()
+        for name in ("_engine", "_context"):  # and with them the shared memory, though the LLM object may live on
+            self.__dict__.pop(name, None)
+
+    async def _begin(self) -> None:
+        self._engine = FrontendEngine(self._context)
+        self._loop.set_exception_handler(self._mistake)
+        self._loop.add_reader(self._context.inbox.fileno(), self._woken)
+        if isinstance(self._link, Link):
+            self._loop.add_reader(self._link.socket, self._heard, self._link)
+        self._context.set_state(ActorState.READY)
+        self._turn()
+        self._beat()
+
+    def _stop(self) -> None:
+        self._die(EngineDead("the LLM object is closed"))
+        self._loop.stop()
+
+    def _mistake(self, loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+        """The loop only logs what is raised in a callback; here whoever waits is told."""
+        loop.default_exception_handler(about)
+        self._die(EngineDead(f"a mistake in the calling process: {about.get('exception') or about['message']!r}"))
+
+    def _heard(self, link: Link) -> None:
+        word = link.hear()
+        if isinstance(word, Ended):
+            self._loop.remove_reader(link.socket)
+            self._die(EngineDead(word.reason))
+
+    def _die(self, error: Exception) -> None:
+        """Every waiting call raises."""
+        if self.dead is None:
+            self.dead = error
+        told = {id(batch): batch for batch, _ in (*self._running.values(), *self._waiting)}
+        self._running.clear()
+        self._waiting.clear()
+        for batch in told.values():
+            batch.fail(self.dead)
+
+    def _woken(self) -> None:
+        self._context.inbox.disarm()
+        self._turn()
+
+    def _turn(self) -> None:
+        """Handle what is there, publish what that caused, and sleep again if nothing is left."""
+        inbox = self._context.inbox
+        inbox.drain(self._engine.handle)
+        self._engine.turn_ends()
+        self._pump()
+        if not self._context.flush():
+            self._loop.call_later(FULL_LANE_S, self._turn)
+            return
+        inbox.commit()
+        others = self._link.turn() if isinstance(self._link, Inside) else 0
+        if not inbox.arm() or others:
+            inbox.disarm()
+            self._loop.call_soon(self._turn)
+
+    def _beat(self) -> None:
+        """The loop turns: say so; and a wake-up that got lost costs no more than this."""
+        self._context.status.beat()
+        self._engine.beat(0)
+        self._loop.call_later(BEAT_S, self._beat)
+        self._turn()
+
+    # --- prompts -------------------------------------------------------------------------------------------------
+
+    def _submit(self, batch: Batch) -> None:
+        if self.dead is not None:
+            batch.fail(self.dead)
+            return
+        self._waiting.extend((batch, index) for index in range(len(batch.wanted)))
+        self._turn()
+
+    def _pump(self) -> None:
+        """Begin with as many as there is room for, in order."""
+        while self._waiting:
+            batch, index = self._waiting[0]
+            wanted = batch.wanted[index]
+            if self._running and self._sequences + wanted.sequences > self._window:
+                return
+            job = wanted.new_job()
+            try:
+                self._engine.submit(job)
+            except ApiError as error:
+                if error.status == 503:  # slots whose sequence was cancelled are not free yet: their end will be told
+                    return
+                self._waiting.popleft()
+                batch.end(index, error.message)
+                continue
+            self._waiting.popleft()
+            self._running[job] = batch, index
+            self._sequences += wanted.sequences
+            job.done.add_done_callback(partial(self._done, job))
+
+    def _done(self, job: Job, done: asyncio.Future[None]) -> None:
+        """The job has ended; not if it was cancelled before."""
+        known = self._running.pop(job, None)
+        if known is None:
+            return
+        batch, index = known
+        self._sequences -= batch.wanted[index].sequences
+        error = done.exception()
+        rejected = error is not None and any(self._context.table.finish(ref) == Finish.REJECTED for ref in job.refs)
+        self._engine.release(job)
+        if rejected:  # cancelled ones are still in the scheduler's queue: again when the next one has ended
+            self._waiting.appendleft((batch, index))
+            return
+        batch.end(index, batch.wanted[index].output(job, self._decode) if error is None else str(error))
+        self._turn()
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def _cancel(self, batch: Batch) -> None:
+        self._waiting = deque(one for one in self._waiting if one[0] is not batch)
+        for job in [job for job, (other, _) in self._running.items() if other is batch]:
+            _, index = self._running.pop(job)
+            self._sequences -= batch.wanted[index].sequences
+            self._engine.release(job)
+        self._turn()

@@ -1,0 +1,126 @@
+"""`python -m actorserve.actors.llm.host FD PID`: supervises all actors but the frontend, whose part process PID plays.
+
+It ends when that process closes its end of the socket FD, or dies; no actor outlives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+
+import msgspec
+from setproctitle import setproctitle
+
+from actorserve.shm.segment import SegmentError
+
+from ..config import Config, ConfigError
+from ..description import socket_name
+from ..model_files import resolve_model
+from ..supervisor.control import Control
+from ..supervisor.memory import Memory
+from ..supervisor.notify import Manager, find_manager
+from ..supervisor.output import Output, make_output
+from ..supervisor.supervisor import Supervisor
+from ..system import System
+from .words import MOST_BYTES, Begun, Ended, Ready, Word, encode
+
+FAILED, REFUSED = 1, 2  # exit statuses, as those of `actorserve launch`
+FINISH_S = 1.0  # what a reader of the output gets to take its last lines
+
+
+class Host(Supervisor):
+    """A supervisor whose frontend is no child of it."""
+
+    def __init__(self, system: System, memory: Memory, output: Output, caller: socket.socket, caller_pid: int) -> None:
+        control = Control(socket_name(os.getuid(), 0, os.getpid()))
+        super().__init__(system, memory, [], output, control, Manager(), welcome=self._welcome)
+        self.children = [child for child in self.children if child.spec.kind != "frontend"]
+        self._began = time.monotonic()
+        self._caller = caller
+        self._caller_pid = caller_pid
+
+    async def run(self) -> int:
+        """Until the caller has closed its end or died, or the actors cannot go on."""
+        loop = asyncio.get_running_loop()
+        life = os.pidfd_open(self._caller_pid)  # its forks may hold the socket open
+        loop.add_reader(life, self._caller_gone)
+        loop.add_reader(self._caller, self._heard)
+        if os.getppid() != self._caller_pid:  # it died before there was a descriptor to see it by
+            self._caller_gone()
+        try:
+            return await super().run()
+        finally:
+            loop.remove_reader(life)
+            os.close(life)
+
+    def _heard(self) -> None:
+        try:
+            data = self._caller.recv(MOST_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if data:  # nothing more is expected
+            return
+        asyncio.get_running_loop().remove_reader(self._caller)
+        self._end(0, "the LLM object is closed")
+
+    def _caller_gone(self) -> None:
+        """Nobody waits for anything: everything ends at once."""
+        self.forced = True
+        asyncio.get_running_loop().remove_reader(self._caller)
+        self._end(0, f"process {self._caller_pid} has ended")
+        self._kill_all()
+
+    def _welcome(self) -> str:
+        say(self._caller, Ready())
+        facts = f"model {self.system.config.served_names()[0]}, {self.memory.kv_tokens()} tokens of KV memory"
+        return f"ready ({facts}, in {time.monotonic() - self._began:.1f} s)"
+
+    def _end(self, status: int, reason: str) -> None:
+        if not self.ending.is_set():
+            say(self._caller, Ended(status, reason))
+        super()._end(status, reason)
+
+
+def say(caller: socket.socket, word: Word, descriptors: list[int] | None = None) -> None:
+    """Tell the caller, if it is still there."""
+    with contextlib.suppress(ConnectionError, BlockingIOError):  # one who reads nothing any more waits for nothing
+        socket.send_fds(caller, [encode(word)], descriptors or [])
+
+
+def main() -> int:
+    """Supervise until the end; the exit status."""
+    caller, pid = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    caller.set_inheritable(False)
+    setproctitle("actorserve: supervisor")
+    for number in (signal.SIGINT, signal.SIGTERM):  # until there is something to clean up, a signal ends this process
+        signal.signal(number, signal.SIG_DFL)
+    find_manager(os.environ)  # it is the caller's: nobody here speaks for that service
+    config = msgspec.msgpack.decode(caller.recv(MOST_BYTES), type=Config)
+    try:
+        system = System(config, resolve_model(config))
+        memory = Memory(system)
+    except (ConfigError, SegmentError) as error:
+        status = REFUSED if isinstance(error, ConfigError) else FAILED
+        say(caller, Ended(status, str(error)))
+        return status
+    output = make_output(sys.stderr.fileno(), config)
+    memory.describe("", 0)
+    try:
+        host = Host(system, memory, output, caller, pid)
+        say(caller, Begun(memory.boot(system.by_name["frontend-0"])), memory.inherited)
+        caller.setblocking(False)
+        return asyncio.run(host.run())
+    finally:
+        memory.close()
+        output.finish(FINISH_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

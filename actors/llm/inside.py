@@ -1,0 +1,97 @@
+"""All actors as objects of one process, for debugging: each takes its turn after the other, and a breakpoint stops all.
+
+They exchange the same messages through the same lanes. Nobody watches them: a mistake in one is an end of all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from actorserve.shm.board import ActorState
+
+from ..config import Config, ConfigError
+from ..model_files import resolve_model
+from ..runtime import Actor, Boot, Context
+from ..supervisor.memory import Memory
+from ..system import System
+
+
+class Inside:
+    """Takes the place of Link: `boot` is the frontend's."""
+
+    def __init__(self, config: Config) -> None:
+        if config.tensor_parallel_size > 1:
+            raise ConfigError("--tensor-parallel-size: one process has one worker; leave in_process out")
+        system = System(config, resolve_model(config))
+        self._memory = Memory(system)
+        self.boot: Boot = self._memory.boot(system.by_name["frontend-0"])
+        self._contexts = [Context(self._memory.boot(spec)) for spec in system.actors if spec.kind != "frontend"]
+        self._actors = [(_MAKERS[context.spec.kind](context), context) for context in self._contexts]
+        for context in self._contexts:
+            context.set_state(ActorState.READY)
+
+    @property
+    def pid(self) -> int:
+        """The process that is at once the supervisor's."""
+        return os.getpid()
+
+    def turn(self) -> int:
+        """One turn of each; returns how much they did."""
+        import torch
+
+        with torch.inference_mode():
+            return sum(_turn(actor, context) for actor, context in self._actors)
+
+    def close(self) -> None:
+        """Nothing was started; only memory is given back."""
+        self._actors.clear()
+        for context in self._contexts:
+            context.close()
+        self._contexts.clear()
+        self._memory.close()
+
+
+def _turn(actor: Actor, context: Context) -> int:
+    """As runtime.run has it, but that nobody sleeps."""
+    done = context.inbox.drain(actor.handle, actor.one_record) + actor.do_work()
+    if context.flush():
+        actor.published()
+        context.inbox.commit()
+    context.status.beat()
+    return done
+
+
+def _worker(context: Context) -> Actor:
+    import torch
+
+    from ..worker import actor
+
+    with torch.inference_mode():
+        return actor.start(context)
+
+
+def _scheduler(context: Context) -> Actor:
+    from ..scheduler.actor import SchedulerActor
+
+    return SchedulerActor(context)
+
+
+def _renderer(context: Context) -> Actor:
+    from ..renderer.actor import RendererActor
+
+    return RendererActor(context)
+
+
+def _detokenizer(context: Context) -> Actor:
+    from ..detokenizer.actor import DetokenizerActor
+
+    return DetokenizerActor(context)
+
+
+_MAKERS: dict[str, Callable[[Context], Actor]] = {
+    "worker": _worker,
+    "scheduler": _scheduler,
+    "renderer": _renderer,
+    "detokenizer": _detokenizer,
+}

@@ -1,0 +1,132 @@
+"""The caller's end of the host: starts the process, takes what it says, and stops it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import msgspec
+
+from ..config import Config, ConfigError
+from ..runtime import Boot
+from .words import MOST_BYTES, MOST_DESCRIPTORS, Begun, Ended, Ready, Word, decode_word, encode
+
+COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "actorserve.actors.llm.host")
+REFUSED = 2  # exit status: an option cannot be
+END_S = 20.0  # what the host gets to stop its actors
+
+
+class EngineDead(RuntimeError):
+    """The actors are gone: nothing can be generated any more. The message says why."""
+
+
+class Link:
+    """The host process and the socket to it. `boot` is set once the shared memory is there."""
+
+    def __init__(self, config: Config) -> None:
+        self.boot: Boot | None = None
+        self._reason = ""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._process = subprocess.Popen(
+                [*COMMAND, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.__stderr__.fileno() if sys.__stderr__ is not None else None,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is for the caller alone
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.socket = ours
+        try:
+            ours.send(encode(config))
+        except ConnectionError:  # it ended at once: `hear` says so
+            return
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's."""
+        return self._process.pid
+
+    def wait_ready(self) -> None:
+        """Return when all actors are up; ConfigError or EngineDead if that will not be."""
+        while True:
+            select.select([self.socket], [], [])
+            match self.hear():
+                case Begun(boot):
+                    self.boot = boot
+                case Ready():
+                    return
+                case Ended(status, reason):
+                    self.close()
+                    raise ConfigError(reason) if status == REFUSED else EngineDead(reason)
+
+    def hear(self) -> Word:
+        """The next word; Ended if there will be none. Blocks if nothing has come."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.socket, MOST_BYTES, MOST_DESCRIPTORS)
+        except ConnectionError:
+            data, descriptors = b"", []
+        if not data:
+            return Ended(1, self._reason or f"the supervisor (process {self.pid}) {self._how_it_ended()}")
+        word: Word = decode_word(data)
+        if isinstance(word, Begun):
+            return Begun(_renumbered(word.boot, descriptors))
+        if isinstance(word, Ended):
+            self._reason = word.reason
+        return word
+
+    def _how_it_ended(self) -> str:
+        try:
+            status = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return "does not answer"
+        return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+    def close(self) -> None:
+        """Stop the host and wait for its end; after some time by force."""
+        if self.socket.fileno() >= 0:
+            try:
+                self.socket.shutdown(socket.SHUT_WR)  # closing alone says nothing where a fork has it, too
+            except OSError:  # it has gone already
+                pass
+            self._wait()
+            self.socket.close()
+        if self.boot is not None:
+            for fd in _descriptors(self.boot):
+                os.close(fd)
+            self.boot = None
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + END_S
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # its actors die with it
+            self._process.wait(max(1.0, deadline - time.monotonic()))
+
+
+def _descriptors(boot: Boot) -> list[int]:
+    """As Memory.inherited has them."""
+    return [boot.segment_fd, *boot.files.values(), *boot.eventfds.values()]
+
+
+def _renumbered(boot: Boot, descriptors: list[int]) -> Boot:
+    """The same with the numbers that the descriptors have here."""
+    for fd in descriptors:
+        os.set_inheritable(fd, False)
+    own = dict(zip(_descriptors(boot), descriptors, strict=True))
+    return msgspec.structs.replace(
+        boot,
+        segment_fd=own[boot.segment_fd],
+        files={name: own[fd] for name, fd in boot.files.items()},
+        eventfds={name: own[fd] for name, fd in boot.eventfds.items()},
+    )

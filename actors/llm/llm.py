@@ -1,0 +1,253 @@
+"""`LLM`: the server's actors for a script or a notebook, without HTTP.
+
+    from actorserve import LLM, SamplingParams
+    llm = LLM("a folder or a hub name", max_num_seqs=32)
+    for output in llm.generate(["One and one is", "Two and two is"], SamplingParams(temperature=0)):
+        print(output.outputs[0].text)
+
+A prompt that cannot be answered (too long, a grammar that cannot be) does not hold the others up: they are finished,
+and then PromptError, a ValueError, is raised, which has their outputs. What can be seen before is refused at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from actorserve.http.errors import ApiError
+from actorserve.http.settings import Settings
+
+from ..config import Config, ConfigError, make_config
+from ..model_files import ModelInfo
+from .batch import Batch, Wanted, make_wanted
+from .engine import Engine
+from .inside import Inside
+from .link import Link
+from .outputs import PromptError, RequestOutput
+from .progress import Progress
+from .prompts import Conversation, Given, PromptType, given_conversations, given_prompts
+from .sampling_params import SamplingParams
+
+Params = SamplingParams | Sequence[SamplingParams] | None
+
+
+class LLM:
+    """One set of actors with one model. `options` are those of `actorserve launch`, by their names with underscores.
+    `in_process`: the actors are objects of this process and take turns in one thread, so that a breakpoint stops all.
+
+    Threads may share it; a forked process cannot use its parent's. It is closed by `close()`, as a context manager,
+    with its last reference or with the process; nothing is left even if that is killed.
+    """
+
+    def __init__(self, model: str = "", *, in_process: bool = False, **options: Any) -> None:
+        self.config = _config(model, options)
+        self._link = Inside(self.config) if in_process else Link(self.config)
+        try:
+            if isinstance(self._link, Link):
+                self._link.wait_ready()
+            self._engine = Engine(self._link)
+        except BaseException:
+            self._link.close()
+            raise
+        self._pid = os.getpid()
+        self._closer = weakref.finalize(self, _close, self._engine, self._link, self._pid)
+        self._settings = _settings(self.config, self._engine.model)
+        self._ids = itertools.count()
+        self._enqueued: list[Batch] = []
+
+    # --- generating ----------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: Params = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """The outputs in the order of the prompts: texts, lists of token ids, or dicts of `prompt` or
+        `prompt_token_ids`. One SamplingParams for all, or one for each.
+        """
+        return self._run(self._batch(given_prompts(prompts), sampling_params, priority), use_tqdm)
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: Params = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """The next turn of a conversation, or of each in a list of them. The text is as the model writes it: thinking
+        and tool calls are not taken out of it.
+        """
+        variables = {
+            "chat_template": chat_template,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "tools": tools,
+            "chat_template_kwargs": chat_template_kwargs,
+        }
+        given, _ = given_conversations(messages, variables)
+        return self._run(self._batch(given, sampling_params, priority), use_tqdm)
+
+    def enqueue(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: Params = None,
+        priority: Sequence[int] | None = None,
+    ) -> list[str]:
+        """Begin with prompts as `generate` takes them, and return their request ids at once."""
+        batch = self._batch(given_prompts(prompts), sampling_params, priority)
+        self._engine.submit(batch)
+        self._enqueued.append(batch)
+        return [wanted.request_id for wanted in batch.wanted]
+
+    def wait_for_completion(
+        self, timeout: float | None = None, use_tqdm: bool | Callable[..., Any] = False
+    ) -> list[RequestOutput]:
+        """The outputs of all that was enqueued, in that order. TimeoutError after so many seconds; then it goes on,
+        and can be waited for again.
+        """
+        self._check_usable()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        batches = list(self._enqueued)
+        for batch in batches:
+            self._wait(batch, deadline, use_tqdm)
+        self._enqueued = [batch for batch in self._enqueued if batch not in batches]
+        whole = Batch([wanted for batch in batches for wanted in batch.wanted])
+        whole.outputs = [output for batch in batches for output in batch.outputs]
+        first = 0
+        for batch in batches:
+            whole.errors |= {first + index: reason for index, reason in batch.errors.items()}
+            first += len(batch.wanted)
+        return _outputs(whole)
+
+    def _batch(self, given: list[Given], params: Params, priority: Sequence[int] | None) -> Batch:
+        """All prompts, checked as far as that goes before the first of them is begun."""
+        self._check_usable()
+        if params is None:
+            params = self.get_default_sampling_params()
+        each = [params] * len(given) if isinstance(params, SamplingParams) else list(params)
+        priorities = [0] * len(given) if priority is None else list(priority)
+        if not len(given) == len(each) == len(priorities):
+            raise ValueError(
+                f"{len(given)} prompts, {len(each)} sampling_params and {len(priorities)} priorities do not match"
+            )
+        return Batch([self._wanted(index, *one) for index, one in enumerate(zip(given, each, priorities, strict=True))])
+
+    def _wanted(self, index: int, given: Given, params: SamplingParams, priority: int) -> Wanted:
+        try:
+            wanted = make_wanted(str(next(self._ids)), given, params, priority, self._settings, self._engine.most_bytes)
+        except (ApiError, ValueError) as error:
+            raise ValueError(f"prompt {index}: {error}") from None
+        if wanted.sequences > self._engine.most_sequences:
+            most = self._engine.most_sequences
+            raise ValueError(
+                f"prompt {index}: n: {wanted.sequences} sequences are more than the {most} that run or wait"
+            )
+        return wanted
+
+    def _run(self, batch: Batch, use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
+        self._engine.submit(batch)
+        try:
+            self._wait(batch, None, use_tqdm)
+        except BaseException:  # Ctrl-C: nobody wants these any more, and others can be asked for
+            self._engine.cancel(batch)
+            raise
+        return _outputs(batch)
+
+    def _wait(self, batch: Batch, deadline: float | None, use_tqdm: bool | Callable[..., Any]) -> None:
+        """Until each of its prompts has ended."""
+        with Progress(batch, use_tqdm) as progress:
+            while progress.left:
+                progress.next(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+    # --- what else there is --------------------------------------------------------------------------------------
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's generation_config.json recommends; with that are generated prompts without parameters."""
+        values: dict[str, Any] = dict(self._engine.model.sampling_defaults)
+        if (most := values.pop("max_new_tokens", None)) is not None:
+            values["max_tokens"] = int(most)
+        if "top_k" in values:
+            values["top_k"] = int(values["top_k"])
+        return SamplingParams(**values)
+
+    @property
+    def pid(self) -> int:
+        """The process that supervises the actors; `actorserve ps` shows them by it."""
+        return self._link.pid
+
+    def get_tokenizer(self) -> Any:
+        """The model's tokenizer, as transformers loads it."""
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self._engine.model.tokenizer_folder)
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            text = "a forked process cannot use its parent's: make an LLM in the process that uses it"
+            raise RuntimeError(f"this LLM belongs to process {self._pid}; {text}")
+        if self._engine.dead is not None:
+            raise self._engine.dead
+
+    def close(self) -> None:
+        """Stop all actors and wait for their end. What is still generated is given up."""
+        self._closer()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _config(model: str, options: dict[str, Any]) -> Config:
+    if options.get("frontends", 1) != 1:
+        raise ConfigError("--frontends: an LLM object is its only frontend")
+    return msgspec.structs.replace(make_config({"model": model, **options}), warm_up=False)  # that asks a frontend
+
+
+def _settings(config: Config, model: ModelInfo) -> Settings:
+    """Parameters stand for themselves: the model's own defaults are in get_default_sampling_params alone."""
+    return Settings(
+        served=config.served_names(),
+        api_keys=[],
+        max_body_bytes=config.max_body_bytes,
+        max_model_len=model.max_model_len,
+        sampling_defaults={},
+        vocab_size=model.vocab_size,
+        end_tokens=model.end_tokens,
+        created=0,
+    )
+
+
+def _outputs(batch: Batch) -> list[RequestOutput]:
+    if batch.errors:
+        raise PromptError(batch.errors, batch.outputs)
+    return [output for output in batch.outputs if output is not None]
+
+
+def _close(engine: Engine, link: Link | Inside, pid: int) -> None:
+    if os.getpid() != pid:  # a fork has copies of it all, and nothing to end
+        return
+    if engine.is_own_thread:  # the collector came by there: it cannot wait for its own end
+        threading.Thread(target=_close, args=(engine, link, pid)).start()
+    else:
+        engine.close()
+        link.close()

@@ -1,0 +1,107 @@
+"""What comes of a prompt, under the names that vLLM's users know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from actorserve.http.choice import Choice
+from actorserve.http.jobs import Job
+
+from ..messages import ToldToken
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """A token's logprob, its rank among all words (1 is the likeliest), and its text."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+Logprobs = list[dict[int, Logprob]]  # of each token: its own, and those of the likeliest words
+PromptLogprobs = list[dict[int, Logprob] | None]  # None for the first token, which follows nothing
+
+
+@dataclass(frozen=True)
+class CompletionOutput:
+    """One answer. `finish_reason`: stop or length; `stop_reason`: the string or token that ended it, if one did."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None
+    logprobs: Logprobs | None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """The answers to one prompt. `prompt`: its text, None where token ids were given."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    prompt_logprobs: PromptLogprobs | None
+    outputs: list[CompletionOutput] = field(default_factory=list)
+    finished: bool = True
+    num_cached_tokens: int = 0
+
+
+class PromptError(ValueError):
+    """Some prompts could not be answered. All others were: `outputs` has them in order, None for those that failed.
+
+    `errors` has the reasons by the prompts' indices; `index` is the first of them.
+    """
+
+    def __init__(self, errors: dict[int, str], outputs: list[RequestOutput | None]) -> None:
+        self.index = min(errors)
+        self.errors = errors
+        self.outputs = outputs
+        more = f" (and {len(errors) - 1} more prompts failed)" if len(errors) > 1 else ""
+        super().__init__(f"prompt {self.index}: {errors[self.index]}{more}")
+
+
+def completions(job: Job, wanted: int, logprobs: bool, text: bool) -> list[CompletionOutput]:
+    """The answers of a job that has one prompt: the likeliest `wanted` of them where more were made."""
+    choices = job.choices
+    if len(choices) > wanted:
+        choices = sorted(choices, key=_likelihood, reverse=True)[:wanted]
+    return [_completion(choice, index, logprobs, text) for index, choice in enumerate(choices)]
+
+
+def _likelihood(choice: Choice) -> float:
+    """By token."""
+    return sum(one.logprob for one in choice.told) / max(1, len(choice.told))
+
+
+def _completion(choice: Choice, index: int, logprobs: bool, text: bool) -> CompletionOutput:
+    told = choice.told if logprobs else []
+    return CompletionOutput(
+        index=index,
+        text="".join(choice.text) if text else "",
+        token_ids=choice.ids,
+        cumulative_logprob=sum(one.logprob for one in told) if logprobs else None,
+        logprobs=[_entries(one) for one in told] if logprobs else None,
+        finish_reason=choice.finish_reason,
+        stop_reason=choice.stop_reason,
+    )
+
+
+def prompt_logprobs(choice: Choice) -> PromptLogprobs:
+    """Of the job's first choice, which alone has them."""
+    told = choice.prompt_told
+    positions: Iterable[int] = range(1, choice.prompt_tokens)
+    return [None, *(_entries(told[position]) if position in told else None for position in positions)]
+
+
+def _entries(one: ToldToken) -> dict[int, Logprob]:
+    entries = {one.id: Logprob(one.logprob, one.rank, one.text.decode(errors="replace"))}
+    for rank, (text, token, value) in enumerate(one.best, 1):
+        entries.setdefault(token, Logprob(value, rank, text.decode(errors="replace")))
+    return entries

@@ -1,0 +1,82 @@
+"""The forms in which scripts give prompts and conversations, as the renderer takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
+
+import msgspec
+
+from actorserve.http.decoding import decode
+from actorserve.http.errors import ApiError
+from actorserve.http.prompts import chat_prompt, check_tokens
+from actorserve.http.schemas import ChatRequest
+
+from ..messages import Prompt, TextPrompt, TokenPrompt
+
+
+class TextDict(TypedDict):
+    prompt: str
+
+
+class TokensDict(TypedDict):
+    prompt_token_ids: list[int]
+
+
+PromptType = str | list[int] | TextDict | TokensDict | Mapping[str, Any]
+Conversation = Sequence[Mapping[str, Any]]
+
+
+class Given(NamedTuple):
+    """A prompt and the text that its output shows; `is_chat`: the text is known once it is rendered."""
+
+    prompt: Prompt
+    text: str | None = None
+    is_chat: bool = False
+
+
+def given_prompts(prompts: PromptType | Sequence[PromptType]) -> list[Given]:
+    """One prompt or several; a list of numbers is one. ValueError names the index of one that cannot be."""
+    if isinstance(prompts, (str, Mapping)) or _are_ids(prompts):
+        return [_given(prompts, 0)]
+    return [_given(prompt, index) for index, prompt in enumerate(prompts)]
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, Sequence) and bool(value) and all(type(one) is int for one in value)
+
+
+def _given(prompt: object, index: int) -> Given:
+    if isinstance(prompt, Mapping):
+        if (ids := prompt.get("prompt_token_ids")) is not None:
+            return Given(_tokens(ids, index), prompt.get("prompt"))
+        prompt = prompt.get("prompt")
+    if isinstance(prompt, str):
+        return Given(TextPrompt(prompt), prompt)
+    return Given(_tokens(prompt, index))
+
+
+def _tokens(ids: object, index: int) -> TokenPrompt:
+    if not isinstance(ids, Sequence) or not _are_ids(ids):
+        text = "must be a text, token ids, or a dict with `prompt` or `prompt_token_ids`"
+        raise ValueError(f"prompt {index}: a prompt {text}, not {ids!r:.64}")
+    try:
+        return TokenPrompt(check_tokens(list(ids), f"prompt {index}"))
+    except ApiError as error:
+        raise ValueError(error.message) from None
+
+
+def given_conversations(
+    messages: Conversation | Sequence[Conversation], variables: Mapping[str, Any]
+) -> tuple[list[Given], bool]:
+    """(one conversation or several, was it a list of them). `variables`: the other fields of a chat request."""
+    several = bool(messages) and not isinstance(messages[0], Mapping)
+    fields = {name: value for name, value in variables.items() if value is not None}
+    found = []
+    for index, conversation in enumerate(messages if several else [messages]):
+        try:
+            request = decode(ChatRequest, msgspec.json.encode({**fields, "messages": conversation}))
+            found.append(Given(chat_prompt(request), is_chat=True))
+        except ApiError as error:
+            raise ValueError(f"conversation {index}: {error.message}") from None
+    return found, several

@@ -1,0 +1,119 @@
+"""How to generate, under the names that vLLM's users know. Names, types and ranges are those of requests over HTTP."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from actorserve.http.decoding import PATH
+from actorserve.http.errors import ApiError
+from actorserve.http.parameters import check_fields, parameters
+from actorserve.http.schemas import CompletionRequest
+from actorserve.http.wishes import OUTPUTS, wish_of
+
+MOST_TOKENS = (1 << 31) - 1
+DEFAULT_MAX_TOKENS = 16
+
+
+class RequestOutputKind(IntEnum):
+    """Accepted for scripts that set it: outputs are whole here, whatever it says."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+class StructuredOutputsParams(msgspec.Struct, kw_only=True, frozen=True):
+    """What the answer has to look like: one of these."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+
+
+class SamplingParams(msgspec.Struct):
+    """Parameters of one prompt or of all. TypeError for a name that is not one, ValueError names what cannot be.
+
+    `max_tokens` None: as many as the model's length allows. `guided_decoding` is an older name of
+    `structured_outputs`; either is a StructuredOutputsParams or a dict of its fields.
+    """
+
+    n: int = 1
+    best_of: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = DEFAULT_MAX_TOKENS
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    truncate_prompt_tokens: int | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.FINAL_ONLY
+    structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None
+    guided_decoding: StructuredOutputsParams | dict[str, Any] | None = None
+    logit_bias: dict[int, float] | dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    cache_salt: str | None = None
+
+    def __post_init__(self) -> None:
+        request = self.to_request()
+        try:
+            check_fields(request)
+            parameters(request, {}, "")
+            wish_of(request)
+        except ApiError as error:
+            raise ValueError(error.message) from None
+
+    def to_request(self, priority: int = 0) -> CompletionRequest:
+        """The request, without a prompt, that asks for the same."""
+        given = {name: getattr(self, name) for name in FIELDS}
+        if self.max_tokens is None:
+            given["max_tokens"] = MOST_TOKENS
+        if self.logit_bias is not None:
+            given["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
+        given |= {"structured_outputs": self._structured(), "priority": priority}
+        try:
+            return msgspec.convert(given, CompletionRequest)
+        except msgspec.ValidationError as error:
+            found = PATH.search(str(error))
+            reason = PATH.sub("", str(error))
+            raise ValueError(f"{found[1]}: {reason}" if found else reason) from None
+
+    def _structured(self) -> dict[str, Any] | None:
+        if self.structured_outputs is not None and self.guided_decoding is not None:
+            raise ValueError("guided_decoding is another name of structured_outputs: only one can be given.")
+        given = self.guided_decoding if self.structured_outputs is None else self.structured_outputs
+        if isinstance(given, StructuredOutputsParams):
+            given = msgspec.structs.asdict(given)
+        if not isinstance(given, dict):
+            if given is not None:
+                raise ValueError("structured_outputs must be a StructuredOutputsParams or a dict of its fields.")
+            return None
+        if unknown := given.keys() - set(OUTPUTS):
+            raise ValueError(f"structured_outputs: there is no {min(unknown)!r} among {', '.join(OUTPUTS)}.")
+        return given
+
+    def clone(self) -> SamplingParams:
+        """Another one with the same values."""
+        return msgspec.structs.replace(self)
+
+
+FIELDS = tuple(name for name in SamplingParams.__struct_fields__ if name in CompletionRequest.__struct_fields__)

@@ -1,0 +1,73 @@
+"""Any actor may be killed while prompts run; when the supervisor gives up, or is gone, every waiting call says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from actorserve import LLM, EngineDead, SamplingParams
+from tests.llm.scripts import actors_of
+
+PROMPTS = [f"Tell me about number {index}." for index in range(32)]
+PARAMS = [SamplingParams(temperature=0.8, seed=index, max_tokens=40, ignore_eos=True) for index in range(32)]
+ENDLESS = SamplingParams(max_tokens=4000, ignore_eos=True)
+BEGUN_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LLM]:
+    with LLM(max_num_seqs=8, threads=1, max_restarts=1) as made:
+        yield made
+
+
+def texts(llm: LLM) -> list[str]:
+    return [output.outputs[0].text for output in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
+
+
+def wait_until_one_has_ended(llm: LLM) -> None:
+    """Then others are at all stages."""
+    deadline = time.monotonic() + BEGUN_S
+    while not llm._enqueued[0].ended and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert 0 < len(llm._enqueued[0].ended) < len(PROMPTS)
+
+
+def test_32_prompts_survive_the_death_of_any_actor(own: LLM) -> None:
+    expected = texts(own)
+    for name in ("worker", "scheduler", "detokenizer-0", "renderer-0"):
+        own.enqueue(PROMPTS, PARAMS)
+        wait_until_one_has_ended(own)
+        os.kill(actors_of(own.pid)[name], signal.SIGKILL)
+        assert [output.outputs[0].text for output in own.wait_for_completion()] == expected, name
+
+
+def test_every_waiting_call_is_told_why_it_is_over(own: LLM) -> None:
+    said: list[str] = []
+    pids = actors_of(own.pid).values()
+    assert len(pids) == 5  # four actors and their template
+
+    def wait() -> None:
+        with pytest.raises(EngineDead) as caught:
+            own.generate("Hello", ENDLESS, use_tqdm=False)
+        said.append(str(caught.value))
+
+    threads = [threading.Thread(target=wait) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    own.enqueue("Hello", ENDLESS)
+    os.kill(actors_of(own.pid)["renderer-0"], signal.SIGKILL)  # it has been restarted once: --max-restarts
+    with pytest.raises(EngineDead, match="renderer-0 ended .*killed by SIGKILL.*died too often"):
+        own.wait_for_completion()
+    for thread in threads:
+        thread.join()
+    assert len(said) == 2 and all("died too often" in one for one in said)
+    with pytest.raises(EngineDead, match="died too often"):
+        own.generate("Hello")
+    own.close()
+    assert not any(psutil.pid_exists(pid) for pid in pids)

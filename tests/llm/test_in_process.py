@@ -1,0 +1,43 @@
+"""`in_process=True`: the same answers with no other process, and a mistake in an actor is seen at once."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+import pytest
+
+from actorserve import LLM, ConfigError, EngineDead, SamplingParams
+from actorserve.actors.detokenizer.actor import DetokenizerActor
+from tests.server import segments
+
+PROMPTS = [f"Number {index} is" for index in range(12)]
+PARAMS = [SamplingParams(temperature=0.7, seed=index, max_tokens=5 + index, logprobs=1) for index in range(12)]
+
+
+def test_its_answers_are_those_of_the_processes(llm: LLM) -> None:
+    expected = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+    before, files = psutil.Process().children(recursive=True), segments()
+    with LLM(in_process=True, max_num_seqs=4, threads=1) as inside:
+        assert psutil.Process().children(recursive=True) == before and os.getpid() == inside._pid
+        got = inside.generate(PROMPTS, PARAMS, use_tqdm=False)
+        said = inside.chat([{"role": "user", "content": "Hello"}], SamplingParams(temperature=0), use_tqdm=False)
+    assert [one.outputs[0].token_ids for one in got] == [one.outputs[0].token_ids for one in expected]
+    assert [one.outputs[0].text for one in got] == [one.outputs[0].text for one in expected]
+    assert said[0].outputs[0].finish_reason in ("stop", "length")
+    assert segments() <= files
+
+
+def test_a_mistake_in_an_actor_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(actor: DetokenizerActor, message: object) -> None:
+        raise RuntimeError("planted")
+
+    with LLM(in_process=True, max_num_seqs=4, threads=1) as inside:
+        monkeypatch.setattr(DetokenizerActor, "handle", fail)
+        with pytest.raises(EngineDead, match="planted"):
+            inside.generate("Hello", use_tqdm=False)
+
+
+def test_one_process_has_one_worker() -> None:
+    with pytest.raises(ConfigError, match="--tensor-parallel-size"):
+        LLM(in_process=True, tensor_parallel_size=2)
