@@ -1,0 +1,78 @@
+// The page's frame: key, model, colours, and which half is seen on a narrow screen.
+
+import * as chat from "./chat.js";
+import { onKeyWanted, pause, Problem, request, setKey } from "./sse.js";
+import { watch } from "./watch.js";
+
+const THEMES = ["system", "light", "dark"];
+const MARKS = { system: "◐", light: "○", dark: "●" };
+const AGAIN_MS = 2000;
+const $ = (id) => document.getElementById(id);
+
+// --- the key ------------------------------------------------------------------------------------------------------
+
+function askForKey(wasWrong) {
+  $("key-error").textContent = wasWrong ? "The server does not know this key." : "";
+  if ($("key-form").hidden) {
+    $("key-form").hidden = false;
+    $("key").focus();
+  }
+}
+
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  setKey($("key").value.trim());
+  $("key").value = "";
+  $("key-form").hidden = true;
+});
+
+// --- the model ----------------------------------------------------------------------------------------------------
+
+/** Ask what is served until the server says it: it may be starting, or want a key first. */
+async function findModel() {
+  for (;;) {
+    try {
+      const { data } = await (await request("v1/models")).json();
+      $("model").textContent = data[0].id;
+      document.title = `${data[0].id} · actorserve`;
+      chat.setModel(data[0].id);
+      return;
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      await pause(error, AGAIN_MS);
+    }
+  }
+}
+
+// --- colours and views --------------------------------------------------------------------------------------------
+
+function setTheme(theme) {
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  $("theme").textContent = MARKS[theme];
+  $("theme").setAttribute("aria-label", theme === "system" ? "Colours: as the system has them" : `Colours: ${theme}`);
+  localStorage.setItem("actorserve-theme", theme);
+  document.dispatchEvent(new Event("recoloured"));
+}
+
+let theme = localStorage.getItem("actorserve-theme");
+if (!THEMES.includes(theme)) theme = "system";
+setTheme(theme);
+$("theme").addEventListener("click", () => {
+  theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+  setTheme(theme);
+});
+
+function setView(view) {
+  $("main").dataset.view = view;
+  for (const one of ["chat", "actors"]) $(`show-${one}`).setAttribute("aria-pressed", String(one === view));
+}
+
+for (const one of ["chat", "actors"]) $(`show-${one}`).addEventListener("click", () => setView(one));
+
+// ------------------------------------------------------------------------------------------------------------------
+
+onKeyWanted(askForKey);
+chat.start();
+await findModel();
+watch();
