@@ -13,17 +13,22 @@ from collections.abc import Sequence
 
 import actorserve
 
+from .arguments import USAGE_STATUS, Parser
 from .config import ConfigError
 
-USAGE_STATUS = 2  # as argparse has it: the command line or a file that it names cannot be
 COMMANDS = {  # name: what `actorserve --help` says of it
     "launch": "serve a model",
+    "systemd-unit": "print a unit that runs the server under systemd",
+    "check": "say what would be loaded and how much fits, without starting",
+    "ps": "list the actors of a running server",
+    "top": "show what a running server does, live",
+    "bench": "measure a server",
 }
 
 
 def make_parser(command: str | None) -> argparse.ArgumentParser:
     """The parser of all commands, of which only the one named `command` knows its arguments."""
-    parser = argparse.ArgumentParser("actorserve", description="A large-language-model server over the OpenAI API.")
+    parser = Parser("actorserve", description="A large-language-model server over the OpenAI API.")
     parser.add_argument("--version", action="version", version=f"actorserve {actorserve.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, help_text in COMMANDS.items():

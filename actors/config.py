@@ -14,10 +14,15 @@ from msgspec import Meta
 Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 GenerationConfig = Literal["auto", "none"]
 Policy = Literal["fcfs", "priority"]
+Device = Literal["auto", "cpu", "cuda"]
+Quantization = Literal["none", "int8"]
+KVCacheDType = Literal["auto", "fp8"]
+WorkerKind = Literal["model", "scripted"]
 
 ContentFormat = Literal["auto", "string", "openai"]
 ToolParser = Literal[
@@ -91,6 +96,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="seconds that running requests get to end when the server is stopped")
     ] = 30.0
+    warm_up: Annotated[
+        bool, Meta(description="be ready only when a request of its own was answered; always so under systemd")
+    ] = False
     idempotency_window: Annotated[
         float, Meta(ge=0, description="seconds for which an answer can be had again by its Idempotency-Key")
     ] = 300.0
@@ -108,6 +116,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int, Meta(ge=0, description="restarts of one actor within a minute; one more, and the server ends")
     ] = 5
     log_level: Annotated[LogLevel, Meta(description="the least grave log lines to show")] = "info"
+    log_format: Annotated[
+        LogFormat, Meta(description="text for people, or json: each line of the output is one object")
+    ] = "text"
+    enable_log_requests: Annotated[
+        bool, Meta(description="a line for each request at its end, with its tokens and times by stage")
+    ] = True
+    max_log_len: Annotated[
+        NonNegative | None,
+        Meta(description="characters of a prompt that --log-level debug shows; all that a line holds if left out"),
+    ] = None
+    otlp_traces_endpoint: Annotated[
+        str | None, Meta(description="a URL to which spans of each request are sent by OTLP, as collectors take it")
+    ] = None
     max_body_bytes: Annotated[int, Meta(ge=1024, le=64 << 20, description="the largest request body")] = 4 << 20
     # rendering
     tokenizer: Annotated[str | None, Meta(description="a folder or a hub name, if not the model's own")] = None
@@ -133,6 +154,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = True
     # engine
     dtype: Annotated[DType, Meta(description="of weights and KV memory; auto is float32 on a CPU")] = "auto"
+    quantization: Annotated[
+        Quantization, Meta(description="int8 makes weights of 8 bits at load, on a CPU: quicker, smaller, less exact")
+    ] = "none"
     load_format: Annotated[LoadFormat, Meta(description="dummy fills the weights with random numbers")] = "auto"
     seed: Annotated[int, Meta(ge=0, description="of dummy weights")] = 0
     revision: Annotated[str | None, Meta(description="branch, tag or commit of a hub name")] = None
@@ -149,6 +173,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gpu_memory_utilization: Annotated[
         float, Meta(gt=0, le=1, description="of the GPU's memory, for weights and KV together")
     ] = 0.9
+    kv_cache_dtype: Annotated[
+        KVCacheDType, Meta(description="fp8 takes half the memory and reads half the bytes; on a GPU, Hopper or newer")
+    ] = "auto"
     block_size: Annotated[int, Meta(ge=8, le=256, multiple_of=8, description="tokens in one KV block")] = 32
     enable_prefix_caching: Annotated[bool, Meta(description="use KV blocks of earlier requests again")] = True
     max_num_batched_tokens: Annotated[int, Meta(ge=1, description="the token budget of one step")] = 1024
@@ -161,6 +188,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tensor_parallel_size: Annotated[
         int, Meta(ge=1, le=64, description="workers that share the model, each with a part of every layer")
     ] = 1
+    worker: Annotated[
+        WorkerKind, Meta(description="scripted computes nothing and makes tokens by a formula, to time everything else")
+    ] = "model"
+    scripted_step_ms: Annotated[
+        float, Meta(ge=0, le=10_000, description="how long a step of the scripted worker takes, as if it computed")
+    ] = 0.0
+    device: Annotated[Device, Meta(description="what computes; auto is the GPU if there is one")] = "auto"
+    enforce_eager: Annotated[bool, Meta(description="use no CUDA graphs: a quicker start, and slower steps")] = False
+    cudagraph_capture_sizes: Annotated[
+        list[Positive], Meta(description="batch sizes of CUDA graphs; 1, 2, 4 and every 8th if left out")
+    ] = []
+    speculative_config: Annotated[
+        str | None,
+        Meta(description='drafts: JSON such as {"method": "ngram", "num_speculative_tokens": 5} (see README)'),
+    ] = None
     threads: Annotated[Positive | None, Meta(description="the worker's compute threads on a CPU")] = None
     # actors
     frontends: Annotated[int, Meta(ge=1, le=64, description="processes that speak HTTP")] = 1
@@ -180,6 +222,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def make_config(values: dict[str, object]) -> Config:
     """Build a Config from plain values and the files that they name; raises ConfigError with the option's name."""
+    if isinstance(drafts := values.get("speculative_config"), dict):
+        values = {**values, "speculative_config": msgspec.json.encode(drafts).decode()}
     try:
         config = msgspec.convert(values, Config)
     except msgspec.ValidationError as error:
@@ -188,6 +232,10 @@ def make_config(values: dict[str, object]) -> Config:
         keys = _read_keys(config.api_key_file)
         config = msgspec.structs.replace(config, api_key=config.api_key + keys)
     _check_keys(config)
+    if config.speculative_config is not None:
+        from .speculative_config import read_speculative
+
+        read_speculative(config)
     lists = {name: _unpacked(name, getattr(config, name)) for name in ALLOWED}
     config = msgspec.structs.replace(config, **lists)
     _check_origins(config.allowed_origins)

@@ -1,4 +1,7 @@
-"""The names of the board's gauge words, by kind of actor. Each word is written by its actor alone, read by anyone."""
+"""The names of the board's gauge words, by kind of actor. Each word is written by its actor alone, read by anyone.
+
+Those in KEPT count: a successor goes on from its predecessor's number, so that /metrics never falls.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from enum import IntEnum
 
 
 class SchedulerGauge(IntEnum):
-    """Written by the scheduler after each turn; counters only grow within one incarnation."""
+    """Written by the scheduler after each turn."""
 
     RUNNING = 0
     WAITING = 1
@@ -21,6 +24,23 @@ class SchedulerGauge(IntEnum):
     REJECTED = 10
     FINISHED = 11
     PLANNED = 12  # tokens that the worker was given to compute
+    ENDED_STOP = 13  # sequences by how they ended; a stop string counts as a stop
+    ENDED_LENGTH = 14
+    ENDED_ABORT = 15
+    ENDED_ERROR = 16
+    SURVIVED_SCHEDULER = 17  # sequences that went on after the death of a scheduler
+    SURVIVED_WORKER = 18
+    DRAFTS = 19  # times that a row had drafts
+    DRAFT_TOKENS = 20
+    ACCEPTED_TOKENS = 21
+    ACCEPTED_AT_0 = 22  # accepted as a row's first draft, and so on; what comes behind the eighth is not told apart
+    ACCEPTED_AT_1 = 23
+    ACCEPTED_AT_2 = 24
+    ACCEPTED_AT_3 = 25
+    ACCEPTED_AT_4 = 26
+    ACCEPTED_AT_5 = 27
+    ACCEPTED_AT_6 = 28
+    ACCEPTED_AT_7 = 29
 
 
 class FrontendGauge(IntEnum):
@@ -28,6 +48,9 @@ class FrontendGauge(IntEnum):
 
     CONNECTIONS = 0
     IN_FLIGHT = 1  # requests that are being answered
+    REFUSED = 2  # requests for which no slot was free
+    SURVIVED_FRONTEND = 3  # sequences that went on after the death of a frontend
+    WARM = 8  # 1 once the warm-up request was answered
 
 
 class WorkerGauge(IntEnum):
@@ -35,3 +58,12 @@ class WorkerGauge(IntEnum):
 
     KV_TOKENS = 0  # how many tokens the KV memory holds
     STEPS = 1
+    STEP_NS = 2  # what its steps took, together
+
+
+KEPT: dict[str, frozenset[int]] = {
+    "scheduler": frozenset(SchedulerGauge)
+    - {SchedulerGauge.RUNNING, SchedulerGauge.WAITING, SchedulerGauge.BLOCKS_TOTAL, SchedulerGauge.BLOCKS_FREE}
+    - {SchedulerGauge.STEPS},
+    "frontend": frozenset({FrontendGauge.REFUSED, FrontendGauge.SURVIVED_FRONTEND, FrontendGauge.WARM}),
+}

@@ -16,6 +16,7 @@ import msgspec
 from actorserve.shm.board import BoardWriter
 from actorserve.shm.table import RequestTable
 
+from .log_lines import RequestName
 from .parameters import Generation
 
 MOST_TRIES = 3
@@ -30,13 +31,13 @@ class Ended(IntEnum):
     HUNG = 2  # it was killed: its loop did not turn, and it was busy
 
 
-def request_name(table: RequestTable, ref: int) -> str:
+def request_name(table: RequestTable, ref: int) -> RequestName:
     """How logs and answers name the request in this slot."""
     try:
         name = msgspec.msgpack.decode(table.params(ref), type=Generation).request_id
     except msgspec.DecodeError:  # its frontend has reused the slot meanwhile
         name = ""
-    return f"request {name or hex(ref)}"
+    return RequestName(name, hex(ref))
 
 
 class GivenUp(Exception):

@@ -136,12 +136,18 @@ class WorkerReady(Message, frozen=True, tag=13):
 
 
 class StepDone(Message, frozen=True, tag=14):
-    """Worker → scheduler: the sampled token of each row that sampled, in the order of the plan's rows."""
+    """Worker → scheduler: the sampled tokens of each row that sampled, in the order of the plan's rows.
+
+    Without drafts that is one token a row. With drafts there are two more numbers a row: how many tokens it drew, and
+    how many drafts it had.
+    """
 
     epoch: int
     step: int
     tokens: bytes  # int32
     seconds: float  # what the step took in the worker
+    drawn: bytes = b""  # int32 for each row that sampled; empty: one each, and no row had a draft
+    drafted: bytes = b""  # likewise
 
 
 class StepFailed(Message, frozen=True, tag=15):
@@ -180,6 +186,8 @@ class Step(Message, frozen=True, tag=20):
     rows[i] computes its next counts[i] tokens: positions [computed, computed + count), after which computed += count.
     A row samples if that makes computed == known; its token is then known (known += 1) and is the input of its next
     position. Tokens sampled by a row are returned in StepDone in the order of `rows`.
+    A row whose count goes beyond known has room for that many drafts (see scheduler/speculation.py): it moves on by as
+    many tokens as it draws, at most by its count.
     """
 
     epoch: int  # the scheduler's view of this worker; a new epoch starts with no rows
@@ -188,6 +196,7 @@ class Step(Message, frozen=True, tag=20):
     rows: bytes  # int32[n]
     counts: bytes  # int32[n]
     grown: bytes  # int32[m, 3]: (row, index in the block table, block) of blocks added to rows that are not new
+    worth: float = 0.0  # the share of drafts that has to be accepted, or they cost more than they save
 
 
 class Hello(Message, frozen=True, tag=21):

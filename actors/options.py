@@ -1,92 +1,131 @@
-"""Config's fields as command-line options, and the three places that values come from.
+"""Config's fields as command-line options, and all places that values come from.
 
-The command line wins over `--config FILE.yaml`, and that over the environment. Config alone says which options there
-are, of which type and with which help; this module knows none of them by name but `model` and `api_key`.
+`--config FILE.yaml` says least, variables ACTORSERVE_… of the environment more, the command line most. Config alone
+says which options there are, of which type and with which help; this module knows none of them by name, but where
+groups of them begin.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import inspect
 
-from .config import Config, ConfigError, make_config
+from .config import Config, make_config
+from .option_fields import default, description, flag, integer, option_fields, plain_type, unit
+from .option_sources import CONFIG_VARIABLE, read_environment, read_yaml
 
-API_KEY_VARIABLE = "ACTORSERVE_API_KEY"
+__all__ = ["add_options", "describe_options", "integer", "read_config"]
+
 POSITIONAL = "model"
 SHORT = {"tensor_parallel_size": ("-tp",)}
-UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+PLACES = ("model", "tokenizer", "chat_template", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
+GROUPS = {  # by the fields that begin them; what follows belongs to it, too
+    "model": "server",
+    "api_key": "keys, browsers, TLS",
+    "enable_request_id_headers": "server",
+    "tokenizer": "rendering",
+    "dtype": "engine",
+    "kv_cache_memory_bytes": "memory",
+    "max_num_batched_tokens": "scheduling",
+    "tensor_parallel_size": "computing",
+    "frontends": "actors",
+}
+SOURCES = """Every option may also stand in the file of --config, and in the environment: --max-num-seqs 16 is
+ACTORSERVE_MAX_NUM_SEQS=16 there, lists have commas, and what is on or off is 1 or 0. The environment wins over
+the file, and the command line over both. BYTES, TOKENS and N may have a unit: 4k is 4000, 4K is 4096; so m, M, g, G."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Give the parser one option for each field of Config. What is not given leaves no trace in the result."""
-    parser.add_argument("--config", metavar="FILE", type=Path, help="a YAML file of options, named as here without --")
-    for field in _fields().values():
-        kind = _plain_type(field.type)
+    parser.usage = f"{parser.prog} [MODEL] [options]"
+    parser.epilog = SOURCES
+    groups: dict[str, Any] = {}
+    group = parser
+    for field in option_fields().values():
+        if title := GROUPS.get(field.name):
+            group = groups[title] if title in groups else groups.setdefault(title, parser.add_argument_group(title))
         help_text = _help(field).replace("%", "%%")
         if field.name == POSITIONAL:
-            parser.add_argument(field.name, nargs="?", metavar="MODEL", default=argparse.SUPPRESS, help=help_text)
+            group.add_argument(field.name, nargs="?", metavar="MODEL", default=argparse.SUPPRESS, help=help_text)
+            said = "a YAML file of options, named as here without --"
+            group.add_argument("--config", metavar="FILE", type=Path, help=said)
         else:
-            names = [*SHORT.get(field.name, ()), _flag(field.name)]
-            parser.add_argument(*names, **_arguments(kind), help=help_text)
+            names = [*SHORT.get(field.name, ()), flag(field.name)]
+            group.add_argument(*names, **_arguments(field.name, plain_type(field.type)), help=help_text)
 
 
 def describe_options() -> list[tuple[str, str]]:
     """(option, help) of every field, as the README lists them."""
     return [
-        (field.name.upper() if field.name == POSITIONAL else _flag(field.name), _help(field))
-        for field in _fields().values()
+        (field.name.upper() if field.name == POSITIONAL else flag(field.name), _description(field))
+        for field in option_fields().values()
     ]
 
 
-def read_config(arguments: argparse.Namespace) -> Config:
-    """All values together; ConfigError names the option that cannot be."""
-    given = {name: value for name, value in vars(arguments).items() if name in _fields()}
+def read_config(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Config:
+    """All values together; ConfigError names the option, or the variable, that cannot be."""
+    given = {name: value for name, value in vars(arguments).items() if name in option_fields()}
     values: dict[str, object] = {}
-    if key := os.environ.get(API_KEY_VARIABLE):
-        values["api_key"] = [key]
     if arguments.config is not None:
-        values |= _read_yaml(arguments.config)
-    return make_config(values | given)
+        values |= read_yaml(arguments.config)
+    elif file := environ.get(CONFIG_VARIABLE):
+        values |= read_yaml(Path(file), CONFIG_VARIABLE)
+    return make_config(values | read_environment(environ) | given)
 
 
-def integer(text: str) -> int:
-    """`4096`, or with a unit: `4k` is 4000, `4K` is 4096, and so on for m and g."""
-    factor = UNITS.get(text[-1:], 1)
-    return int(text if factor == 1 else text[:-1]) * factor
+def given_words(arguments: argparse.Namespace) -> tuple[list[str], list[Path]]:
+    """(the words that say the same to a process in another folder, what lies in files that they name)."""
+    words: list[str] = []
+    paths: list[Path] = []
+
+    def place(text: str) -> str:
+        paths.append(Path(text).expanduser().absolute())
+        return str(paths[-1])
+
+    if arguments.config is not None:
+        words.append(f"--config={place(str(arguments.config))}")
+    for name, value in vars(arguments).items():
+        if name not in option_fields():
+            continue
+        items = value if isinstance(value, list) else [value]
+        if name in PLACES and Path(str(value)).expanduser().exists():
+            items = [place(str(value))]
+        if isinstance(value, bool):
+            words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
+        elif name == POSITIONAL:
+            words.append(str(items[0]))
+        else:
+            words += [f"{flag(name)}={item}" for item in items]
+    return words, paths
 
 
-def _fields() -> dict[str, inspect.Field]:
-    info = inspect.type_info(Config)
-    assert isinstance(info, inspect.StructType)
-    return {field.name: field for field in info.fields}
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _plain_type(kind: inspect.Type) -> inspect.Type:
-    """The type without its description and without None."""
-    if isinstance(kind, inspect.Metadata):
-        return _plain_type(kind.type)
-    if isinstance(kind, inspect.UnionType):
-        return _plain_type(next(member for member in kind.types if not isinstance(member, inspect.NoneType)))
-    return kind
+def _description(field: inspect.Field) -> str:
+    """With the default, where that says something."""
+    value = field.default
+    hidden = isinstance(value, bool) or not isinstance(value, str | int | float) or value == ""
+    return description(field) if hidden else f"{description(field)} ({value})"
 
 
 def _help(field: inspect.Field) -> str:
-    assert isinstance(field.type, inspect.Metadata), f"{field.name} has no description"
-    text: str = (field.type.extra_json_schema or {})["description"]
-    hidden = isinstance(field.default, bool) or field.default in (msgspec.NODEFAULT, None, "")
-    return text if hidden else f"{text} ({field.default})"
+    """With the default, whatever it is, unless the words say what happens without the option."""
+    value = default(field)
+    if "if left out" in description(field):
+        return description(field)
+    if isinstance(value, bool):
+        shown = "on" if value else "off"
+    elif isinstance(value, list):
+        shown = " ".join(map(str, value))
+    else:
+        shown = "" if value is None else str(value)
+    return f"{description(field)} (default: {shown or 'none'})"
 
 
-def _arguments(kind: inspect.Type) -> dict[str, Any]:
+def _arguments(name: str, kind: inspect.Type) -> dict[str, Any]:
     """What argparse needs to know of a type."""
     common: dict[str, Any] = {"default": argparse.SUPPRESS}
     match kind:
@@ -95,46 +134,11 @@ def _arguments(kind: inspect.Type) -> dict[str, Any]:
         case inspect.LiteralType(values=values):
             return common | {"choices": values}
         case inspect.IntType():
-            return common | {"type": integer, "metavar": "N"}
+            return common | {"type": integer, "metavar": unit(name)}
         case inspect.FloatType():
-            return common | {"type": float, "metavar": "X"}
-        case inspect.ListType():
-            return common | {"action": "extend", "nargs": "+", "metavar": "TEXT"}
+            return common | {"type": float, "metavar": unit(name)}
+        case inspect.ListType(item_type=item):
+            return common | _arguments(name, plain_type(item)) | {"action": "extend", "nargs": "+"}
         case inspect.StrType():
-            return common | {"metavar": "TEXT"}
+            return common | {"metavar": "FILE" if name.endswith(("file", "certs")) else "TEXT"}
     raise TypeError(f"no option can hold {kind}")
-
-
-def _read_yaml(path: Path) -> dict[str, object]:
-    """The file's options by field name; `max-num-seqs` and `max_num_seqs` are the same."""
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--config: {path} cannot be read: {error}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"--config: {path} holds no mapping of options to values")
-    fields = _fields()
-    values: dict[str, object] = {}
-    for key, value in content.items():
-        name = str(key).replace("-", "_")
-        if name not in fields:
-            raise ConfigError(f"--config: {path} sets {key}, and there is no such option")
-        values[name] = _yaml_value(name, fields[name], value)
-    return values
-
-
-def _yaml_value(name: str, field: inspect.Field, value: object) -> object:
-    """YAML knows its types; only numbers with a unit and single list items are written as on the command line."""
-    kind = _plain_type(field.type)
-    if isinstance(kind, inspect.IntType) and isinstance(value, str):
-        try:
-            return integer(value)
-        except ValueError:
-            raise ConfigError(f"{_flag(name)}: {value} is not a whole number") from None
-    if isinstance(kind, inspect.ListType) and isinstance(value, str):
-        return [value]
-    return value

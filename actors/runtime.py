@@ -26,7 +26,9 @@ from actorserve.shm.table import RequestTable
 
 from . import messages
 from .config import Config, ConfigError
+from .gauges import KEPT
 from .hand import Ended, Hand
+from .log_lines import log_to_stderr
 from .model_files import ModelInfo
 from .system import ActorSpec, System
 
@@ -70,9 +72,12 @@ class Context:
         self.log = logging.getLogger(boot.name)
         self.segment = Segment.attach(boot.segment_fd)
         self.board = Board(self.segment, self.system.board_offset, len(self.system.actors))
-        self.status = BoardWriter(self.board, self.spec.position, boot.incarnation)
+        self.status = BoardWriter(
+            self.board, self.spec.position, boot.incarnation, KEPT.get(self.spec.kind, frozenset())
+        )
         self.hand = Hand(self.status, Ended(self.board.ended(self.spec.position)))
         self.table = RequestTable.attach(self.segment, self.system.table_offset)
+        self.histograms = self.system.histograms(self.segment, self.spec)
         self.eventfds = boot.eventfds
         self.files = boot.files
         self.channel = None if boot.channel is None else socket.socket(fileno=boot.channel)
@@ -169,11 +174,6 @@ def die_with_supervisor(pid: int) -> None:
         sys.exit("the supervisor is gone")
 
 
-def _log_to_stderr(config: Config) -> None:
-    """One line a record: the supervisor puts the actor's name before it."""
-    logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr)
-
-
 class InjectedFault(BaseException):
     """No handler of an error in one request may take it for one."""
 
@@ -194,7 +194,7 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
         boot = msgspec.structs.replace(boot, channel=channel)
     die_with_supervisor(boot.supervisor_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
-    _log_to_stderr(boot.config)
+    log_to_stderr(boot.config.log_level, boot.config.log_format, boot.name)
     from setproctitle import setproctitle
 
     setproctitle(f"actorserve: {boot.name}")

@@ -11,12 +11,15 @@ from functools import cached_property
 import msgspec
 
 from actorserve.shm.board import board_bytes
+from actorserve.shm.histogram import Histogram
 from actorserve.shm.kv_map_layout import kv_map_bytes
 from actorserve.shm.mailbox import mailbox_bytes
 from actorserve.shm.ring import ring_bytes
+from actorserve.shm.segment import Segment
 from actorserve.shm.table import table_bytes
 
 from .config import Config
+from .histograms import HistogramSpec, histograms_bytes, open_histograms, specs_of
 from .model_files import ModelInfo
 
 KINDS = ("worker", "scheduler", "detokenizer", "renderer", "frontend")  # the order of starting; stopping is the reverse
@@ -105,13 +108,17 @@ class System:
         return queued, config.max_num_seqs + queued + SPARE_SLOTS
 
     def _place(self) -> None:
-        """Lay out the segment: board, sleeping words, lanes, request table, KV map."""
+        """Lay out the segment: board, sleeping words, histograms, lanes, request table, KV map."""
         self.board_offset = 0
         offset = board_bytes(len(self.actors))
         self.mailbox_offsets: dict[str, int] = {}
         for actor in self.actors:
             self.mailbox_offsets[actor.name] = offset
             offset += mailbox_bytes()
+        self._histogram_offsets: dict[str, int] = {}
+        for actor in self.actors:
+            self._histogram_offsets[actor.name] = offset
+            offset += histograms_bytes(self.histogram_specs(actor.kind))
         self.lanes: list[Lane] = []
         for source_kind, target_kind in LANES:
             capacity = self._capacity(source_kind, target_kind)
@@ -124,6 +131,14 @@ class System:
         self.sequence_blocks = -(-self.model.max_model_len // self.config.block_size)
         self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # no worker has more
         self.size = self.kv_map_offset + kv_map_bytes(self.slots, self.sequence_blocks, self.max_blocks)
+
+    def histogram_specs(self, kind: str) -> list[HistogramSpec]:
+        """What actors of a kind count in."""
+        return specs_of(kind, self.model.max_model_len)
+
+    def histograms(self, segment: Segment, actor: ActorSpec) -> dict[str, Histogram]:
+        """An actor's histograms by their keys: its own to count in, anyone's to read."""
+        return open_histograms(segment, self._histogram_offsets[actor.name], self.histogram_specs(actor.kind))
 
     @property
     def journal(self) -> tuple[int, int]:

@@ -23,12 +23,14 @@ from .edge import Edge, check_depth
 from .errors import ApiError, bad_request, json_response
 from .generate import Generator
 from .jobs import Engine
+from .notes import REQUEST_ID
 from .openapi_page import Described
+from .page_routes import Page
 from .parameters import MAX_REQUEST_ID, check_built
 from .prompts import chat_prompt, check_template, check_tokens, tools_of
 from .responses_api import ResponsesApi
 from .schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
-from .settings import REQUEST_ID, Settings, printable
+from .settings import Settings, printable
 
 log = logging.getLogger("http")
 
@@ -39,6 +41,7 @@ def make_app(engine: Engine, settings: Settings) -> web.Application:
     edge = Edge(settings)
     app = web.Application(middlewares=[_errors_as_json, edge.answer_preflight, edge.check_key])
     app.on_response_prepare.append(edge.add_headers)
+    Page(engine, settings).add_to(app)
     app.add_routes(
         [
             web.post("/v1/chat/completions", api.chat),
@@ -180,12 +183,11 @@ class Api:
         return json_response({"version": actorserve.__version__})
 
     async def load(self, request: web.Request) -> web.Response:
-        return json_response({"server_load": self.engine.in_flight()})
+        return json_response({"server_load": self.engine.load()})
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(
-            body=self.engine.metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+        body, content_type = self.engine.metrics(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 @web.middleware

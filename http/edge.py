@@ -13,7 +13,9 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from .errors import ApiError, bad_request
-from .settings import REPLAYED, REQUEST_ID, Settings, printable
+from .notes import REPLAYED, REQUEST_ID
+from .page_routes import PAGE_PATHS
+from .settings import Settings, printable
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics"})  # no key is asked for
 ADMIN_PATHS = frozenset(
@@ -56,7 +58,7 @@ class Edge:
         """401 unless one of the keys was sent, as a bearer token or in X-Api-Key."""
         if request.path in ADMIN_PATHS:
             return self._administer(request)
-        if self._keys and request.path not in OPEN_PATHS and not _has_key(request, self._keys):
+        if self._keys and request.path not in OPEN_PATHS | PAGE_PATHS and not _has_key(request, self._keys):
             raise _unknown()
         return await handler(request)
 

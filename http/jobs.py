@@ -16,6 +16,7 @@ from actorserve.actors.messages import Delta, Finish, Prompt
 from .choice import Choice
 from .errors import ApiError, overloaded
 from .keys import Kept, Key
+from .page_figures import PageFigures
 from .pieces import OutputParser
 
 log = logging.getLogger("http")
@@ -187,10 +188,16 @@ class Engine(Protocol):
         """The ids' text, with or without special tokens."""
 
     def not_ready(self) -> list[str]:
-        """The actors that cannot serve a request now, with their states; empty when all can."""
+        """Why a request could not be served now: actors, each with its reason; empty when it could."""
 
     def in_flight(self) -> int:
         """Requests that are being answered by this frontend."""
 
-    def metrics(self) -> bytes:
-        """Prometheus' text."""
+    def load(self) -> int:
+        """Requests that are being answered, by all frontends."""
+
+    def metrics(self, accept: str = "") -> tuple[bytes, str]:
+        """Prometheus' text in the format that an Accept header asks for, and its Content-Type."""
+
+    def page_figures(self) -> PageFigures:
+        """What the page shows."""

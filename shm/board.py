@@ -5,13 +5,15 @@ Layout of an actor's block, in words:
     line 1      incarnation << 32 | state, pid, heartbeat (ns), hand, tries, given up     the actor
     lines 2..5  GAUGES general words, whose names are not known here     the actor
 What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
-The exceptions are for its successor: `hand` names what an actor is working on, `tries` how many lives have begun that.
+The exceptions are for its successor: `hand` names what an actor is working on, `tries` how many lives have begun that;
+and the general words that count: a successor goes on from where its predecessor died.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -117,15 +119,18 @@ class Board:
 
 
 class BoardWriter:
-    """The actor's own words. It takes over the block from its predecessor: state STARTING, gauges 0."""
+    """The actor's own words. It takes its predecessor's over: state STARTING, gauges 0 but for those `kept`."""
 
-    def __init__(self, board: Board, index: int, incarnation: int | None = None) -> None:
+    def __init__(
+        self, board: Board, index: int, incarnation: int | None = None, kept: Container[int] = frozenset()
+    ) -> None:
         self._words = board.words
         self._incarnation = board.incarnation(index) if incarnation is None else incarnation
         self._block = board.word(index, 0)
         self._heartbeat = self._block + HEARTBEAT
         for number in range(GAUGES):
-            self.set_gauge(number, 0)
+            if number not in kept:
+                self.set_gauge(number, 0)
         self._words[self._block + PID] = os.getpid()
         self.beat()
         self.set_state(ActorState.STARTING)

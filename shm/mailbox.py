@@ -7,6 +7,9 @@ remembers which sleep it has ended, so that the word needs no second writer and 
 The owner looks at its lanes once more between falling asleep and its wait; with a full fence on both sides either it
 sees the record, or the producer sees that it sleeps. A producer that dies between the two owes a wake-up: the
 supervisor writes every eventfd after a death.
+
+A record is one msgpack list: its stamp, which is the CLOCK_MONOTONIC ns at which it was first offered to the lane, and
+the list of its messages. So anyone can tell how old what waits is.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic_ns
 from typing import Any
 
 import msgspec
@@ -28,7 +32,9 @@ from .segment import Segment
 CACHE_LINE = 64
 DRAIN_BYTES = 64 << 10  # of one lane in one turn, so that no lane starves another
 BATCH_BYTES = 64 << 10  # a record of several messages is not made longer than this
-LIST_BYTES = 8  # the head of a list of messages takes at most so many
+LIST_BYTES = 16  # the heads of both lists and the stamp take at most so many
+STAMPED = 0x92  # how a record begins: a list of two (msgpack's fixarray)
+STAMP_SIZES = {0xCF: 8, 0xCE: 4}  # bytes of a stamp by msgpack's sign of it: uint64, or 4 s after the machine's start
 BACKSTOP_S = 1.0  # the longest sleep
 BRIEF_S = 100e-6  # a sleep that costs more than the wait was worth ...
 SPIN_S = 50e-6  # ... makes the next wait begin with looking for so long
@@ -46,6 +52,14 @@ def wake(eventfd: int) -> None:
         os.eventfd_write(eventfd, 1)
     except BlockingIOError:  # 2**64 - 2 wake-ups that nobody has read: its owner cannot miss them
         return
+
+
+def stamp_of(head: bytes) -> int | None:
+    """The stamp of a record by its first bytes; None if no Outbox made it."""
+    if len(head) < 2 or head[0] != STAMPED:
+        return None
+    size = STAMP_SIZES.get(head[1], 0)
+    return int.from_bytes(head[2 : 2 + size], "big") if 0 < size <= len(head) - 2 else None
 
 
 class Outbox:
@@ -86,7 +100,7 @@ class Outbox:
         if not self._overflow:
             if not queue:
                 return True
-            record = self._encode(queue)
+            record = self._encode((monotonic_ns(), queue))
             if len(record) <= self._batch_bytes and self._try_send(record):
                 queue.clear()
                 self._wake_sleeper()
@@ -124,7 +138,7 @@ class Outbox:
 
     def _make_records(self, queue: Sequence[msgspec.Struct]) -> list[str]:
         """Append messages to the overflow as one record, or as several if that is too long; returns what never fits."""
-        record = self._encode(queue)
+        record = self._encode((monotonic_ns(), queue))
         count = len(queue)
         if len(record) <= self._batch_bytes or (count == 1 and len(record) <= self._producer.max_payload):
             self._overflow.append((record, count))
@@ -145,7 +159,8 @@ class Inbox:
         self._lanes = dict(lanes)
         self._consumers = list(lanes.values())
         self._eventfd = eventfd
-        self._decode = msgspec.msgpack.Decoder(list[decode]).decode
+        self._decode = msgspec.msgpack.Decoder(tuple[int, list[decode]]).decode
+        self.stamp_ns = 0  # of the record whose messages are handled, or were handled last
         self._epoll = select.epoll()
         self._epoll.register(eventfd, select.EPOLLIN | select.EPOLLET)
         self._sleeps = (self._words[self._sleeping] + 1) & ~1  # what the word is while awake: twice the sleeps so far
@@ -156,16 +171,16 @@ class Inbox:
     def drain(self, handle: Callable[[Any], None], one_record: bool = False) -> int:
         """Handle what has come, a bounded amount of each lane; returns the number of messages.
 
+        What comes meanwhile is for the next turn, so that also who is never idle commits what it has done.
         Nothing is committed: that is for the caller, once it has published what the messages caused. If `handle`
         raises, all that was not committed comes again. `one_record`: no more than one, of the lanes in turn.
         """
         count, done = 0, False
         try:
             for consumer in self._consumers:
-                room = DRAIN_BYTES
-                while room > 0 and (record := consumer.receive()) is not None:
-                    room -= len(record)
-                    messages = self._decode(record)
+                end = consumer.position + min(consumer.depth, DRAIN_BYTES)
+                while consumer.position < end and (record := consumer.receive()) is not None:
+                    self.stamp_ns, messages = self._decode(record)
                     for message in messages:
                         handle(message)
                     count += len(messages)

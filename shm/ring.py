@@ -155,6 +155,11 @@ class Consumer(_End):
         return self._words[self._w] != self._next  # SYNC: ring.publish, pairs with Producer.try_send
 
     @property
+    def position(self) -> int:
+        """The end of what was received."""
+        return self._next
+
+    @property
     def depth(self) -> int:
         """Bytes that were published and not received."""
         return self._words[self._w] - self._next

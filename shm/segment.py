@@ -27,11 +27,11 @@ class SegmentError(RuntimeError):
 class Segment:
     """A mapped segment: `map` for bytes, `words` for aligned 64-bit words (one move each in CPython)."""
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, access: int = mmap.ACCESS_WRITE) -> None:
         self.fd = fd
         self._closer: Callable[[], object] = functools.partial(os.close, fd)
         self.size = size
-        self.map = mmap.mmap(fd, size)
+        self.map = mmap.mmap(fd, size, access=access)
         self.words = memoryview(self.map).cast("Q")
 
     @classmethod
@@ -58,6 +58,16 @@ class Segment:
     def attach(cls, fd: int) -> Segment:
         """Map the segment of an inherited descriptor."""
         return cls(fd, os.fstat(fd).st_size)
+
+    @classmethod
+    def observe(cls, path: str) -> Segment:
+        """Map another process's segment by its name in /proc, to read it: a store to it is a TypeError."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return cls(fd, os.fstat(fd).st_size, mmap.ACCESS_READ)
+        except (OSError, ValueError):  # ValueError: it is empty
+            os.close(fd)
+            raise
 
     def reopen(self) -> io.FileIO:
         """The same memory once more with an open file description of its own: locks belong to that."""

@@ -1,9 +1,9 @@
 """The request table: one slot a sequence, and in it all that any actor must know to go on with it.
 
 Messages are hints, this is the truth. Every word has one writer; a slot's control words fill a cache line a writer:
-    line 0  frontend      generation | cancel | delivered | params length | arrival (ns)
-    line 1  renderer      limit | hashed | rendition length, then prompt
-    line 2  scheduler     cached | tokens, then finish
+    line 0  frontend      generation | cancel | delivered | params length | arrival, first told, end told (ns)
+    line 1  renderer      limit | hashed | rendition length, then prompt | render begun, rendered (ns)
+    line 2  scheduler     cached | tokens, then finish | admitted, scheduled, first token, last token (ns) | setbacks
     line 3  detokenizer   text | stop
 A cursor is `generation << 32 | value` in one word, so that it is read and written whole together with the generation
 that it speaks of; whoever asks for another generation finds nothing there. Order of stores: data before the cursor that
@@ -12,7 +12,7 @@ publishes it, the tokens cursor before `finish`; a reader loads the cursor first
 Per slot there follow: parameters (the frontend's), what the renderer made of them, token ids int32 (prompt by the
 renderer, then generated ones by the scheduler), 16-byte hashes of the prompt's blocks (the renderer's). A slot is free
 when its frontend says so; others never write to a slot of which they have not been told by message, nor under an old
-generation.
+generation. When what happened stands in stamps (stamps.py), which `why` and the histograms read.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class RequestTable(TableLayout):
         return params if self._get(ref, PARAMS) == len(params) else b""
 
     def arrival_ns(self, ref: int) -> int:
-        """When the latest use of the ref's slot was opened."""
+        """When the latest use of the ref's slot was opened, CLOCK_MONOTONIC."""
         return self._words[self.control_word(ref & LOW) + ARRIVAL]
 
     # --- the renderer's ------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from actorserve.actors.cli import main, make_parser
 from actorserve.actors.config import Config, ConfigError
-from actorserve.actors.options import describe_options, integer, read_config
+from actorserve.actors.options import GROUPS, describe_options, integer, read_config
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 
@@ -20,8 +22,9 @@ def read(*argv: str) -> Config:
 
 
 @pytest.fixture(autouse=True)
-def _no_key_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ACTORSERVE_API_KEY", raising=False)
+def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ACTORSERVE_")]:
+        monkeypatch.delenv(name)
 
 
 def test_nothing_given_is_the_default() -> None:
@@ -32,6 +35,7 @@ def test_every_type_of_option() -> None:
     config = read(
         *("folder", "--port", "0", "--shutdown-timeout", "1.5", "--no-enable-prefix-caching", "--debug"),
         *("--served-model-name", "a", "b", "--dtype", "float16", "--kv-cache-memory-bytes", "2G", "--api-key", "k"),
+        *("--cudagraph-capture-sizes", "1", "2k"),
     )
     assert config == Config(
         model="folder",
@@ -43,6 +47,7 @@ def test_every_type_of_option() -> None:
         dtype="float16",
         kv_cache_memory_bytes=2 << 30,
         api_key=["k"],
+        cudagraph_capture_sizes=[1, 2000],
     )
 
 
@@ -121,6 +126,116 @@ def test_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACTORSERVE_API_KEY", "secret")
     assert read().api_key == ["secret"]
     assert read("--api-key", "other").api_key == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("max_num_seqs", "16", 16),
+        ("max_model_len", "2K", 2048),
+        ("shutdown_timeout", "1.5", 1.5),
+        ("debug", "1", True),
+        ("enable_prefix_caching", "False", False),
+        ("dtype", "float16", "float16"),
+        ("model", "folder", "folder"),
+        ("served_model_name", "a, b", ["a", "b"]),
+        ("cudagraph_capture_sizes", "1,2k", [1, 2000]),
+        ("cudagraph_capture_sizes", "[1, 8]", [1, 8]),
+        ("allowed_origins", '["https://a.example", "null"]', ["https://a.example", "null"]),
+        ("api_key", "a,b", ["a,b"]),
+        ("max_num_seqs", "", 64),
+    ],
+)
+def test_the_environment_sets_any_option(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object) -> None:
+    monkeypatch.setenv(f"ACTORSERVE_{name.upper()}", text)
+    assert getattr(read(), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("MAX_NUM_SEQS", "many", "many is not a whole number"),
+        ("MAX_NUM_SEQS", "0", ">= 1"),
+        ("SHUTDOWN_TIMEOUT", "soon", "soon is not a number"),
+        ("DEBUG", "perhaps", "perhaps is neither 1 nor 0"),
+        ("DTYPE", "float8", "float8"),
+        ("CUDAGRAPH_CAPTURE_SIZES", "1,x", "not a whole number"),
+        ("CUDAGRAPH_CAPTURE_SIZES", "[1", "[1 is no list"),
+        ("CONFIG", "/none.yaml", "/none.yaml cannot be read"),
+    ],
+)
+def test_a_variable_that_cannot_be_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, words: str
+) -> None:
+    monkeypatch.setenv(f"ACTORSERVE_{name}", text)
+    with pytest.raises(ConfigError, match=f"^ACTORSERVE_{name}: .*{re.escape(words)}"):
+        read()
+
+
+def test_an_unknown_variable_is_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("ACTORSERVE_MAX_NUM_SEQ", "secret")
+    monkeypatch.setenv("ACTORSERVE_QUITE_OTHER", "")
+    assert read() == Config()
+    warned = capsys.readouterr().err
+    assert "ACTORSERVE_MAX_NUM_SEQ: there is no such option; did you mean ACTORSERVE_MAX_NUM_SEQS?" in warned
+    assert "ACTORSERVE_QUITE_OTHER: there is no such option\n" in warned and "secret" not in warned
+
+
+def test_yaml_environment_command_line_in_this_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_text("port: 1\nfrontends: 1\nrenderers: 1\nserved_model_name: [a, b]\n")
+    for name, text in (("FRONTENDS", "2"), ("RENDERERS", "2"), ("SERVED_MODEL_NAME", "c"), ("CONFIG", str(file))):
+        monkeypatch.setenv(f"ACTORSERVE_{name}", text)
+    config = read("--renderers", "3")
+    assert (config.port, config.frontends, config.renderers, config.served_model_name) == (1, 2, 3, ["c"])
+    (tmp_path / "other.yaml").write_text("port: 2\n")
+    assert read("--config", str(tmp_path / "other.yaml")).port == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--max-num-seq", "3"], "--max-num-seq: no such option; did you mean --max-num-seqs?"),
+        (["--max-num-seq=3"], "--max-num-seq: no such option; did you mean --max-num-seqs?"),
+        (["folder", "--no-enable-prefix-cache"], "did you mean --no-enable-prefix-caching?"),
+        (["--quite-other"], "--quite-other: no such option (see"),
+        (["folder", "other"], "other: one argument too many"),
+    ],
+)
+def test_the_nearest_name_is_told(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["launch", *argv])
+    error = capsys.readouterr().err
+    assert refused.value.code == 2 and words in error and error.count("\n") == 1
+
+
+def test_the_nearest_name_is_told_for_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_text("max_num_seq: 7\n")
+    with pytest.raises(ConfigError, match=r"no such option; did you mean max-num-seqs\?"):
+        read("--config", str(file))
+
+
+def test_help_has_groups_and_says_each_default_and_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["launch", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for words in (
+        *("server:", "keys, browsers, TLS:", "rendering:", "engine:", "memory:", "scheduling:", "actors:"),
+        "--max-num-seqs N sequences that run at once (default: 64)",
+        "--shutdown-timeout SECONDS",
+        "--kv-cache-memory-bytes BYTES the size of the KV memory (default: none)",
+        "again (default: on)",
+        "--frontends N processes that speak HTTP (default: 1)",
+        "ACTORSERVE_MAX_NUM_SEQS=16",
+    ):
+        assert words in text
+    for option, _ in describe_options()[1:]:
+        assert re.search(rf"{option}(,| )", text)
+
+
+def test_groups_begin_at_options_that_there_are() -> None:
+    assert GROUPS.keys() <= set(Config.__struct_fields__)
 
 
 def test_the_readme_lists_every_option() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 
 from actorserve.actors.config import make_config
@@ -98,15 +99,20 @@ def test_a_death_in_the_middle_changes_no_text(name: str, server: Server, undist
     assert asyncio.run(all_streams(server, name)) == undisturbed
 
 
-async def streams_with_a_new_scheduler(server: Server) -> list[tuple[str, str]]:
-    """The scheduler is killed once no prompt is left to compute."""
+async def streams_with_a_new_scheduler(server: Server) -> tuple[list[tuple[str, str]], list[int]]:
+    """The scheduler is killed once no prompt is left to compute; and its gauges at that moment."""
     begun: list[int] = []
     async with client(server) as session:
         tasks = [asyncio.create_task(stream(session, number, begun)) for number in range(STREAMS)]
         while len(set(begun)) < STREAMS:
             await asyncio.sleep(0.001)  # as above
+        scheduler = psutil.Process(server.pids()["scheduler"])
+        scheduler.suspend()
+        while scheduler.status() != psutil.STATUS_STOPPED:
+            await asyncio.sleep(0.001)  # the signal is on its way
+        before = scheduler_gauges(server)
         await replace(server, "scheduler")
-        return await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks), before
 
 
 def scheduler_gauges(server: Server) -> list[int]:
@@ -123,11 +129,12 @@ def scheduler_gauges(server: Server) -> list[int]:
 
 def test_the_next_scheduler_takes_the_kv_over(server: Server, undisturbed: list[tuple[str, str]]) -> None:
     """Of all prompts and of all text so far a token or two of each stream is computed again."""
-    assert asyncio.run(streams_with_a_new_scheduler(server)) == undisturbed
+    answers, before = asyncio.run(streams_with_a_new_scheduler(server))
+    assert answers == undisturbed
     line = server.wait_for(r"(\d+) requests go on, (\d+) of their (\d+) tokens of KV and (\d+) cached blocks")
     requests, taken, known, cached = map(int, line.groups())
     assert 0 < requests <= STREAMS and known - 2 * requests <= taken < known and cached > 0
-    gauges = scheduler_gauges(server)
+    gauges = [after - was for after, was in zip(scheduler_gauges(server), before, strict=True)]
     planned, sampled = gauges[SchedulerGauge.PLANNED], gauges[SchedulerGauge.GENERATED]
     assert 0 < sampled <= planned <= sampled + 2 * requests, "all but a few steps of the new one sample"
 

@@ -17,7 +17,6 @@ import uvloop
 from aiohttp import web
 
 from actorserve.http.app import make_app
-from actorserve.http.parsers.registry import detect
 from actorserve.http.settings import Settings
 from actorserve.shm.answers import Answers
 from actorserve.shm.board import ActorState
@@ -28,10 +27,11 @@ from ..tls import make_context
 from ..tokenization import find_templates, tokenizer_config
 from .connections import ConnectionPool
 from .engine import FrontendEngine
+from .parsers import choose_parsers
+from .warm_up import is_wanted, warm_up
 
 BEAT_S = 0.5
 FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
-COMMONEST = "hermes"  # the form of tool calls that most models know, for those whose templates do not say theirs
 LINGER_S = 0.3  # a client that was told to close may have sent a request meanwhile
 
 
@@ -76,14 +76,27 @@ class Frontend:
         journal = Journal(self.context.files["journal"], kept if self.tls is None else 0, room)
         self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls)
         self.context.set_state(ActorState.READY)
+        warming = self._warm_up() if is_wanted(self.context) else None
         try:
             await self.over
         except Exception:  # a successor goes on with all connections, if this process lets go of nothing on its way out
             self.context.log.exception("the frontend ends")
             os._exit(1)
         self.draining = True
+        if warming is not None:
+            warming.cancel()
         await self._drain()
         await runner.cleanup()
+
+    def _warm_up(self) -> asyncio.Task[None]:
+        task = self.loop.create_task(warm_up(self.context, self.engine))
+        task.add_done_callback(self._warmed_up)
+        return task
+
+    def _warmed_up(self, task: asyncio.Task[None]) -> None:
+        """It ends well, or is cancelled, or has a mistake, with which this process ends as with any other."""
+        if not task.cancelled() and (error := task.exception()) is not None and not self.over.done():
+            self.over.set_exception(error)
 
     def _told_to_stop(self) -> None:
         if not self.over.done():
@@ -96,7 +109,7 @@ class Frontend:
 
     def _settings(self) -> Settings:
         config, model = self.context.config, self.context.model
-        tools, reasoning = self._parsers()
+        tools, reasoning = choose_parsers(config, model)
         templates = find_templates(config, model)
         about = {**tokenizer_config(model), **({"chat_template": templates["default"]} if templates else {})}
         return Settings(
@@ -120,20 +133,6 @@ class Frontend:
             request_id_headers=config.enable_request_id_headers,
             tokenizer_info=about,
         )
-
-    def _parsers(self) -> tuple[str | None, str | None]:
-        """(tool parser, reasoning parser), as options say it or the model's templates."""
-        found: list[str | None] = [None, None]
-        config = self.context.config
-        for template in find_templates(config, self.context.model).values():
-            found = [known or seen for known, seen in zip(found, detect(template), strict=True)]
-        given = (config.tool_call_parser, config.reasoning_parser)
-        for index, name in enumerate(given):
-            if name != "auto":
-                found[index] = None if name == "none" else name
-        if config.tool_call_parser == "auto" and found[0] is None:
-            found[0] = COMMONEST
-        return found[0], found[1]
 
     # --- the mailbox ---------------------------------------------------------------------------------------------
 

@@ -37,9 +37,11 @@ from ..messages import (
 from ..parameters import Rendition
 from ..runtime import Context
 from .calls import Calls
+from .clients import Clients
 from .figures import Figures
 from .inherited import Inherited
 from .kept import Keeper
+from .sight import Sight
 from .slots import Phase, Slots, Use
 
 RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
@@ -67,9 +69,11 @@ class FrontendEngine:
         recent = self._recent = Recent(context.files["recent"], *context.system.recent, index)
         self.put, self.get = recent.put, recent.get
         slots = context.system.slots_per_frontend
+        self.clients = Clients(context)
         self.keeper = Keeper(recent, self.table, slots, context.config.idempotency_window)
         figures = Figures(context)
-        self.metrics, self.not_ready = figures.metrics, figures.not_ready
+        self.metrics, self.not_ready, self.load = figures.metrics, figures.not_ready, figures.load
+        self.page_figures = Sight(context).figures
         self._loop = asyncio.get_running_loop()
         self.inherited = Inherited(context, self.slots, self.keeper, self.calls.numbers, reserved)
 
@@ -88,8 +92,9 @@ class FrontendEngine:
         while len(job.choices) > self.slots.free and (old := self.keeper.make_room()):
             self._let_go(old)
         if len(job.choices) > self.slots.free:
+            self.clients.refused(len(job.choices))
             raise overloaded("The server has as many requests as it takes. Try again soon.")
-        now = time.time_ns()
+        now = time.monotonic_ns()
         taken: list[int] = []
         width = len(job.params)
         for number, prompt in enumerate(job.prompts):
@@ -103,6 +108,7 @@ class FrontendEngine:
             self._send(renderer, Render(opened, prompt, **job.rendering))
             taken += opened
         self._jobs[job] = taken
+        self.clients.in_flight(len(self._jobs))
         self._deadlines[job] = self._loop.call_later(RENDER_S, self._too_late, job)
 
     def has(self, refs: list[int]) -> bool:
@@ -155,11 +161,13 @@ class FrontendEngine:
         """Go on with slots that have been opened; their text is asked for from its beginning."""
         if not self.has(refs):
             raise ApiError(500, "What was begun cannot be gone on with.")
+        self.clients.survived(sum(map(self.slots.is_orphan, refs)))
         for choice, ref in zip(job.choices, refs, strict=True):
             self.slots.read(ref, job, choice.index)
             choice.ref = ref
             self._tell_rendered(job, ref, choice.index)
         self._jobs[job] = refs
+        self.clients.in_flight(len(self._jobs))
         asked: dict[str, list[int]] = {}
         for ref in refs:
             self.inherited.take(ref)
@@ -181,6 +189,7 @@ class FrontendEngine:
     def release(self, job: Job) -> None:
         """Nobody reads the job any more: what still runs of it is cancelled."""
         refs = self._jobs.pop(job, [])
+        self.clients.in_flight(len(self._jobs))
         if (timer := self._deadlines.pop(job, None)) is not None:
             timer.cancel()
         self._touched.pop(job, None)
@@ -247,6 +256,7 @@ class FrontendEngine:
         use = self.slots.use(delta.ref)
         if use is None:
             return
+        self.clients.told(use, delta)
         all_have_it = True
         for job in use.jobs:
             if use.phase is Phase.RENDERING:
@@ -310,4 +320,4 @@ class FrontendEngine:
         """Now and then: let go of what is kept no longer, and say on the board how much this frontend has to do."""
         self._let_go(self.keeper.outdated())
         self.context.status.set_gauge(FrontendGauge.CONNECTIONS, connections)
-        self.context.status.set_gauge(FrontendGauge.IN_FLIGHT, len(self._jobs))
+        self.clients.in_flight(len(self._jobs))

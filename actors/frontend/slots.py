@@ -45,6 +45,7 @@ class Use:
     jobs: list[Job]
     index: int  # of the choice
     renderer: str
+    begun: bool = False  # some of its text was handed on, by this frontend
 
 
 class Slots:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from actorserve.shm.stamps import Stamp, Stamps
 from actorserve.shm.table import slot_of
 
 from ..block_hash import extend_hashes, first_hash
@@ -64,6 +66,7 @@ class RendererActor(Actor):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.table = context.table
+        self.stamps = Stamps(context.table)
         self.tokenizer = load_tokenizer(context.model)
         self.segments = SegmentCache(self.tokenizer)
         self.renditions = Renditions(self.tokenizer, context.model, self.table.rendition_bytes)
@@ -128,6 +131,7 @@ class RendererActor(Actor):
             raise Refused(GONE, "the client has gone", None)
         new = [ref for ref in refs if self.table.prompt_length(ref) is None]
         if new:  # the others have what a predecessor wrote, and the scheduler may have begun with it
+            self._stamp(new, Stamp.RENDER_BEGUN)
             self._write(new, message)
         refs = [ref for ref in refs if self._is_wanted(ref)]
         gone = [ref for ref in message.refs if ref not in refs]
@@ -153,9 +157,15 @@ class RendererActor(Actor):
         limit = self._limit(len(tokens), message)
         ids = np.array(tokens, np.int32).tobytes()
         hashes = extend_hashes(first_hash(message.cache_salt), ids, self.table.block_size)
+        self._stamp(refs, Stamp.RENDERED)
         for ref in refs:
             if self._is_wanted(ref):
                 self.table.write_prompt(ref, ids, hashes, limit, rendition)
+
+    def _stamp(self, refs: list[int], stamp: Stamp) -> None:
+        now = time.monotonic_ns()
+        for ref in refs:
+            self.stamps.set_first(ref, stamp, now)
 
     def _is_wanted(self, ref: int) -> bool:
         return self.table.is_current(ref) and not self.table.is_cancelled(ref)

@@ -10,7 +10,6 @@ from itertools import groupby
 from actorserve.shm.kv_map import KVMap
 from actorserve.shm.table import slot_of
 
-from ..gauges import SchedulerGauge as Gauge
 from ..hand import GivenUp, request_name
 from ..messages import (
     Admit,
@@ -26,7 +25,10 @@ from ..messages import (
     WorkerReady,
 )
 from ..runtime import Actor, Context, run
+from ..speculative_config import count_drafts
+from .figures import Figures
 from .scheduler import Limits, Scheduler
+from .stamps import Recorder
 from .takeover import Contradiction
 
 
@@ -43,10 +45,14 @@ class SchedulerActor(Actor):
             block_size=config.block_size,
             prefix_caching=config.enable_prefix_caching,
             by_priority=config.scheduling_policy == "priority",
+            drafts=count_drafts(config),
         )
         system = context.system
         kv = KVMap(context.segment.map, system.kv_map_offset, system.slots, system.sequence_blocks, system.max_blocks)
-        self.scheduler = Scheduler(context.table, limits, context.model.end_tokens, kv)
+        self.scheduler = Scheduler(
+            context.table, limits, context.model.end_tokens, kv, Recorder(context.table, context.histograms)
+        )
+        self.figures = Figures(self.scheduler, context.status, context.board.gauges(context.spec.position))
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
         self.epochs = 0
         self.scheduler.recover(self._admit)
@@ -93,6 +99,7 @@ class SchedulerActor(Actor):
         if self.worker:
             self._blame()
             running = len(self.scheduler.batch)
+            self.scheduler.recorder.survived(self.scheduler.batch.running())
             self.context.log.warning("the worker was replaced: %d requests are computed again", running)
         first, self.worker = not self.worker, message.incarnation
         if not (first and self._take_over(message)):
@@ -143,7 +150,7 @@ class SchedulerActor(Actor):
             self._post_to_workers(step)
             done += 1
         done += self._post_moved()
-        self._write_gauges()
+        self.figures.write()
         if not done and self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
         return done
@@ -164,22 +171,6 @@ class SchedulerActor(Actor):
         for name, refs in groupby(sorted(moved, key=detokenizer), key=detokenizer):
             self.context.post(name, Advance(list(refs)))
         return len(moved)
-
-    def _write_gauges(self) -> None:
-        scheduler, status = self.scheduler, self.context.status
-        status.set_gauge(Gauge.RUNNING, len(scheduler.batch))
-        status.set_gauge(Gauge.WAITING, len(scheduler.waiting))
-        status.set_gauge(Gauge.BLOCKS_TOTAL, scheduler.pool.count)
-        status.set_gauge(Gauge.BLOCKS_FREE, scheduler.pool.free)
-        status.set_gauge(Gauge.PREEMPTIONS, scheduler.preemptions + scheduler.planner.preemptions)
-        status.set_gauge(Gauge.PREFIX_QUERIES, scheduler.queries + scheduler.prefix.queries)
-        status.set_gauge(Gauge.PREFIX_HITS, scheduler.hits + scheduler.prefix.hits)
-        status.set_gauge(Gauge.STEPS, scheduler.step)
-        status.set_gauge(Gauge.GENERATED, scheduler.generated)
-        status.set_gauge(Gauge.PROMPTED, scheduler.prompted)
-        status.set_gauge(Gauge.REJECTED, scheduler.rejected)
-        status.set_gauge(Gauge.FINISHED, scheduler.finished)
-        status.set_gauge(Gauge.PLANNED, scheduler.planned)
 
 
 def main(context: Context) -> None:

@@ -4,7 +4,8 @@ A row holds one running sequence. By position of its token log (V = virtual: cou
   [0, confirmed)          computed by steps that have come back
   [confirmed, computed)   being computed by steps in flight
   [computed, known)       to be planned; known is V
-A row whose computed + count reaches known samples one token, and known grows by one.
+A row whose computed + count reaches known samples one token, and known grows by one. Where it has room for drafts, both
+grow by that as well, as if all were accepted (see speculation.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class RunningBatch:
         self.registered = zeros()  # its first blocks that the prefix cache has been offered
         self.ignore_eos: Bools = np.zeros(size, np.bool_)
         self.has_stop_ids: Bools = np.zeros(size, np.bool_)
+        self.plain: Bools = np.zeros(size, np.bool_)  # its tokens may be drafted
         self.told: Bools = np.zeros(size, np.bool_)  # the worker knows of it: not yet where it was taken over
         self.sequences: list[Sequence | None] = [None] * size
         self._free = list(range(size - 1, -1, -1))
@@ -69,6 +71,7 @@ class RunningBatch:
         self.in_flight[row] = 0
         self.capacity[row], self.registered[row] = capacity, registered
         self.ignore_eos[row], self.has_stop_ids[row] = sequence.ignore_eos, bool(sequence.stop_ids)
+        self.plain[row] = sequence.sampling.is_plain()
         self.told[row] = True
         self.sequences[row] = sequence
         sequence.row = row
@@ -90,13 +93,22 @@ class RunningBatch:
         live = (self.ticket > 0) & (self.known < self.total) & self.told
         return np.flatnonzero(live & (pending == 1)), np.flatnonzero(live & (pending > 1))
 
-    def advance(self, rows: Ints, counts: Ints) -> Bools:
-        """Account for a planned step; returns which of the rows sample in it."""
+    def advance(self, rows: Ints, counts: Ints, room: Ints) -> Bools:
+        """Account for a planned step, of whose `counts` some are `room` for drafts; returns which rows sample in it."""
         self.computed[rows] += counts
+        self.known[rows] += room
         samples: Bools = self.computed[rows] == self.known[rows]
         self.known[rows] += samples
-        self.in_flight[rows] += samples
+        self.in_flight[rows] += samples + room
         return samples
+
+    def confirm(self, rows: Ints, counts: Ints, missed: Ints) -> None:
+        """These rows' part of a step has come back; of their `counts`, `missed` were room for drafts that came to
+        nothing."""
+        self.confirmed[rows] += counts - missed
+        self.computed[rows] -= missed
+        self.known[rows] -= missed
+        self.in_flight[rows] -= missed
 
     def check_integrity(self) -> None:
         """AssertionError says what does not hold."""

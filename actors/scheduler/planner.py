@@ -1,7 +1,8 @@
 """What the next step computes: the token budget, blocks and rows given out. Knows no message queue and no results.
 
 One budget a step and no phases: every sequence has computed and known tokens, and a step lets the first catch up.
-Order: rows that decode, rows in prefill (oldest first), then waiting sequences, as long as nobody had to be preempted.
+Order: rows that decode, rows in prefill (oldest first), then waiting sequences, as long as nobody had to be preempted,
+then room for drafts of rows that decode (speculation.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Planned:
     rows: Ints
     counts: Ints
     tokens: int  # to compute, in all
+    room: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of `counts`, for drafts
     samples: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     tickets: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     refs: list[int] = field(default_factory=list)  # of the rows that sample
@@ -51,6 +53,8 @@ class Planner:
         self.kv = kv
         self.budget = budget
         self.preemptions = 0
+        self.preempted: list[int] = []  # refs, until they are recorded
+        self.drafts = 0  # that a row of the next step may have
         self._adopted: deque[tuple[Sequence, int]] = deque()  # of which the worker is not told yet, with their tickets
         self._turn = 0  # the row that decodes first where the budget is too small for all
 
@@ -74,7 +78,12 @@ class Planner:
         rows.append(np.array(chunk_rows, np.int64))
         counts.append(np.array(chunk_counts, np.int64))
         tokens = self.budget - left
-        return self._account(Planned(np.concatenate(rows), np.concatenate(counts), tokens, new=new, grown=grown))
+        step = Planned(np.concatenate(rows), np.concatenate(counts), tokens, new=new, grown=grown)
+        if self.drafts and left > 0 and len(decode):
+            step.room = np.zeros(len(step.rows), np.int64)
+            step.room[: len(decode)] = self._room(decode, left, grown)
+            step.counts += step.room
+        return self._account(step)
 
     def plan_alone(self, sequence: Sequence) -> Planned | None:
         """A step of this sequence and no other."""
@@ -121,8 +130,10 @@ class Planner:
     def _account(self, step: Planned) -> Planned | None:
         if not len(step.rows):
             return None
+        if not len(step.room):
+            step.room = np.zeros(len(step.rows), np.int64)
         step.tickets = self.batch.ticket[step.rows]
-        step.samples = self.batch.advance(step.rows, step.counts)
+        step.samples = self.batch.advance(step.rows, step.counts, step.room)
         step.refs = [self.batch.at(row).ref for row in step.rows[step.samples].tolist()]
         return step
 
@@ -147,6 +158,19 @@ class Planner:
             grown[:] = [entry for entry in grown if batch.ticket[entry[0]]]
         return decode
 
+    def _room(self, decode: Ints, left: int, grown: list[tuple[int, int, int]]) -> Ints:
+        """How many drafts each of these rows may have beside its next token."""
+        batch = self.batch
+        want = np.minimum(self.drafts, (batch.total[decode] - batch.known[decode] - 1) // 2) * batch.plain[decode]
+        short = decode[batch.computed[decode] + 1 + want > batch.capacity[decode]]
+        for row in short.tolist():
+            if self.pool.free <= len(batch):
+                break
+            self._grow(batch.at(row), grown)
+        want = np.minimum(want, batch.capacity[decode] - batch.computed[decode] - 1)
+        room: Ints = np.clip(left - (np.cumsum(want) - want), 0, want)
+        return room
+
     def _grow(self, sequence: Sequence, grown: list[tuple[int, int, int]]) -> None:
         """One more block, taken from whoever ranks last if none is free: that may be the sequence itself."""
         last = sequence.blocks[-1]
@@ -164,6 +188,7 @@ class Planner:
     def preempt(self, sequence: Sequence) -> None:
         """Take row and blocks away; it waits, and is computed again from its log. Sampled tokens still come back."""
         self.preemptions += 1
+        self.preempted.append(sequence.ref)
         self.batch.remove(sequence)
         self.release_blocks(sequence)
         self.waiting.add(sequence)

@@ -25,12 +25,16 @@ from .integrity import check_integrity
 from .planner import Planned, Planner
 from .prefix import PrefixIndex
 from .sequence import Sequence
+from .speculation import Drawn, Speculation
+from .stamps import Recorder
 from .suspects import Suspects
 from .takeover import Takeover, read_map
 from .waiting import WaitingQueue
 
 STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs, the next waits behind it
 MAX_STRIKES = 2  # failed steps after which a sequence is given up
+
+Tokens = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 
 @dataclass(frozen=True)
@@ -43,18 +47,27 @@ class Limits:
     block_size: int
     prefix_caching: bool
     by_priority: bool
+    drafts: int = 0  # of a row in a step, at most
 
 
 class Scheduler:
     """One engine's scheduler. `moved` collects the sequences whose log or finish word has moved, `ended` the latter."""
 
-    def __init__(self, table: RequestTable, limits: Limits, end_tokens: list[int], kv: KVMap | None = None) -> None:
+    def __init__(
+        self,
+        table: RequestTable,
+        limits: Limits,
+        end_tokens: list[int],
+        kv: KVMap | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
         """`kv` is the map that a predecessor has left and a successor finds; without it there is neither."""
         self.table = table
         if kv is None:
             longest = -(-table.max_tokens // limits.block_size)
             kv = KVMap.private(table.slots, longest, longest * limits.max_num_seqs)
         self.kv = kv
+        self.recorder = recorder or Recorder(table)
         self.arrays = table.as_numpy()
         self.limits = limits
         self.end_tokens = end_tokens
@@ -68,6 +81,7 @@ class Scheduler:
         self.preemptions = self.queries = self.hits = 0  # of earlier epochs
         self.epoch = 0
         self.suspects = Suspects()
+        self.speculation = Speculation(limits.drafts)
         self._decoder = msgspec.msgpack.Decoder(Generation)
         self._start_engine(0)
 
@@ -103,7 +117,7 @@ class Scheduler:
         assert not self.pool.count, "only a scheduler that has not met its worker can take over"
         if not self.kv.describes(worker, num_blocks):
             return None
-        found = read_map(self.kv, self.sequences, self.limits.block_size, num_blocks, self.limits.max_num_seqs)
+        found = read_map(self.kv, self.sequences, num_blocks, self.limits)
         self.epoch = epoch
         self._start_engine(num_blocks)
         for ref in found.ended:
@@ -145,12 +159,12 @@ class Scheduler:
         sequence.generated = self.table.generated(ref)
         sequence.seen = sequence.generated > 0
         self.sequences[ref] = sequence
+        if self.recorder.admitted(ref):
+            self.prompted += prompt_tokens
         self.waiting.add(sequence)
         if sequence.generated:
             last = self.table.token_ids(ref, sequence.known - 1, sequence.known)[0]
             self._finish_if_done(sequence, last)
-        else:
-            self.prompted += prompt_tokens
 
     def end(self, ref: int, code: Finish) -> None:
         """Finish a sequence from outside: its frontend cancelled it, or the detokenizer found a stop string."""
@@ -176,9 +190,11 @@ class Scheduler:
         del self.sequences[sequence.ref]
         self.suspects.forget(sequence.ref)
         self.finished += 1
+        self.recorder.ended(sequence)
 
     def _end_with(self, ref: int, code: Finish) -> None:
         self.table.set_finish(ref, code)
+        self.recorder.ends[code] += 1
         self._has_ended(ref)
 
     def _has_ended(self, ref: int) -> None:
@@ -196,10 +212,12 @@ class Scheduler:
         if not self.pool.count or len(self.in_flight) >= STEPS_AHEAD:
             return None
         planned = self._plan_next()
+        self.recorder.preempted(self.planner.preempted)
         if planned is None:
             return None
         self.step += 1
         self.planned += planned.tokens
+        self.recorder.planned(planned.new)
         self.in_flight.append(planned)
         return Step(
             self.epoch,
@@ -208,12 +226,14 @@ class Scheduler:
             planned.rows.astype(np.int32).tobytes(),
             planned.counts.astype(np.int32).tobytes(),
             np.array(planned.grown, np.int32).tobytes(),
+            self.speculation.cost.share(len(planned.rows)),
         )
 
     def _plan_next(self) -> Planned | None:
         """What the planner says, unless somebody is on trial: that one runs alone."""
         ref = self.suspects.on_trial()
         if ref is None:
+            self.planner.drafts = self.speculation.room(len(self.batch))
             return self.planner.plan()
         return None if self.in_flight else self.planner.plan_alone(self.sequences[ref])
 
@@ -244,18 +264,20 @@ class Scheduler:
         if done.epoch != self.epoch:
             return
         planned = self.in_flight.popleft()
+        drawn = Drawn(done, len(planned.refs))
+        drawn.cut(planned.refs, self.sequences)
+        self._measure(planned, drawn, done.seconds)
         batch = self.batch
         self.kv.prove()
         alive = batch.ticket[planned.rows] == planned.tickets
         rows = planned.rows[alive]
-        batch.confirmed[rows] += planned.counts[alive]
+        missed = planned.room.copy()
+        missed[planned.samples] -= drawn.counts - 1
+        batch.confirm(rows, planned.counts[alive], missed[alive])
         self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.confirmed[rows])
-        tokens = np.frombuffer(done.tokens, np.int32)
-        assert len(tokens) == len(planned.refs), f"step {done.step}: {len(tokens)} tokens for {len(planned.refs)} rows"
-        self.generated += len(tokens)
         still = alive[planned.samples]
-        self._append_late(planned, tokens, still)
-        done_rows = self._append(planned.rows[planned.samples][still], tokens[still])
+        self._append_late(planned, drawn, still)
+        done_rows = self._append(planned.rows[planned.samples][still], *drawn.some(still))
         self.prefix.offer(batch, rows)  # a token that is in no log is to be sampled again: its block must not be cached
         for row, token in done_rows:
             sequence = batch.at(row)
@@ -264,32 +286,50 @@ class Scheduler:
         if self.suspects:
             self._clear_suspects()
 
-    def _append(self, rows: Ints, tokens: np.ndarray[tuple[int], np.dtype[np.int32]]) -> list[tuple[int, int]]:
-        """Append one token to each running row's log; returns the rows that may be done, and their tokens."""
+    def _measure(self, planned: Planned, drawn: Drawn, seconds: float) -> None:
+        tokens = planned.tokens
+        if drawn.speculated:
+            tokens += int(drawn.drafted.sum())
+            self.speculation.count(drawn.counts, drawn.drafted)
+        self.recorder.computed(tokens)
+        if self.limits.drafts and planned.tokens == len(planned.rows):  # no part of a prompt
+            self.speculation.cost.observe(tokens, seconds)
+
+    def _append(self, rows: Ints, tokens: Tokens, counts: Ints) -> list[tuple[int, int]]:
+        """Append `counts` tokens to each running row's log; returns the rows that may be done, and their last ones."""
         batch = self.batch
-        batch.in_flight[rows] -= 1
-        batch.generated[rows] += 1
-        generated = batch.generated[rows]
-        lengths = batch.prompt[rows] + generated
-        self.arrays.append_tokens(batch.slot[rows], lengths - 1, tokens, batch.generation[rows], generated)
+        batch.in_flight[rows] -= counts
+        batch.generated[rows] += counts
+        lengths = batch.prompt[rows] + batch.generated[rows]
+        self.generated += len(tokens)
+        self.recorder.appending(batch.slot[rows])
+        owners, positions, last = rows, lengths - 1, tokens
+        if len(tokens) > len(rows):
+            ends = np.cumsum(counts)
+            owners, last = np.repeat(rows, counts), tokens[ends - 1]
+            positions = np.arange(len(tokens)) + np.repeat(lengths - ends, counts)
+        generated = positions + 1 - batch.prompt[owners]  # stored once for each of a row's tokens, in order
+        self.arrays.append_tokens(batch.slot[owners], positions, tokens, batch.generation[owners], generated)
         self.moved.update(dict.fromkeys(batch.at(row).ref for row in rows.tolist()))
         done = (lengths >= batch.total[rows]) | batch.has_stop_ids[rows]
-        done |= np.isin(tokens, self._end) & ~batch.ignore_eos[rows]
-        return list(zip(rows[done].tolist(), tokens[done].tolist(), strict=True))
+        done |= np.isin(last, self._end) & ~batch.ignore_eos[rows]
+        return list(zip(rows[done].tolist(), last[done].tolist(), strict=True))
 
-    def _append_late(
-        self, planned: Planned, tokens: np.ndarray[tuple[int], np.dtype[np.int32]], still: np.ndarray
-    ) -> None:
+    def _append_late(self, planned: Planned, drawn: Drawn, still: np.ndarray) -> None:
         """Tokens of sequences that lost their row meanwhile: the preempted keep them, the finished do not."""
+        room = planned.room[planned.samples]
         for index in np.flatnonzero(~still).tolist():
             sequence = self.sequences.get(planned.refs[index])
             if sequence is None:
                 continue
-            sequence.in_flight -= 1
-            sequence.generated += 1
-            self.table.append(sequence.ref, [int(tokens[index])])
+            tokens = drawn.of(index)
+            sequence.in_flight -= 1 + int(room[index])
+            sequence.generated += len(tokens)
+            self.generated += len(tokens)
+            self.recorder.appending(np.array([sequence.slot]))
+            self.table.append(sequence.ref, tokens)
             self.moved[sequence.ref] = None
-            self._finish_if_done(sequence, int(tokens[index]))
+            self._finish_if_done(sequence, tokens[-1])
 
     def fail_step(self) -> list[int]:
         """The worker could not compute the oldest step: who was part of it too often is given up (refs returned)."""

@@ -23,7 +23,7 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrival", "blocks", "cacheable", "generated", "hashes", "ignore_eos", "in_flight", "limit", "priority",
+        "arrival", "blocks", "cacheable", "ends", "generated", "hashes", "ignore_eos", "in_flight", "limit", "priority",
         "prompt_tokens", "ref", "row", "salt", "sampling", "seen", "slot", "stop_ids", "strikes",
     )  # fmt: skip
 
@@ -34,6 +34,7 @@ class Sequence:
         self.priority = params.priority
         self.ignore_eos = params.ignore_eos
         self.stop_ids = frozenset(params.stop_token_ids)
+        self.ends = self.stop_ids if params.ignore_eos else self.stop_ids | frozenset(end_tokens)
         self.cacheable = params.sampling.prompt_logprobs < 0  # each of its prompt's tokens has to be computed
         self.salt = first_hash(params.cache_salt)
         self.sampling = _with_suppressed(params.sampling, [*end_tokens, *params.stop_token_ids])

@@ -8,12 +8,16 @@ the rest is computed again. Knows the map and the sequences; counts the attempt 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from actorserve.shm.kv_map import KVMap
 
 from .sequence import Sequence
+
+if TYPE_CHECKING:
+    from .scheduler import Limits
 
 MAX_TAKEOVERS = 3  # of one map by schedulers that then die before a step comes back: the map may be why
 
@@ -45,12 +49,13 @@ class Takeover:
         return sum(holding.computed for holding in self.holdings)
 
 
-def read_map(kv: KVMap, sequences: dict[int, Sequence], block_size: int, num_blocks: int, rows: int) -> Takeover:
+def read_map(kv: KVMap, sequences: dict[int, Sequence], num_blocks: int, limits: Limits) -> Takeover:
     """What these sequences, as the request table has them, can go on with. Contradiction if it does not fit."""
+    block_size, rows = limits.block_size, limits.max_num_seqs
     if (count := kv.begin_takeover()) > MAX_TAKEOVERS:
         raise Contradiction(f"{count - 1} schedulers have died with it before a step came back")
     refs = kv.holders()
-    holdings = [_holding(kv, sequences[ref], block_size, num_blocks) for ref in refs if ref in sequences]
+    holdings = [_holding(kv, sequences[ref], num_blocks, limits) for ref in refs if ref in sequences]
     if len(holdings) > rows:
         raise Contradiction(f"{len(holdings)} sequences hold blocks, {rows} can run")
     found = Takeover(holdings, kv.cached(), [ref for ref in refs if ref not in sequences])
@@ -62,11 +67,11 @@ def read_map(kv: KVMap, sequences: dict[int, Sequence], block_size: int, num_blo
     return found
 
 
-def _holding(kv: KVMap, sequence: Sequence, block_size: int, num_blocks: int) -> Holding:
-    """One sequence's blocks. A death between `computed` and the tokens cursor leaves the last token to sample again."""
-    table, computed = kv.held(sequence.ref), kv.computed(sequence.ref)
+def _holding(kv: KVMap, sequence: Sequence, num_blocks: int, limits: Limits) -> Holding:
+    """One sequence's blocks. A death between `computed` and the tokens cursor leaves the last tokens to draw again."""
+    table, computed, block_size = kv.held(sequence.ref), kv.computed(sequence.ref), limits.block_size
     where = f"the table of slot {sequence.slot}"
-    if computed is None or computed > sequence.known:
+    if computed is None or computed > sequence.known + limits.drafts:
         raise Contradiction(f"{where}: {computed} tokens are computed, {sequence.known} are known")
     computed = min(computed, sequence.known - 1)
     if not len(table) or table.min() < 0 or table.max() >= num_blocks:

@@ -110,7 +110,7 @@ class Template:
             os.close(nothing)
         ours.setblocking(False)
         self._control = ours
-        self._lines = Lines(said, lambda line: self._output.line(NAME, line))
+        self._lines = Lines(said, lambda line: self._output.line(NAME, line, self.pid))
         asyncio.get_running_loop().add_reader(ours.fileno(), self._answered)
 
     def ask(self, told: int, says: int, channel: int | None, born: Callable[[int | None], None]) -> None:

@@ -129,8 +129,8 @@ class Child:
             self.process.wait(timeout)  # if the kernel still holds it, nothing more can be done
 
     def _said(self, line: bytes) -> None:
-        self._last_line = line[:LAST_LINE] or self._last_line
-        self._output.line(self.name, line)
+        said = self._output.line(self.name, line, self.pid)
+        self._last_line = said[:LAST_LINE] or self._last_line
 
     def _died(self, process: Process, died: Callable[[Death], None]) -> None:
         assert self._lines is not None

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import resource
 import signal
 import sys
 import time
 from collections.abc import Sequence
 
+import msgspec
 from setproctitle import setproctitle
 
 from actorserve.shm.segment import SegmentError
 
 from ..config import Config, ConfigError
+from ..description import socket_name
 from ..model_files import resolve_model
 from ..system import System
+from .activation import take_sockets
 from .births import ACTOR_COMMAND
+from .control import Control
 from .listen import ListenError, host_and_port, listen
 from .memory import Memory
-from .output import Output
+from .notify import MICROSECONDS, Manager, find_manager
+from .output import Output, make_output
+from .specs import SPECS
 from .supervisor import SIGNALS, Supervisor
 
+log = logging.getLogger("launch")
 FAILED = 1
 REFUSED = 2  # an option that cannot be
 DESCRIPTORS = 1 << 16  # open files that each process may have: connections and lanes
@@ -31,44 +40,69 @@ FINISH_S = 1.0  # what a reader of the output gets to take its last lines
 def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     """Serve until told to stop; 0 after a clean stop."""
     began = time.monotonic()
-    setproctitle("actorserve: supervisor")
-    for number in SIGNALS:  # until there is something to clean up, a signal just ends this process
-        signal.signal(number, signal.SIG_DFL)
-    _allow_descriptors()
+    _become_supervisor()
+    output = make_output(sys.stdout.fileno(), config)
+    manager = find_manager(os.environ)
+    if manager.listens:  # READY says that a request was answered
+        config = msgspec.structs.replace(config, warm_up=True)
     try:
-        listeners = listen(config.host, config.port)
-        system = System(config, resolve_model(config))
-        memory = Memory(system)
+        passed = take_sockets(os.environ)
+        listeners = passed or listen(config.host, config.port)
+        memory = _load(config, manager)
     except ConfigError as error:
-        return _refuse(str(error), REFUSED)
+        return _refuse(output, str(error), REFUSED)
     except ListenError as error:
-        return _refuse(str(error), FAILED)
+        return _refuse(output, str(error), FAILED)
     except SegmentError as error:
         lower = "--max-num-queued-reqs, --max-num-seqs or --max-model-len"
-        return _refuse(f"{error}; a smaller {lower} needs less", FAILED)
-    output = Output(sys.stdout.fileno())
-    address = host_and_port(config.host, listeners[0].getsockname()[1])
-    output.say(f"listening on {address}, serving {config.served_names()[0]} from {system.model.folder}")
+        return _refuse(output, f"{error}; a smaller {lower} needs less", FAILED)
+    port = listeners[0].getsockname()[1]
+    address = host_and_port(config.host, port)
+    memory.describe(f"{config.scheme}://{address}", port)
+    control = Control(socket_name(os.getuid(), port, os.getpid()))
+    how = " (a socket of the service manager)" if passed else ""
+    folder = memory.system.model.folder
+    output.say(f"listening on {address}{how}, serving {config.served_names()[0]} from {folder}")
 
     def welcome() -> str:
         facts = f"model {config.served_names()[0]}, {memory.kv_tokens()} tokens of KV memory"
         return f"ready at {config.scheme}://{address} ({facts}, in {time.monotonic() - began:.1f} s)"
 
     try:
-        return asyncio.run(Supervisor(system, memory, listeners, output, welcome=welcome, command=command).run())
+        parts = (memory.system, memory, listeners, output, control, manager)
+        supervisor = Supervisor(*parts, welcome=welcome, command=command)
+        return asyncio.run(supervisor.run())
     finally:
         memory.close()
         output.finish(FINISH_S)
 
 
-def _allow_descriptors() -> None:
-    """Raise the soft limit, which is often 1,024, as far as the hard one lets us; actors inherit it."""
+def _load(config: Config, manager: Manager) -> Memory:
+    """Find the model, which may take a download, and make room for its requests."""
+    if config.model and not os.path.isdir(config.model):
+        try:
+            manager.tell(STATUS="loading", EXTEND_TIMEOUT_USEC=int(SPECS["worker"].start_s * MICROSECONDS))
+        except OSError as error:
+            log.warning("the service manager cannot be told: %s", error.strerror)
+    return Memory(System(config, resolve_model(config)))
+
+
+def _become_supervisor() -> None:
+    """Name, signals and limits of this process. The soft limit of open files, often 1,024, is inherited by actors."""
+    setproctitle("actorserve: supervisor")
+    for number in SIGNALS:  # until there is something to clean up, a signal just ends this process
+        signal.signal(number, signal.SIG_DFL)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _refuse(reason: str, status: int) -> int:
-    print(f"actorserve: error: {reason}", file=sys.stderr)
+def _refuse(output: Output, reason: str, status: int) -> int:
+    """Why there is no server; as text to who has started it, and not among what a server says."""
+    if output.as_json:
+        output.say(reason, "critical")
+        output.finish(FINISH_S)
+    else:
+        print(f"actorserve: error: {reason}", file=sys.stderr)
     return status

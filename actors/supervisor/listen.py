@@ -23,11 +23,7 @@ class ListenError(Exception):
 
 def listen(host: str, port: int) -> list[socket.socket]:
     """Listen on every address of `host`; port 0 picks one port for all of them."""
-    try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(f"--host: {host} is no address ({error})") from None
-    addresses = list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+    addresses = addresses_of(host, port)
     listeners: list[socket.socket] = []
     refused: OSError | None = None
     for family, address in addresses:
@@ -48,25 +44,39 @@ def listen(host: str, port: int) -> list[socket.socket]:
     raise ListenError(f"cannot listen on {host_and_port(host, port)}: {reason}")
 
 
+def addresses_of(host: str, port: int) -> list[tuple[int, str]]:
+    """(family, address) of each that `host` names; ConfigError if there is none."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(f"--host: {host} is no address ({error})") from None
+    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+
+
 def host_and_port(host: str, port: int) -> str:
     """As it stands in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def prepare(listener: socket.socket) -> None:
+    """Set what every listening socket has, and passes on to those that it accepts."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
+    for option, value in KEEPALIVE.items():
+        listener.setsockopt(socket.IPPROTO_TCP, option, value)
+    listener.setblocking(False)
 
 
 def _listen_on(family: int, address: str, port: int, *, alone: bool) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
-        for option, value in KEEPALIVE.items():
-            listener.setsockopt(socket.IPPROTO_TCP, option, value)
+        prepare(listener)
         if family == socket.AF_INET6:  # `::` alone takes IPv4 too; beside 0.0.0.0 it must not
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if alone else 1)
         listener.bind((address, port))
         listener.listen(BACKLOG)
-        listener.setblocking(False)
     except OSError:
         listener.close()
         raise

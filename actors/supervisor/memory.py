@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 from actorserve.shm.answers import Answers
 from actorserve.shm.board import Board
@@ -17,6 +18,7 @@ from actorserve.shm.recent import Recent
 from actorserve.shm.segment import Segment
 from actorserve.shm.table import RequestTable
 
+from ..description import Description, publish, without_secrets
 from ..gauges import WorkerGauge
 from ..hand import Ended
 from ..runtime import Boot
@@ -40,8 +42,24 @@ class Memory:
         }
         names = [*system.by_name, "supervisor"]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
+        self.description_fd = -1
         for actor in system.actors:
             self.raise_incarnation(actor)
+
+    def describe(self, url: str, port: int) -> None:
+        """Let observers find all this through /proc."""
+        description = Description(
+            pid=os.getpid(),
+            url=url,
+            port=port,
+            started_ns=time.monotonic_ns(),
+            config=without_secrets(self.system.config),
+            model=self.system.model,
+            segment_fd=self.segment.fd,
+            segment_bytes=self.system.size,
+            files=self.files,
+        )
+        self.description_fd = publish(description)
 
     def boot(self, actor: ActorSpec, channel: int | None = None) -> Boot:
         """What the next life of this actor is told."""
@@ -90,4 +108,6 @@ class Memory:
     def close(self) -> None:
         for fd in (*self.eventfds.values(), *self.files.values()):
             os.close(fd)
+        if self.description_fd >= 0:
+            os.close(self.description_fd)
         self.segment.close()

@@ -1,5 +1,8 @@
 """The server's output: lines, each with the name of who says it. It knows no actor.
 
+As text the name stands before the line. As JSON each line is one object: actors write theirs whole (log_lines.py), and
+what comes in another form is made one here, be it half a line of an actor that was killed.
+
 Nobody who reads slowly may hold the server up: actors write into pipes that the supervisor always empties, and when
 its own output blocks, lines wait in a bounded queue. Those that find it full are dropped and counted, and the count is
 said later.
@@ -8,11 +11,15 @@ said later.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import select
 import time
 from collections import deque
 from collections.abc import Callable
+
+from ..config import Config
+from ..log_lines import TEXT, UNSPOKEN, JsonFormatter, json_line, message_of, say_exceptions
 
 LIMIT = 1 << 20  # bytes that wait for a reader
 ATOMIC = 4096  # PIPE_BUF: a pipe that polls writable takes so much without blocking
@@ -25,8 +32,10 @@ OWN_NAME = "supervisor"
 class Output:
     """Writes lines to a descriptor without ever blocking on it."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, as_json: bool = False) -> None:
         self._fd = fd
+        self.as_json = as_json
+        self._cut = False  # the last byte that was written ends no line
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
         self._waiting: deque[bytes] = deque()
@@ -34,13 +43,28 @@ class Output:
         self._dropped = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, level: str = "info") -> None:
         """A line of the supervisor's own."""
-        self.line(OWN_NAME, text.encode())
+        if self.as_json:
+            self._put(json_line(level, OWN_NAME, os.getpid(), text) + b"\n")
+        else:
+            for line in text.splitlines():
+                self._put(_text_line(OWN_NAME, line.encode(errors="replace")))
 
-    def line(self, name: str, text: bytes) -> None:
+    def line(self, name: str, text: bytes, pid: int = 0) -> bytes:
+        """A line that this actor wrote; returns what it says, without its form."""
+        if not self.as_json:
+            self._put(_text_line(name, text))
+            return text
+        message = message_of(text)
+        if message is None:
+            message = text.decode(errors="replace").rstrip("\r")
+            text = json_line(UNSPOKEN, name, pid, message)
+        self._put(text + b"\n")
+        return message.encode(errors="replace")
+
+    def _put(self, line: bytes) -> None:
         """Queue one line and write what can be written now."""
-        line = b"%s | %s\n" % (name.ljust(NAME_WIDTH).encode(), text)
         if self._size + len(line) > LIMIT:
             self._dropped += 1
             return
@@ -61,6 +85,9 @@ class Output:
             self._write()
 
     def _append(self, line: bytes) -> None:
+        if self._cut and not self._waiting:  # the rest of a line was lost: the next one is none of it
+            self._waiting.append(b"\n")
+            self._size += 1
         self._waiting.extend(line[at : at + ATOMIC] for at in range(0, len(line), ATOMIC))
         self._size += len(line)
 
@@ -76,12 +103,12 @@ class Output:
                 self._lose(piece)
                 break
             self._size -= written
+            self._cut = not piece[:written].endswith(b"\n")
             if written < len(piece):
                 self._waiting.appendleft(piece[written:])
             if self._dropped and self._size < LIMIT // 2:
-                said = b"%d lines were dropped here: nobody read the output" % self._dropped
-                self._dropped = 0
-                self._append(b"%s | %s\n" % (OWN_NAME.ljust(NAME_WIDTH).encode(), said))
+                lost, self._dropped = self._dropped, 0
+                self.say(f"{lost} lines were dropped here: nobody read the output", "warning")
         if self._waiting and self._loop is not None:
             self._loop.add_writer(self._fd, self._write)
         else:
@@ -98,6 +125,35 @@ class Output:
         self._dropped += sum(lost.count(b"\n") for lost in (piece, *self._waiting))
         self._waiting.clear()
         self._size = 0
+
+
+def _text_line(name: str, text: bytes) -> bytes:
+    return b"%s | %s\n" % (name.ljust(NAME_WIDTH).encode(), text)
+
+
+class OutputHandler(logging.Handler):
+    """What the supervisor's own modules log."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__()
+        self._output = output
+        self.setFormatter(JsonFormatter(OWN_NAME) if output.as_json else logging.Formatter(TEXT))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for line in self.format(record).splitlines():
+            self._output.line(OWN_NAME, line.encode(errors="replace"), os.getpid())
+
+
+def make_output(fd: int, config: Config) -> Output:
+    """The supervisor's; what this process logs goes there, too, and in JSON so do its tracebacks."""
+    output = Output(fd, config.log_format == "json")
+    root = logging.getLogger()
+    root.addHandler(OutputHandler(output))
+    root.setLevel(config.log_level.upper())
+    if output.as_json:
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # they are no lines
+        say_exceptions(OWN_NAME)
+    return output
 
 
 class Lines:

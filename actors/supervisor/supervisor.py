@@ -19,15 +19,18 @@ from ..system import KINDS, System
 from .births import ACTOR_COMMAND, Template
 from .child import Child
 from .connections import Connections
+from .control import Control
+from .limits import KILL_S, STOP_S, why_hung
 from .memory import Memory
+from .notify import Manager
 from .output import Output
 from .pulse import LOOK_S
 from .restarts import Death
+from .service import Service
 from .specs import Restart, Strategy
 from .strays import become_subreaper, reap_strays
+from .verbs import Verbs
 
-STOP_S = 5.0  # what an actor without requests of its own gets to end after SIGTERM
-KILL_S = 10.0  # what the kernel gets to end a process after SIGKILL
 SPARE_DESCRIPTORS = 48  # open files that are not clients' connections
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -41,6 +44,8 @@ class Supervisor:
         memory: Memory,
         listeners: Sequence[socket.socket],
         output: Output,
+        control: Control,
+        manager: Manager,
         *,
         welcome: Callable[[], str],
         command: Sequence[str] = ACTOR_COMMAND,
@@ -50,6 +55,9 @@ class Supervisor:
         frontends = [actor.name for actor in system.of_kind("frontend")]
         self.connections = Connections(listeners, frontends, _most_connections(system.config.max_connections))
         self.output = output
+        self.control = control
+        Verbs(self).add_all()
+        self.service = Service(self, manager)
         self.welcome = welcome  # what to say when the server is ready
         self.template = Template(output, memory.inherited) if command == ACTOR_COMMAND else None
         most = system.config.max_restarts
@@ -69,6 +77,7 @@ class Supervisor:
         loop.set_exception_handler(self._failed)
         loop.add_reader(self.memory.eventfds["supervisor"], self._look)
         become_subreaper()
+        await self._open_control()
         try:
             if self.template is not None:
                 self.template.start()
@@ -76,6 +85,7 @@ class Supervisor:
                 self._start(child)
             loop.call_later(LOOK_S, self._look_after)
             await self.ending.wait()
+            self.service.stopping()
             if not self.failed:
                 await self._stop()
         finally:
@@ -85,8 +95,15 @@ class Supervisor:
             for child in self.children:
                 child.reap(KILL_S)
             self.connections.close()
+            self.control.close()
             loop.remove_reader(self.memory.eventfds["supervisor"])
         return self.status
+
+    async def _open_control(self) -> None:
+        try:
+            await self.control.start()
+        except OSError as error:  # it serves all the same
+            self.output.say(f"there is no control socket: {error}", "warning")
 
     # --- up ------------------------------------------------------------------------------------------------------
 
@@ -118,9 +135,10 @@ class Supervisor:
                 if child.spec.kind == "frontend" and not self.ending.is_set():
                     self.connections.up(child.name)
                 self.output.say(f"{child.name} is up (pid {child.pid}, {child.age:.1f} s)")
-        if not self.ready and all(child.up for child in self.children):
+        if not self.ready and all(child.up for child in self.children) and self.service.is_warm():
             self.ready = True
             self.output.say(self.welcome())
+            self.service.ready()
 
     # --- pulse ---------------------------------------------------------------------------------------------------
 
@@ -131,25 +149,17 @@ class Supervisor:
             if child.pulse is None or child.hung:
                 continue
             child.pulse.look(self.memory.board.snapshot(child.spec.position))
-            if reason := self._hangs(child):
+            if reason := why_hung(child, self.system.config):
                 child.was_busy = child.pulse.was_busy
                 child.hung = reason
                 child.signal(signal.SIGKILL)
+        self.service.look()
         if self.template is not None:
             self.template.look()
         if self.template is None:
             reap_strays({child.pid for child in self.children})
         elif not self.template.in_labour:  # its newborn are nobody's yet
             reap_strays({self.template.pid, *(child.pid for child in self.children)})
-
-    def _hangs(self, child: Child) -> str:
-        """Why this actor must be killed, or nothing."""
-        assert child.pulse is not None
-        config, pulse = self.system.config, child.pulse
-        if not pulse.was_up:
-            return f"it was not ready after {pulse.age_s:.0f} s" if pulse.age_s > child.rules.start_s else ""
-        limit = config.step_timeout if child.rules.computes else config.hang_timeout
-        return f"its loop stood still for {pulse.still_s:.1f} s" if pulse.still_s > limit else ""
 
     # --- down ----------------------------------------------------------------------------------------------------
 
@@ -175,10 +185,10 @@ class Supervisor:
             self._end(death.returncode if death.returncode > 0 else 1, f"the server cannot start: {death}")
         elif child.with_others:  # it dies since another has died: that one's restart was counted
             child.with_others = False
-            self.output.say(f"{death}; it is started again with its group")
+            self.output.say(f"{death}; it is started again with its group", "error")
             self._start_group(child)
         elif self._is_a_request_to_blame(child, death) or child.intensity.allow(asyncio.get_running_loop().time()):
-            self.output.say(f"{death}; it is started again")
+            self.output.say(f"{death}; it is started again", "error")
             self._end_others(child)
             self._start_group(child)
         else:
@@ -217,7 +227,7 @@ class Supervisor:
         if self.ending.is_set():
             self.forced = True
             self.status = self.status or 1
-            self.output.say(f"{number.name} again: everything ends now")
+            self.output.say(f"{number.name} again: everything ends now", "warning")
             self._kill_all()
         else:
             self._end(0, f"{number.name}: the server stops")
@@ -226,13 +236,12 @@ class Supervisor:
         """A mistake in this module's own callbacks: nobody watches the watcher, so the server ends."""
         error = context.get("exception")
         lines = traceback.format_exception(error) if error else [context["message"]]
-        for line in "".join(lines).splitlines():
-            self.output.say(line)
+        self.output.say("".join(lines), "critical")
         self.failed = True
         self._end(1, "the supervisor has failed")
 
     def _end(self, status: int, reason: str) -> None:
-        self.output.say(reason)
+        self.output.say(reason, "critical" if status else "info")
         self.status = self.status or status
         self.ending.set()
 
@@ -254,11 +263,11 @@ class Supervisor:
             return
         for child in children:
             if not child.gone.is_set():
-                self.output.say(f"{child.name} has not ended after {timeout:g} s and is killed")
+                self.output.say(f"{child.name} has not ended after {timeout:g} s and is killed", "warning")
                 child.signal(signal.SIGKILL)
         if not await _gone(children, KILL_S):
             self.status = self.status or 1
-            self.output.say(f"{', '.join(c.name for c in children if not c.gone.is_set())} cannot be killed")
+            self.output.say(f"{', '.join(c.name for c in children if not c.gone.is_set())} cannot be killed", "error")
 
     def _kill_all(self) -> None:
         for child in self.children:

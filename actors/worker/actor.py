@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+import numpy as np
 
 from actorserve.shm.logprobs import Logprobs
 
+from ..config import Config, ConfigError
 from ..gauges import WorkerGauge as Gauge
 from ..grammar_words import make_lltokenizer
 from ..matchers import Matchers
@@ -23,16 +26,24 @@ from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer
 
 if TYPE_CHECKING:
+    import torch
+
     from .group import Group
-    from .runner import Runner
 
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
+
+
+class Steps(Protocol):
+    """What runs steps."""
+
+    def run(self, step: Step) -> np.ndarray:
+        """The tokens (int32) of the rows that sample, in the order of the step's rows."""
 
 
 class WorkerActor(Actor):
     """Adapter between the rings and the Runner."""
 
-    def __init__(self, context: Context, runner: Runner, blocks: int) -> None:
+    def __init__(self, context: Context, runner: Steps, blocks: int) -> None:
         self.context = context
         self.runner = runner
         self.blocks = blocks
@@ -69,8 +80,12 @@ class WorkerActor(Actor):
             self.epoch, self.broken = message.epoch, False
         self.step = message.step
         if self.broken:
-            self._fail(message, "an earlier step of its epoch failed")
-            return
+            self.fail(message, "an earlier step of its epoch failed")
+        else:
+            self.compute(message)
+
+    def compute(self, message: Step) -> None:
+        """Run a step of the epoch that is on."""
         start = time.perf_counter()
         try:
             tokens = self.runner.run(message)
@@ -78,13 +93,18 @@ class WorkerActor(Actor):
             alone = self.context.config.tensor_parallel_size == 1  # others would be in the middle of this step
             if not alone or (isinstance(error, RuntimeError) and OUT_OF_MEMORY not in str(error)):
                 raise
-            self._fail(message, str(error))
+            self.fail(message, str(error))
             return
-        seconds = time.perf_counter() - start
+        self.tell_done(message, tokens, time.perf_counter() - start)
+
+    def tell_done(self, message: Step, tokens: np.ndarray, seconds: float) -> None:
+        """A step has ended."""
         self._tell(StepDone(message.epoch, message.step, tokens.tobytes(), seconds))
         self.context.status.add(Gauge.STEPS, 1)
+        self.context.status.add(Gauge.STEP_NS, int(seconds * 1e9))
 
-    def _fail(self, message: Step, reason: str) -> None:
+    def fail(self, message: Step, reason: str) -> None:
+        """A step could not be computed, nor can those behind it."""
         self.broken = True
         self._tell(StepFailed(message.epoch, message.step, reason))
 
@@ -92,14 +112,44 @@ class WorkerActor(Actor):
 def main(context: Context) -> None:
     """Load the model and run steps until told to stop."""
     _forget_old_plans(context)
+    if context.config.worker == "scripted":
+        from . import scripted
+
+        run_worker(scripted.start(context))
+        return
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # both read when torch is loaded: idle threads sleep
     os.environ.setdefault("KMP_BLOCKTIME", "0")
     import torch
 
     with torch.inference_mode():
-        runner, blocks = _load(context)
-        context.status.set_gauge(Gauge.KV_TOKENS, blocks * context.config.block_size)
-        run(WorkerActor(context, runner, blocks), context)
+        run_worker(start(context))
+
+
+def run_worker(actor: WorkerActor) -> None:
+    """Run steps until told to stop."""
+    context = actor.context
+    context.status.set_gauge(Gauge.KV_TOKENS, actor.blocks * context.config.block_size)
+    run(actor, context)
+
+
+def start(context: Context) -> WorkerActor:
+    """The actor of the device that there is, its model loaded; ConfigError if model or memory cannot be had."""
+    if not uses_gpu(context.config):
+        return _start_on_cpu(context)
+    if context.config.speculative_config is not None:
+        raise ConfigError("--speculative-config: drafts are made on a CPU only (--device cpu)")
+    from . import gpu_start
+
+    return gpu_start.start(context)
+
+
+def uses_gpu(config: Config) -> bool:
+    """--device; ConfigError if it wants what is not there."""
+    import torch
+
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: torch finds no GPU here (nvidia-smi and torch.version.cuda may say why)")
+    return config.device != "cpu" and torch.cuda.is_available()
 
 
 def _forget_old_plans(context: Context) -> None:
@@ -108,50 +158,62 @@ def _forget_old_plans(context: Context) -> None:
         context.inbox.commit()
 
 
-def _join(context: Context) -> Group | None:
-    """The group of this worker, once all are there; None for one that has the whole model."""
+def join_group(context: Context, device: torch.device | None = None) -> Group | None:
+    """The group of this worker, once all are there; None for one that has the whole model. `device`: its GPU."""
     from .group import Group
 
     size = context.config.tensor_parallel_size
     if size == 1:
         return None
     first = context.system.of_kind("worker")[0]
-    return Group(context.spec.index, size, context.files["meeting"], context.board.incarnation(first.position))
+    return Group(context.spec.index, size, context.files["meeting"], context.board.incarnation(first.position), device)
 
 
-def _load(context: Context) -> tuple[Runner, int]:
-    """(the runner, its number of KV blocks); ConfigError if the model or its memory cannot be had."""
+def _start_on_cpu(context: Context) -> WorkerActor:
     import torch
 
     from .loader import load_model
     from .machine import block_bytes, count_blocks, make_pool, usable_cores
     from .runner import Runner
+    from .speculating import SpeculatingActor, load_drafting
 
     config, log = context.config, context.log
-    group = _join(context)
+    if config.kv_cache_dtype != "auto":
+        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
+    group = join_group(context)
     threads = config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size)
     torch.set_num_threads(threads)
     start = time.perf_counter()
     model = load_model(config, context.model, group)
     seconds, dtype = time.perf_counter() - start, str(model.dtype).removeprefix("torch.")
     log.info("%s in %s loaded in %.1f s, threads: %d", context.model.architecture, dtype, seconds, threads)
-    blocks = count_blocks(config, model.shape, context.model.max_model_len, model.dtype)
+    drafting = load_drafting(config, context.model, group)
+    beside = drafting.block_bytes if drafting else 0
+    blocks = count_blocks(config, model.shape, context.model.max_model_len, model.dtype, beside)
     if group is not None:
         blocks = group.least(blocks)
-    size = blocks * block_bytes(model.shape, config.block_size, model.dtype) / 2**30
+    size = blocks * (block_bytes(model.shape, config.block_size, model.dtype) + beside) / 2**30
     tokens = f"{blocks * config.block_size:,} tokens in {blocks:,} blocks of {config.block_size}"
     log.info("KV memory: %.2f GiB, holds %s", size, tokens)
     pool = make_pool(model.shape, blocks, config.block_size, model.dtype)
+    ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
+    speculation = drafting.make(config, blocks, ids.shape[1], group) if drafting else None
+    parts = request_parts(context, model.shape.vocab_size)
+    runner = Runner(model, pool, ids, config.block_size, rows, *parts, speculation)
+    return (SpeculatingActor if drafting else WorkerActor)(context, runner, blocks)
+
+
+def request_parts(
+    context: Context, words: int
+) -> tuple[Callable[[int], Rendition], Logprobs | None, Callable[[], Matchers]]:
+    """What a runner needs of requests: their renditions, where their logprobs go, and what makes their matchers."""
     decoder = msgspec.msgpack.Decoder(Rendition)
 
     def read_rendition(ref: int) -> Rendition:
         return decoder.decode(packed) if (packed := context.table.rendition(ref)) else Rendition()
 
     def make_matchers() -> Matchers:
-        size = model.shape.vocab_size
-        return Matchers(make_lltokenizer(load_tokenizer(context.model), size, context.model.end_tokens), size)
+        return Matchers(make_lltokenizer(load_tokenizer(context.model), words, context.model.end_tokens), words)
 
-    ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
     area = Logprobs(context.files["logprobs"], *context.system.logprobs) if context.spec.index == 0 else None
-    runner = Runner(model, pool, ids, config.block_size, rows, read_rendition, area, make_matchers)
-    return runner, blocks
+    return read_rendition, area, make_matchers

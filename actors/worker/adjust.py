@@ -150,6 +150,10 @@ class Adjustments:
         self._prompted[row, torch.from_numpy(prompt)] = True
         self._counts[row] = torch.bincount(torch.tensor(asked.answer, dtype=torch.int64), minlength=self._size[1])
 
+    def among(self, rows: Ints) -> Ints:
+        """Which of these rows ask for something, as indices."""
+        return np.flatnonzero([row in self._asked for row in rows.tolist()]) if self._asked else np.empty(0, np.int64)
+
     def apply(self, logits: Tensor, rows: Ints) -> None:
         """Change the logits [len(rows), words] of these rows in place."""
         found = [(index, self._asked[row]) for index, row in enumerate(rows.tolist()) if row in self._asked]

@@ -35,12 +35,15 @@ def load_model(config: Config, info: ModelInfo, group: Group | None = None) -> M
     """The model of `info.folder`, or this member's part of it, ready to run. ConfigError says what is wrong with it."""
     folder = Path(info.folder)
     shape = read_architecture(read_json(folder / "config.json"))
-    dtype = choose_dtype(config, shape)
+    int8 = config.quantization == "int8"
+    if int8 and config.dtype not in ("auto", "float32"):
+        raise ConfigError(f"--quantization int8: what is not quantised is float32 on a CPU, not {config.dtype}")
+    dtype = torch.float32 if int8 else choose_dtype(config, shape)
     read = random_tensors(shape, config.seed) if config.load_format == "dummy" else open_checkpoint(folder, shape)
     if group is not None:
         own = shard_shape(shape, group.size)
-        return Model(own, shard(read, shape, group), dtype, info.max_model_len, group)
-    return Model(shape, lambda name: read(name, ALL, None), dtype, info.max_model_len)
+        return Model(own, shard(read, shape, group), dtype, info.max_model_len, group, int8)
+    return Model(shape, lambda name: read(name, ALL, None), dtype, info.max_model_len, None, int8)
 
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
@@ -69,18 +72,18 @@ def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     return read
 
 
-def random_tensors(shape: Architecture, seed: int) -> Read:
-    """--load-format dummy: what a model of this shape is initialised with, the same for the same seed."""
+def random_tensors(shape: Architecture, seed: int, device: torch.device | str = "cpu") -> Read:
+    """--load-format dummy: what a model of this shape is initialised with, the same for the same seed and device."""
     names = {name: number for number, name in enumerate(shape.tensors())}
     shapes = shape.tensors()
 
     def whole(name: str) -> Tensor:
         if name.endswith("norm.weight"):
-            return torch.ones(shapes[name])
+            return torch.ones(shapes[name], device=device)
         if name.endswith("bias"):
-            return torch.zeros(shapes[name])
-        generator = torch.Generator().manual_seed(seed * len(names) + names[name])
-        return torch.empty(shapes[name]).normal_(0, 0.02, generator=generator)
+            return torch.zeros(shapes[name], device=device)
+        generator = torch.Generator(device).manual_seed(seed * len(names) + names[name])
+        return torch.empty(shapes[name], device=device).normal_(0, 0.02, generator=generator)
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
         return whole(name)[rows] if columns is None else whole(name)[rows, columns]

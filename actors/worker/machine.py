@@ -84,9 +84,12 @@ def block_bytes(shape: Architecture, block_size: int, dtype: torch.dtype) -> int
     return shape.layers * 2 * shape.kv_heads * block_size * shape.head_dim * dtype.itemsize
 
 
-def count_blocks(config: Config, shape: Architecture, max_length: int, dtype: torch.dtype) -> int:
-    """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used."""
-    size = block_bytes(shape, config.block_size, dtype)
+def count_blocks(config: Config, shape: Architecture, max_length: int, dtype: torch.dtype, beside: int = 0) -> int:
+    """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used.
+
+    `beside` are the bytes of a block in a draft model.
+    """
+    size = block_bytes(shape, config.block_size, dtype) + beside
     if config.kv_cache_memory_bytes is not None:
         option, room = "--kv-cache-memory-bytes", config.kv_cache_memory_bytes
     else:

@@ -28,6 +28,7 @@ from actorserve.kernels.cpu_attention import PagedKV, StepAttention
 
 from .architecture import Architecture, Rope
 from .group import Group
+from .int8 import Int8Linear
 
 Get = Callable[[str], Tensor]  # a tensor of the checkpoint, in the type in which it is stored
 
@@ -111,10 +112,16 @@ class PackedLinear:
         return torch.allclose(result.float(), F.linear(x, weight).float(), rtol=1e-2, atol=tolerance)
 
 
+AnyLinear = Linear | PackedLinear | Int8Linear
+
+
 class Builder:
     """Makes the parts of a model of a checkpoint's tensors, one after the other."""
 
-    def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype, group: Group | None) -> None:
+    def __init__(
+        self, shape: Architecture, get: Get, dtype: torch.dtype, group: Group | None, int8: bool = False
+    ) -> None:
+        self.int8 = int8
         self.shape = shape
         self.get = get
         self.dtype = dtype
@@ -124,10 +131,12 @@ class Builder:
     def norm(self, name: str) -> RMSNorm:
         return RMSNorm(self.get(name).to(self.dtype, copy=True), self.shape.norm_eps)
 
-    def linear(self, parts: list[tuple[str, int]], biased: bool) -> Linear | PackedLinear:
+    def linear(self, parts: list[tuple[str, int]], biased: bool) -> AnyLinear:
         """The linears `parts` as one; a part with a number of heads has its rows reordered for the rotation."""
         weight = self._merged([(f"{name}.weight", heads) for name, heads in parts])
         bias = self._merged([(f"{name}.bias", heads) for name, heads in parts]) if biased else None
+        if self.int8 and weight.numel() > Int8Linear.SMALLEST:
+            return Int8Linear(weight, bias)
         packed = self.packs and weight.numel() > PackedLinear.SMALLEST
         return PackedLinear(weight, bias) if packed else Linear(weight, bias)
 
@@ -184,7 +193,7 @@ class Layer:
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
         self._add(self.down, x, F.silu(gate).mul_(up))
 
-    def _add(self, linear: Linear | PackedLinear, x: Tensor, inner: Tensor) -> None:
+    def _add(self, linear: AnyLinear, x: Tensor, inner: Tensor) -> None:
         """x += linear(inner), of which each member of a group has a part."""
         if self.group is None:
             linear.add_to(x, inner)
@@ -196,10 +205,19 @@ class Model:
     """A decoder: token ids in, logits out; it keeps weights, and its caller the KV memory."""
 
     def __init__(
-        self, shape: Architecture, get: Get, dtype: torch.dtype, max_length: int, group: Group | None = None
+        self,
+        shape: Architecture,
+        get: Get,
+        dtype: torch.dtype,
+        max_length: int,
+        group: Group | None = None,
+        int8: bool = False,
     ) -> None:
-        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole."""
-        build = Builder(shape, get, dtype, group)
+        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
+
+        `int8`: weights of products are kept in 8 bits (float32 only).
+        """
+        build = Builder(shape, get, dtype, group, int8)
         self.group = group
         self.shape = shape
         self.dtype = dtype

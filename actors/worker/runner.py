@@ -3,7 +3,8 @@
 A row holds one sequence. By position of its tokens:
   [0, computed)       their KV is in the row's blocks
   [computed, known)   to be computed; those before `logged` stand in the request table, the one after is `last`
-A row whose computed reaches known samples the token at position `known`.
+A row whose computed reaches known samples the token at position `known`; one that has drafts (speculation.py) computes
+their positions as well, and samples as many tokens as its drafts were right, and one more.
 
 Knows plans and tensors; not rings, nor why a plan is as it is.
 """
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu_attention import PagedKV, Span, StepAttention
+from actorserve.kernels.cpu_attention import PagedKV
 from actorserve.kernels.sampling import Parameters, sample
 from actorserve.shm.logprobs import Logprobs
 from actorserve.shm.table import slot_of
@@ -25,11 +26,14 @@ from ..matchers import Matchers
 from ..messages import NewRow, Step
 from ..parameters import Rendition
 from .adjust import Adjustments
+from .flat import Tables, forward, places
 from .model import Model
+from .speculation import Outcome, Speculation, Work
 from .told import Told
 
 PLAIN = Rendition()
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class Runner:
@@ -45,17 +49,17 @@ class Runner:
         read_rendition: Callable[[int], Rendition] = lambda ref: PLAIN,
         logprobs: Logprobs | None = None,
         make_matchers: Callable[[], Matchers] | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         """`pool` as make_pool makes it, `log` the token ids of the request table [slots, tokens].
 
         `read_rendition` gives what the renderer made of a ref's request; `logprobs` takes what requests ask for;
-        `make_matchers` is called when the first request has a grammar.
+        `make_matchers` is called when the first request has a grammar; `speculation` makes drafts.
         """
         self.model = model
         self.kv = PagedKV(pool, block_size)
         self.log = log
         self.block_size = block_size
-        self.scale = model.shape.head_dim**-0.5
         self.computed, self.known, self.logged = (np.zeros(rows, np.int64) for _ in range(3))
         self.slot, self.last = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self.blocks = np.zeros((rows, -(-log.shape[1] // block_size)), np.int64)
@@ -71,6 +75,8 @@ class Runner:
         self.read_rendition = read_rendition
         self.adjustments = Adjustments(rows, model.shape.vocab_size, make_matchers)
         self.told = Told(logprobs, rows)
+        self.speculation = speculation
+        self.outcome: Outcome | None = None  # of the last step, where rows had drafts
 
     def run(self, step: Step) -> np.ndarray:
         """The tokens (int32) of the rows that sample, in the order of the step's rows."""
@@ -78,35 +84,91 @@ class Runner:
         rows = np.frombuffer(step.rows, np.int32).astype(np.int64)
         counts = np.frombuffer(step.counts, np.int32).astype(np.int64)
         starts = self.computed[rows]
+        counts, drafted = self._with_drafts(rows, counts, starts, step.worth)
         ends = starts + counts
         firsts = np.cumsum(counts) - counts
-        hidden = self._forward(rows, counts, starts, firsts)
+        hidden = self._forward(rows, counts, starts)
         self.told.write_prompts(rows, firsts, counts, starts, self.log, lambda at: self.model.logits(hidden[at]))
-        self.computed[rows] = ends
-        samples = ends == self.known[rows]
-        rows = rows[samples]
+        self.computed[rows] = ends - drafted
+        samples = ends - drafted == self.known[rows]
+        rows, drafted = rows[samples], drafted[samples]
         if not rows.size:
             return np.empty(0, np.int32)
+        last = (firsts + counts - 1)[samples]
+        if drafted.any():
+            return self._draw_many(hidden, rows, last, drafted)
         if rows.size < len(hidden):
-            last = hidden[torch.from_numpy((firsts + counts - 1)[samples])]
-        else:
-            last = hidden
-        tokens = self._draw(self.model.logits(last), rows)
+            hidden = hidden[torch.from_numpy(last)]
+        known = self.known[rows]
+        tokens = self._draw(self.model.logits(hidden), rows, known)
+        if self.speculation is not None:
+            self.speculation.append(rows, known, tokens)
         self.last[rows] = tokens
         self.known[rows] += 1
         return tokens
 
-    def _draw(self, logits: Tensor, rows: Ints) -> np.ndarray:
-        """A token for each row, as its request wants it."""
+    def _draw(self, logits: Tensor, rows: Ints, positions: Ints, drafted: Ints | None = None) -> np.ndarray:
+        """The token of each row at its position, as its request wants it.
+
+        With `drafted` a row comes once for each of its drafts and once more; what follows a wrong draft is left out.
+        """
         raw = self.told.raw(logits, rows)
         if self.adjustments:
             self.adjustments.apply(logits, rows)
-        tokens = sample(logits, self.sampling.of(rows))
+        tokens = sample(logits, self.sampling.of(rows)._replace(position=positions))
+        if drafted is not None:
+            kept = self._verify(rows, drafted, tokens)
+            if raw is not None:
+                told = kept[raw[0]]
+                raw = (np.cumsum(kept) - 1)[raw[0][told]], raw[1][torch.from_numpy(told)]
+            rows, positions, tokens = rows[kept], positions[kept], tokens[kept]
         if raw is not None:
-            self.told.write(raw, rows, tokens, self.known[rows])
+            self.told.write(raw, rows, tokens, positions)
         if self.adjustments:
             self.adjustments.advance(rows, tokens)
         return tokens
+
+    def _with_drafts(self, rows: Ints, counts: Ints, starts: Ints, worth: float) -> tuple[Ints, Ints]:
+        """(what each row computes, how much of that is drafts)."""
+        self.outcome = None
+        pending = self.known[rows] - starts
+        if self.speculation is None:
+            return np.minimum(counts, pending), np.zeros_like(counts)
+        room = np.maximum(counts - pending, 0)
+        if self.adjustments:
+            room[self.adjustments.among(rows)] = 0
+        pending = np.minimum(counts, pending)
+        work = Work(rows, starts, pending, room, Tables(self.blocks, self.scattered), self.sampling)
+        drafted = self.speculation.draft(work, worth)
+        return pending + drafted, drafted
+
+    def _draw_many(self, hidden: Tensor, rows: Ints, last: Ints, drafted: Ints) -> np.ndarray:
+        """Draw at the positions behind each row's next token and its drafts; `last` are their last ones in the step."""
+        assert self.speculation is not None
+        sizes = drafted + 1
+        owners, back = np.repeat(rows, sizes), np.repeat(np.cumsum(sizes), sizes) - np.arange(sizes.sum()) - 1
+        index = np.repeat(last, sizes) - back
+        if len(index) < len(hidden):
+            hidden = hidden[torch.from_numpy(index)]
+        positions = self.known[owners] + np.repeat(drafted, sizes) - back
+        tokens = self._draw(self.model.logits(hidden), owners, positions, drafted)
+        assert self.outcome is not None
+        drawn = self.outcome.drawn
+        self.speculation.append(np.repeat(rows, drawn), _counting(self.known[rows], drawn), tokens)
+        self.last[rows] = tokens[np.cumsum(drawn) - 1]
+        self.computed[rows] += drawn - 1
+        self.known[rows] += drawn
+        return tokens
+
+    def _verify(self, owners: Ints, drafted: Ints, tokens: np.ndarray) -> Bools:
+        """Which of these tokens count: those of right drafts and the one that follows."""
+        assert self.speculation is not None
+        rows = owners[np.cumsum(drafted + 1) - 1]
+        accepted = self.speculation.accepted(rows, self.known[rows], drafted, tokens)
+        self.outcome = Outcome(accepted + 1, drafted)
+        place = _counting(np.zeros_like(drafted), drafted + 1)
+        kept: Bools = place <= np.repeat(accepted, drafted + 1)
+        return kept
 
     def _change_rows(self, step: Step) -> None:
         for new in step.new:
@@ -131,20 +193,20 @@ class Runner:
         rendition = self.read_rendition(new.ref)
         self.adjustments.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist())
         self.told.place(row, slot, drawn, new.prompt_tokens)
+        if self.speculation is not None:
+            self.speculation.place(row, self.log[slot, : new.known], new.computed)
 
-    def _forward(self, rows: Ints, counts: Ints, starts: Ints, firsts: Ints) -> Tensor:
+    def _forward(self, rows: Ints, counts: Ints, starts: Ints) -> Tensor:
         """Compute the tokens of a step as one flat batch."""
-        total = int(counts.sum())
-        if total == rows.size:
-            owners, positions = rows, starts
+        owners, positions = places(rows, counts, starts)
+        if self.speculation is not None:
+            ids = self.speculation.tokens[owners, positions].astype(np.int64)
         else:
-            owners = np.repeat(rows, counts)
-            positions = np.arange(total) + np.repeat(starts - firsts, counts)
-        ids = np.where(positions < self.logged[owners], self.log[self.slot[owners], positions], self.last[owners])
-        slots = self.blocks[owners, positions // self.block_size] * self.block_size + positions % self.block_size
-        one_run = ~self.scattered[rows]
-        fields = (firsts.tolist(), counts.tolist(), starts.tolist(), self.blocks[rows], one_run.tolist())
-        spans = [Span(*values) for values in zip(*fields, strict=True)]
-        attention = StepAttention(self.kv, spans, self.model.shape.windows, self.scale)
-        tokens, places, targets = (torch.from_numpy(values) for values in (ids, positions, slots))
-        return self.model.forward(tokens, places, targets, self.kv, attention)
+            ids = np.where(positions < self.logged[owners], self.log[self.slot[owners], positions], self.last[owners])
+        return forward(self.model, self.kv, Tables(self.blocks, self.scattered), (rows, counts, starts), ids)
+
+
+def _counting(firsts: Ints, counts: Ints) -> Ints:
+    """From each of `firsts` on so many numbers, one after the other."""
+    numbers: Ints = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    return numbers

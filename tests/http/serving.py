@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from actorserve.actors.messages import Delta, Finish, Prompt
 from actorserve.http.app import make_app
 from actorserve.http.jobs import Job
 from actorserve.http.keys import Kept, Key
+from actorserve.http.page_figures import PageEngine, PageFigures
 from actorserve.http.server import Connection
 from actorserve.http.settings import Settings
 
@@ -118,8 +120,14 @@ class FakeEngine:
     def in_flight(self) -> int:
         return len(self.running)
 
-    def metrics(self) -> bytes:
-        return b"# HELP a b\na 1.0\n"
+    def load(self) -> int:
+        return len(self.running)
+
+    def metrics(self, accept: str = "") -> tuple[bytes, str]:
+        return b"# HELP a b\na 1.0\n", "text/plain; version=0.0.4; charset=utf-8"
+
+    def page_figures(self) -> PageFigures:
+        return PageFigures(time.monotonic(), [], [], PageEngine(0, 0, 0, 0, 0, 0, 0, 0, "", ""))
 
 
 def say(job: Job, index: int, text: str, tokens: int = 1, finish: int = 0, **more: Any) -> None:

@@ -241,7 +241,7 @@ async def test_operations(served: Served) -> None:
     answer = await served.ask("GET", "/ready")
     assert answer.status == 503 and answer.json["waiting_for"] == ["worker-0: starting"]
     answer = await served.ask("GET", "/metrics")
-    assert answer.body == served.engine.metrics() and answer.headers["content-type"].startswith("text/plain; version=")
+    assert (answer.body, answer.headers["content-type"]) == served.engine.metrics()
 
 
 GETS = ["/health", "/ping", "/ready", "/version", "/load", "/metrics", "/v1/models", "/v1/models/tiny"]
@@ -269,7 +269,7 @@ async def test_a_method_that_is_not_allowed(served: Served, path: str) -> None:
         assert (await client.ask("HEAD", path)).status == 405
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v1/models/", "/v1/completions/", "/health/x"])
+@pytest.mark.parametrize("path", ["/pag", "/v1", "/v1/", "/v1/models/", "/v1/completions/", "/health/x"])
 async def test_a_route_that_is_none(served: Served, path: str) -> None:
     for method in ("GET", "POST"):
         answer = await served.ask(method, path)

@@ -2,6 +2,7 @@
 
 Every token that a plan computes is checked to find its whole prefix in the sequence's blocks. The next token is a
 function of the prefix, so that an undisturbed run is known beforehand, whatever happens on the way.
+Where a row has room for drafts, it has some, of which the first few are right and the others leave KV of another text.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class ScriptedWorker:
         self.epoch = 0
         self.largest_step = 0
         self.computed_tokens = 0
+        self.accepted = self.rejected = 0
+        self.random = random.Random(num_blocks)
 
     def run(self, step: Step, alive: set[int]) -> StepDone:
         """Run a plan. Rows not `alive` belong to sequences that have ended: their slots may hold other prompts."""
@@ -82,21 +85,46 @@ class ScriptedWorker:
         for number, index, block in np.frombuffer(step.grown, np.int32).reshape(-1, 3).tolist():
             assert len(self.rows[number].blocks) == index
             self.rows[number].blocks.append(block)
-        sampled = []
+        sampled: list[int] = []
+        drawn: list[int] = []
+        drafted: list[int] = []
         rows = np.frombuffer(step.rows, np.int32).tolist()
         counts = np.frombuffer(step.counts, np.int32).tolist()
         assert len(set(rows)) == len(rows)
         self.largest_step = max(self.largest_step, sum(counts))
         for number, count in zip(rows, counts, strict=True):
             row = self.rows[number]
-            for _ in range(count):
+            room = max(0, count - (row.known - row.computed))
+            for _ in range(count - room):
                 self._compute(row, number in alive)
             assert row.computed <= row.known
             if row.computed == row.known:
-                row.log.append(next_token(np.array(row.log, np.int32).tobytes()))
-                row.known += 1
-                sampled.append(row.log[-1])
-        return StepDone(step.epoch, step.step, np.array(sampled, np.int32).tobytes(), 0.0)
+                drafts = self.random.randint(0, room)
+                tokens = self._draw(row, drafts, number in alive)
+                sampled += tokens
+                drawn.append(len(tokens))
+                drafted.append(drafts)
+            else:
+                assert not room, "a row that does not sample has room for drafts"
+        done = StepDone(step.epoch, step.step, _packed(sampled), 0.001 * sum(counts))
+        if any(drafted):
+            done = msgspec.structs.replace(done, drawn=_packed(drawn), drafted=_packed(drafted))
+        return done
+
+    def _draw(self, row: Row, drafts: int, check: bool) -> list[int]:
+        """The row's next token, and more of them for those of its drafts that are right."""
+        right = self.random.randint(0, drafts)
+        self.accepted += right
+        self.rejected += drafts - right
+        first = row.known
+        for _ in range(right + 1):
+            row.log.append(next_token(np.array(row.log, np.int32).tobytes()))
+            row.known += 1
+            if row.computed < row.known - 1:
+                self._compute(row, check)
+        for position in range(row.computed, row.computed + drafts - right):
+            self.kv[row.blocks[position // BLOCK] * BLOCK + position % BLOCK] = b"of a rejected draft"
+        return row.log[first:]
 
     def _compute(self, row: Row, check: bool) -> None:
         position = row.computed
@@ -107,6 +135,10 @@ class ScriptedWorker:
         self.kv[row.blocks[position // BLOCK] * BLOCK + position % BLOCK] = prefix
         row.computed += 1
         self.computed_tokens += 1
+
+
+def _packed(numbers: list[int]) -> bytes:
+    return np.array(numbers, np.int32).tobytes()
 
 
 class Bench:

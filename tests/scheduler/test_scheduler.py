@@ -178,6 +178,7 @@ def run_chaos(seed: int) -> None:
         max_num_batched_tokens=rng.choice([1, 5, 32, 200]),
         prefix_caching=rng.random() < 0.8,
         by_priority=rng.random() < 0.5,
+        drafts=rng.choice([0, 0, 1, 3, 8]),
     )
     shared = prompt_of(100, seed)
     expected: dict[int, list[int]] = {}

@@ -151,6 +151,7 @@ class Chaos:
             max_num_batched_tokens=rng.choice([5, 32, 200]),
             prefix_caching=rng.random() < 0.8,
             by_priority=rng.random() < 0.5,
+            drafts=rng.choice([0, 1, 3, 8]),
         )
         self.shared = prompt_of(100, seed)
         self.expected: dict[int, list[int]] = {}

@@ -110,3 +110,11 @@ def test_places_that_cannot_be() -> None:
     for offset, actors in ((8, 1), (64, 100), (-64, 1)):
         with pytest.raises(ValueError):
             Board(segment, offset, actors)
+
+
+def test_a_successor_goes_on_counting() -> None:
+    board = new_board()
+    for number, value in enumerate((5, 6, 7)):
+        BoardWriter(board, 0, 1, kept={0, 1, 2}).set_gauge(number, value)
+    BoardWriter(board, 0, 2, kept={0, 2})
+    assert board.gauges(0) == [5, 0, 7] + [0] * (GAUGES - 3)

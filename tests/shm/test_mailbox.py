@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -58,7 +59,7 @@ def test_a_message_that_never_fits_is_refused_and_the_others_go(post: Post) -> N
     outbox, inbox = post.outbox(), post.inbox()
     for message in (Note(1), Blob(bytes(1 << 20)), Note(2)):
         outbox.post(message)
-    with pytest.raises(ValueError, match=r"which takes 524,?272 bytes: Blob of 1,048,58\d bytes"):
+    with pytest.raises(ValueError, match=r"which takes 524,?264 bytes: Blob of 1,048,59\d bytes"):
         outbox.flush()
     assert outbox.backlog == 0 and outbox.flush()
     assert drained(inbox) == [Note(1), Note(2)]
@@ -123,6 +124,36 @@ def test_a_handler_that_raises_gets_it_again(post: Post) -> None:
         inbox.drain(refuse)
     inbox.commit()
     assert drained(inbox) == [Note(number) for number in range(4)]
+
+
+def test_what_comes_while_it_handles_is_for_the_next_turn(post: Post) -> None:
+    """So an actor that always has something to do commits what it has done."""
+    outbox, inbox = post.outbox(), post.inbox()
+    outbox.post(Note(0))
+    outbox.flush()
+    got: list[Any] = []
+
+    def handle(message: Note) -> None:
+        got.append(message)
+        outbox.post(Note(message.number + 1))
+        outbox.flush()
+
+    for turn in range(5):
+        assert inbox.drain(handle) == 1 and got[-1] == Note(turn)
+        inbox.commit()
+
+
+def test_a_record_says_when_it_was_sent(post: Post) -> None:
+    outbox, inbox = post.outbox(), post.inbox()
+    stamps = []
+    for number in range(3):
+        before = time.monotonic_ns()
+        outbox.post(Note(number))
+        outbox.flush()
+        stamps.append((before, time.monotonic_ns()))
+    got: list[int] = []
+    assert inbox.drain(lambda message: got.append(inbox.stamp_ns)) == 3
+    assert all(before <= stamp <= after for stamp, (before, after) in zip(got, stamps, strict=True))
 
 
 def test_what_is_no_message_is_reported(post: Post) -> None:

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actorserve.actors.config import ConfigError
+from actorserve.actors.gauges import FrontendGauge
 from actorserve.actors.runtime import Actor, Context, main, run
+from actorserve.shm.mailbox import wake
 
 
 class Idle(Actor):
@@ -46,7 +48,26 @@ class Chatter(Idle):
 
 
 def serve(context: Context) -> None:
+    if context.spec.kind == "frontend":
+        context.status.set_gauge(FrontendGauge.WARM, 1)  # as if the warm-up request had been answered
     run(Idle(), context)
+
+
+class Cold(Idle):
+    """A frontend whose warm-up request is answered when the test likes."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def do_work(self) -> int:
+        if Path(os.environ["FAKE_DRAINED"]).exists():
+            self.context.status.set_gauge(FrontendGauge.WARM, 1)
+            wake(self.context.eventfds["supervisor"])
+        return 0
+
+
+def cold(context: Context) -> None:
+    run(Cold(context), context)
 
 
 def die_ready(context: Context) -> None:
@@ -79,6 +100,13 @@ def drain(context: Context) -> None:
     print("drained")
 
 
+def show_environment(context: Context) -> None:
+    """Says what it has of a service manager's variables."""
+    names = [name for name in sorted(os.environ) if name.startswith(("NOTIFY_", "WATCHDOG_", "LISTEN_"))]
+    print(f"environment: {' '.join(names) or 'none'}", flush=True)
+    serve(context)
+
+
 def exit_3(context: Context) -> None:
     sys.exit(3)
 
@@ -104,7 +132,22 @@ def hang(context: Context) -> None:
 
 def play(context: Context) -> None:
     acts: dict[str, Callable[[Context], None]] = {
-        act.__name__: act for act in (serve, die_ready, deaf, chatter, helper, drain, exit_3, fail, refuse, kill, hang)
+        act.__name__: act
+        for act in (
+            serve,
+            cold,
+            show_environment,
+            die_ready,
+            deaf,
+            chatter,
+            helper,
+            drain,
+            exit_3,
+            fail,
+            refuse,
+            kill,
+            hang,
+        )
     }
     lives = json.loads(os.environ.get("FAKE_ACTORS", "{}")).get(context.name, ["serve"])
     acts[lives[min(context.incarnation, len(lives)) - 1]](context)

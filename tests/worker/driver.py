@@ -2,6 +2,7 @@
 
 Blocks are handed out in random order, so that sequences lie in several runs; chunks are random, so that prompts and
 decoding mix; now and then a sequence is thrown out and comes back, its blocks and KV forgotten, as after a preemption.
+With `drafts` a row that decodes has room for some, a random number of them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from actorserve.actors.parameters import Sampling
 from actorserve.actors.worker.loader import load_model
 from actorserve.actors.worker.machine import make_pool
 from actorserve.actors.worker.runner import Runner
+from actorserve.actors.worker.speculation import Proposer, Speculation
 from actorserve.shm.table import make_ref
 
 GREEDY = Sampling(0, temperature=0.0)
@@ -30,12 +32,19 @@ def config_for(folder: Path, **options: object) -> Config:
     return make_config({"model": str(folder), "max_model_len": LENGTH, "dtype": "float32", **options})
 
 
-def make_runner(config: Config, rows: int = 8, blocks: int = 128, log: np.ndarray | None = None) -> Runner:
+def make_runner(
+    config: Config,
+    rows: int = 8,
+    blocks: int = 128,
+    log: np.ndarray | None = None,
+    proposer: Proposer | None = None,
+) -> Runner:
     """A runner; without a log of others', with one slot for each row."""
     model = load_model(config, resolve_model(config))
     pool = make_pool(model.shape, blocks, config.block_size, model.dtype)
     own = np.zeros((rows, LENGTH), np.int32) if log is None else log
-    return Runner(model, pool, own, config.block_size, rows)
+    speculation = Speculation(proposer, rows, own.shape[1]) if proposer else None
+    return Runner(model, pool, own, config.block_size, rows, speculation=speculation)
 
 
 @dataclass
@@ -62,10 +71,12 @@ class Sequence:
 class Driver:
     """Runs sequences to their ends; the slot of a sequence is its number."""
 
-    def __init__(self, runner: Runner, budget: int = 32, preempt: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, runner: Runner, budget: int = 32, preempt: float = 0.0, seed: int = 0, drafts: int = 0) -> None:
         self.runner = runner
         self.budget = budget
         self.preempt = preempt
+        self.drafts = drafts
+        self.drafted = self.accepted = self.steps = 0
         self.random = np.random.default_rng(seed)
         self.free = self.random.permutation(runner.kv.pool.shape[3] // runner.block_size).tolist()
         self.rows = list(range(len(runner.computed)))
@@ -94,10 +105,13 @@ class Driver:
             if sequence.row < 0 and not (left and self.rows):
                 continue
             count = min(left, sequence.known - sequence.computed, int(self.random.integers(1, self.budget + 1)))
+            if count == sequence.known - sequence.computed == 1 and self.drafts:
+                most = min(self.drafts, sequence.wanted - len(sequence.tokens) - 1)
+                count += int(self.random.integers(0, most + 1))
             if count:
                 self._place(sequence, sequences.index(sequence), count, new)
                 planned.append((sequence, count))
-                left -= count
+                left -= min(count, left)
         if not planned:  # all were thrown out: a scheduler makes no empty plans
             return
         rows = np.array([sequence.row for sequence, _ in planned], np.int32).tobytes()
@@ -122,13 +136,23 @@ class Driver:
         new.append(NewRow(sequence.row, make_ref(1, slot), len(sequence.prompt), len(log), 0, table, sequence.sampling))
 
     def _account(self, planned: list[tuple[Sequence, int]], tokens: list[int]) -> None:
+        outcome = self.runner.outcome
+        drawn = outcome.drawn.tolist() if outcome else [1] * len(tokens)
+        self.steps += 1
+        if outcome:
+            self.drafted += int(outcome.drafted.sum())
+            self.accepted += sum(drawn) - len(drawn)
         for sequence, count in planned:
-            sequence.computed += count
-            if sequence.computed == sequence.known:
-                sequence.tokens.append(tokens.pop(0))
+            if sequence.computed + count >= sequence.known:
+                number = drawn.pop(0)
+                sequence.computed = sequence.known + number - 1
+                sequence.tokens += tokens[:number]
+                del tokens[:number]
+            else:
+                sequence.computed += count
             if sequence.done:
                 self._leave(sequence)
-        assert not tokens
+        assert not tokens and not drawn
 
     def _leave(self, sequence: Sequence) -> None:
         self.rows.append(sequence.row)

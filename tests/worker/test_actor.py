@@ -134,7 +134,7 @@ class FailingRunner:
 @pytest.fixture
 def actor(scheduler: Scheduler) -> SimpleNamespace:
     runner = FailingRunner()
-    worker = WorkerActor(scheduler.born("worker"), runner, 10)  # type: ignore[arg-type]
+    worker = WorkerActor(scheduler.born("worker"), runner, 10)
     return SimpleNamespace(handle=worker.handle, runner=runner, context=worker.context)
 
 

@@ -1,0 +1,104 @@
+"""`actorserve systemd-unit [launch's options]`: a unit that runs this server under systemd."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..config import ConfigError
+from ..options import add_options, given_words, read_config
+
+if TYPE_CHECKING:
+    from ..unit import Plan
+
+DESCRIPTION = """Print a systemd unit that runs `actorserve launch` with these options, or write it into a folder:
+
+    sudo actorserve systemd-unit MODEL --socket --into /etc/systemd/system
+    sudo systemctl daemon-reload
+    sudo systemctl enable --now actorserve.socket actorserve.service
+
+The service is ready once a token was generated, is restarted when it fails or hangs, drains when it is stopped, and
+sees no more of the machine than it needs. With --socket the port survives a restart: clients wait meanwhile.
+Keys belong into the environment file (ACTORSERVE_API_KEY=…), which only root need be able to read."""
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+SECRET = ("api_key", "admin_api_key")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the server and those of the unit."""
+    add_options(parser)
+    group = parser.add_argument_group("unit")
+    group.add_argument("--name", default="actorserve", metavar="NAME", help="of the unit (default: actorserve)")
+    group.add_argument("--socket", action="store_true", help="also a socket unit, which keeps the port")
+    group.add_argument("--user", metavar="NAME", help="that the service runs as (default: one made at each start)")
+    said = "variables, of which none need be there (default: /etc/actorserve/NAME.env)"
+    group.add_argument("--environment-file", type=Path, metavar="FILE", help=said)
+    group.add_argument("--into", type=Path, metavar="FOLDER", help="write the units there instead of printing them")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print or write."""
+    from ..unit import service_unit, socket_unit
+
+    plan = _plan(arguments)
+    units = {f"{plan.name}.service": service_unit(plan)}
+    if plan.addresses:
+        units[f"{plan.name}.socket"] = socket_unit(plan)
+    for name, text in units.items():
+        if arguments.into is None:
+            print(f"# {name}\n{text}", end="\n" if name != list(units)[-1] else "")
+            continue
+        try:
+            (arguments.into / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--into: {arguments.into / name} cannot be written: {error.strerror}") from None
+        print(arguments.into / name)
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    from ..unit import Plan
+
+    for option, value in (("--name", arguments.name), ("--user", arguments.user)):
+        if value is not None and not NAME.fullmatch(value):
+            raise ConfigError(f"{option}: {value} may have letters, digits, and _ . - behind the first")
+    for name in SECRET:
+        if hasattr(arguments, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')}: everybody can read a unit; put ACTORSERVE_{name.upper()} into its "
+                f"environment file, or use --api-key-file"
+            )
+    config = read_config(arguments)
+    words, paths = given_words(arguments)
+    file = arguments.environment_file or Path("/etc/actorserve") / f"{arguments.name}.env"
+    return Plan(
+        name=arguments.name,
+        command=[sys.executable, "-P", "-m", "actorserve", "launch", *words],
+        config=config,
+        needs=[*_interpreter(), *paths],
+        environment_file=file.absolute(),
+        user=arguments.user,
+        addresses=_addresses(config.host, config.port) if arguments.socket else (),
+    )
+
+
+def _interpreter() -> list[Path]:
+    """Where Python lies, and this package, also when it is installed as links."""
+    import actorserve
+
+    package = Path(next(iter(actorserve.__path__)))
+    places = {package.parent, *(entry.resolve().parent for entry in package.iterdir() if entry.is_dir())}
+    base = Path(sys.executable).resolve().parent.parent
+    return [Path(sys.prefix), Path(sys.base_prefix), base, *places]
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    """Each address of the host with the port: a socket unit knows no names."""
+    from ..supervisor.listen import addresses_of, host_and_port
+
+    if port == 0:
+        raise ConfigError("--port: a socket unit must be told which")
+    return [host_and_port(address, port) for _, address in addresses_of(host, port)]

@@ -1,0 +1,53 @@
+"""The server's own first request: one token, on the way that every client's takes, so that ready means that it works.
+
+With --warm-up the first frontend asks for it, and its successor if it dies before; the answer is told on the board.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from actorserve.http.errors import ApiError
+from actorserve.http.jobs import Job
+from actorserve.shm.mailbox import wake
+
+from ..gauges import FrontendGauge
+from ..messages import TokenPrompt
+from ..parameters import Generation, Sampling
+from ..runtime import Context
+from .engine import FrontendEngine
+
+AGAIN_S = 1.0  # before another try, when an actor has died on the way, or has answered with an error
+FIRST = 0  # the frontend that does it
+
+
+def is_wanted(context: Context) -> bool:
+    """Is it this frontend's to do, and not done yet?"""
+    position = context.spec.position
+    done = context.board.gauge(position, FrontendGauge.WARM)
+    return context.config.warm_up and context.spec.index == FIRST and not done
+
+
+async def warm_up(context: Context, engine: FrontendEngine) -> None:
+    """Ask until there is an answer, then say so and wake the supervisor."""
+    params = Generation(Sampling(seed=0, temperature=0.0), ignore_eos=True, stream=False, request_id="warm-up")
+    while not await _ask(context, engine, msgspec.msgpack.encode(params)):
+        await asyncio.sleep(AGAIN_S)
+    context.status.set_gauge(FrontendGauge.WARM, 1)
+    wake(context.eventfds["supervisor"])
+
+
+async def _ask(context: Context, engine: FrontendEngine, params: bytes) -> bool:
+    """Has it brought a token?"""
+    job = Job([TokenPrompt([0])], [params], {"max_tokens": 1})
+    try:
+        engine.submit(job)
+        await job.done
+    except ApiError as error:
+        context.log.warning("the warm-up request has failed and is made again: %s", error)
+        return False
+    finally:
+        engine.release(job)
+    return job.completion_tokens > 0

@@ -1,0 +1,150 @@
+"""Find the servers of this machine and map their shared memory, to read it. Nobody is asked, so whoever hangs or is
+stopped does not matter; nobody is told, so it costs the server nothing.
+
+The names of the control sockets stand in /proc/net/unix, with the supervisor's process id; among that process's open
+files is the Description, which says which of the others is the segment. Both processes see the same process ids.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from actorserve.shm.histogram import Counted
+from actorserve.shm.segment import Segment
+
+from ..description import FILE, SOCKET, Description
+from ..overview import Lookout, Overview
+from ..system import System
+
+SOCKETS = Path("/proc/net/unix")
+ACCEPTS = 0x10000  # among a socket's flags there: it listens (__SO_ACCEPTCON)
+FLAGS, PATH = 3, 7  # columns there
+ROOT = 0
+
+
+class AttachError(Exception):
+    """There is no server to look at, or it cannot be looked at; the message says why."""
+
+
+class Found(msgspec.Struct, frozen=True, order=True):
+    """A control socket that somebody listens on."""
+
+    port: int
+    pid: int
+    uid: int
+
+    def __str__(self) -> str:
+        return f"port {self.port} (pid {self.pid})"
+
+
+class Attached:
+    """One server, mapped read-only."""
+
+    def __init__(self, description: Description, segment: Segment) -> None:
+        self.description = description
+        self.segment = segment
+        self.system = System(description.config, description.model)
+        if self.system.size != description.segment_bytes:
+            raise AttachError(f"the server lays out its memory otherwise: it is version {description.version}")
+        self._lookout = Lookout(self.system, segment, description.pid)
+
+    def look(self) -> Overview:
+        """All actors now; AttachError if the server has ended."""
+        overview = self._lookout.look()
+        if overview.actors[0].state == "dead":
+            raise AttachError(f"the server on port {self.description.port} has ended")
+        return overview
+
+    def histograms(self) -> dict[str, Counted]:
+        """What was counted since the server's start, by the keys of histograms.py."""
+        return self._lookout.histograms()
+
+    @property
+    def up_s(self) -> float:
+        return time.monotonic() - self.description.started_ns / 1e9
+
+    def close(self) -> None:
+        self.segment.close()
+
+
+def find_servers(uid: int | None = None) -> list[Found]:
+    """Servers of this user, or of all for root, by port."""
+    uid = os.getuid() if uid is None else uid
+    found = []
+    for line in SOCKETS.read_text(errors="replace").splitlines()[1:]:
+        columns = line.split(maxsplit=PATH)
+        name = columns[PATH] if len(columns) > PATH else ""
+        match = SOCKET.fullmatch(name.removeprefix("@")) if name.startswith("@") else None
+        if match and int(columns[FLAGS], 16) & ACCEPTS:
+            server = Found(int(match["port"]), int(match["pid"]), int(match["uid"]))
+            if uid in (ROOT, server.uid) and _is_owned(server):
+                found.append(server)
+    return sorted(found)
+
+
+def _is_owned(server: Found) -> bool:
+    """Anyone can listen on any free name; but not own another user's process."""
+    try:
+        return os.stat(f"/proc/{server.pid}").st_uid == server.uid
+    except FileNotFoundError:
+        return False
+
+
+def choose(servers: list[Found], wanted: int | None) -> Found:
+    """The one with this port or process id, or the only one there is."""
+    if wanted is not None:
+        named = [server for server in servers if wanted in (server.port, server.pid)]
+        others = f"; there are {_list(servers)}" if servers else ""
+        if not named:
+            raise AttachError(f"no server has the port or process id {wanted}{others}")
+        servers = named
+    if not servers:
+        raise AttachError("no server runs here")
+    if len(servers) > 1:
+        raise AttachError(f"several servers run here, choose one with --server: {_list(servers)}")
+    return servers[0]
+
+
+def _list(servers: list[Found]) -> str:
+    return ", ".join(map(str, servers))
+
+
+def attach(wanted: int | None = None) -> Attached:
+    """The server with this port or process id, or the only one."""
+    server = choose(find_servers(), wanted)
+    try:
+        description = _description(server)
+        segment = Segment.observe(f"/proc/{server.pid}/fd/{description.segment_fd}")
+    except (FileNotFoundError, ProcessLookupError):
+        raise AttachError(f"the server on {server} has just ended") from None
+    except PermissionError:
+        raise AttachError(f"the server on {server} belongs to another user") from None
+    except msgspec.DecodeError as error:
+        raise AttachError(f"the server on {server} is of another version: {error}") from None
+    try:
+        return Attached(description, segment)
+    except AttachError:
+        segment.close()
+        raise
+
+
+def _description(server: Found) -> Description:
+    """It was opened before any connection, so it has one of the first numbers."""
+    folder = Path(f"/proc/{server.pid}/fd")
+    for number in sorted(map(int, os.listdir(folder))):
+        path = folder / str(number)
+        if _points_to(path) == f"/memfd:{FILE} (deleted)":
+            return msgspec.json.decode(path.read_bytes(), type=Description)
+    raise AttachError(f"the server on {server} does not say where its memory is")
+
+
+def _points_to(path: Path) -> str:
+    """Where a descriptor leads; nothing if it was closed meanwhile."""
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return ""

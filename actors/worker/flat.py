@@ -1,0 +1,43 @@
+"""One flat batch through a model: rows, each with the tokens that it computes, one after the other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actorserve.kernels.cpu_attention import PagedKV, Span, StepAttention
+
+from .model import Model
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+class Tables(NamedTuple):
+    """Of every row of the worker: its blocks, in order, and whether these do not follow one another."""
+
+    blocks: np.ndarray  # int64 [rows, blocks of a sequence]
+    scattered: np.ndarray  # bool [rows]
+
+
+def places(rows: Ints, counts: Ints, starts: Ints) -> tuple[Ints, Ints]:
+    """(row, position) of each token of the batch: `counts` of each row, from its position in `starts` on."""
+    total = int(counts.sum())
+    if total == rows.size:
+        return rows, starts
+    return np.repeat(rows, counts), np.arange(total) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+
+
+def forward(model: Model, kv: PagedKV, tables: Tables, batch: tuple[Ints, Ints, Ints], ids: Ints) -> Tensor:
+    """The last layer's output for each token. `batch`: rows, counts and starts, as in `places`; `ids` its tokens."""
+    rows, counts, starts = batch
+    owners, positions = places(rows, counts, starts)
+    slots = tables.blocks[owners, positions // kv.block_size] * kv.block_size + positions % kv.block_size
+    firsts, one_run = np.cumsum(counts) - counts, ~tables.scattered[rows]
+    fields = (firsts.tolist(), counts.tolist(), starts.tolist(), tables.blocks[rows], one_run.tolist())
+    spans = [Span(*values) for values in zip(*fields, strict=True)]
+    attention = StepAttention(kv, spans, model.shape.windows, model.shape.head_dim**-0.5)
+    tokens, at, targets = (torch.from_numpy(values) for values in (ids, positions, slots))
+    return model.forward(tokens, at, targets, kv, attention)

@@ -1,0 +1,105 @@
+"""What a worker would find if it were started now: the device, the weights, room for KV memory. It computes nothing.
+
+Sizes and refusals are the worker's own wherever they are functions; the few that stand in the midst of its start are
+repeated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..config import Config, ConfigError
+from ..model_files import ModelInfo, read_json
+from ..system import System
+from .actor import uses_gpu
+from .architecture import Architecture, read_architecture
+from .int8 import Int8Linear
+from .loader import choose_dtype, open_checkpoint
+from .machine import available_bytes, block_bytes, count_blocks, usable_cores
+from .shards import shard_shape
+from .speculating import load_drafting
+
+Facts = Iterator[dict[str, Any]]
+
+
+def inspect(config: Config, model: ModelInfo) -> Facts:
+    """Facts, as far as they can be had; ConfigError says why there are no more."""
+    if config.worker == "scripted":
+        blocks = System(config, model).max_blocks
+        yield {"device": "nothing: it is scripted", "dtype": "no type", "weights_bytes": 0, "kv_bytes_per_token": 0}
+        yield {"blocks": blocks, "kv_bytes": 0, "estimated": False}
+        return
+    shape = read_architecture(read_json(Path(model.folder) / "config.json"))
+    own = shape if config.tensor_parallel_size == 1 else shard_shape(shape, config.tensor_parallel_size)
+    parameters = sum(prod(sizes) for sizes in shape.tensors().values())
+    yield {"parameters": parameters, "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
+    if config.load_format != "dummy":
+        open_checkpoint(Path(model.folder), shape)
+    yield from (_on_gpu if uses_gpu(config) else _on_cpu)(config, model, own)
+
+
+def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
+    if config.kv_cache_dtype != "auto":
+        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
+    int8 = config.quantization == "int8"
+    if int8 and config.dtype not in ("auto", "float32"):
+        raise ConfigError(f"--quantization int8: what is not quantised is float32 on a CPU, not {config.dtype}")
+    dtype = torch.float32 if int8 else choose_dtype(config, shape)
+    drafting = load_drafting(config, model, None)
+    beside = drafting.block_bytes if drafting else 0
+    block = block_bytes(shape, config.block_size, dtype) + beside
+    yield {
+        "device": "cpu",
+        "threads": config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size),
+        "dtype": "int8 and float32" if int8 else _name(dtype),
+        "weights_bytes": _weights(shape, dtype, int8),
+        "kv_bytes_per_token": block // config.block_size,
+        "available_bytes": available_bytes(),
+    }
+    blocks = count_blocks(config, shape, model.max_model_len, dtype, beside)
+    yield {"blocks": blocks, "kv_bytes": blocks * block, "estimated": False}
+
+
+def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
+    """As the worker counts them, less what steps need: that is measured at the start."""
+    from .gpu_memory import blocks_in, kv_block_bytes, kv_kind, room_for_blocks
+    from .gpu_start import choose_dtype
+
+    if config.speculative_config is not None:
+        raise ConfigError("--speculative-config: drafts are made on a CPU only (--device cpu)")
+    if config.quantization != "none":
+        raise ConfigError(f"--quantization {config.quantization}: on a CPU only (--device cpu)")
+    if config.tensor_parallel_size > torch.cuda.device_count():
+        raise ConfigError(f"--tensor-parallel-size: there are {torch.cuda.device_count()} GPUs here")
+    dtype = choose_dtype(config, shape)
+    kind = kv_kind(config, dtype, torch.device("cuda", 0))
+    weights, block = _weights(shape, dtype), kv_block_bytes(shape, config.block_size, kind)
+    free, total = torch.cuda.mem_get_info(0)
+    yield {
+        "device": torch.cuda.get_device_name(0),
+        "dtype": _name(dtype),
+        "weights_bytes": weights,
+        "kv_bytes_per_token": block // config.block_size,
+        "available_bytes": free,
+    }
+    room = room_for_blocks(config, total, total - free + weights, 0)
+    blocks = blocks_in(config, shape, model.max_model_len, kind, room)
+    yield {"blocks": blocks, "kv_bytes": blocks * block, "estimated": True}
+
+
+def _weights(shape: Architecture, dtype: torch.dtype, int8: bool = False) -> int:
+    """Bytes; with 8 bits those of products, but for small ones."""
+    sizes = 0
+    for name, numbers in shape.tensors().items():
+        product = len(numbers) == 2 and "embed_tokens" not in name and prod(numbers) > Int8Linear.SMALLEST
+        sizes += prod(numbers) * (1 if int8 and product else dtype.itemsize)
+    return sizes
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

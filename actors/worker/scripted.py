@@ -1,0 +1,52 @@
+"""A worker that computes nothing (`--worker scripted`): tokens by a formula, at once, so that what is left is the cost
+of all other actors. It has no weights, no KV memory and no torch; the scheduler's blocks are numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from actorserve.shm.table import slot_of
+
+from ..messages import Step
+from ..model_files import read_json
+from ..runtime import Context
+from .actor import WorkerActor
+
+FIRST = 256  # tokens below are special ones, or single bytes, of most tokenizers
+STRIDE = 7919  # a prime
+
+
+class ScriptedRunner:
+    """The bookkeeping of a runner, and a formula."""
+
+    def __init__(self, rows: int, words: int, step_s: float) -> None:
+        """`step_s`: how long a step takes."""
+        self.step_s = step_s
+        self.computed, self.known, self.slot = (np.zeros(rows, np.int64) for _ in range(3))
+        self.first = min(FIRST, words // 2)
+        self.span = words - self.first
+
+    def run(self, step: Step) -> np.ndarray:
+        """The tokens (int32) of the rows that sample: each follows from slot and position alone."""
+        for new in step.new:
+            self.computed[new.row], self.known[new.row], self.slot[new.row] = new.computed, new.known, slot_of(new.ref)
+        rows = np.frombuffer(step.rows, np.int32)
+        ends = self.computed[rows] + np.frombuffer(step.counts, np.int32)
+        self.computed[rows] = ends
+        drawing = rows[ends == self.known[rows]]
+        tokens = self.first + (self.slot[drawing] * 31 + self.known[drawing]) * STRIDE % self.span
+        self.known[drawing] += 1
+        if self.step_s:
+            time.sleep(self.step_s)  # the part of the device
+        return np.asarray(tokens, np.int32)
+
+
+def start(context: Context) -> WorkerActor:
+    """As many blocks as could ever be used."""
+    words = read_json(Path(context.model.folder) / "config.json")["vocab_size"]
+    runner = ScriptedRunner(context.config.max_num_seqs, words, context.config.scripted_step_ms / 1e3)
+    return WorkerActor(context, runner, context.system.max_blocks)

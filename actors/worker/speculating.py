@@ -1,0 +1,83 @@
+"""The worker actor where drafts are made: what makes them, and what the scheduler is told of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from actorserve.kernels.cpu_attention import PagedKV
+
+from ..config import Config, ConfigError
+from ..gauges import WorkerGauge as Gauge
+from ..messages import Step, StepDone
+from ..model_files import ModelInfo, resolve_model
+from ..runtime import Context
+from ..speculative_config import OPTION, DraftModel, Ngram, read_speculative
+from . import draft_model
+from .actor import WorkerActor
+from .group import Group
+from .loader import load_model
+from .lookup import Lookup
+from .machine import block_bytes, make_pool
+from .model import Model
+from .runner import Runner
+from .speculation import Proposer, Speculation
+
+
+class SpeculatingActor(WorkerActor):
+    """Tells how many tokens each row drew."""
+
+    def __init__(self, context: Context, runner: Runner, blocks: int) -> None:
+        self._drafting = runner
+        super().__init__(context, runner, blocks)
+
+    def tell_done(self, message: Step, tokens: np.ndarray, seconds: float) -> None:
+        """A step has ended."""
+        outcome = self._drafting.outcome
+        if outcome is None:
+            super().tell_done(message, tokens, seconds)
+            return
+        counts = (numbers.astype(np.int32).tobytes() for numbers in (outcome.drawn, outcome.drafted))
+        self._tell(StepDone(message.epoch, message.step, tokens.tobytes(), seconds, *counts))
+        self.context.status.add(Gauge.STEPS, 1)
+
+
+class Drafting(NamedTuple):
+    """What is configured, with its model loaded."""
+
+    given: Ngram | DraftModel
+    model: Model | None
+    block_bytes: int  # of a KV block, in all layers of the draft model
+
+    def make(self, config: Config, blocks: int, length: int, group: Group | None) -> Speculation:
+        """For KV memory of so many blocks, and sequences of `length` tokens at most."""
+        rows, size = config.max_num_seqs, config.block_size
+        proposer: Proposer
+        if isinstance(self.given, Ngram):
+            proposer = Lookup(*self.given.lookup)
+        else:
+            model = self.model
+            kv = PagedKV(make_pool(model.shape, blocks, size, model.dtype), size) if model is not None else None
+            proposer = draft_model.DraftModel(model, kv, rows, self.given.num_speculative_tokens, group)
+        return Speculation(proposer, rows, length)
+
+
+def load_drafting(config: Config, info: ModelInfo, group: Group | None) -> Drafting | None:
+    """What --speculative-config wants; ConfigError if its model cannot be had or speaks another language."""
+    given = read_speculative(config)
+    if given is None:
+        return None
+    if isinstance(given, Ngram):
+        return Drafting(given, None, 0)
+    own = msgspec.structs.replace(config, model=given.model, revision=None, tokenizer=None, max_model_len=None)
+    try:
+        found = resolve_model(own)
+        if found.vocab_size != info.vocab_size:
+            raise ConfigError(f"it has {found.vocab_size} words, and {info.folder} has {info.vocab_size}")
+        model = load_model(own, msgspec.structs.replace(found, max_model_len=info.max_model_len))
+    except ConfigError as error:
+        raise ConfigError(f"{OPTION}: model: {given.model}: {error}") from None
+    size = block_bytes(model.shape, config.block_size, model.dtype)
+    return Drafting(given, model if group is None or group.rank == 0 else None, size)

@@ -1,0 +1,58 @@
+"""The two texts of /metrics, as Prometheus' own parsers read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from actorserve.http.metrics import Distribution, Exporter, Family
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+ODD = 'a "model"\\ of\nours'
+TOKENS = Distribution([0.5, 1, 20], [1, 0, 2, 4], 99.5)
+FAMILIES = [
+    Family("gauge", "vllm:num_requests_running", "Running", [({"model_name": ODD}, 3)]),
+    Family("counter", "vllm:request_success", "Ended", [({"reason": "stop"}, 5), ({"reason": "length"}, 0)]),
+    Family("histogram", "vllm:iteration_tokens_total", "Tokens", [({"a": "b"}, TOKENS)]),
+    Family("gauge", "actorserve:nothing", "Of nobody"),
+]  # fmt: skip
+Parser = Callable[[str], Iterable[Metric]]
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind", "parse"),
+    [
+        ("", "text/plain; version=0.0.4", parse_text),
+        ("text/plain;version=1.0.0;escaping=allow-utf-8", "text/plain; version=1.0.0", parse_text),
+        ("text/plain;version=1.0.0", "text/plain; version=1.0.0", parse_text),
+        (OPENMETRICS, OPENMETRICS, parse_openmetrics),
+        (OPENMETRICS + ";escaping=allow-utf-8", OPENMETRICS, parse_openmetrics),
+        ("application/openmetrics-text", OPENMETRICS, parse_openmetrics),
+    ],
+)
+def test_what_parsers_read(accept: str, kind: str, parse: Parser) -> None:
+    body, content_type = Exporter(lambda: FAMILIES).text(accept)
+    assert content_type.startswith(kind)
+    samples = [sample for family in parse(body.decode()) for sample in family.samples]
+    seen = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+    assert seen == {
+        ("vllm:num_requests_running", ODD): 3,
+        ("vllm:request_success_total", "stop"): 5,
+        ("vllm:request_success_total", "length"): 0,
+        ("vllm:iteration_tokens_total_bucket", "b", "0.5"): 1,
+        ("vllm:iteration_tokens_total_bucket", "b", "1.0"): 1,
+        ("vllm:iteration_tokens_total_bucket", "b", "20.0"): 3,
+        ("vllm:iteration_tokens_total_bucket", "b", "+Inf"): 7,
+        ("vllm:iteration_tokens_total_count", "b"): 7,
+        ("vllm:iteration_tokens_total_sum", "b"): 99.5,
+    }
+
+
+def test_each_scrape_looks_again() -> None:
+    values = iter([1.0, 2.0])
+    exporter = Exporter(lambda: [Family("gauge", "a", "b", [({}, next(values))])])
+    assert [exporter.text()[0].decode().splitlines()[-1] for _ in range(2)] == ["a 1.0", "a 2.0"]

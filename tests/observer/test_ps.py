@@ -1,0 +1,252 @@
+"""`actorserve ps` against a real server, any of whose actors may be stopped."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+
+from actorserve.actors.cli import main
+from actorserve.actors.observer import attach as module
+from actorserve.actors.observer.ask import AskError, ask
+from actorserve.actors.observer.attach import AttachError, Found, attach, choose, find_servers
+from actorserve.actors.overview import Overview
+from tests.server import Server
+
+from .commands import DEADLINE_S, HEADERS, KEY, port_of, report, run
+
+KINDS = ("supervisor", "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0")
+REQUEST: dict[str, str | int] = {"model": "actorserve-demo", "prompt": "Hello", "max_tokens": 4}
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process stands still meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def processes(server: Server) -> dict[str, int]:
+    """Its actors, without the process that gives birth to them."""
+    return {name: pid for name, pid in server.pids().items() if name in KINDS}
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Look again and again."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < deadline, "it has not come true"
+        time.sleep(0.01)  # an observer is told of nothing
+
+
+def look(server: Server) -> Overview:
+    """The same without a process of its own."""
+    observed = attach(server.pid)
+    try:
+        return observed.look()
+    finally:
+        observed.close()
+
+
+def found(server: Server) -> Found:
+    return choose(find_servers(), server.pid)
+
+
+def test_one_line_an_actor(server: Server) -> None:
+    done = run("ps", "--server", port_of(server))
+    head, *lines = done.stdout.splitlines()
+    assert done.returncode == 0 and not done.stderr
+    columns = ["actor", "pid", "state", "up", "restarts", "heartbeat", "mailbox", "bytes", "oldest", "CPU %", "memory"]
+    assert re.split(r"  +", head.strip()) == columns
+    pids = {"supervisor": server.pid, **processes(server)}
+    assert [line.split()[0] for line in lines] == list(KINDS)
+    for line in lines:
+        name, pid, state = line.split()[:3]
+        assert (int(pid), state) == (pids[name], "ready")
+        assert re.search(r"\d+\.\d +[\d.]+ [KMG]iB$", line.strip()), line
+
+
+def test_the_report_is_json(server: Server) -> None:
+    told = report(server)
+    assert told["server"]["pid"] == server.pid and told["server"]["url"] == server.base_url and told["server"]["ready"]
+    assert {lane["source"] for lane in told["lanes"]} == set(KINDS) - {"supervisor"}
+    for actor in told["actors"]:
+        assert actor["state"] == "ready" and actor["cpu_percent"] >= 0 and actor["memory_bytes"] > 1 << 20
+        assert actor["name"] == "supervisor" or 0 <= actor["heartbeat_s"] < 60
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_it_works_while_any_of_them_is_stopped(server: Server, name: str) -> None:
+    pid = {"supervisor": server.pid, **processes(server)}[name]
+    with stopped(pid):
+        told = report(server)
+        assert not told["server"]["ready"]
+        assert {actor["name"]: actor["state"] for actor in told["actors"]} == {
+            other: "stopped" if other == name else "ready" for other in KINDS
+        }
+    assert look(server).actor(name).state == "ready"
+
+
+def test_it_works_while_all_of_them_are_stopped(server: Server) -> None:
+    with stopped(server.pid):
+        pids = list(processes(server).values())
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            assert {actor["state"] for actor in report(server)["actors"]} == {"stopped"}
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_what_waits_for_a_stopped_actor_grows_old(server: Server) -> None:
+    answers: list[int] = []
+
+    def ask_server() -> None:
+        answer = requests.post(f"{server.base_url}/v1/completions", json=REQUEST, headers=HEADERS, timeout=60)
+        answers.append(answer.status_code)
+
+    asks = threading.Thread(target=ask_server)
+    with stopped(server.pids()["scheduler"]):
+        asks.start()
+        until(lambda: look(server).actor("scheduler").waiting_records > 0)
+        told = [report(server), report(server)]
+        first, second = (next(a for a in each["actors"] if a["name"] == "scheduler") for each in told)
+        assert 0 < first["oldest_s"] < second["oldest_s"] and second["waiting_bytes"] > 0
+        assert second["heartbeat_s"] > first["heartbeat_s"]
+        waiting = [lane for lane in told[1]["lanes"] if lane["waiting_records"]]
+        assert {(lane["source"], lane["target"]) for lane in waiting} == {("renderer-0", "scheduler")}
+    asks.join()
+    assert answers == [200]
+    until(lambda: look(server).actor("scheduler").waiting_records == 0)
+
+
+def test_a_death_is_a_restart(server: Server) -> None:
+    before = look(server).actor("renderer-0")
+    assert before.pid
+    os.kill(before.pid, signal.SIGKILL)
+    until(lambda: (seen := look(server).actor("renderer-0")).restarts == 1 and seen.state == "ready")
+    after = look(server).actor("renderer-0")
+    assert after.pid != before.pid and after.up_s < before.up_s
+
+
+def test_an_observer_maps_the_segment_read_only(server: Server) -> None:
+    observed = attach(server.pid)
+    assert fcntl.fcntl(observed.segment.fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    inode = os.fstat(observed.segment.fd).st_ino
+    with open("/proc/self/maps") as file:
+        permissions = [line.split()[1] for line in file if line.split()[4] == str(inode)]
+    assert permissions == ["r--s"]
+    observed.close()
+
+
+def test_keys_are_not_told(server: Server) -> None:
+    observed = attach(server.pid)
+    assert observed.description.config.api_key == []
+    assert KEY not in repr(observed.description) and KEY not in run("ps", "--json", "--server", port_of(server)).stdout
+    observed.close()
+
+
+def test_the_supervisor_answers_on_its_socket(server: Server) -> None:
+    status = ask(found(server), "status")
+    assert status["ready"] and not status["ending"]
+    assert {actor["name"]: actor["pid"] for actor in status["actors"]} == processes(server)
+    with pytest.raises(AskError, match="there is no 'fly' among .*status"):
+        ask(found(server), "fly")
+
+
+def test_who_asks_a_stopped_supervisor_is_told_so(server: Server) -> None:
+    with stopped(server.pid), pytest.raises(AskError, match="does not answer 'status' within 0.1 s"):
+        ask(found(server), "status", timeout=0.1)
+    assert ask(found(server), "status")["ready"]
+
+
+def test_a_server_that_is_not_there(server: Server) -> None:
+    done = run("ps", "--server", "1")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("actorserve: error: no server has the port or process id 1; there are ")
+    assert port_of(server) in done.stderr
+
+
+def test_no_server_at_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(module, "find_servers", list)
+    for command in (["ps"], ["ps", "--json"], ["top", "--once"]):
+        assert main(command) == 1
+        assert capsys.readouterr() == ("", "actorserve: error: no server runs here\n")
+
+
+def test_two_servers(server: Server, another: Callable[[], Server]) -> None:
+    with another() as other:
+        done = run("ps")
+        assert done.returncode == 1
+        assert done.stderr.startswith("actorserve: error: several servers run here, choose one with --server: ")
+        for each in (server, other):
+            assert f"port {port_of(each)} (pid {each.pid})" in done.stderr
+            assert report(each)["server"]["pid"] == each.pid
+            assert attach(each.pid).description.port == int(port_of(each))
+        with stopped(server.pid):
+            assert report(server)["server"]["pid"] == server.pid
+        name = found(other)
+    assert name not in find_servers(), "nothing of it is left"
+    with pytest.raises(AttachError, match="no server has"):
+        attach(other.pid)
+
+
+@pytest.mark.parametrize(
+    ("servers", "wanted", "chosen"),
+    [
+        ([(1, 10)], None, (1, 10)),
+        ([(1, 10), (2, 20)], 2, (2, 20)),
+        ([(1, 10), (2, 20)], 10, (1, 10)),
+        ([(1, 10), (2, 20)], None, "several servers"),
+        ([(1, 10), (1, 20)], 1, "several servers"),
+        ([(1, 10), (1, 20)], 20, (1, 20)),
+        ([], None, "no server runs here"),
+        ([], 7, "process id 7$"),
+        ([(1, 10)], 7, r"process id 7; there are port 1 \(pid 10\)"),
+    ],
+)
+def test_which_server(servers: list[tuple[int, int]], wanted: int | None, chosen: tuple[int, int] | str) -> None:
+    there = [Found(port, pid, 0) for port, pid in servers]
+    if isinstance(chosen, str):
+        with pytest.raises(AttachError, match=chosen):
+            choose(there, wanted)
+    else:
+        assert choose(there, wanted) == Found(*chosen, 0)
+
+
+def test_a_name_that_another_user_has_taken_is_no_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def listed(uid: int, pid: int, flags: str = "00010000") -> list[Found]:
+        line = f"0000: 00000002 00000000 {flags} 0001 01 3941057 @actorserve-{uid}-1-{pid}"
+        (tmp_path / "unix").write_text(f"Num RefCount Protocol Flags Type St Inode Path\n0000: 2 0 0 1 1 7\n{line}\n")
+        monkeypatch.setattr(module, "SOCKETS", tmp_path / "unix")
+        return find_servers()
+
+    uid = os.getuid()
+    assert listed(uid, server.pid) == [Found(1, server.pid, uid)]
+    assert listed(uid + 1, server.pid) == [], "it names a process of another user"
+    assert listed(uid, 1 << 30) == [], "it names none"
+    assert listed(uid, server.pid, "00000000") == [], "nobody listens"
+    (other,) = listed(uid, os.getpid())
+    with pytest.raises(AttachError, match="does not say where"):
+        attach(other.pid)
+
+
+def test_servers_of_others_are_for_root(server: Server) -> None:
+    mine = found(server)
+    assert mine in find_servers(mine.uid) and mine in find_servers(0)
+    assert not mine.uid or mine not in find_servers(mine.uid + 1)

@@ -1,0 +1,81 @@
+"""Weights of 8 bits: near to float32, and the same in every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from actorserve.actors.config import ConfigError
+from actorserve.actors.model_files import resolve_model
+from actorserve.actors.worker.int8 import Int8Linear
+from actorserve.actors.worker.loader import load_model
+from actorserve.actors.worker.model import Model
+
+from .driver import Driver, Sequence, config_for, make_runner
+from .test_runner import prompt
+
+Folders = Callable[..., Path]
+
+
+def inputs(rows: int, size: int) -> torch.Tensor:
+    """Rows of very different sizes, as they are in a residual stream, each with a few large numbers."""
+    x = torch.randn(rows, size) * torch.logspace(-2, 2, rows)[:, None]
+    x[:, ::97] *= 8
+    return x
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("outputs", "size"), [(384, 200), (129, 1024)])
+def test_products_are_near(outputs: int, size: int, biased: bool) -> None:
+    torch.manual_seed(outputs)
+    weight, bias = torch.randn(outputs, size) * 0.05, torch.randn(outputs) if biased else None
+    x = inputs(7, size)
+    exact = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    found = Int8Linear(weight, bias)(x)
+    apart = (found - exact).norm(dim=1) / exact.norm(dim=1)
+    assert 0 < apart.max() < 0.06, "for each row, whatever the others are"
+
+
+def test_a_row_is_the_same_in_every_batch() -> None:
+    torch.manual_seed(1)
+    linear, x = Int8Linear(torch.randn(300, 256), None), inputs(9, 256)
+    together = linear(x)
+    for row in range(9):
+        assert torch.equal(linear(x[row : row + 1])[0], together[row])
+    assert torch.equal(linear(torch.zeros(2, 256)), torch.zeros(2, 300))
+
+
+def test_it_is_added_to_the_residual() -> None:
+    torch.manual_seed(2)
+    linear, x, residual = Int8Linear(torch.randn(64, 48), torch.randn(64)), torch.randn(3, 48), torch.randn(3, 64)
+    before = residual.clone()
+    linear.add_to(residual, x)
+    assert torch.equal(residual, before + linear(x))
+
+
+def test_a_model_of_8_bits(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its logits are near those in float32, and its texts do not depend on the batch."""
+    monkeypatch.setattr(Int8Linear, "SMALLEST", 1000)
+    folder = checkpoints("qwen3", initializer_range=0.1)
+    options = {"block_size": 16, "quantization": "int8"}
+    model = load_model(config_for(folder, **options), resolve_model(config_for(folder)))
+    assert isinstance(model, Model) and isinstance(model.layers[0].qkv, Int8Linear)
+    exact = load_model(config_for(folder), resolve_model(config_for(folder)))
+    x = torch.randn(40, model.shape.hidden_size)
+    assert (model.logits(x) - exact.logits(x)).norm() < 0.03 * exact.logits(x).norm()
+    sequences = [Sequence(prompt(9 + 7 * number, number), 12) for number in range(4)]
+    together = Driver(make_runner(config_for(folder, **options)), seed=3).run(sequences)
+    alone = [
+        Driver(make_runner(config_for(folder, **options)), budget=64, seed=4).run([Sequence(s.prompt, 12)])[0]
+        for s in sequences
+    ]
+    assert together == alone
+
+
+def test_another_type_beside_it_is_refused(checkpoints: Folders) -> None:
+    config = config_for(checkpoints("llama"), quantization="int8", dtype="bfloat16")
+    with pytest.raises(ConfigError, match="--quantization int8"):
+        load_model(config, resolve_model(config))
