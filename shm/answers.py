@@ -6,6 +6,7 @@ page of words, then a ring of bytes by their count in the connection's life.
     refs, seed, created   the answer that is being streamed: its slots and what its id and time are made of
     end, choice, state    the step of the last commit: which choice it brings to which state; end is stored last
     committed             bytes that were handed over, in the count of the kernel: it makes the step count
+    full                  when its client was too slow for what was written, CLOCK_MONOTONIC ns; 0: it is not
     states                of the choices, then of the answer; the last step's is stored after it was committed
 States are the callers' words. A death between two stores leaves a step done or not begun.
 """
@@ -22,7 +23,7 @@ PAGE = mmap.PAGESIZE
 RING = 1 << 17  # bytes: more than waits for a connection before its writer pauses
 MOST_REFS = 96
 ANSWER_STATES = 2  # behind those of the choices, for the answer as a whole
-COMMITTED, BEGUN, COMPLETE, REFS, SEED, CREATED, CHOICE, STATE, END = range(9)
+COMMITTED, BEGUN, COMPLETE, REFS, SEED, CREATED, CHOICE, STATE, END, FULL = range(10)
 FIRST_REF = 16
 FIRST_STATE = FIRST_REF + MOST_REFS
 NOBODY = (1 << 64) - 1
@@ -31,9 +32,10 @@ NOBODY = (1 << 64) - 1
 class Answers:
     """Records 0 to count - 1. Numbers beyond are nobody's: nothing is kept of them."""
 
-    def __init__(self, fd: int, count: int) -> None:
+    def __init__(self, fd: int, count: int, access: int = mmap.ACCESS_DEFAULT) -> None:
+        """`access` is of mmap, for who only looks."""
         self.count = count
-        self._map = mmap.mmap(fd, count * (PAGE + RING))
+        self._map = mmap.mmap(fd, count * (PAGE + RING), access=access)
         self._words = memoryview(self._map).cast("Q")
 
     @staticmethod
@@ -98,6 +100,11 @@ class Answers:
         self._map[start + place : start + place + head] = data[:head]
         self._map[start : start + len(data) - head] = data[head:]
 
+    def set_full(self, number: int, since: int) -> None:
+        """What is written now waits for the client, since then; 0: it does not."""
+        if number < self.count:
+            self._words[self._first(number) + FULL] = since
+
     def forget(self, number: int) -> None:
         """Nothing is streamed any more."""
         if number < self.count:
@@ -139,6 +146,10 @@ class Answers:
         """The slots of all streams."""
         records = (self.streamed(number) for number in range(self.count))
         return [ref for found in records if found is not None for ref in found[0]]
+
+    def full_since(self, number: int) -> int:
+        """When what is written began to wait for the client; 0: it does not."""
+        return self._words[self._first(number) + FULL]
 
     def streamed(self, number: int) -> tuple[list[int], list[int], int, int] | None:
         """(refs, states, seed, created) of the answer that is being streamed."""

@@ -99,6 +99,10 @@ class Board:
         """What the actor, alive or dead, is working on; 0 is nothing."""
         return self.words[self.word(index, HAND)]
 
+    def last_heartbeat(self, index: int) -> int:
+        """When the actor, or the one that was there before it, last said that it was alive; 0: never."""
+        return self.words[self.word(index, HEARTBEAT)]
+
     def given_up(self, index: int) -> int:
         """How many requests the actor has given up in all its lives, since it died on them."""
         return self.words[self.word(index, GIVEN_UP)]

@@ -1,7 +1,8 @@
 """A lane as anyone may read it from outside, also while both of its ends stand still. It writes nothing.
 
 What lies between R and W is not overwritten before R moves. So R is read first and once more at the end: if it has not
-moved, all that was read between is true; if it has, everything is read again, a few times.
+moved, all that was read between is true; if it has, everything is read again, a few times. A lane with several readers
+is seen as one of them has it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from .fence import load_fence
 from .mailbox import stamp_of
-from .ring import CACHE_LINE, HEADER_BYTES, LAST, LOW, MAGIC, READ, WRAP, WRITTEN, ring_bytes
+from .ring import CACHE_LINE, LAST, LOW, MAGIC, WRAP, WRITTEN, header_bytes, read_word, ring_bytes
 from .segment import Segment
 
 TRIES = 16  # a consumer that commits between every two of them is not waited for
@@ -31,28 +32,29 @@ class LaneView:
 EMPTY = LaneView(0, 0, 0, 0, None)
 
 
-def view_lane(segment: Segment, offset: int, capacity: int) -> LaneView | None:
+def view_lane(segment: Segment, offset: int, capacity: int, readers: int = 1, reader: int = 0) -> LaneView | None:
     """The lane's ring lies at `offset`; None if it moved too fast to be read, or is no ring."""
-    if offset < 0 or offset % CACHE_LINE or offset + ring_bytes(capacity) > segment.size:
+    if offset < 0 or offset % CACHE_LINE or offset + ring_bytes(capacity, readers) > segment.size:
         raise ValueError(f"no ring of {capacity} bytes can lie at {offset} of a segment of {segment.size}")
     words, base = segment.words, offset // 8
     if words[base] == 0:
         return EMPTY  # no producer was there yet
     if words[base] != MAGIC:
         return None
+    own, data = base + read_word(reader, readers), offset + header_bytes(readers)
     for _ in range(TRIES):
-        read = words[base + READ]
+        read = words[own]
         load_fence()
-        view = _view(segment, offset, capacity, read)
+        view = _view(segment, base, data, capacity, read)
         load_fence()
-        if view is not None and words[base + READ] == read:  # SYNC: ring.consume, pairs with Consumer.commit
+        if view is not None and words[own] == read:  # SYNC: ring.consume, pairs with Consumer.commit
             return view
     return None
 
 
-def _view(segment: Segment, offset: int, capacity: int, read: int) -> LaneView | None:
+def _view(segment: Segment, base: int, data: int, capacity: int, read: int) -> LaneView | None:
     """What is true if the consumer stands at `read` all the while; None if the producer was met between its stores."""
-    words, base = segment.words, offset // 8
+    words = segment.words
     written = words[base + WRITTEN]  # SYNC: ring.publish, pairs with Producer.try_send
     load_fence()
     last = words[base + LAST]
@@ -62,7 +64,6 @@ def _view(segment: Segment, offset: int, capacity: int, read: int) -> LaneView |
     sent = last >> 32 if last & LOW == written & LOW else ((last >> 32) - 1) & LOW
     if written == read:
         return LaneView(written, sent, 0, 0, None)
-    data = offset + HEADER_BYTES
     place = data + read % capacity
     header = words[place >> 3]
     if header & LOW == WRAP:

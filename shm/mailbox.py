@@ -63,15 +63,20 @@ def stamp_of(head: bytes) -> int | None:
 
 
 class Outbox:
-    """The sending side of one lane: messages of one turn leave as one record, a msgpack list."""
+    """The sending side of one lane: messages of one turn leave as one record, a msgpack list.
 
-    def __init__(self, producer: Producer, sleeping_offset: int, eventfd: int) -> None:
+    `others`: sleeping word and eventfd of each further receiver, where the lane's ring has several readers. While the
+    lane is full because one of them stands still, what is posted waits here for all of them.
+    """
+
+    def __init__(
+        self, producer: Producer, sleeping_offset: int, eventfd: int, others: Sequence[tuple[int, int]] = ()
+    ) -> None:
         self._producer = producer
         self._try_send = producer.try_send
         self._words = producer.words
-        self._sleeping = sleeping_offset // 8
-        self._eventfd = eventfd
-        self._ended_sleep = 0  # the value of the sleeping word that was answered with a wake-up
+        self._receivers = [(offset // 8, fd) for offset, fd in ((sleeping_offset, eventfd), *others)]
+        self._ended_sleeps = {word: 0 for word, _ in self._receivers}  # its value that was answered with a wake-up
         self._queue: list[msgspec.Struct] = []
         self._overflow: deque[tuple[bytes, int]] = deque()  # encoded records that found no room, and their messages
         self._encode = msgspec.msgpack.Encoder().encode
@@ -103,7 +108,7 @@ class Outbox:
             record = self._encode((monotonic_ns(), queue))
             if len(record) <= self._batch_bytes and self._try_send(record):
                 queue.clear()
-                self._wake_sleeper()
+                self._wake_sleepers()
                 return True
         refused = self._make_records(queue) if queue else []
         queue.clear()
@@ -118,23 +123,26 @@ class Outbox:
         while overflow and self._try_send(overflow[0][0]):
             overflow.popleft()
         if len(overflow) < before:
-            self._wake_sleeper()
+            self._wake_sleepers()
 
-    def _wake_sleeper(self) -> None:
-        """After a publication: wake the receiver if it sleeps and nobody has ended this sleep here."""
+    def _wake_sleepers(self) -> None:
+        """After a publication: wake each receiver that sleeps, unless this sleep of its was ended here already."""
         full_fence()  # SYNC: mailbox.sleep, pairs with Inbox.arm
-        sleeping = self._words[self._sleeping]
-        if sleeping & 1 and sleeping != self._ended_sleep:
-            wake(self._eventfd)
-            self._ended_sleep = sleeping
+        words, ended = self._words, self._ended_sleeps
+        for word, eventfd in self._receivers:
+            sleeping = words[word]
+            if sleeping & 1 and sleeping != ended[word]:
+                wake(eventfd)
+                ended[word] = sleeping
 
     def close(self) -> None:
         """Give the lane up; what was not published is lost."""
         self._producer.close()
 
     def wake(self) -> None:
-        """Wake the receiver, whatever its sleeping word says."""
-        wake(self._eventfd)
+        """Wake the receivers, whatever their sleeping words say."""
+        for _, eventfd in self._receivers:
+            wake(eventfd)
 
     def _make_records(self, queue: Sequence[msgspec.Struct]) -> list[str]:
         """Append messages to the overflow as one record, or as several if that is too long; returns what never fits."""
@@ -158,6 +166,8 @@ class Inbox:
         self._sleeping = sleeping_offset // 8
         self._lanes = dict(lanes)
         self._consumers = list(lanes.values())
+        self._numbers = {consumer: number for number, consumer in enumerate(self._consumers)}
+        self.heard: Callable[[int, int, int], None] | None = None  # told of each record: lane, stamp, messages
         self._eventfd = eventfd
         self._decode = msgspec.msgpack.Decoder(tuple[int, list[decode]]).decode
         self.stamp_ns = 0  # of the record whose messages are handled, or were handled last
@@ -181,6 +191,8 @@ class Inbox:
                 end = consumer.position + min(consumer.depth, DRAIN_BYTES)
                 while consumer.position < end and (record := consumer.receive()) is not None:
                     self.stamp_ns, messages = self._decode(record)
+                    if self.heard is not None:
+                        self.heard(self._numbers[consumer], self.stamp_ns, len(messages))
                     for message in messages:
                         handle(message)
                     count += len(messages)

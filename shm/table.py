@@ -1,7 +1,7 @@
 """The request table: one slot a sequence, and in it all that any actor must know to go on with it.
 
 Messages are hints, this is the truth. Every word has one writer; a slot's control words fill a cache line a writer:
-    line 0  frontend      generation | cancel | delivered | params length | arrival, first told, end told (ns)
+    line 0  frontend      generation | cancel | delivered | params length | arrival, first told, end told (ns) | seed
     line 1  renderer      limit | hashed | rendition length, then prompt | render begun, rendered (ns)
     line 2  scheduler     cached | tokens, then finish | admitted, scheduled, first token, last token (ns) | setbacks
     line 3  detokenizer   text | stop
@@ -39,6 +39,7 @@ from .table_layout import (
     PARAMS,
     PROMPT,
     RENDITION,
+    SEED,
     STOP,
     TEXT,
     TOKENS,
@@ -98,8 +99,11 @@ class RequestTable(TableLayout):
 
     # --- the frontend's ------------------------------------------------------------------------------------------
 
-    def open_slot(self, slot: int, params: bytes, arrival_ns: int) -> int:
-        """Begin a new use of a free slot; returns its ref. ValueError if the parameters are longer than their area."""
+    def open_slot(self, slot: int, params: bytes, arrival_ns: int, seed: int = 0) -> int:
+        """Begin a new use of a free slot; returns its ref. ValueError if the parameters are longer than their area.
+
+        `seed`: what the answer's id is made of.
+        """
         if len(params) > self.params_bytes:
             raise ValueError(f"{len(params)} bytes of parameters, at most {self.params_bytes} fit")
         control = self.control_word(slot)
@@ -110,6 +114,7 @@ class RequestTable(TableLayout):
         store_fence()
         self.segment.map[start : start + len(params)] = params
         self._words[control + ARRIVAL] = arrival_ns
+        self._words[control + SEED] = seed
         store_fence()
         self._set(ref, PARAMS, len(params))  # SYNC: table.params, pairs with params
         store_fence()
@@ -152,6 +157,10 @@ class RequestTable(TableLayout):
     def arrival_ns(self, ref: int) -> int:
         """When the latest use of the ref's slot was opened, CLOCK_MONOTONIC."""
         return self._words[self.control_word(ref & LOW) + ARRIVAL]
+
+    def seed(self, ref: int) -> int:
+        """What the answer's id is made of, of the latest use of the ref's slot."""
+        return self._words[self.control_word(ref & LOW) + SEED]
 
     # --- the renderer's ------------------------------------------------------------------------------------------
 

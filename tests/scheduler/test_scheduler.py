@@ -220,3 +220,20 @@ def test_chaos(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(1000, 1600))
 def test_chaos_long(seed: int) -> None:
     run_chaos(seed)
+
+
+def test_prompts_get_as_much_of_a_step_as_the_pace_leaves() -> None:
+    """Running rows decode in every step; what is kept from prompts is nobody's."""
+    bench = Bench(max_num_batched_tokens=64)
+    bench.submit(prompt_of(10), 40, ignore_eos=True)
+    bench.plan()
+    bench.work()
+    late = bench.submit(prompt_of(60, 2), 5, ignore_eos=True)
+    bench.scheduler.planner.pace = lambda decoding: 7 if decoding else 64
+    bench.worker.largest_step = 0
+    while not bench.table.generated(late):
+        bench.plan()
+        bench.work()
+    assert bench.worker.largest_step == 1 + 7
+    bench.run()
+    assert bench.answer(late) == expected_answer(prompt_of(60, 2), 5, ignore_eos=True)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from actorserve.shm.ring import Consumer, Producer, ring_bytes
+from actorserve.shm.ring import Consumer, Producer, header_bytes, ring_bytes
 from actorserve.shm.segment import Segment
 
 
 class Lane:
     """One ring in a segment of its own, and its ends."""
 
-    def __init__(self, capacity: int = 256, offset: int = 64) -> None:
+    def __init__(self, capacity: int = 256, offset: int = 64, readers: int = 1) -> None:
         self.capacity = capacity
         self.offset = offset
-        self.segment = Segment.create(offset + ring_bytes(capacity), "test")
+        self.readers = readers
+        self.segment = Segment.create(offset + ring_bytes(capacity, readers), "test")
 
     def producer(self) -> Producer:
-        return Producer(self.segment, self.offset, self.capacity)
+        return Producer(self.segment, self.offset, self.capacity, self.readers)
 
-    def consumer(self) -> Consumer:
-        return Consumer(self.segment, self.offset, self.capacity)
+    def consumer(self, reader: int = 0) -> Consumer:
+        return Consumer(self.segment, self.offset, self.capacity, self.readers, reader)
+
+    def consumers(self) -> list[Consumer]:
+        """One for each reader."""
+        return [self.consumer(reader) for reader in range(self.readers)]
 
     @property
     def first_word(self) -> int:
@@ -26,7 +31,7 @@ class Lane:
 
     def place(self, position: int) -> int:
         """The word of the data at this position."""
-        return (self.offset + ring_bytes(self.capacity) - self.capacity + position % self.capacity) // 8
+        return (self.offset + header_bytes(self.readers) + position % self.capacity) // 8
 
 
 def receive_all(consumer: Consumer) -> list[bytes]:
@@ -44,14 +49,15 @@ def payload(number: int, length: int) -> bytes:
 
 def advance(lane: Lane, position: int) -> None:
     """Bring an unused ring to a position (a multiple of 8 and not 8) by way of records that are read."""
-    producer, consumer = lane.producer(), lane.consumer()
+    producer, consumers = lane.producer(), lane.consumers()
     at = 0
     while at < position:
         step = min(position - at, lane.capacity // 2)
         step -= 8 if position - at - step == 8 else 0
         assert producer.try_send(bytes(step - 8))
-        consumer.receive()
-        consumer.commit()
+        for consumer in consumers:
+            consumer.receive()
+            consumer.commit()
         at += step
-    producer.close()
-    consumer.close()
+    for end in (producer, *consumers):
+        end.close()

@@ -83,7 +83,7 @@ def test_all_the_way_round_the_ring(clock: Clock) -> None:
         found = seen(post)
         assert (found.sent_records, found.waiting_records, found.oldest_ns) == (number + 1, len(stamps), stamps[0])
         assert found.waiting_bytes == inbox.depths()["a"]
-        at = (post.offset("a") + ring.HEADER_BYTES + post.segment.words[post.offset("a") // 8 + READ] % 1024) // 8
+        at = (post.offset("a") + ring.header_bytes() + post.segment.words[post.offset("a") // 8 + READ] % 1024) // 8
         wrapped += post.segment.words[at] & ring.LOW == ring.WRAP
         if len(stamps) == 3:
             inbox.drain(lambda message: None, one_record=True)

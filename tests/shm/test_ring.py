@@ -6,9 +6,11 @@ import gc
 
 import pytest
 
-from actorserve.shm.ring import DATA, LAST, MAX_CAPACITY, READ, WRITTEN, RingBusy, RingCorrupt, ring_bytes
+from actorserve.shm.ring import LAST, MAX_CAPACITY, READ, WRITTEN, RingBusy, RingCorrupt, header_bytes, ring_bytes
 
 from .rings import Lane, advance, payload, receive_all
+
+DATA = header_bytes() // 8
 
 
 def test_records_come_in_order_and_whole() -> None:

@@ -1,0 +1,53 @@
+"""How much of prompts a step may compute while others decode: so much that these get their next tokens in time.
+
+A step with n decoding rows and p tokens of prompts takes about d(n) + c · p seconds: d is a straight line through the
+last steps of decoding alone (step_cost.py), c what a prompt's token took lately. c follows a rise at once, since
+attention gets dearer from chunk to chunk of a long prompt, and a fall slowly. With a target T between two tokens the
+chunk is (T - d(n)) / c, but at least LEAST, so that prompts get on as well. Without a target a step may take thrice as
+long as decoding alone, and LENIENT_S in any case: nobody sees that in a stream.
+
+Where nobody decodes, the whole budget is the prompts'. All follows from the times that the worker reports.
+"""
+
+from __future__ import annotations
+
+from .step_cost import Cost
+
+LEAST = 32  # tokens of prompts that every step may have
+FIRST = 128  # as long as nothing was measured
+THRICE = 3.0
+LENIENT_S = 0.05
+FALL = 0.3  # of the way down that one cheaper step leads
+
+
+class Pace:
+    """Measures steps, and says how long the next chunk may be."""
+
+    def __init__(self, budget: int, target_s: float | None) -> None:
+        """`budget`: tokens of a step; `target_s`: seconds between two tokens of a stream, None: not said."""
+        self.budget = budget
+        self.target_s = target_s
+        self.decoding = Cost()
+        self.prompt_token_s = 0.0
+
+    def observe(self, decoding: int, prompts: int, seconds: float) -> None:
+        """A step with so many decoding rows and so many tokens of prompts took so long."""
+        if not prompts:
+            self.decoding.observe(decoding, seconds)
+            return
+        found = max(seconds - self._alone(decoding), 0.0) / prompts
+        known = self.prompt_token_s
+        self.prompt_token_s = found if found > known else known + FALL * (found - known)
+
+    def chunk(self, decoding: int) -> int:
+        """Tokens of prompts that a step with so many decoding rows may have."""
+        if not decoding:
+            return self.budget
+        if not self.prompt_token_s:
+            return min(FIRST, self.budget)
+        alone = self._alone(decoding)
+        target = max(THRICE * alone, LENIENT_S) if self.target_s is None else self.target_s
+        return min(self.budget, max(LEAST, int((target - alone) / self.prompt_token_s)))
+
+    def _alone(self, decoding: int) -> float:
+        return self.decoding.base + self.decoding.token * decoding if decoding else 0.0
