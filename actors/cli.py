@@ -22,6 +22,11 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "check": "say what would be loaded and how much fits, without starting",
     "ps": "list the actors of a running server",
     "top": "show what a running server does, live",
+    "why": "say where a request is, and what it waits for",
+    "trace": "write what the actors did last, for a trace viewer",
+    "restart": "replace actors of a running server by new ones, and fail no request",
+    "drain": "let running requests end, then end the server",
+    "replay": "run the scheduler again on what --record has kept, or another policy on it",
     "bench": "measure a server",
 }
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 Positive = Annotated[int, Meta(ge=1)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[int, Meta(ge=0)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -129,6 +130,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     otlp_traces_endpoint: Annotated[
         str | None, Meta(description="a URL to which spans of each request are sent by OTLP, as collectors take it")
     ] = None
+    record: Annotated[
+        str | None,
+        Meta(description="a file for all that the scheduler acts on, for `actorserve replay`; prompts and answers too"),
+    ] = None
+    record_max_bytes: Annotated[int, Meta(ge=1 << 10, description="the length at which --record stops")] = 1 << 30
     max_body_bytes: Annotated[int, Meta(ge=1024, le=64 << 20, description="the largest request body")] = 4 << 20
     # rendering
     tokenizer: Annotated[str | None, Meta(description="a folder or a hub name, if not the model's own")] = None
@@ -179,6 +185,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_size: Annotated[int, Meta(ge=8, le=256, multiple_of=8, description="tokens in one KV block")] = 32
     enable_prefix_caching: Annotated[bool, Meta(description="use KV blocks of earlier requests again")] = True
     max_num_batched_tokens: Annotated[int, Meta(ge=1, description="the token budget of one step")] = 1024
+    target_itl_ms: Annotated[
+        PositiveFloat | None,
+        Meta(description="milliseconds between two tokens of a stream; prompts get as much of each step as leaves it"),
+    ] = None
     max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="sequences that run at once")] = 64
     max_num_queued_reqs: Annotated[
         NonNegative | None,
@@ -236,6 +246,11 @@ def make_config(values: dict[str, object]) -> Config:
         from .speculative_config import read_speculative
 
         read_speculative(config)
+    if config.otlp_traces_endpoint is not None:
+        from .traces_option import trouble_with
+
+        if trouble := trouble_with(config.otlp_traces_endpoint):
+            raise ConfigError(f"--otlp-traces-endpoint: {trouble}")
     lists = {name: _unpacked(name, getattr(config, name)) for name in ALLOWED}
     config = msgspec.structs.replace(config, **lists)
     _check_origins(config.allowed_origins)

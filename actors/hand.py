@@ -7,6 +7,7 @@ still while it burned CPU (an endless template, an exploding pattern) is given u
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -38,6 +39,12 @@ def request_name(table: RequestTable, ref: int) -> RequestName:
     except msgspec.DecodeError:  # its frontend has reused the slot meanwhile
         name = ""
     return RequestName(name, hex(ref))
+
+
+def log_debug(log: logging.Logger, text: str, table: RequestTable, ref: int) -> None:
+    """A line with the name of the request, which is looked up only if somebody wants it."""
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug(text, request_name(table, ref))
 
 
 class GivenUp(Exception):

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
@@ -46,7 +47,12 @@ class RequestName(str):
 def iso_time(seconds: float) -> str:
     """UTC with milliseconds, as most collectors read it."""
     whole, rest = divmod(int(seconds * 1000), 1000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{rest:03d}Z"
+    return f"{_second(whole)}.{rest:03d}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def json_line(level: str, actor: str, pid: int, message: str, more: dict[str, Any] | None = None) -> bytes:
@@ -73,9 +79,7 @@ def _encoded(line: dict[str, Any]) -> bytes:
     try:
         return _encode(line)
     except UnicodeEncodeError:  # half of a surrogate pair, from bytes that were no UTF-8
-        return _encode(
-            {k: v.encode(errors="replace").decode() if isinstance(v, str) else v for k, v in line.items()}
-        )
+        return _encode({k: v.encode(errors="replace").decode() if isinstance(v, str) else v for k, v in line.items()})
 
 
 def _cut(value: Any, most: int) -> Any:
@@ -86,14 +90,18 @@ def _cut(value: Any, most: int) -> Any:
 
 
 def message_of(line: bytes) -> str | None:
-    """The message of an object of ours; None if the line is something else, or only half of one."""
+    """The message of an object of ours, and its exception's reason; None if it is something else, or half of one."""
     if not line.startswith(FIRST):
         return None
     try:
         read = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return read["message"] if isinstance(read, dict) and isinstance(read.get("message"), str) else None
+    if not isinstance(read, dict) or not isinstance(read.get("message"), str):
+        return None
+    *_, reason = str(read.get("exception", "")).rstrip().splitlines() or [""]
+    message: str = read["message"]
+    return message if not reason or reason in message else f"{message}: {reason}"
 
 
 class JsonFormatter(logging.Formatter):

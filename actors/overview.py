@@ -114,7 +114,7 @@ class Lookout:
     def look(self) -> Overview:
         """What is so now."""
         now_ns = time.monotonic_ns()
-        lanes = [self._lane(lane, now_ns) for lane in self.system.lanes]
+        lanes = [self._lane(lane, reader, now_ns) for lane in self.system.lanes for reader in lane.readers]
         actors = [self._actor(spec, lanes, now_ns) for spec in self.system.actors]
         return Overview(now_ns / 1e9, [self._supervisor(), *actors], lanes)
 
@@ -126,13 +126,16 @@ class Lookout:
             found[key] = found[key] + counted if key in found else counted
         return found
 
-    def _lane(self, lane: Lane, now_ns: int) -> LaneSight:
-        view: LaneView | None = view_lane(self.segment, lane.offset, lane.capacity)
+    def _lane(self, lane: Lane, reader: str, now_ns: int) -> LaneSight:
+        """The lane as one of its readers has it."""
+        view: LaneView | None = view_lane(
+            self.segment, lane.offset, lane.capacity, len(lane.readers), lane.readers.index(reader)
+        )
         if view is None:
-            return LaneSight(lane.source, lane.target, lane.capacity, None, None, None, None, None)
+            return LaneSight(lane.source, reader, lane.capacity, None, None, None, None, None)
         return LaneSight(
             source=lane.source,
-            target=lane.target,
+            target=reader,
             capacity=lane.capacity,
             sent_bytes=view.sent_bytes,
             sent_records=view.sent_records,

@@ -14,11 +14,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 import msgspec
 
 from actorserve.shm.board import ActorState, Board, BoardWriter
+from actorserve.shm.event_ring import TraceWriter
 from actorserve.shm.mailbox import Inbox, Outbox, wake
 from actorserve.shm.ring import Consumer, Producer
 from actorserve.shm.segment import Segment
@@ -30,7 +32,8 @@ from .gauges import KEPT
 from .hand import Ended, Hand
 from .log_lines import log_to_stderr
 from .model_files import ModelInfo
-from .system import ActorSpec, System
+from .system import ActorSpec, Lane, System
+from .trace_events import Kind, hearer
 
 PR_SET_PDEATHSIG = 1
 REFUSED = 2  # exit status: an option cannot be
@@ -72,6 +75,7 @@ class Context:
         self.log = logging.getLogger(boot.name)
         self.segment = Segment.attach(boot.segment_fd)
         self.board = Board(self.segment, self.system.board_offset, len(self.system.actors))
+        last_beat = self.board.last_heartbeat(self.spec.position)
         self.status = BoardWriter(
             self.board, self.spec.position, boot.incarnation, KEPT.get(self.spec.kind, frozenset())
         )
@@ -82,28 +86,33 @@ class Context:
         self.files = boot.files
         self.channel = None if boot.channel is None else socket.socket(fileno=boot.channel)
         self.stopping = False
+        self.trace = TraceWriter(self.segment, self.system.trace_offsets[self.name])
+        ended = self.board.ended(self.spec.position)
+        self.trace.add(monotonic_ns(), Kind.BORN, boot.incarnation, last_beat, ended)
         self.inbox = self._inbox()
-        self.outboxes = {
-            lane.target: Outbox(
-                Producer(self.segment, lane.offset, lane.capacity),
-                self.system.mailbox_offsets[lane.target],
-                boot.eventfds[lane.target],
-            )
-            for lane in self.system.lanes
-            if lane.source == self.name
-        }
+        self.inbox.heard = hearer(self.trace)
+        self.outboxes = {lane.target: self._outbox(lane) for lane in self.system.lanes if lane.source == self.name}
+
+    def _outbox(self, lane: Lane) -> Outbox:
+        first, *others = [(self.system.mailbox_offsets[name], self.eventfds[name]) for name in lane.readers]
+        return Outbox(Producer(self.segment, lane.offset, lane.capacity, len(lane.readers)), *first, others)
 
     def _inbox(self) -> Inbox:
         lanes = {
-            lane.source: Consumer(self.segment, lane.offset, lane.capacity)
+            lane.source: Consumer(
+                self.segment, lane.offset, lane.capacity, len(lane.readers), lane.readers.index(self.name)
+            )
             for lane in self.system.lanes
-            if lane.target == self.name
+            if self.name in lane.readers
         }
         sleeping = self.system.mailbox_offsets[self.name]
         return Inbox(self.segment, sleeping, lanes, self.eventfds[self.name], RECEIVES[self.spec.kind])
 
     def post(self, target: str, message: messages.Message) -> None:
-        """Queue a message for another actor; `flush` sends all of a turn's messages as one record a lane."""
+        """Queue a message for another actor; `flush` sends all of a turn's messages as one record a lane.
+
+        `target` is that of a lane: an actor's name, or "worker" for all workers together.
+        """
         self.outboxes[target].post(message)
 
     def flush(self) -> bool:
@@ -153,7 +162,9 @@ def run(actor: Actor, context: Context) -> None:
     An exception ends the process: its supervisor restarts it, and what was not committed is delivered again.
     """
     context.set_state(ActorState.READY)
+    add, turn = context.trace.add, int(Kind.TURN)
     while not context.stopping:
+        began = monotonic_ns()
         done = context.inbox.drain(actor.handle, actor.one_record)
         done += actor.do_work()
         flushed = context.flush()
@@ -161,7 +172,10 @@ def run(actor: Actor, context: Context) -> None:
             actor.published()
             context.inbox.commit()
         context.status.beat()
-        if not done:
+        if done:
+            now = monotonic_ns()
+            add(now, turn, now - began, done)
+        else:
             context.inbox.wait(IDLE_S if flushed else FULL_LANE_S)
 
 

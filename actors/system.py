@@ -11,6 +11,7 @@ from functools import cached_property
 import msgspec
 
 from actorserve.shm.board import board_bytes
+from actorserve.shm.event_ring import trace_bytes
 from actorserve.shm.histogram import Histogram
 from actorserve.shm.kv_map_layout import kv_map_bytes
 from actorserve.shm.mailbox import mailbox_bytes
@@ -32,7 +33,7 @@ RECENT_BYTES = 16 << 20  # of a frontend's keys
 HEAD_BYTES = 64 << 10  # of a request, beside its body
 SPARE_SLOTS = 32  # slots whose client has gone and whose end is still on its way round
 
-LANES = (  # (from, to): the arrows of the picture in README.md
+LANES = (  # (from, to): the arrows of the picture in README.md; all workers share one lane, and each gets everything
     ("frontend", "renderer"),
     ("frontend", "scheduler"),
     ("renderer", "scheduler"),
@@ -60,10 +61,11 @@ class ActorSpec(msgspec.Struct, frozen=True):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """One ring from an actor to another, at `offset` of the segment."""
+    """One ring at `offset` of the segment, from an actor to its readers; `target` is what it is posted to."""
 
     source: str
-    target: str
+    target: str  # an actor's name, or the kind of all of its readers
+    readers: tuple[str, ...]
     offset: int
     capacity: int
 
@@ -108,7 +110,7 @@ class System:
         return queued, config.max_num_seqs + queued + SPARE_SLOTS
 
     def _place(self) -> None:
-        """Lay out the segment: board, sleeping words, histograms, lanes, request table, KV map."""
+        """Lay out the segment: board, sleeping words, histograms, traces, lanes, request table, KV map."""
         self.board_offset = 0
         offset = board_bytes(len(self.actors))
         self.mailbox_offsets: dict[str, int] = {}
@@ -119,18 +121,28 @@ class System:
         for actor in self.actors:
             self._histogram_offsets[actor.name] = offset
             offset += histograms_bytes(self.histogram_specs(actor.kind))
+        self.trace_offsets: dict[str, int] = {}
+        offset = -(-offset // 64) * 64
+        for actor in self.actors:
+            self.trace_offsets[actor.name] = offset
+            offset += trace_bytes()
         self.lanes: list[Lane] = []
         for source_kind, target_kind in LANES:
             capacity = self._capacity(source_kind, target_kind)
             for source in self.of_kind(source_kind):
-                for target in self.of_kind(target_kind):
-                    self.lanes.append(Lane(source.name, target.name, offset, capacity))
-                    offset += ring_bytes(capacity)
+                for target, readers in self._targets(target_kind):
+                    self.lanes.append(Lane(source.name, target, readers, offset, capacity))
+                    offset += ring_bytes(capacity, len(readers))
         self.table_offset = -(-offset // 4096) * 4096
         self.kv_map_offset = self.table_offset + table_bytes(self.slots, *self._slot_sizes)
         self.sequence_blocks = -(-self.model.max_model_len // self.config.block_size)
         self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # no worker has more
         self.size = self.kv_map_offset + kv_map_bytes(self.slots, self.sequence_blocks, self.max_blocks)
+
+    def _targets(self, kind: str) -> list[tuple[str, tuple[str, ...]]]:
+        """(name, readers) of each lane from one actor to this kind: workers run the same plan, others share nothing."""
+        names = tuple(actor.name for actor in self.of_kind(kind))
+        return [(kind, names)] if kind == "worker" else [(name, (name,)) for name in names]
 
     def histogram_specs(self, kind: str) -> list[HistogramSpec]:
         """What actors of a kind count in."""

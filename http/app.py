@@ -23,7 +23,7 @@ from .edge import Edge, check_depth
 from .errors import ApiError, bad_request, json_response
 from .generate import Generator
 from .jobs import Engine
-from .notes import REQUEST_ID
+from .notes import REFUSED, REQUEST_ID
 from .openapi_page import Described
 from .page_routes import Page
 from .parameters import MAX_REQUEST_ID, check_built
@@ -197,6 +197,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     try:
         return await handler(request)
     except ApiError as error:
+        request[REFUSED] = error
         return error_response(request, error)
     except web.HTTPException as error:
         if error.status < 400:

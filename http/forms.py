@@ -40,15 +40,15 @@ class MessagesForm:
     """POST /v1/messages."""
 
     def __init__(self, answer: Answer, job: Job, omit_thinking: bool) -> None:
-        self._answer = anthropic.Answer(key_of_answer(answer), answer.model, omit_thinking)
+        self.answer = anthropic.Answer(key_of_answer(answer), answer.model, omit_thinking)
         self._job = job
         begun = counts(job.prompt_tokens, 0, job.cached_tokens, 0)
-        self._events = MessageEvents(self._answer, begun)
+        self._events = MessageEvents(self.answer, begun)
 
     def whole(self) -> dict[str, Any]:
         (choice,) = self._job.choices
         pieces = choice.take().pieces
-        return self._answer.whole(pieces, choice.finish_reason or "", choice.stop_reason, usage(self._job))
+        return self.answer.whole(pieces, choice.finish_reason or "", choice.stop_reason, usage(self._job))
 
     def first(self, choice: Choice) -> bytes:
         return self._events.first()

@@ -28,7 +28,7 @@ from .errors import ApiError, json_response, overloaded
 from .forms import Form, MakeForm, MessagesForm
 from .jobs import Engine, Job
 from .keys import Key
-from .notes import REPLAYED, REQUEST_ID
+from .notes import GIVEN_AWAY, NOTED, REPLAYED, REQUEST_ID, Noted, log_prompts
 from .parameters import max_tokens_of
 from .repeats import Progress, check_same, key_of, last_event
 from .resume import record_of
@@ -51,7 +51,7 @@ class Generator:
         check_beams(body)
         asked = ask_chat(body, self.settings, body.request_id or request[REQUEST_ID])
         if body.use_beam_search:
-            return await self._beams(body, asked, ChatAnswer)
+            return await self._beams(request, body, asked, ChatAnswer)
         return await self.answer(request, raw, body, asked, ChatAnswer)
 
     async def completions(self, request: web.Request, raw: bytes) -> web.StreamResponse:
@@ -60,7 +60,7 @@ class Generator:
         check_beams(body)
         asked = ask_completion(body, self.settings, body.request_id or request[REQUEST_ID])
         if body.use_beam_search:
-            return await self._beams(body, asked, CompletionAnswer)
+            return await self._beams(request, body, asked, CompletionAnswer)
         for prompt in asked.echoed:
             text = prompt.text if isinstance(prompt, TextPrompt) else ""
             if isinstance(prompt, TokenPrompt):
@@ -80,7 +80,7 @@ class Generator:
 
         return await self.answer(request, raw, given, asked, form)
 
-    async def _beams(self, body: GenerationFields, asked: Asked, make: MakeForm) -> web.Response:
+    async def _beams(self, request: web.Request, body: GenerationFields, asked: Asked, make: MakeForm) -> web.Response:
         """The likeliest answers to each prompt."""
         model = check_model(body.model, self.settings.served)
         search = BeamSearch(self.engine, body, asked, self.settings.end_tokens)
@@ -92,6 +92,7 @@ class Generator:
                 choice.text.append(await self.engine.detokenize(beam.tokens, True) if beam.tokens else "")
                 choice.tokens, choice.finish_reason = len(beam.tokens), beam.reason
         answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()))
+        request[NOTED] = Noted(body.request_id or request[REQUEST_ID], model, job, answer.id)
         return json_response(make(answer, job, None).whole())
 
     async def messages(self, request: web.Request, raw: bytes) -> web.StreamResponse:
@@ -107,7 +108,9 @@ class Generator:
             raise renamed(error) from None
 
         def form(answer: Answer, job: Job, progress: Progress | None) -> Form:
-            return MessagesForm(answer, job, omits_thinking(body))
+            made = MessagesForm(answer, job, omits_thinking(body))
+            request[NOTED].answer_id = made.answer.id
+            return made
 
         return await self.answer(request, raw, asked_for, asked, form)
 
@@ -125,7 +128,10 @@ class Generator:
         key = await self._key(request, raw, owner)
         job = new_job(asked)
         answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()), asked.wants)
+        noted = request[NOTED] = Noted(body.request_id or request[REQUEST_ID], model, job)
+        log_prompts(noted, self.settings.max_log_len)
         start = self._submit(request, job, answer, key, bool(body.stream))
+        noted.answer_id = answer.id
         form = make(answer, job, start if key is not None else None)
         try:
             if not body.stream:
@@ -153,6 +159,7 @@ class Generator:
         record = record_of(request)
         if record is None or frontend >= self.engine.frontends or not record.move(frontend):
             raise overloaded("There are too many connections for requests that belong together. Try again soon.")
+        request[GIVEN_AWAY] = True
         await asyncio.Event().wait()
         raise AssertionError("a request that was given away is not answered here")
 
@@ -177,6 +184,7 @@ class Generator:
             raise ApiError(404, "The stream of this Idempotency-Key is over and forgotten.", "Last-Event-ID")
         for choice, state in zip(job.choices, start.states, strict=True):
             choice.skip(*read_state(state)[:2])
+        job.seed = answer.seed
         self.engine.submit(job, refs)
         if key and refs is None:
             self.engine.keep(key, job, answer.seed, answer.created)

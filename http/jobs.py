@@ -54,10 +54,12 @@ class Job:
         self.rendering = rendering or {}
         self.make_parser = make_parser
         self.wants_ids = wants_ids
+        self.seed = 0  # what the answer's id is made of, once that is known
         self.choices = [Choice(index) for index in range(len(prompts) * len(params))]
         loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = loop.create_future()  # something came of it; or it failed before
         self.done: asyncio.Future[None] = loop.create_future()  # all choices have ended; or it failed
+        self.lives: dict[int, list[int]] = {}  # of ended choices, when what happened to them, as the engine has it
         self.listener: Listener | None = None
         self._touched: dict[int, None] = {}
         self._open = len(self.choices)

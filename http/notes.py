@@ -1,8 +1,46 @@
-"""What the app notes on a request."""
+"""What the app notes on a request, for its answer's headers and for whoever tells of its end."""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from aiohttp import web
+
+from .errors import ApiError
+
+if TYPE_CHECKING:
+    from .jobs import Job
+
+
+log = logging.getLogger("http")
+
+
+@dataclass
+class Noted:
+    """A request that generates."""
+
+    request_id: str  # as all actors name it
+    model: str
+    job: Job
+    answer_id: str = ""  # as the answer's body names it
+    background: bool = False  # it goes on when its first answer is out
+
+
+def log_prompts(noted: Noted, most: int | None) -> None:
+    """For who debugs, and for nobody else: what was asked, the first `most` characters of each prompt."""
+    if log.isEnabledFor(logging.DEBUG):
+        for prompt in noted.job.prompts:
+            text = str(prompt)
+            shown = text if most is None or len(text) <= most else f"{text[:most]}…"
+            log.debug(
+                "request %s asks for %s", noted.request_id, shown, extra={"fields": {"request_id": noted.request_id}}
+            )
+
 
 REQUEST_ID = web.RequestKey("request_id", str)
 REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too
+NOTED = web.RequestKey("noted", Noted)
+REFUSED = web.RequestKey("refused", ApiError)  # why the answer is an error
+GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it

@@ -17,7 +17,7 @@ from .forms import Form, ResponsesForm
 from .generate import Generator, new_job, stream_answer
 from .jobs import Job
 from .keeping import Background, Keeping, Running, owner_of, response_id
-from .notes import REQUEST_ID
+from .notes import NOTED, REQUEST_ID, Noted
 from .repeats import Progress
 from .responses.answers import Answer
 from .responses.requests import echo, input_items, renamed, to_chat
@@ -54,6 +54,7 @@ class ResponsesApi:
         def form(answer: answers.Answer, job: Job, progress: Progress | None) -> Form:
             key = response_id(self._engine.index, answer.seed, answer.created)
             own = Answer(key, model, answer.created, echo(body, self._settings.sampling_defaults))
+            request[NOTED].answer_id = own.id
             return ResponsesForm(own, job, at_end=lambda ended: self._keep(body, key, ended))
 
         return await self._generator.answer(request, raw, chat, asked, form, owner)
@@ -87,6 +88,8 @@ class ResponsesApi:
         key = response_id(self._engine.index, seed, created)
         answer = Answer(key, model, created, echo(body, self._settings.sampling_defaults))
         job = new_job(asked)
+        job.seed = seed
+        request[NOTED] = Noted(request[REQUEST_ID], model, job, answer.id, background=True)
         self._engine.submit(job)
         begun = answer.response("in_progress")
         running = Running(asked, answer, job, job.refs)

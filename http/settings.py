@@ -33,4 +33,5 @@ class Settings:
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)
     request_id_headers: bool = True
+    max_log_len: int | None = None  # characters of a prompt in a line for who debugs
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from actorserve.actors.observer.attach import attach
 from tests.checkpoints import VOCABULARY, checkpoint
 from tests.server import Server
 from tests.worker.test_model import generate, reference
@@ -53,21 +54,29 @@ def test_two_say_what_one_says(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_group_dies_together_and_loses_nothing() -> None:
+    """Whoever dies of those who send or read the plan; the lanes tell each reader's own depth."""
     asked: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 300, "temperature": 1, "seed": 5}
+    both = {"worker-0", "worker-1"}
     with Server(*TWO) as server:
         expected = ask(server, **asked)["choices"][0]
         given = {**asked, "ignore_eos": True, "stream": True, "return_token_ids": True}
         ids: list[int] = []
-        victims = ["worker-1", "worker-0"]
+        victims = [("scheduler", {"scheduler"}), ("worker-1", both), ("worker-0", both)]
         with httpx.stream("POST", f"{server.base_url}/v1/completions", json=given, timeout=120) as stream:
             for line in stream.iter_lines():
                 if not line.startswith("data: {"):
                     continue
                 ids += json.loads(line.removeprefix("data: "))["choices"][0]["token_ids"]
-                if victims and len(ids) > 100 * (2 - len(victims)) + 20:
+                if victims and len(ids) > 80 * (3 - len(victims)) + 20:
                     before = server.pids()
-                    os.kill(before[victims.pop()], signal.SIGKILL)
-                    up = {server.wait_for(r"(worker-\d) is up")[1] for _ in range(2)}
+                    victim, born = victims.pop()
+                    os.kill(before[victim], signal.SIGKILL)
+                    up = {server.wait_for(r"(worker-\d|scheduler) is up")[1] for _ in born}
                     after = server.pids()
-                    assert up == {"worker-0", "worker-1"} and all(after[name] != before[name] for name in up)
+                    assert up == born and all((after[name] != before[name]) == (name in up) for name in before)
         assert ids == expected["token_ids"] and not victims
+        observed = attach(server.pid)
+        lanes = {lane.target: lane for lane in observed.look().lanes if lane.source == "scheduler"}
+        observed.close()
+        assert lanes["worker-0"].sent_records == lanes["worker-1"].sent_records
+        assert (lanes["worker-0"].sent_records or 0) > 300, "a step is sent once, for both"

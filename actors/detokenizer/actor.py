@@ -12,7 +12,7 @@ import msgspec
 from actorserve.shm.logprobs import Logprobs
 from actorserve.shm.table import slot_of
 
-from ..hand import GivenUp, request_name
+from ..hand import GivenUp, log_debug, request_name
 from ..messages import Delta, Finish, PromptTold, Resend, Stopped, ToDetokenizer, ToldToken
 from ..parameters import Generation, Rendition
 from ..runtime import Actor, Context, run
@@ -110,6 +110,7 @@ class DetokenizerActor(Actor):
             return None
         rendition = self.table.rendition(ref)
         opened = bool(rendition) and self._read_rendition(rendition).opened
+        log_debug(self.context.log, "the text of %s begins", self.table, ref)
         stream = TextStream.open(self._read_params(params), self._make_decoder, self.context.model.end_tokens, opened)
         self.streams[ref] = stream
         stream.prompt_told = stream.params.sampling.prompt_logprobs < 0 or sent > 0

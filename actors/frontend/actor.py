@@ -25,9 +25,11 @@ from actorserve.shm.journal import Journal
 from ..runtime import Context
 from ..tls import make_context
 from ..tokenization import find_templates, tokenizer_config
+from ..trace_events import Kind
 from .connections import ConnectionPool
 from .engine import FrontendEngine
 from .parsers import choose_parsers
+from .request_log import watch_ends
 from .warm_up import is_wanted, warm_up
 
 BEAT_S = 0.5
@@ -58,6 +60,7 @@ class Frontend:
             self.loop.add_signal_handler(signal.SIGUSR1, self._fail)
         app = make_app(self.engine, self._settings())
         app.on_response_prepare.append(self._close_when_draining)
+        ends = watch_ends(self.context, app)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -74,7 +77,7 @@ class Frontend:
         assert self.context.channel is not None and runner.server is not None
         kept, room = self.context.system.journal
         journal = Journal(self.context.files["journal"], kept if self.tls is None else 0, room)
-        self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls)
+        self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls, ends)
         self.context.set_state(ActorState.READY)
         warming = self._warm_up() if is_wanted(self.context) else None
         try:
@@ -131,6 +134,7 @@ class Frontend:
             allowed_methods=tuple(config.allowed_methods),
             allowed_headers=tuple(config.allowed_headers),
             request_id_headers=config.enable_request_id_headers,
+            max_log_len=config.max_log_len,
             tokenizer_info=about,
         )
 
@@ -142,9 +146,16 @@ class Frontend:
 
     def _turn(self) -> None:
         """Handle what is there, publish what that caused, and sleep again if nothing is left."""
-        self.inbox.drain(self.engine.handle)
-        self.engine.turn_ends()
-        if self.context.flush():
+        began = time.monotonic_ns()
+        done = self.inbox.drain(self.engine.handle)
+        handled = time.monotonic_ns()
+        answers = self.engine.turn_ends()
+        flushed = self.context.flush()
+        if done:
+            now = time.monotonic_ns()
+            self.context.trace.add(now, Kind.FLUSH, now - handled, answers)
+            self.context.trace.add(now, Kind.TURN, now - began, done)
+        if flushed:
             self.inbox.commit()
         else:
             self.loop.call_later(FULL_LANE_S, self._turn)

@@ -40,8 +40,12 @@ class Clients:
         if delta.tokens and not use.begun:
             use.begun = True
             self._tell_first(use.ref, bool(delta.finish))
-        if delta.finish and delta.finish not in FAILED:
-            self._tell_end(use.ref)
+        if delta.finish:
+            if delta.finish not in FAILED:
+                self._tell_end(use.ref)
+            words = self._stamps.words(use.ref)  # now, since the slot may soon be another's
+            for job in use.jobs:
+                job.lives[use.index] = words
 
     def _tell_first(self, ref: int, is_all: bool) -> None:
         """What comes in one piece waits for its end: then the first token's time is the scheduler's, and no hop's."""

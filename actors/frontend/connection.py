@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -35,6 +37,7 @@ class Pool(Protocol):
     journal: Journal
     answers: Answers
     spare: memoryview
+    answered: Callable[[web.BaseRequest, int], None] | None
 
     def rest(self, number: int, read: int) -> None:
         """Nothing is under way on this connection."""
@@ -94,6 +97,7 @@ class Connection(TimedConnection):
             self._move,
         )
         super().connection_made(cast(asyncio.Transport, self.record))
+        self._pool.answers.set_full(self._number, 0)
         if not self._read:
             self._pool.answers.begin(self._number, written_so_far(self._socket))
         if left.predecessor is None:
@@ -145,6 +149,8 @@ class Connection(TimedConnection):
             self._pool.rest(self._number, self._read)
         elif record is not None:
             record.keep_no_more()
+        if self._pool.answered is not None:  # told now, when no successor would tell it again
+            self._pool.answered(request, finished[0].status)
         return finished
 
     def _was_all(self, request: web.BaseRequest) -> bool:
@@ -164,6 +170,14 @@ class Connection(TimedConnection):
         self._pool.answers.forget(self._number)  # slots of this frontend are not the other's
         record.let_go()
         return True
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._pool.answers.set_full(self._number, time.monotonic_ns())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._pool.answers.set_full(self._number, 0)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)

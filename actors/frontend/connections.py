@@ -24,6 +24,7 @@ import logging
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -55,8 +56,10 @@ class ConnectionPool:
         answers: Answers,
         server: web.Server,
         tls: ssl.SSLContext | None = None,
+        answered: Callable[[web.BaseRequest, int], None] | None = None,
     ) -> None:
-        """With `tls` the records are of no connection."""
+        """With `tls` the records are of no connection. `answered` is told of each answer, with its status."""
+        self.answered = answered
         self._channel = channel
         self.journal = journal
         self.answers = answers

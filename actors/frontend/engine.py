@@ -246,11 +246,13 @@ class FrontendEngine:
             case Tokenized() | Detokenized():
                 self.calls.answer(message.call, message)
 
-    def turn_ends(self) -> None:
-        """All messages of a batch were handled: write what they brought, one event a choice."""
+    def turn_ends(self) -> int:
+        """All messages of a batch were handled: write what they brought, one event a choice. Returns how many jobs."""
+        touched = len(self._touched)
         for job in self._touched:
             job.flush()
         self._touched.clear()
+        return touched
 
     def _delta(self, delta: Delta) -> None:
         use = self.slots.use(delta.ref)

@@ -66,7 +66,7 @@ class Slots:
 
     def open(self, params: bytes, arrival_ns: int, job: Job, index: int, renderer: str) -> int:
         """A free slot for a choice; its ref."""
-        ref = self._table.open_slot(self._free.popleft(), params, arrival_ns)
+        ref = self._table.open_slot(self._free.popleft(), params, arrival_ns, job.seed)
         self._uses[ref] = Use(ref, Phase.RENDERING, [job], index, renderer)
         return ref
 

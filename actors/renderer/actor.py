@@ -19,7 +19,7 @@ from actorserve.shm.table import slot_of
 
 from ..block_hash import extend_hashes, first_hash
 from ..grammars import GrammarError
-from ..hand import CALL, GivenUp, request_name
+from ..hand import CALL, GivenUp, log_debug, request_name
 from ..messages import (
     Admit,
     ChatPrompt,
@@ -39,6 +39,7 @@ from ..messages import (
 )
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer, special_tokens
+from ..trace_events import Kind
 from .rendition import Renditions
 from .segments import SegmentCache
 from .template import ChatTemplate, TemplateProblem
@@ -78,7 +79,11 @@ class RendererActor(Actor):
         """One message. What goes wrong in it is answered, and the next one is handled: nobody else is touched."""
         match message:
             case Render():
+                began = time.monotonic_ns()
+                log_debug(self.context.log, "%s is rendered", self.table, message.refs[0])
                 self._guarded(lambda: self._render(message), message.refs[0], refs=message.refs)
+                now = time.monotonic_ns()
+                self.context.trace.add(now, Kind.RENDERING, now - began, message.refs[0], len(message.refs))
             case Tokenize():
                 self._guarded(lambda: self._tokenize(message), CALL | message.call, call=message.call)
             case Detokenize():
@@ -113,7 +118,8 @@ class RendererActor(Actor):
         except TemplateProblem as error:
             self._post_failed(Refused(400, str(error), error.param), refs, call)
         except Exception:
-            self.context.log.exception("a prompt could not be rendered")
+            name = request_name(self.table, refs[0]) if refs else f"call {call}"
+            self.context.log.exception("the prompt of %s could not be rendered", name)
             self._post_failed(Refused(500, "The prompt could not be rendered.", None), refs, call)
 
     def _post_failed(self, error: Refused, refs: list[int], call: int) -> None:

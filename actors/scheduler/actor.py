@@ -5,12 +5,14 @@ It never touches a tensor. Who it hears: renderers (Admit), frontends (Cancel), 
 
 from __future__ import annotations
 
+import time
 from itertools import groupby
 
 from actorserve.shm.kv_map import KVMap
+from actorserve.shm.mailbox import wake
 from actorserve.shm.table import slot_of
 
-from ..hand import GivenUp, request_name
+from ..hand import GivenUp, log_debug, request_name
 from ..messages import (
     Admit,
     Advance,
@@ -26,6 +28,7 @@ from ..messages import (
 )
 from ..runtime import Actor, Context, run
 from ..speculative_config import count_drafts
+from ..trace_events import Kind, counts
 from .figures import Figures
 from .scheduler import Limits, Scheduler
 from .stamps import Recorder
@@ -46,6 +49,7 @@ class SchedulerActor(Actor):
             prefix_caching=config.enable_prefix_caching,
             by_priority=config.scheduling_policy == "priority",
             drafts=count_drafts(config),
+            target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3,
         )
         system = context.system
         kv = KVMap(context.segment.map, system.kv_map_offset, system.slots, system.sequence_blocks, system.max_blocks)
@@ -59,9 +63,8 @@ class SchedulerActor(Actor):
         self._post_to_workers(Hello())
 
     def _post_to_workers(self, message: Message) -> None:
-        """All of a group run the same steps; its first member answers for it."""
-        for worker in self.context.system.of_kind("worker"):
-            self.context.post(worker.name, message)
+        """All of a group run the same steps, and get them by one ring; its first member answers for it."""
+        self.context.post("worker", message)
 
     def handle(self, message: ToScheduler) -> None:
         """One message; each may come twice."""
@@ -69,6 +72,7 @@ class SchedulerActor(Actor):
         match message:
             case StepDone():
                 scheduler.apply(message)
+                self._trace(Kind.APPLIED, message.step)
             case Admit():
                 for ref in message.refs:
                     self._admit(ref)
@@ -89,6 +93,7 @@ class SchedulerActor(Actor):
         try:
             with self.context.hand.hold(ref):
                 self.scheduler.admit(ref)
+            log_debug(self.context.log, "%s was admitted", self.context.table, ref)
         except GivenUp:
             self.context.log.error("%s is given up: schedulers died on it", request_name(self.context.table, ref))
             self.scheduler.refuse(ref)
@@ -104,6 +109,8 @@ class SchedulerActor(Actor):
         first, self.worker = not self.worker, message.incarnation
         if not (first and self._take_over(message)):
             self.scheduler.begin_epoch(self._next_epoch(), message.num_blocks, self.worker)
+        self.figures.write()
+        wake(self.context.eventfds["supervisor"])  # now requests can be served
 
     def _blame(self) -> None:
         """A worker that dies again and again on one request must not take the server with it."""
@@ -148,12 +155,18 @@ class SchedulerActor(Actor):
         done = 0
         while (step := self.scheduler.plan()) is not None:
             self._post_to_workers(step)
+            planned = self.scheduler.in_flight[-1]
+            self._trace(Kind.PLANNED, step.step, counts(len(planned.rows), planned.tokens))
             done += 1
         done += self._post_moved()
         self.figures.write()
         if not done and self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
         return done
+
+    def _trace(self, kind: Kind, step: int, small: int = 0) -> None:
+        queues = len(self.scheduler.batch) << 32 | len(self.scheduler.waiting)
+        self.context.trace.add(time.monotonic_ns(), kind, step, queues, small)
 
     def published(self) -> None:
         """The Advances are in the lanes."""
@@ -175,4 +188,9 @@ class SchedulerActor(Actor):
 
 def main(context: Context) -> None:
     """Run the scheduler until it is told to stop."""
-    run(SchedulerActor(context), context)
+    if context.config.record is None:
+        run(SchedulerActor(context), context)
+    else:
+        from .recording import run_recorded  # it is an actor of this module's kind
+
+        run_recorded(context)

@@ -8,6 +8,7 @@ then room for drafts of rows that decode (speculation.py).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,6 +56,7 @@ class Planner:
         self.preemptions = 0
         self.preempted: list[int] = []  # refs, until they are recorded
         self.drafts = 0  # that a row of the next step may have
+        self.pace: Callable[[int], int] = lambda decoding: budget  # tokens of prompts beside so many decoding rows
         self._adopted: deque[tuple[Sequence, int]] = deque()  # of which the worker is not told yet, with their tickets
         self._turn = 0  # the row that decodes first where the budget is too small for all
 
@@ -65,7 +67,8 @@ class Planner:
         new = self._tell_adopted()
         decode = self._with_room(self._decode_rows(), grown)
         rows, counts = [decode], [np.ones(len(decode), np.int64)]
-        left = self.budget - len(decode)
+        left = min(self.budget - len(decode), self.pace(len(decode)))
+        kept = self.budget - len(decode) - left  # from prompts, so that the step is short
         chunk_rows, chunk_counts = self._prefill_chunks(left)
         left -= sum(chunk_counts)
         while left > 0 and self.preemptions == preempted and not self.batch.full:
@@ -77,6 +80,7 @@ class Planner:
             left -= chunk_counts[-1]
         rows.append(np.array(chunk_rows, np.int64))
         counts.append(np.array(chunk_counts, np.int64))
+        left += kept
         tokens = self.budget - left
         step = Planned(np.concatenate(rows), np.concatenate(counts), tokens, new=new, grown=grown)
         if self.drafts and left > 0 and len(decode):

@@ -22,6 +22,7 @@ from ..parameters import Generation
 from .batch import Ints, RunningBatch
 from .blocks import BlockPool
 from .integrity import check_integrity
+from .pacing import Pace
 from .planner import Planned, Planner
 from .prefix import PrefixIndex
 from .sequence import Sequence
@@ -48,6 +49,7 @@ class Limits:
     prefix_caching: bool
     by_priority: bool
     drafts: int = 0  # of a row in a step, at most
+    target_itl_s: float | None = None  # between two tokens of a stream
 
 
 class Scheduler:
@@ -82,6 +84,7 @@ class Scheduler:
         self.epoch = 0
         self.suspects = Suspects()
         self.speculation = Speculation(limits.drafts)
+        self.pace = Pace(limits.max_num_batched_tokens, limits.target_itl_s)
         self._decoder = msgspec.msgpack.Decoder(Generation)
         self._start_engine(0)
 
@@ -93,6 +96,7 @@ class Scheduler:
         self.pool = BlockPool(num_blocks, self.kv)
         self.prefix = PrefixIndex(self.table, self.pool, limits.block_size, limits.prefix_caching)
         self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
+        self.planner.pace = self.pace.chunk
 
     def begin_epoch(self, epoch: int, num_blocks: int, worker: int = 0) -> None:
         """A worker without KV contents: every running sequence waits and is computed again from its log."""
@@ -292,6 +296,8 @@ class Scheduler:
             tokens += int(drawn.drafted.sum())
             self.speculation.count(drawn.counts, drawn.drafted)
         self.recorder.computed(tokens)
+        decoding = int((planned.counts - planned.room == 1).sum())
+        self.pace.observe(decoding, planned.tokens - decoding, seconds)
         if self.limits.drafts and planned.tokens == len(planned.rows):  # no part of a prompt
             self.speculation.cost.observe(tokens, seconds)
 

@@ -32,39 +32,11 @@ import numpy as np
 from ..messages import StepDone
 from .batch import Ints
 from .sequence import Sequence
+from .step_cost import Cost
 
-MEMORY = 0.98  # what a step weighs in the fit when the next one has come
-SPREAD = 0.05  # of the steps' sizes (deviation / mean), from which their times say what a token costs
 HOPELESS = 0.85  # the share above which there is no room
 POSITIONS = 8  # at which accepted drafts are counted one by one
 PROBE = 64  # every so many steps it is the other way round, so that the fit has both kinds
-
-
-class Cost:
-    """Seconds of a step by its tokens: a straight line through the last steps."""
-
-    def __init__(self) -> None:
-        self._sums = np.zeros(5)  # of 1, x, y, x², xy
-        self.base = self.token = 0.0
-
-    def observe(self, tokens: int, seconds: float) -> None:
-        """One more step."""
-        weight, x, y = self._sums[:3]
-        if weight > 10 and seconds > 5 * y / weight:  # the machine did something else
-            return
-        self._sums *= MEMORY
-        self._sums += (1, tokens, seconds, tokens * tokens, tokens * seconds)
-        weight, x, y, xx, xy = self._sums.tolist()
-        variance = xx / weight - (x / weight) ** 2
-        if variance > (SPREAD * x / weight) ** 2:
-            slope = (xy / weight - x * y / weight**2) / variance
-            self.token = min(max(slope, 0.0), y / x)
-            self.base = (y - self.token * x) / weight
-
-    def share(self, rows: int) -> float:
-        """The share of drafts that has to be accepted in steps of so many rows."""
-        whole = self.base + self.token * rows
-        return self.token * rows / whole if whole > 0 else 0.0
 
 
 class Speculation:

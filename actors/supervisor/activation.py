@@ -31,8 +31,7 @@ def take_one(fd: int) -> socket.socket:
     except OSError as error:
         raise ListenError(f"descriptor {fd} of LISTEN_FDS is no socket: {error.strerror}") from None
     internet = listener.family in (socket.AF_INET, socket.AF_INET6)
-    listening = internet and listener.type == socket.SOCK_STREAM
-    if not listening or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+    if not internet or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise ListenError(f"descriptor {fd} of LISTEN_FDS is no listening TCP socket (ListenStream=HOST:PORT)")
     prepare(listener)
     return listener

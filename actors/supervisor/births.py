@@ -22,7 +22,9 @@ from .output import Lines, Output
 PYTHON = (sys.executable, "-P", "-X", "faulthandler", "-m")  # -P: no json.py of the user's folder is taken for ours
 ACTOR_COMMAND = (*PYTHON, "actorserve.actors.runtime")
 TEMPLATE_COMMAND = (*PYTHON, "actorserve.actors.supervisor.template")
+CHECK = b"?"  # as template.py has it
 ANSWER_S = 20.0  # what the template gets, its own imports included
+CHECK_S = 120.0  # and the imports of a worker
 MOST_TEMPLATES = 5  # after so many deaths of it all are born cold
 NAME = "template"
 
@@ -69,14 +71,16 @@ def born_cold(command: Sequence[str], told: int, says: int, pass_fds: Sequence[i
 class Template:
     """The supervisor's end: asks for births, one answer each, in order."""
 
-    def __init__(self, output: Output, shared_fds: Sequence[int]) -> None:
+    def __init__(self, output: Output, shared_fds: Sequence[int], deaths: int = 0) -> None:
+        """`deaths`: how many of those that it may die are taken as died."""
         self._output = output
         self._shared_fds = shared_fds  # what every actor inherits under its number
+        self.last_line = ""  # of its output
         self._process: Process | None = None
         self._control: socket.socket | None = None
         self._lines: Lines | None = None
         self._waiting: deque[tuple[float, Callable[[int | None], None]]] = deque()
-        self._deaths = 0
+        self._deaths = deaths
 
     @property
     def usable(self) -> bool:
@@ -110,22 +114,36 @@ class Template:
             os.close(nothing)
         ours.setblocking(False)
         self._control = ours
-        self._lines = Lines(said, lambda line: self._output.line(NAME, line, self.pid))
+        self._lines = Lines(said, self._said)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._answered)
+
+    def _said(self, line: bytes) -> None:
+        self.last_line = self._output.line(NAME, line, self.pid).decode(errors="replace").strip() or self.last_line
 
     def ask(self, told: int, says: int, channel: int | None, born: Callable[[int | None], None]) -> None:
         """Fork an actor; `born` is called with its process id, or with None if that cannot be."""
+        self._send(b".", [told, says, *([] if channel is None else [channel])], time.monotonic() + ANSWER_S, born)
+
+    def check(self, expected: str, told: int, checked: Callable[[int | None], None]) -> None:
+        """Does its code fit a server of this fingerprint? `checked` is called with 0 if so; see preflight.py."""
+        self._send(CHECK + expected.encode(), [told], time.monotonic() + CHECK_S, checked)
+
+    def _send(self, message: bytes, fds: Sequence[int], until: float, answered: Callable[[int | None], None]) -> None:
         assert self._control is not None
         try:
-            socket.send_fds(self._control, [b"."], [told, says, *([] if channel is None else [channel])])
+            socket.send_fds(self._control, [message], fds)
         except OSError:  # it is dead, and that has not been seen yet
-            asyncio.get_running_loop().call_soon(born, None)
+            asyncio.get_running_loop().call_soon(answered, None)
             return
-        self._waiting.append((time.monotonic(), born))
+        self._waiting.append((until, answered))
+
+    def forgive(self) -> None:
+        """It has proved itself: from now on it may die as often as any."""
+        self._deaths = 0
 
     def look(self) -> None:
         """Kill a template that does not answer; its socket then tells."""
-        if self._waiting and time.monotonic() - self._waiting[0][0] > ANSWER_S and self._process is not None:
+        if self._waiting and time.monotonic() > self._waiting[0][0] and self._process is not None:
             self._process.send_signal(signal.SIGKILL)
 
     def _answered(self) -> None:
@@ -137,8 +155,8 @@ class Template:
         except ConnectionError:
             answer = b""
         if answer:
-            _, born = self._waiting.popleft()
-            born(int(answer))
+            _, answered = self._waiting.popleft()
+            answered(int(answer))
         else:
             self._lost()
 
@@ -151,8 +169,16 @@ class Template:
         self._waiting.clear()
         if self._deaths < MOST_TEMPLATES:
             self.start()
-        for _, born in waiting:
-            born(None)
+        for _, answered in waiting:
+            answered(None)
+
+    def retire(self) -> None:
+        """Let go of the process for good; who still waits for it is born cold."""
+        self.close()
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        for _, answered in waiting:
+            answered(None)
 
     def close(self) -> None:
         """Let go of the process; it ends with its socket, or is killed."""

@@ -20,6 +20,7 @@ from .restarts import Death, Intensity
 from .specs import SPECS, WITHIN_S
 
 if TYPE_CHECKING:
+    from ..config import Config
     from ..runtime import Boot
     from ..system import ActorSpec
 
@@ -45,16 +46,17 @@ class Child:
         self.gone = asyncio.Event()  # no process is left and none will be started
         self.up = False  # this life has said that it is ready
         self.stopping = False  # its end is wanted
-        self.with_others = False  # it is killed since it is started again together with one that died
+        self.with_others = False  # it is ended to be started again: with one that died, or since that is wanted
         self.waits = False  # it is dead, and started again once the rest of its group is, too
         self.group: list[Child] = [self]  # those that are started again together, itself included
         self.hung = ""  # why it is being killed, if its loop stood still
         self.was_busy = False
         self.restarts = -1
+        self.config: Config | None = None  # of its next lives, where that is not the server's
         self.process: Process | None = None
         self.pulse: Pulse | None = None
         self._output = output
-        self._template = template if self.rules.warm else None
+        self.be_born_of(template)
         self._command = command
         self._lines: Lines | None = None
         self._unborn_signal: signal.Signals | None = None  # came before there was a process
@@ -64,6 +66,10 @@ class Child:
     @property
     def pid(self) -> int:
         return self.process.pid if self.process else 0
+
+    def be_born_of(self, template: Template | None) -> None:
+        """The next lives come from this template, if those of its kind do."""
+        self._template = template if self.rules.warm else None
 
     @property
     def age(self) -> float:
@@ -82,7 +88,9 @@ class Child:
         `channel` is closed here once the process has it.
         """
         said, says = os.pipe2(os.O_CLOEXEC)
-        told = _memory_file(msgspec.msgpack.encode(boot))
+        if self.config is not None:
+            boot = msgspec.structs.replace(boot, config=self.config)
+        told = memory_file(msgspec.msgpack.encode(boot))
         self.process, self.pulse, self._unborn_signal = None, None, None
         self.up, self.hung, self.was_busy = False, "", False
         self.restarts += 1
@@ -158,7 +166,7 @@ class Child:
         )
 
 
-def _memory_file(content: bytes) -> int:
+def memory_file(content: bytes) -> int:
     """A descriptor to read `content` from: unlike a pipe it takes any length at once, and unlike argv it is private."""
     fd = os.memfd_create("boot", os.MFD_CLOEXEC)
     os.write(fd, content)

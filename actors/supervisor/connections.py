@@ -17,6 +17,7 @@ import contextlib
 import errno
 import json
 import logging
+import resource
 import socket
 import struct
 from collections import deque
@@ -25,6 +26,7 @@ from heapq import heappop, heappush
 
 MOST_GIVEN = 4096  # bytes of one message of numbers that are given back
 ACCEPTS = 64  # connections that are taken at one wake-up
+SPARE_DESCRIPTORS = 48  # open files that are not clients' connections
 PAUSE_S = 0.1  # before another try when no descriptor is left
 HANDED = struct.Struct("<II")
 GIVEN = struct.Struct("<II")
@@ -91,6 +93,15 @@ class Connections:
         """This frontend takes connections."""
         self._channels[name].up = True
         self._gate()
+
+    def pass_by(self, name: str) -> None:
+        """This frontend is handed no new ones from now on."""
+        self._channels[name].up = False
+        self._gate()
+
+    def numbers(self, name: str) -> list[int]:
+        """The connections of this frontend."""
+        return sorted(self._channels[name].numbers)
 
     def lost(self, name: str) -> None:
         """This frontend has died, or takes no more; what it had stays held."""
@@ -235,6 +246,12 @@ class Connections:
     def count(self) -> int:
         """How many are held."""
         return len(self._held)
+
+
+def most_connections(wanted: int) -> int:
+    """Each is a descriptor here, and two while it is handed over."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - SPARE_DESCRIPTORS))
 
 
 def _refuse(connection: socket.socket) -> None:

@@ -17,7 +17,7 @@ from .notify import MICROSECONDS, Manager
 if TYPE_CHECKING:
     from .supervisor import Supervisor
 
-TELL_S = 2.0  # between two lines of status
+TELL_S = 1.0  # between two lines of status
 EXTEND_S = 30.0  # for which the manager is to wait on, from each of them while the server starts
 LATE_S = 0.25  # of a look: the half of the period is not to be missed by one
 
@@ -35,8 +35,10 @@ class Service:
         self._unheard = False  # the last message did not reach the manager
 
     def is_warm(self) -> bool:
-        """The warm-up request was answered, if there is one."""
+        """The scheduler has met its worker, and the warm-up request was answered, if there is one."""
         system = self._supervisor.system
+        if not self._gauge(SchedulerGauge.BLOCKS_TOTAL):
+            return False
         first = system.of_kind("frontend")[0].position
         return not system.config.warm_up or self._supervisor.memory.board.gauge(first, FrontendGauge.WARM) > 0
 

@@ -7,7 +7,6 @@ with its reason.
 from __future__ import annotations
 
 import asyncio
-import resource
 import signal
 import socket
 import traceback
@@ -18,7 +17,7 @@ from ..hand import Ended
 from ..system import KINDS, System
 from .births import ACTOR_COMMAND, Template
 from .child import Child
-from .connections import Connections
+from .connections import Connections, most_connections
 from .control import Control
 from .limits import KILL_S, STOP_S, why_hung
 from .memory import Memory
@@ -26,12 +25,12 @@ from .notify import Manager
 from .output import Output
 from .pulse import LOOK_S
 from .restarts import Death
+from .rolling import Rolling
 from .service import Service
 from .specs import Restart, Strategy
 from .strays import become_subreaper, reap_strays
 from .verbs import Verbs
 
-SPARE_DESCRIPTORS = 48  # open files that are not clients' connections
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -53,15 +52,18 @@ class Supervisor:
         self.system = system
         self.memory = memory
         frontends = [actor.name for actor in system.of_kind("frontend")]
-        self.connections = Connections(listeners, frontends, _most_connections(system.config.max_connections))
+        self.connections = Connections(listeners, frontends, most_connections(system.config.max_connections))
         self.output = output
         self.control = control
         Verbs(self).add_all()
         self.service = Service(self, manager)
         self.welcome = welcome  # what to say when the server is ready
-        self.template = Template(output, memory.inherited) if command == ACTOR_COMMAND else None
-        most = system.config.max_restarts
-        self.children = [Child(spec, output, self.template, most, command) for spec in system.actors]
+        self.shutdown_s = system.config.shutdown_timeout  # that running requests get to end
+        self.warm = command == ACTOR_COMMAND  # actors are born of a template
+        self.templates = [Template(output, memory.inherited)] if self.warm else []  # the last: of a rolling restart
+        template, most = self.templates[0] if self.warm else None, system.config.max_restarts
+        self.children = [Child(spec, output, template, most, command) for spec in system.actors]
+        self.rolling = Rolling(self)
         self.status = 0
         self.ready = False  # all actors have been up at once
         self.forced = False  # everything ends now
@@ -79,18 +81,19 @@ class Supervisor:
         become_subreaper()
         await self._open_control()
         try:
-            if self.template is not None:
-                self.template.start()
+            for template in self.templates:
+                template.start()
             for child in self.children:
                 self._start(child)
+            self.rolling.remember_layout()
             loop.call_later(LOOK_S, self._look_after)
             await self.ending.wait()
             self.service.stopping()
             if not self.failed:
                 await self._stop()
         finally:
-            if self.template is not None:
-                self.template.close()
+            for template in self.templates:
+                template.close()
             self._kill_all()
             for child in self.children:
                 child.reap(KILL_S)
@@ -139,6 +142,7 @@ class Supervisor:
             self.ready = True
             self.output.say(self.welcome())
             self.service.ready()
+        self.rolling.look()
 
     # --- pulse ---------------------------------------------------------------------------------------------------
 
@@ -154,12 +158,10 @@ class Supervisor:
                 child.hung = reason
                 child.signal(signal.SIGKILL)
         self.service.look()
-        if self.template is not None:
-            self.template.look()
-        if self.template is None:
-            reap_strays({child.pid for child in self.children})
-        elif not self.template.in_labour:  # its newborn are nobody's yet
-            reap_strays({self.template.pid, *(child.pid for child in self.children)})
+        for template in self.templates:
+            template.look()
+        if not any(template.in_labour for template in self.templates):  # its newborn are nobody's yet
+            reap_strays({*(one.pid for one in self.templates), *(one.pid for one in self.children)})
 
     # --- down ----------------------------------------------------------------------------------------------------
 
@@ -171,6 +173,7 @@ class Supervisor:
             self.connections.lost(child.name)
         self.memory.raise_incarnation(child.spec, Ended.HUNG if death.hung and death.was_busy else Ended.DIED)
         self.memory.wake_all()
+        wanted = self.rolling.died(child, death, was_up)
         if child.stopping or child.rules.restart is Restart.TEMPORARY:
             self.output.say(str(death))
             child.gone.set()
@@ -183,9 +186,10 @@ class Supervisor:
         elif not self.ready and not was_up:
             child.gone.set()
             self._end(death.returncode if death.returncode > 0 else 1, f"the server cannot start: {death}")
-        elif child.with_others:  # it dies since another has died: that one's restart was counted
+        elif child.with_others:  # it dies since another has died: that one's restart was counted; or it is replaced
             child.with_others = False
-            self.output.say(f"{death}; it is started again with its group", "error")
+            how = "replaced" if wanted else "started again with its group"
+            self.output.say(f"{death}; it is {how}", "info" if wanted else "error")
             self._start_group(child)
         elif self._is_a_request_to_blame(child, death) or child.intensity.allow(asyncio.get_running_loop().time()):
             self.output.say(f"{death}; it is started again", "error")
@@ -244,6 +248,12 @@ class Supervisor:
         self.output.say(reason, "critical" if status else "info")
         self.status = self.status or status
         self.ending.set()
+        self.rolling.look()
+
+    def drain(self, seconds: float) -> None:
+        """End in order, as SIGTERM does; running requests get so long."""
+        self.shutdown_s = seconds
+        self._end(0, f"drain: the server stops once running requests have ended, after {seconds:g} s at most")
 
     async def _stop(self) -> None:
         """Frontends first, which finish their requests; then what is behind them, in the reverse order of starting."""
@@ -252,7 +262,7 @@ class Supervisor:
             self._kill_all()
         self.connections.stop()
         for kind in reversed(KINDS):
-            timeout = self.system.config.shutdown_timeout if kind == "frontend" else STOP_S
+            timeout = self.shutdown_s if kind == "frontend" else STOP_S
             await self._stop_some([child for child in self.children if child.spec.kind == kind], timeout)
 
     async def _stop_some(self, children: Sequence[Child], timeout: float) -> None:
@@ -273,12 +283,6 @@ class Supervisor:
         for child in self.children:
             child.stopping = True
             child.signal(signal.SIGKILL)
-
-
-def _most_connections(wanted: int) -> int:
-    """Each is a descriptor here, and two while it is handed over."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - SPARE_DESCRIPTORS))
 
 
 async def _gone(children: Iterable[Child], timeout: float) -> bool:

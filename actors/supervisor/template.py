@@ -2,7 +2,8 @@
 
 It runs nothing else: no thread, no loop, no event loop to inherit. For each message on its socket (a Boot and an output
 as descriptors, and a frontend's channel) it forks twice: the one in between ends at once, so that the actor becomes the
-child of the supervisor, which is the subreaper, and the answer is the actor's process id.
+child of the supervisor, which is the subreaper, and the answer is the actor's process id. A message that begins with
+CHECK asks whether this code fits the server (preflight.py), and the answer is an exit status.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from setproctitle import setproctitle
 
 from ..runtime import die_with_supervisor
 from ..runtime import main as become_actor
+from .preflight import check
 
 PRELOAD = (  # by name: the supervisor's package knows no other actor
     "actorserve.actors.frontend.actor",
@@ -26,6 +28,8 @@ PRELOAD = (  # by name: the supervisor's package knows no other actor
     "actorserve.actors.detokenizer.actor",
     "tokenizers",
 )
+CHECK = b"?"
+MOST_BYTES = 128
 MOST_FDS = 3
 ADOPTION_S = 10.0  # what the one in between gets to end
 SPIN_S = 0.0002
@@ -42,13 +46,33 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # the collector of an actor does not touch, and so not copy, what all share
     while True:
-        message, fds, _, _ = socket.recv_fds(control, 1, MOST_FDS)
+        message, fds, _, _ = socket.recv_fds(control, MOST_BYTES, MOST_FDS)
         if not message:
             return
-        pid = _fork_twice(supervisor, control, fds)
+        if message.startswith(CHECK):
+            answer = _check(message.removeprefix(CHECK).decode(), *fds)
+        else:
+            answer = _fork_twice(supervisor, control, fds)
         for fd in fds:
             os.close(fd)
-        control.send(str(pid).encode())
+        control.send(str(answer).encode())
+
+
+def _check(expected: str, told: int) -> int:
+    """The exit status of a child that has looked at everything: what it imports is not for this process."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = 1
+    try:
+        die_with_supervisor(os.getppid())
+        os.dup2(told, 0)
+        status = check(expected)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def _fork_twice(supervisor: int, control: socket.socket, fds: list[int]) -> int:

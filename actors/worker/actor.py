@@ -19,11 +19,13 @@ from actorserve.shm.logprobs import Logprobs
 from ..config import Config, ConfigError
 from ..gauges import WorkerGauge as Gauge
 from ..grammar_words import make_lltokenizer
+from ..hand import log_debug
 from ..matchers import Matchers
 from ..messages import Hello, Message, Step, StepDone, StepFailed, ToWorker, WorkerReady
 from ..parameters import Rendition
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer
+from ..trace_events import Kind, counts
 
 if TYPE_CHECKING:
     import torch
@@ -100,8 +102,15 @@ class WorkerActor(Actor):
     def tell_done(self, message: Step, tokens: np.ndarray, seconds: float) -> None:
         """A step has ended."""
         self._tell(StepDone(message.epoch, message.step, tokens.tobytes(), seconds))
+        self.trace_step(message, seconds)
         self.context.status.add(Gauge.STEPS, 1)
         self.context.status.add(Gauge.STEP_NS, int(seconds * 1e9))
+
+    def trace_step(self, message: Step, seconds: float) -> None:
+        """It has ended now."""
+        rows, tokens = len(message.rows) // 4, int(np.frombuffer(message.counts, np.int32).sum())
+        small = counts(rows, tokens)
+        self.context.trace.add(time.monotonic_ns(), Kind.STEP, int(seconds * 1e9), message.step, small)
 
     def fail(self, message: Step, reason: str) -> None:
         """A step could not be computed, nor can those behind it."""
@@ -210,6 +219,7 @@ def request_parts(
     decoder = msgspec.msgpack.Decoder(Rendition)
 
     def read_rendition(ref: int) -> Rendition:
+        log_debug(context.log, "%s takes a row", context.table, ref)
         return decoder.decode(packed) if (packed := context.table.rendition(ref)) else Rendition()
 
     def make_matchers() -> Matchers:

@@ -41,6 +41,7 @@ class SpeculatingActor(WorkerActor):
             return
         counts = (numbers.astype(np.int32).tobytes() for numbers in (outcome.drawn, outcome.drafted))
         self._tell(StepDone(message.epoch, message.step, tokens.tobytes(), seconds, *counts))
+        self.trace_step(message, seconds)
         self.context.status.add(Gauge.STEPS, 1)
 
 

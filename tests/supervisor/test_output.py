@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
+import logging
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
+from actorserve.actors.log_lines import JsonFormatter, RequestName, iso_time, json_line, message_of
 from actorserve.actors.supervisor.output import LIMIT, LONGEST, Lines, Output
 
 
@@ -118,3 +123,92 @@ def test_lines_are_put_together_and_taken_apart() -> None:
 
 def test_a_line_without_end_is_broken() -> None:
     assert lines_of(b"x" * (LONGEST + 1), b"y\n") == [b"x" * LONGEST, b"x", b"y"]
+
+
+# --- as JSON -----------------------------------------------------------------------------------------------------
+
+
+def test_objects_pass_and_all_else_becomes_one(pipe: tuple[int, int]) -> None:
+    output = Output(pipe[1], as_json=True)
+    own = json_line("error", "worker", 7, "a “quoted” word", {"request_id": "r1"})
+    assert output.line("worker", own, 7) == "a “quoted” word".encode()
+    others = [
+        b"plain",
+        b"",
+        own[:-9],  # its writer was killed
+        own + own,
+        own.replace(b"word", b"\xff"),
+        b'{"time":"now","message":5}',
+        b'{"level":"info","message":"a library\'s"}',
+        b'{"time":' + b"[" * 10_000,
+        b'{"time":NaN,"message":"a"}',
+        b"\x00\x1b[31mred\xff\r",
+    ]
+    for other in others:
+        output.line("worker", other, 7)
+    output.say("two\nlines", "critical")
+    first, *rest, last = os.read(pipe[0], 1 << 20).splitlines()
+    assert first == own
+    said = [json.loads(line) for line in rest]
+    assert {(line["level"], line["actor"], line["pid"]) for line in said} == {("warning", "worker", 7)}
+    assert [line["message"] for line in said[:3]] == ["plain", "", own[:-9].decode()]
+    assert len(said) == len(others) and said[-1]["message"] == "\x00\x1b[31mred\ufffd"
+    assert (json.loads(last)["level"], json.loads(last)["message"]) == ("critical", "two\nlines")
+
+
+def test_the_count_of_dropped_lines_is_an_object_too(pipe: tuple[int, int]) -> None:
+    output = Output(pipe[1], as_json=True)
+    for number in range(40_000):
+        output.line("worker", b"line %d" % number)
+    lines = [json.loads(line) for line in read_all(pipe[0], output).splitlines()]
+    (dropped,) = [line["message"] for line in lines if line["actor"] == "supervisor"]
+    assert int(dropped.split()[0]) == 40_000 - (len(lines) - 1) > 0
+
+
+def test_a_line_that_was_lost_in_its_middle_ends_where_the_next_one_begins(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, tries = os.write, iter(range(100))
+
+    def failing(fd: int, data: bytes) -> int:
+        match next(tries):
+            case 0:
+                return write(fd, data[:100])
+            case 1:
+                raise OSError(errno.ENOSPC, "the disk is full")
+        return write(fd, data)
+
+    output = Output(pipe[1], as_json=True)
+    monkeypatch.setattr(os, "write", failing)
+    output.line("worker", b"y" * 10_000)
+    output.line("worker", b"after")
+    cut, *whole = os.read(pipe[0], 1 << 16).splitlines()
+    assert len(cut) == 100
+    said = [json.loads(line)["message"] for line in whole]
+    assert said[0] == "after" and said[1].startswith("1 lines were dropped")
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "\x00" * 30_000, "é" * 40_000, "\ud800 half a pair"])
+def test_no_object_is_so_long_that_it_is_broken(text: str) -> None:
+    line = json_line("info", "worker", 1, text, {"exception": text, "request_id": "r1"})
+    assert len(line) <= LONGEST
+    said = json.loads(line)
+    assert said["actor"] == "worker" and said["message"][0] in (text[0], "?")
+    assert message_of(line) is not None
+    assert said["request_id"] == "r1" and (len(text) < 100 or len(line) > LONGEST // 4)
+
+
+def test_a_record_is_one_object_with_its_traceback_and_its_request() -> None:
+    try:
+        raise ValueError("a\nreason")
+    except ValueError:
+        record = logging.LogRecord("a", logging.ERROR, "", 0, "%s failed", (RequestName("r1", "0x1"),), sys.exc_info())
+    said = json.loads(JsonFormatter("worker").format(record))
+    assert (said["level"], said["message"], said["request_id"]) == ("error", "request r1 failed", "r1")
+    assert said["exception"].startswith("Traceback") and said["exception"].endswith("ValueError: a\nreason")
+    assert message_of(JsonFormatter("worker").format(record).encode()) == "request r1 failed: reason"
+
+
+def test_a_time_is_written_to_the_millisecond() -> None:
+    assert iso_time(0.9999) == "1970-01-01T00:00:00.999Z"
+    assert iso_time(1e9) == "2001-09-09T01:46:40.000Z"
