@@ -15,6 +15,7 @@ import aiohttp
 import psutil
 import pytest
 
+from tests.certificates import OPENSSL, Files
 from tests.rolling import SHORT, WAIT_S, CodeCopy, Load, command, restart, stream
 from tests.server import Server
 
@@ -170,6 +171,50 @@ def test_what_cannot_be_is_refused(server: Server, words: list[str], status: int
     refused = command(server, "restart", *words)
     assert refused.returncode == status and reason in refused.stderr, refused.stderr
     assert server.pids() == before
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="certificates are made by the openssl command")
+def test_behind_tls_a_frontend_ends_its_streams_first(tmp_path: Path) -> None:
+    """Its keys die with it, so that nobody else could go on with them."""
+
+    async def restart_under_a_stream(server: Server) -> None:
+        begun: list[int] = []
+        connector = aiohttp.TCPConnector(ssl=False)
+        async with aiohttp.ClientSession(server.base_url, connector=connector) as session:
+            running = asyncio.create_task(stream(session, 1, 300, lambda: begun.append(1)))
+            while not begun:
+                await asyncio.sleep(0.001)  # the stream runs; what is waited for is its beginning
+            await asyncio.to_thread(restart, server, "frontend")
+            assert running.done() and await running
+
+    files = Files(tmp_path)
+    with Server(*SCRIPTED, "--scripted-step-ms", "3", *files.options()) as server:
+        before = server.pids()["frontend-0"]
+        asyncio.run(restart_under_a_stream(server))
+        assert server.pids()["frontend-0"] != before
+
+
+def test_a_server_that_ends_in_the_middle_drains_with_the_successors() -> None:
+    """The worker is dead and waits for the scheduler, which is stopped, at SIGTERM: streams end all the same."""
+
+    async def end_in_the_middle(server: Server) -> int:
+        scheduler, begun = server.pids()["scheduler"], set[int]()
+        async with aiohttp.ClientSession(server.base_url) as session:
+            streams = [asyncio.create_task(_one(session, number, 200, begun)) for number in range(8)]
+            while len(begun) < len(streams):
+                await asyncio.sleep(0.001)  # the streams run; what is waited for is a number of events
+            psutil.Process(scheduler).suspend()
+            running = asyncio.create_task(asyncio.to_thread(command, server, "restart", "worker"))
+            await asyncio.to_thread(server.wait_for, "worker ended .* it is replaced")
+            server.signal(signal.SIGTERM)
+            await asyncio.to_thread(server.wait_for, "the restart of worker stops: the server ends")
+            os.kill(scheduler, signal.SIGCONT)
+            assert all(await asyncio.gather(*streams))
+            return (await running).returncode
+
+    with Server(*SCRIPTED, "--scripted-step-ms", "5") as server:
+        assert asyncio.run(end_in_the_middle(server)) == 1
+        assert server.wait() == 0
 
 
 # --- code on disk ----------------------------------------------------------------------------------------------------

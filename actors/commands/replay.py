@@ -91,6 +91,8 @@ def _compare(replay: Replay, arguments: argparse.Namespace) -> dict[str, Any]:
     from ..scheduler.simulating import Simulation, StepTime, with_options
 
     head, blocks = replay.head, replay.blocks
+    if arguments.blocks is not None and arguments.blocks < 1:
+        raise ValueError(f"--blocks: {arguments.blocks} is not at least 1")
     if head is None:
         raise ValueError(f"{arguments.file} holds nothing")
     other = with_options(head.config, **{name: getattr(arguments, name) for name in OPTIONS})

@@ -23,7 +23,7 @@ from ..config import Config
 from ..messages import Finish, Step, StepDone
 from ..system import System
 from .record_file import Head
-from .replaying import Difference, private_segment
+from .replaying import private_segment
 from .scheduler import Limits, Scheduler
 from .tally import Story, Tally
 
@@ -90,14 +90,14 @@ class Simulation:
         self._worker: deque[tuple[int, Step]] = deque()  # (when it is done, step)
 
     def run(self) -> None:
-        """Until all have ended. Difference if the scheduler plans nothing for those that wait."""
+        """Until all have ended. ValueError if the scheduler can plan nothing for those that wait."""
         self.tally.begin(self._events[0][0] if self._events else 1)
         while self._events or self._running:
             times = [self._events[0][0]] if self._events else []
             times += [self._worker[0][0]] if self._worker else []
             times += [self._cancels[0][0]] if self._cancels else []
             if not times:
-                raise Difference(f"{len(self._running)} sequences wait, and nothing is planned for them")
+                raise ValueError(f"{len(self._running)} sequences wait, and there are too few blocks for the first")
             self.tally.now = max(self.tally.now, min(times))
             self._turn()
         self._segment.close()
@@ -163,7 +163,10 @@ def _is_known(story: Story) -> bool:
 
 
 def with_options(config: Config, **options: Any) -> Config:
-    """The recorded options with others, as make_config takes them; None leaves one as it was."""
+    """The recorded options with others; None leaves one as it was. ValueError says which cannot be."""
     values = msgspec.to_builtins(config)
     values |= {name: value for name, value in options.items() if value is not None}
-    return msgspec.convert(values, Config)
+    try:
+        return msgspec.convert(values, Config)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None

@@ -188,3 +188,13 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "text").write_text("hello, I am a text")
     assert main(["replay", str(tmp_path / "text")]) == 2
     assert "is no recording" in capsys.readouterr().err
+
+
+def test_options_that_cannot_be(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        (["--max-num-seqs", "0"], "max_num_seqs"),
+        (["--blocks", "0"], "--blocks: 0"),
+        (["--blocks", "1"], "too few blocks"),
+    ):
+        assert main(["replay", str(compared), *words]) == 2
+        assert said in capsys.readouterr().err

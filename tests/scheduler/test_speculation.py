@@ -7,7 +7,8 @@ import pytest
 
 from actorserve.actors.gauges import SchedulerGauge
 from actorserve.actors.messages import Finish
-from actorserve.actors.scheduler.speculation import HOPELESS, PROBE, Cost, Speculation
+from actorserve.actors.scheduler.speculation import HOPELESS, PROBE, Speculation
+from actorserve.actors.scheduler.step_cost import Cost
 
 from .engine_model import BLOCK, MAX_TOKENS, Bench, expected_answer, finish_all, prompt_of, running_bench
 
