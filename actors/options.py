@@ -23,7 +23,9 @@ __all__ = ["add_options", "describe_options", "integer", "read_config"]
 
 POSITIONAL = "model"
 SHORT = {"tensor_parallel_size": ("-tp",)}
-PLACES = ("model", "tokenizer", "chat_template", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
+PLACES = (
+    *("model", "tokenizer", "chat_template", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "record"),
+)
 GROUPS = {  # by the fields that begin them; what follows belongs to it, too
     "model": "server",
     "api_key": "keys, browsers, TLS",
@@ -140,5 +142,5 @@ def _arguments(name: str, kind: inspect.Type) -> dict[str, Any]:
         case inspect.ListType(item_type=item):
             return common | _arguments(name, plain_type(item)) | {"action": "extend", "nargs": "+"}
         case inspect.StrType():
-            return common | {"metavar": "FILE" if name.endswith(("file", "certs")) else "TEXT"}
+            return common | {"metavar": "FILE" if name.endswith(("file", "certs", "record")) else "TEXT"}
     raise TypeError(f"no option can hold {kind}")

@@ -19,7 +19,7 @@ EVERY = 8  # from this size on: a step of 9 rows takes as long as one of 16, whe
 def capture_sizes(wanted: Sequence[int], most: int) -> list[int]:
     """The batch sizes for which there shall be graphs, ascending; without any wanted, 1, 2, 4 and every 8th."""
     if wanted:
-        return sorted({size for size in wanted if 0 < size <= most})
+        return sorted({size for size in wanted if 0 < size <= most} or {most})
     return sorted({1, 2, 4, *range(EVERY, most + 1, EVERY), most} & set(range(1, most + 1)))
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from actorserve.kernels.attention_reference import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
+
 from ..config import Config, ConfigError
 from ..model_files import read_json
 from ..runtime import Context
@@ -50,6 +52,19 @@ def start(context: Context) -> GpuWorkerActor:
     return GpuWorkerActor(context, runner, blocks)
 
 
+def check_shape(config: Config, shape: Architecture) -> None:
+    """ConfigError unless the kernels can take this model."""
+    if config.block_size not in BLOCK_SIZES:
+        sizes = f"multiples of {BLOCK_SIZES.step} up to {BLOCK_SIZES[-1]}"
+        raise ConfigError(f"--block-size {config.block_size}: on a GPU it is one of the {sizes}")
+    if shape.head_dim % 16 or shape.head_dim > LARGEST_HEAD:
+        raise ConfigError(f"model: heads of {shape.head_dim} numbers; on a GPU multiples of 16 up to {LARGEST_HEAD}")
+    if shape.heads // shape.kv_heads > LARGEST_GROUP:
+        raise ConfigError(
+            f"model: {shape.heads // shape.kv_heads} heads share one of keys; on a GPU {LARGEST_GROUP} can"
+        )
+
+
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
     """--dtype; `auto` is the type in which the model is stored."""
     name = shape.stored_dtype if config.dtype == "auto" else config.dtype
@@ -64,6 +79,7 @@ def _load(context: Context, device: torch.device, group: Group | None) -> GpuMod
     shape = read_architecture(read_json(folder / "config.json"))
     if config.quantization != "none":
         raise ConfigError(f"--quantization {config.quantization}: on a CPU only (--device cpu)")
+    check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     dummy = config.load_format == "dummy"
     read = random_tensors(shape, config.seed, device) if dummy else open_checkpoint(folder, shape)
