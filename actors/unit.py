@@ -69,7 +69,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def service_unit(plan: Plan) -> str:
     """NAME.service."""
-    stop_s = ceil(stop_seconds(plan.config)) + MARGIN_S
+    stop_s = ceil(stop_seconds(plan.config.shutdown_timeout)) + MARGIN_S
     socket = f"Requires={plan.name}.socket\nAfter={plan.name}.socket\n" if plan.addresses else ""
     return f"""\
 [Unit]

@@ -33,6 +33,6 @@ def is_in_order(child: Child, config: Config) -> bool:
     return not why_hung(child, config)
 
 
-def stop_seconds(config: Config) -> float:
-    """What the server takes to stop, if every actor uses up its time."""
-    return config.shutdown_timeout + STOP_S * (len(KINDS) - 1) + KILL_S
+def stop_seconds(requests_s: float) -> float:
+    """What the server takes to stop, if every actor uses up its time; `requests_s` is that of running requests."""
+    return requests_s + STOP_S * (len(KINDS) - 1) + KILL_S

@@ -50,7 +50,7 @@ class Service:
 
     def stopping(self) -> None:
         """It serves those that are there, and ends."""
-        microseconds = int(stop_seconds(self._supervisor.system.config) * MICROSECONDS)
+        microseconds = int(stop_seconds(self._supervisor.shutdown_s) * MICROSECONDS)
         self._tell(STOPPING=1, STATUS=self._text(0.0), EXTEND_TIMEOUT_USEC=microseconds)
 
     def look(self) -> None:

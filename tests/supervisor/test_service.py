@@ -197,7 +197,7 @@ def test_a_line_break_begins_no_other_field(tmp_path: Path) -> None:
 
 
 def test_the_time_to_stop_follows_from_the_options() -> None:
-    assert stop_seconds(Config(shutdown_timeout=100)) == stop_seconds(Config(shutdown_timeout=0)) + 100
+    assert stop_seconds(100) == stop_seconds(0) + 100
 
 
 # --- sockets that are passed -------------------------------------------------------------------------------------

@@ -1,0 +1,45 @@
+"""`actorserve drain`: requests end, or are cut off when their time is up, and the server has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+
+from tests.rolling import WAIT_S, command, stream
+from tests.server import Server
+
+SCRIPTED = ("--worker", "scripted", "--max-model-len", "2048")
+
+
+async def _one(session: aiohttp.ClientSession, number: int, tokens: int, begun: set[int]) -> str:
+    return await stream(session, number, tokens, lambda: begun.add(number))
+
+
+async def drain_under_streams(server: Server, tokens: int, *words: str) -> tuple[Any, list[Any]]:
+    """(how `actorserve drain` ended, what became of streams that ran)"""
+    begun: set[int] = set()
+    async with aiohttp.ClientSession(server.base_url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:
+        streams = [asyncio.create_task(_one(session, number, tokens, begun)) for number in range(8)]
+        while len(begun) < len(streams):
+            await asyncio.sleep(0.001)  # the streams run; what is waited for is a number of events
+        drained = await asyncio.to_thread(command, server, "drain", *words)
+        return drained, await asyncio.gather(*streams, return_exceptions=True)
+
+
+def test_a_drain_lets_streams_end() -> None:
+    with Server(*SCRIPTED, "--scripted-step-ms", "5", "--frontends", "2") as server:
+        drained, streams = asyncio.run(drain_under_streams(server, 300, "--timeout", "60"))
+        assert server.wait() == 0
+        assert drained.returncode == 0 and "requests left" in drained.stdout, drained
+        assert "the server has ended" in drained.stdout
+        assert all(isinstance(text, str) and text for text in streams), streams
+
+
+def test_a_drain_has_a_time_limit() -> None:
+    with Server(*SCRIPTED, "--scripted-step-ms", "50") as server:
+        drained, streams = asyncio.run(drain_under_streams(server, 2000, "--timeout", "1"))
+        assert server.wait() == 0
+        assert drained.returncode == 1 and "time was up with 8 requests left" in drained.stderr
+        assert not any(isinstance(text, str) for text in streams)
