@@ -95,8 +95,8 @@ class Control:
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection: requests until its end."""
         try:
-            self._check_user(writer)
             while line := await _line(reader):
+                self._check_user(writer)  # now, since a connection that ends unread is reset, and the answer lost
                 await _say(writer, await self._answer(line))
         except Refused as refused:
             await _say(writer, {"error": str(refused)})

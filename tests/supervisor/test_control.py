@@ -214,7 +214,7 @@ async def test_others_than_those_users_are_refused(
 ) -> None:
     monkeypatch.setattr(control, "_users", {os.getuid() + 1})
     other = await Client.connect(control._name)
-    assert (await other.hear())["error"].startswith("only the server's own user")
+    assert (await other.say(b'{"verb": "double"}\n'))["error"].startswith("only the server's own user")
     other.close()
 
 

@@ -64,11 +64,12 @@ def prompt(length: int, seed: int) -> list[int]:
 
 
 SLOW = [
-    pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama3", "llama_biased", "llama_tied", "mistral", "qwen2")
+    pytest.param(kind, marks=pytest.mark.slow)
+    for kind in ("llama3", "llama_biased", "llama_tied", "mistral", "qwen2", "qwen2_windows")
 ]
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "qwen2_windows", *SLOW])
+@pytest.mark.parametrize("kind", ["qwen3", *SLOW])
 def test_it_draws_what_the_cpu_draws(checkpoints: Folders, kind: str) -> None:
     """Greedy and sampled rows, chunks and decoding mixed at random, rows that come back after a preemption."""
     config = config_for(checkpoints(kind), block_size=16)
