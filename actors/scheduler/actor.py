@@ -6,7 +6,6 @@ It never touches a tensor. Who it hears: renderers (Admit), frontends (Cancel), 
 from __future__ import annotations
 
 import time
-from itertools import groupby
 
 from actorserve.shm.kv_map import KVMap
 from actorserve.shm.mailbox import wake
@@ -52,6 +51,7 @@ class SchedulerActor(Actor):
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3,
         )
         system = context.system
+        self._detokenizers = [actor.name for actor in system.of_kind("detokenizer")]
         kv = KVMap(context.segment.map, system.kv_map_offset, system.slots, system.sequence_blocks, system.max_blocks)
         self.scheduler = Scheduler(
             context.table, limits, context.model.end_tokens, kv, Recorder(context.table, context.histograms)
@@ -178,11 +178,14 @@ class SchedulerActor(Actor):
             return 0
         self.scheduler.moved.clear()
 
-        def detokenizer(ref: int) -> str:
-            return self.context.system.detokenizer_of(slot_of(ref))
-
-        for name, refs in groupby(sorted(moved, key=detokenizer), key=detokenizer):
-            self.context.post(name, Advance(list(refs)))
+        by_reader: dict[str, list[int]] = {self._detokenizers[0]: moved}
+        if len(self._detokenizers) > 1:
+            by_reader = {name: [] for name in self._detokenizers}
+            for ref in moved:
+                by_reader[self.context.system.detokenizer_of(slot_of(ref))].append(ref)
+        for name, refs in by_reader.items():
+            if refs:
+                self.context.post(name, Advance(refs))
         return len(moved)
 
 

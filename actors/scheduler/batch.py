@@ -59,6 +59,11 @@ class RunningBatch:
         assert sequence is not None, f"row {row} is empty"
         return sequence
 
+    def refs(self, rows: Ints) -> list[int]:
+        """The names of what is in these rows (as shm.table_layout.make_ref has it), none of which is empty."""
+        refs: list[int] = (self.generation[rows] << 32 | self.slot[rows]).tolist()
+        return refs
+
     def place(self, sequence: Sequence, computed: int, capacity: int, registered: int) -> int:
         """Give a sequence a free row; its first `computed` tokens are in its blocks already."""
         row = self._free.pop()

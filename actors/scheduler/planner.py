@@ -138,7 +138,7 @@ class Planner:
             step.room = np.zeros(len(step.rows), np.int64)
         step.tickets = self.batch.ticket[step.rows]
         step.samples = self.batch.advance(step.rows, step.counts, step.room)
-        step.refs = [self.batch.at(row).ref for row in step.rows[step.samples].tolist()]
+        step.refs = self.batch.refs(step.rows[step.samples])
         return step
 
     def _decode_rows(self) -> Ints:

@@ -316,7 +316,7 @@ class Scheduler:
             positions = np.arange(len(tokens)) + np.repeat(lengths - ends, counts)
         generated = positions + 1 - batch.prompt[owners]  # stored once for each of a row's tokens, in order
         self.arrays.append_tokens(batch.slot[owners], positions, tokens, batch.generation[owners], generated)
-        self.moved.update(dict.fromkeys(batch.at(row).ref for row in rows.tolist()))
+        self.moved.update(dict.fromkeys(batch.refs(rows)))
         done = (lengths >= batch.total[rows]) | batch.has_stop_ids[rows]
         done |= np.isin(last, self._end) & ~batch.ignore_eos[rows]
         return list(zip(rows[done].tolist(), last[done].tolist(), strict=True))
