@@ -94,7 +94,7 @@ def step(
     there = (positions >= low) & (positions < high)
     block, slot = place(table, at, there, BLOCK_SIZE, TILE)
     offsets = block * block_stride + slot * slot_stride
-    k = fetch(keys, offsets, there, HEAD_DIM, PADDED, MASKED, PRODUCT)
+    k = fetch(keys, offsets, there, HEAD_DIM, PADDED, MASKED, q.dtype)
     v = fetch(values, offsets, there, HEAD_DIM, PADDED, MASKED, PRODUCT)
     key_scale, value_scale = there, there
     if SCALED:
@@ -135,7 +135,9 @@ def _prefill(
     inside = ((packed < TOKENS * GROUP) & (token < last))[:, None] & (dims < HEAD_DIM)[None, :]
     token = token.to(tl.int64)
     q_at = queries + token[:, None] * query_stride + head[:, None] * query_head_stride + dims[None, :]
-    q = tl.load(q_at, mask=inside, other=0.0).to(PRODUCT)
+    q = tl.load(q_at, mask=inside, other=0.0)
+    if q.dtype != tl.float16:  # which holds keys of 8 bits; converted, it would take registers instead of shared memory
+        q = q.to(PRODUCT)
     first = length - last + begin  # position of the tile's first token; the others' follow
     position = first + packed // GROUP
     high = tl.minimum(first + TOKENS, length)

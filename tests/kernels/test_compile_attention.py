@@ -68,6 +68,13 @@ def test_heads_of_128_on_hopper(tmp_path: Path) -> None:
         assert (result["conversions"] > 0) == (result["job"]["pools"] == E4M3), result
 
 
+def test_what_takes_most_registers(tmp_path: Path) -> None:
+    """Prompts with heads of 256 and pools of 8 bits, which float16 is multiplied with as it is."""
+    jobs = jobs_of(90, (256,), "float16", E4M3)
+    for result in compiled(tmp_path, [job for job in jobs if job["kernel"] == "prefill" and job["shape"] is SHAPES[0]]):
+        check(result)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("arch", [90, 100])
