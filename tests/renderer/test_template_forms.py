@@ -101,12 +101,22 @@ def test_arguments_may_be_sent_as_object_or_as_text(tmp_path: Path) -> None:
             assert ours.render(both[1]) == expected, name
 
 
-@pytest.mark.parametrize("arguments", ["{", "{'a': 1}", '{"a": 1} x', "[" * 100_000, "9" * 5000])
-def test_arguments_that_are_no_json_are_refused_where_an_object_is_read(arguments: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", ["{", "{'a': 1}", '{"a": 1} x', "9" * 5000])
+def test_arguments_that_are_no_json_stay_the_text_that_they_are(arguments: str, tmp_path: Path) -> None:
+    """A model's own call that was cut off comes back in the next request: a template that writes it as JSON can."""
     messages = [USER, calls({"type": "function", "function": {"name": "add", "arguments": arguments}}, content="")]
-    with pytest.raises(TemplateProblem):
-        make(ALL["qwen_2_5"], tmp_path).render(messages)
+    quoted = json.dumps(arguments, ensure_ascii=False)
+    assert f'"arguments": {quoted}' in make(ALL["qwen_2_5"], tmp_path).render(messages)
     assert arguments in make(ALL["deepseek_v3"], tmp_path, bos_token="").render(messages)
+    reads_items = "{% for k, v in messages[1].tool_calls[0].function.arguments.items() %}{{ k }}{% endfor %}"
+    with pytest.raises(TemplateProblem):
+        make(reads_items, tmp_path).render(messages)
+
+
+def test_arguments_too_deep_for_json_are_refused(tmp_path: Path) -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": "[" * 100_000}}
+    with pytest.raises(TemplateProblem):
+        make(ALL["qwen_2_5"], tmp_path).render([USER, calls(call, content="")])
 
 
 def test_a_call_without_arguments_has_none(tmp_path: Path) -> None:
