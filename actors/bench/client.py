@@ -33,6 +33,7 @@ class _Delta(msgspec.Struct):
 class _Choice(msgspec.Struct):
     text: str | None = None
     delta: _Delta | None = None
+    finish_reason: str | None = None
 
 
 class _Usage(msgspec.Struct):
@@ -94,12 +95,42 @@ class Target:
 
 def open_session(target: Target) -> aiohttp.ClientSession:
     """For as many requests at once as are wanted."""
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(_note_kept)
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
+        trace_configs=[trace],
         headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **target.headers},
         timeout=aiohttp.ClientTimeout(total=target.timeout_s, sock_connect=60.0),
         read_bufsize=BUFFER,
     )
+
+
+@dataclass(slots=True)
+class _Way:
+    """How far one try of a request has come."""
+
+    kept: bool = False  # it goes over a connection that another request used before
+    answered: bool = False
+
+
+async def _note_kept(session: aiohttp.ClientSession, context: Any, parameters: Any) -> None:
+    context.trace_request_ctx.kept = True
+
+
+async def _ask(session: aiohttp.ClientSession, target: Target, body: bytes, record: Record) -> None:
+    """One request. A kept connection that the server closed just then says nothing about it: another one is taken."""
+    while True:
+        way = _Way()
+        try:
+            async with session.post(target.url, data=body, trace_request_ctx=way) as response:
+                way.answered = True
+                if response.status != 200:
+                    raise _Failed(f"http {response.status}", await response.text(errors="replace"))
+                return await _read(response, record)
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+            if way.answered or not way.kept:
+                raise
 
 
 async def send(session: aiohttp.ClientSession, target: Target, prompt: Prompt) -> Record:
@@ -108,10 +139,7 @@ async def send(session: aiohttp.ClientSession, target: Target, prompt: Prompt) -
     body = target.body(prompt)
     record.started = time.perf_counter()
     try:
-        async with session.post(target.url, data=body) as response:
-            if response.status != 200:
-                raise _Failed(f"http {response.status}", await response.text(errors="replace"))
-            await _read(response, record)
+        await _ask(session, target, body, record)
         if not record.chunks:
             raise _Failed("no tokens", "the answer ended without any")
     except _Failed as error:
@@ -127,7 +155,7 @@ async def send(session: aiohttp.ClientSession, target: Target, prompt: Prompt) -
 
 
 async def _read(response: aiohttp.ClientResponse, record: Record) -> None:
-    """Take the events up to the last; a stream that ends without it was broken off."""
+    """Take the events up to `[DONE]`, or to the end if the answer has told its own; otherwise it was broken off."""
     reader = EventReader()
     seen = 0
     while data := await response.content.readany():
@@ -137,7 +165,9 @@ async def _read(response: aiohttp.ClientResponse, record: Record) -> None:
                 await response.content.read()  # so that the connection can be used again
                 return
             seen = _take(event, record, now, seen)
-    raise _Failed("broken off", "the stream ended within an event" if reader.cut else "the stream ended without [DONE]")
+    if reader.cut or not record.finish_reason:
+        said = "within an event" if reader.cut else "without [DONE]"
+        raise _Failed("broken off", f"the stream ended {said}")
 
 
 def _take(event: bytes, record: Record, now: float, seen: int) -> int:
@@ -149,11 +179,14 @@ def _take(event: bytes, record: Record, now: float, seen: int) -> int:
     if chunk.error is not None:
         raise _Failed("error event", json.dumps(chunk.error))
     usage, size = chunk.usage, 0
+    continuous = len(record.sizes) == len(record.chunks)  # otherwise a usage beside the last choice is of them all
     if usage is not None:
         record.prompt_tokens, record.usage_tokens = usage.prompt_tokens, usage.completion_tokens
-        size = usage.completion_tokens - seen if chunk.choices else 0
+        size = usage.completion_tokens - seen if chunk.choices and continuous else 0
         seen = usage.completion_tokens if chunk.choices else seen
-    if size > 0 or (usage is None and any(map(_has_text, chunk.choices))):
+    for choice in chunk.choices:
+        record.finish_reason = choice.finish_reason or record.finish_reason
+    if size > 0 or ((usage is None or not continuous) and any(map(_has_text, chunk.choices))):
         record.chunks.append(now)
         if size > 0:
             record.sizes.append(size)

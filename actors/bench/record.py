@@ -24,6 +24,7 @@ class Record:
     usage_tokens: int | None = None  # the answer's tokens, as the server counts them
     error: str = ""  # its kind, such as `http 503`; empty if it went well
     detail: str = ""
+    finish_reason: str = ""  # empty while the answer has not told its end
 
     @property
     def counted(self) -> str:

@@ -32,6 +32,7 @@ class Bench:
     pid: int | None
     counted_by: str
     prompts: list[Prompt]
+    spare: list[Prompt]  # for what is not counted, so that no prefix of what is counted is known
 
 
 @contextlib.contextmanager
@@ -65,11 +66,14 @@ def _bench(arguments: argparse.Namespace, base_url: str, pid: int | None, starte
         timeout_s=arguments.request_timeout,
     )
     count, counted_by = counter(target, arguments.tokenizer)
+    some = wanted(arguments)
+    spare = max(1, getattr(arguments, "num_warmups", 1))
     try:
-        prompts = make_prompts(wanted(arguments), count)
+        prompts = make_prompts(replace(some, count=some.count + spare), count)
     except PromptError as error:
         raise ConfigError(f"--dataset-path: {error}") from None
-    return Bench(uvloop.run(probe(target, prompts[0])), pid, counted_by, prompts)
+    prompts, others = prompts[: some.count], prompts[some.count :]
+    return Bench(uvloop.run(probe(target, others[0])), pid, counted_by, prompts, others)
 
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
@@ -98,7 +102,7 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
 def run_once(bench: Bench, arguments: argparse.Namespace, rate: float, limit: int | None) -> dict[str, Any]:
     """One run at one load, behind requests that warm up."""
     prompts = bench.prompts
-    if warm := [prompts[number % len(prompts)] for number in range(arguments.num_warmups)]:
+    if warm := bench.spare[: arguments.num_warmups]:
         measured(bench.target, warm, [0.0] * len(warm), limit)
     offsets = arrivals(len(prompts), rate, arguments.burstiness, arguments.arrivals, arguments.seed)
     with tqdm(total=len(prompts), disable=arguments.disable_tqdm or None, file=sys.stderr, leave=False) as bar:

@@ -18,6 +18,7 @@ from types import TracebackType
 PR_SET_PDEATHSIG = 1
 READY = re.compile(rb"ready at (https?://[^\s]+)")
 STOP_S = 60.0
+MISSING = (404, 405)
 LINES = 40  # of its output that are kept, to be shown if it fails
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -100,12 +101,16 @@ class Started:
 
 
 def wait_ready(base_url: str, timeout_s: float) -> None:
-    """Until /ready answers 200, or the model list does where there is no /ready."""
+    """Until /ready answers 200; where there is none, until /health does, or the model list."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while True:
-        status = _status(base_url + "/ready")
-        if status == 200 or (status in (404, 405) and _status(base_url + "/v1/models") in (200, 401, 403)):
+        status = 0
+        for path in ("/ready", "/health", "/v1/models"):
+            status = _status(base_url + path)
+            if status not in MISSING:
+                break
+        if status == 200 or (path == "/v1/models" and status in (401, 403)):
             return
         if time.monotonic() > deadline:
             raise ServerError(f"{base_url} was not ready within {timeout_s:g} s ({status or 'no answer'})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any
@@ -35,9 +36,15 @@ async def well(response: web.StreamResponse, body: dict[str, Any]) -> None:
 class Fake:
     """`with Fake() as server:`; `behave` says what an answer consists of, `refuse` the status in place of one."""
 
-    def __init__(self) -> None:
+    def __init__(self, readiness: str = "/ready") -> None:
+        self._readiness = readiness
         self.behave: Behaviour = well
         self.refuse: Callable[[int, dict[str, Any]], int | None] = lambda number, body: None
+        self.unready = 0  # times that it says so
+        self.asked_ready = 0
+        self.hang_up_after: int | None = None  # requests of a connection, without a word
+        self.hung_up = 0
+        self._requests: Counter[int] = Counter()
         self.bodies: list[dict[str, Any]] = []
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
@@ -46,7 +53,7 @@ class Fake:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         app = web.Application()
-        app.router.add_get("/ready", self._ready)
+        app.router.add_get(self._readiness, self._ready)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._complete)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -59,13 +66,21 @@ class Fake:
         self._loop.close()
 
     async def _ready(self, request: web.Request) -> web.Response:
-        return web.Response()
+        self.asked_ready += 1
+        return web.Response(status=200 if self.asked_ready > self.unready else 503)
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "fake"}]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        assert request.transport is not None
+        connection = request.transport.get_extra_info("peername")[1]
+        if self._requests[connection] == self.hang_up_after:
+            self.hung_up += 1
+            request.transport.abort()
+            return web.Response()
+        self._requests[connection] += 1
         self.bodies.append(body)
         if status := self.refuse(len(self.bodies), body):
             return web.json_response({"error": {"message": "not now"}}, status=status)

@@ -12,7 +12,7 @@ from aiohttp import web
 from actorserve.actors.bench.client import Target
 from actorserve.actors.bench.figures import figures
 from actorserve.actors.bench.prompts import Prompt
-from actorserve.actors.bench.server import ServerError
+from actorserve.actors.bench.server import ServerError, wait_ready
 from actorserve.actors.bench.session import counter, probe, run_load
 
 from .fake import Fake, event
@@ -75,6 +75,54 @@ def test_what_is_wrong_with_an_answer_has_a_name(fake: Fake, said: bytes, kind: 
     assert load(fake, 2)["errors"] == {kind: 2}
 
 
+def finished(*, tokens: int | None = None) -> bytes:
+    """The chunk without a text that says why the answer ended; some servers put their only usage into it."""
+    return event(text="", tokens=tokens).replace(b'"text": ""', b'"text": "", "finish_reason": "length"')
+
+
+@pytest.mark.parametrize("tail", [b"", b"data: [DONE]\n\n"])
+def test_an_answer_that_tells_its_end_needs_no_done(fake: Fake, tail: bytes) -> None:
+    async def behave(response: web.StreamResponse, body: dict[str, Any]) -> None:
+        for _ in range(3):
+            await response.write(event(text="ab"))
+        await response.write(finished(tokens=6) + tail)
+
+    fake.behave = behave
+    found = load(fake, 2)
+    assert (found["completed"], found["errors"], found["output_tokens"]) == (2, {}, 12)
+    assert (found["chunks"], found["token_counts"]) == (6, {"total": 2})  # the end is no chunk of six tokens
+
+
+def test_an_end_that_is_cut_is_none(fake: Fake) -> None:
+    async def behave(response: web.StreamResponse, body: dict[str, Any]) -> None:
+        await response.write(event(text="ab") + finished() + b'data: {"choices": [], "us')
+
+    fake.behave = behave
+    assert load(fake)["errors"] == {"broken off": 1}
+
+
+def test_a_usage_beside_the_last_text_is_of_all(fake: Fake) -> None:
+    async def behave(response: web.StreamResponse, body: dict[str, Any]) -> None:
+        await response.write(event(text="ab") + event(text="ab", tokens=5) + b"data: [DONE]\n\n")
+
+    fake.behave = behave
+    found = load(fake)
+    assert (found["chunks"], found["output_tokens"], found["token_counts"]) == (2, 5, {"total": 1})
+
+
+def test_a_kept_connection_that_was_closed_is_no_failure(fake: Fake) -> None:
+    fake.hang_up_after = 2
+    found = load(fake, 6, limit=1)
+    assert (found["completed"], found["errors"], len(fake.bodies)) == (6, {}, 6)
+    assert fake.hung_up >= 2
+
+
+def test_a_new_connection_that_is_closed_is_one(fake: Fake) -> None:
+    fake.hang_up_after = 0
+    found = load(fake, 3, limit=1)
+    assert (found["errors"], fake.hung_up) == ({"broken off": 3}, 3)
+
+
 def test_a_server_that_dies_in_the_middle(fake: Fake) -> None:
     async def die(response: web.StreamResponse, body: dict[str, Any]) -> None:
         await response.write(event(text="x", tokens=1))
@@ -117,3 +165,22 @@ def test_a_server_that_answers_nothing_is_not_measured(fake: Fake) -> None:
 def test_without_a_tokenizer_words_are_counted(fake: Fake) -> None:
     count, by = counter(Target(fake.base_url, "fake"), None)
     assert (count("one two three"), by) == (3, "words")
+
+
+@pytest.mark.parametrize("readiness", ["/ready", "/health"])
+def test_a_server_is_waited_for_wherever_it_says_that_it_is_ready(readiness: str) -> None:
+    with Fake(readiness) as fake:
+        fake.unready = 2
+        wait_ready(fake.base_url, 30)
+        assert fake.asked_ready == 3
+
+
+def test_a_server_that_only_lists_its_models_is_ready() -> None:
+    with Fake("/elsewhere") as fake:
+        wait_ready(fake.base_url, 30)
+
+
+def test_a_server_that_is_not_ready_in_time(fake: Fake) -> None:
+    fake.unready = 10**9
+    with pytest.raises(ServerError, match="not ready within 0.3 s"):
+        wait_ready(fake.base_url, 0.3)

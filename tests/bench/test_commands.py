@@ -148,3 +148,11 @@ def test_cpu_of_children_that_have_ended_counts() -> None:
     after = processes.cpu_seconds(own)
     assert before is not None and after is not None and after - before >= 0.05
     assert processes.cpu_seconds(2**22 + 1) is None
+
+
+def test_what_is_not_counted_has_prompts_of_its_own(tmp_path: Path) -> None:
+    with Fake() as fake:
+        bench("serve", tmp_path / "run.json", "--base-url", fake.base_url, "--num-warmups", "2")
+    prompts = [body["prompt"] for body in fake.bodies]
+    assert len(set(prompts[-4:])) == 4  # those that count: the trial and what warms up came before them
+    assert len(prompts) == 7 and not set(prompts[:3]) & set(prompts[3:])

@@ -1,0 +1,152 @@
+"""The parts of tools/bench_peers: checkpoints, processes that end for sure, and the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+from tools.peers.checkpoint import WORDS, write_folder, write_tokenizer
+from tools.peers.gguf_file import gguf_name, in_order, write_gguf
+from tools.peers.process import NotStarted, Running, free_port
+from tools.peers.report import Figures, complaints, rows, table
+from tools.peers.servers import Launch, beside
+
+SMALL = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": WORDS + 8,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
+# Answers /health, and has a child in a session of its own that nothing but SIGKILL ends.
+SERVER = """
+import http.server, signal, subprocess, sys
+child = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
+process = subprocess.Popen([sys.executable, "-c", child], start_new_session=True, stdout=subprocess.PIPE)
+process.stdout.readline()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def test_the_tokenizer_has_its_words_and_one_for_the_filler(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() == WORDS
+    assert len(tokenizer.encode("ban a a").ids) == len(tokenizer.encode("ban").ids) + 2
+    assert tokenizer.decode(tokenizer.encode("zuton ler 7 ünï").ids) == "zuton ler 7 ünï"
+
+
+def test_only_learned_words_are_drawn(tmp_path: Path) -> None:
+    write_folder(tmp_path, SMALL)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["eos_token_id"] is None and config["vocab_size"] == WORDS + 8  # so that nobody ends early
+    head = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
+    sizes = np.linalg.norm(head, axis=1)
+    rare = np.r_[:256, WORDS : WORDS + 8]
+    assert sizes[rare].max() * 10 < np.delete(sizes, rare).min()
+
+
+def test_names_and_rows_in_gguf() -> None:
+    assert gguf_name("model.layers.3.self_attn.q_proj.weight") == "blk.3.attn_q.weight"
+    assert gguf_name("lm_head.weight") == "output.weight"
+    config: dict[str, Any] = {"model_type": "llama", "num_attention_heads": 2, "num_key_value_heads": 1}
+    tensor = np.arange(8)[:, None]
+    name = "model.layers.0.self_attn.{}.weight"
+    assert in_order(name.format("q_proj"), tensor, config)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert in_order(name.format("k_proj"), tensor, config)[:, 0].tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert in_order(name.format("v_proj"), tensor, config) is tensor
+    assert in_order(name.format("q_proj"), tensor, config | {"model_type": "qwen3"}) is tensor
+
+
+def test_every_tensor_stands_in_the_gguf(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    write_folder(tmp_path, SMALL)
+    write_gguf(tmp_path, tmp_path / "model.gguf")
+    read = gguf.GGUFReader(tmp_path / "model.gguf")
+    weights = load_file(tmp_path / "model.safetensors")
+    found = {tensor.name: tensor.data for tensor in read.tensors}
+    assert found.keys() == {gguf_name(name) for name in weights}
+    for name, tensor in weights.items():  # Qwen3's rows stay in their order
+        assert np.array_equal(found[gguf_name(name)], tensor), name
+    assert len(read.fields["tokenizer.ggml.tokens"].data) == SMALL["vocab_size"]
+
+
+def test_a_server_and_its_children_are_ended(tmp_path: Path) -> None:
+    port = free_port()
+    with Running(Launch([sys.executable, "-c", SERVER, str(port)]), port, tmp_path / "log", 60) as server:
+        family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+        assert len(family) == 2 and os.getsid(family[1].pid) != os.getsid(server.pid)
+        assert server.ready_after_s > 0
+    assert not [process for process in family if process.is_running()]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["/nowhere/at-all"], "No such file"),
+        ([sys.executable, "-c", "print('no model'); raise SystemExit(3)"], "status 3:\nno model"),
+        ([sys.executable, "-c", "import signal; signal.pause()"], "not ready within 0.5 s"),
+    ],
+)
+def test_a_server_that_does_not_start_says_why(tmp_path: Path, command: list[str], said: str) -> None:
+    with pytest.raises(NotStarted, match=said), Running(Launch(command), free_port(), tmp_path / "log", 0.5):
+        pass
+    if "pause" in command[-1]:
+        assert not [one for one in psutil.Process().children() if one.cmdline() == command]
+
+
+def test_ratios_are_to_the_best_of_the_others() -> None:
+    ours = [Figures(100, 2.0, 50, 1, 1), Figures(300, 4.0, 50, 1, 1), Figures(200, 3.0, 50, 1, 1)]
+    found = {
+        ("actorserve", "a"): ours,
+        ("vllm", "a"): [Figures(100, 6.0, 50, 1, 1)],
+        ("llama", "a"): [Figures(50, 1.5, 50, 1, 1)],
+        ("actorserve", "b"): ours,
+    }
+    assert [(row[0], row[1], row[2], *row[-2:]) for row in rows(found)] == [
+        ("actorserve", "a", "200.0", "2.00", "2.00"),
+        ("vllm", "a", "100.0", "1.00", "4.00"),
+        ("llama", "a", "50.0", "0.50", "1.00"),
+        ("actorserve", "b", "200.0", "", ""),
+    ]
+    assert len({line.count("|") for line in table(found).splitlines()}) == 1
+
+
+def test_an_unfair_run_is_complained_of() -> None:
+    run: dict[str, Any] = {
+        "errors": {},
+        "completed": 4,
+        "prompt_tokens": 64,
+        "output_tokens": 128,
+        "client_busy": False,
+    }
+    assert complaints(run, 16, 32) == []
+    assert complaints(run | {"output_tokens": 127}, 16, 32) == ["outputs had 31.75 tokens each, not 32"]
+    assert len(complaints(run | {"prompt_tokens": 60, "client_busy": True, "client_share": 0.9}, 16, 32)) == 2
+    failed = run | {"errors": {"http 503": 1}, "error_examples": {"http 503": "full"}}
+    assert complaints(failed, 16, 32) == ["1 failed (http 503: full)"]
+
+
+def test_an_environment_is_named_by_its_python_or_its_folder(tmp_path: Path) -> None:
+    assert (
+        beside(str(tmp_path), "vllm") == beside(str(tmp_path / "bin" / "python"), "vllm") == tmp_path / "bin" / "vllm"
+    )

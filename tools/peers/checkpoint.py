@@ -1,0 +1,167 @@
+"""Checkpoints that every server can load: random float32 weights, and a byte-level BPE tokenizer of 8192 words.
+
+Weights have the variance of 1 / inputs, so that each layer turns the hidden state, and queries and keys are larger, so
+that each word looks at few others: greedy texts vary (62 different words of 64), with few close decisions. Only the
+tokenizer's learned words are ever drawn, never half a letter: the head's other rows are small. There is no end token
+in the configuration, so that nobody stops early.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WORDS = 8192
+BYTES = 256  # the first words
+SEED = 7
+LOOKING_GAIN = 2.0
+SPLIT = (
+    r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # llama.cpp's `qwen2`, nearly
+)
+TINY: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": WORDS,
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 32,
+    "max_position_embeddings": 2048,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+QWEN3_06B: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 2048,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": True,
+}
+COMMON = {
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "torch_dtype": "float32",
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+SHAPES = {"tiny": TINY, "0.6B": QWEN3_06B}
+Tensors = Iterator[tuple[str, np.ndarray[Any, np.dtype[np.float32]]]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder in the form of the Hugging Face hub, and the same weights as GGUF."""
+
+    folder: Path
+    gguf: Path
+
+
+def made(name: str, folder: Path) -> Checkpoint:
+    """The checkpoint of a shape under `folder`; one that is there is taken as it is, since only whole ones are kept."""
+    from .gguf_file import write_gguf
+
+    found = folder / name
+    if not found.exists():
+        part = folder / f"{name}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        write_folder(part, SHAPES[name])
+        write_gguf(part, part / "model.gguf")
+        part.rename(found)
+    return Checkpoint(found, found / "model.gguf")
+
+
+def write_folder(folder: Path, shape: dict[str, Any]) -> None:
+    """Configuration, tokenizer and weights."""
+    from safetensors.numpy import save_file
+
+    config = {**shape, **COMMON}
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    generation = {"do_sample": False, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    write_tokenizer(folder)
+    save_file(dict(_tensors(config)), folder / "model.safetensors", {"format": "pt"})
+
+
+def _tensors(config: dict[str, Any]) -> Tensors:
+    """Every tensor of a Llama or Qwen3 model by its name."""
+    random = np.random.default_rng(SEED)
+    hidden, inner, words = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    queries, keys = (config[f"num_{name}_heads"] * config["head_dim"] for name in ("attention", "key_value"))
+    tied = config["tie_word_embeddings"]
+
+    def matrix(rows: int, columns: int, gain: float = 1.0) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return random.standard_normal((rows, columns), np.float32) * np.float32(gain / np.sqrt(columns))
+
+    ones = np.ones(hidden, np.float32)
+    head = matrix(words, hidden, 3.0)
+    head[:BYTES] *= 0.01
+    head[WORDS:] *= 0.01
+    yield "model.embed_tokens.weight", head if tied else matrix(words, hidden, 3.0)
+    if not tied:
+        yield "lm_head.weight", head
+    yield "model.norm.weight", ones
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            yield f"{at}{name}.weight", ones
+        if config["model_type"] == "qwen3":
+            for name in ("q_norm", "k_norm"):
+                yield f"{at}self_attn.{name}.weight", np.full(config["head_dim"], LOOKING_GAIN, np.float32)
+        for name, outputs in (("q_proj", queries), ("k_proj", keys)):
+            yield f"{at}self_attn.{name}.weight", matrix(outputs, hidden, LOOKING_GAIN)
+        yield f"{at}self_attn.v_proj.weight", matrix(keys, hidden)
+        yield f"{at}self_attn.o_proj.weight", matrix(hidden, queries)
+        for name in ("gate_proj", "up_proj"):
+            yield f"{at}mlp.{name}.weight", matrix(inner, hidden)
+        yield f"{at}mlp.down_proj.weight", matrix(hidden, inner)
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Words of syllables, learned from text of such words: 8192 exactly."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=WORDS, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(_texts(), trainer)
+    if tokenizer.get_vocab_size() != WORDS:
+        raise RuntimeError(f"the tokenizer has {tokenizer.get_vocab_size()} words, not {WORDS}")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 2048}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def _texts() -> Iterator[str]:
+    random = np.random.default_rng(SEED)
+    syllables = [
+        first + vowel + last for first in "bdfgklmnprstvz" for vowel in "aeiou" for last in ("", "n", "r", "s")
+    ]
+    for _ in range(100):
+        lengths = random.integers(1, 4, 200)
+        yield " a ".join("".join(random.choice(syllables, length)) for length in lengths)  # the bench fills up with `a`

