@@ -13,9 +13,9 @@ Ways through it, as measured (one thread of a Zen 4, float32, µs for one row of
     blocks of 32, product a run        75        100        449          364       1890
     blocks of 32, batch gathered       23        33         232          417       2500
 So a sequence in one run is read in place, any other is gathered, one at a time into memory that stays in the cache.
-Decoding in float32 takes two products and a softmax for each sequence; chunks of prompts, and 16-bit types (5.7 against
-9.0 ms for 32 rows of 100-300 at 16 + 8 heads of 128), go through scaled_dot_product_attention, in tiles of 128 queries
-that skip what lies in the future.
+Decoding in float32 takes two products and a softmax for each sequence: numpy's where that is quicker (cpu_decode.py).
+Chunks of prompts, and 16-bit types (5.7 against 9.0 ms for 32 rows of 100-300 at 16 + 8 heads of 128), go through
+scaled_dot_product_attention, in tiles of 128 queries that skip what lies in the future.
 
 Knows tensors only: no requests, no plans.
 """
@@ -29,6 +29,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from .cpu_decode import Decoding, NumpyKV, Row, pays
 
 TILE = 128  # queries that share one mask
 FIRST_MASK = 1024  # keys that a table of masks has at first
@@ -51,14 +53,15 @@ class PagedKV:
         layers, _, heads, slots, head_dim = pool.shape
         self.pool = pool
         self.block_size = block_size
-        self.layers = pool.unbind(0)
+        self._memory = list(_as_array(pool))  # numpy stores a few tokens two to ten times as quickly as index_copy_
         self.blocks = pool.view(layers, 2, heads, slots // block_size, block_size * head_dim).unbind(0)
+        self.numpy = NumpyKV(pool, block_size) if pays(pool) else None
         self._scratch = pool.new_empty(0)
         self._masks: dict[int | None, Tensor] = {}
 
     def write(self, layer: int, slots: Tensor, keys_values: Tensor) -> None:
         """Store `keys_values` [tokens, 2, kv_heads, head_dim] at `slots`."""
-        self.layers[layer].index_copy_(2, slots, keys_values.permute(1, 2, 0, 3))
+        self._memory[layer][:, :, slots.numpy()] = _as_array(keys_values).transpose(1, 2, 0, 3)
 
     def scratch(self, blocks: int) -> Tensor:
         """[2, kv_heads, blocks, block_size * head_dim], the same memory at every call."""
@@ -81,6 +84,11 @@ class PagedKV:
             table = torch.zeros(TILE, width, dtype=self.pool.dtype).masked_fill_(hidden, float("-inf"))
             self._masks[window] = table
         return table[TILE - queries :, table.shape[1] - keys :]
+
+
+def _as_array(values: Tensor) -> np.ndarray:
+    """The same memory for numpy, which knows no bfloat16: as numbers of as many bits."""
+    return (values if values.dtype == torch.float32 else values.view(torch.int16)).numpy()
 
 
 class _Context:
@@ -112,29 +120,49 @@ class _Context:
         return self.gathered
 
 
+def _blocks(kv: PagedKV, span: Span) -> int:
+    return -(-(span.position + span.size) // kv.block_size)
+
+
+def _row(kv: PagedKV, span: Span, window: int | None) -> Row:
+    """A span of one token as numpy's products want it."""
+    start = 0 if window is None else max(0, span.position - window + 1)
+    first, offset = divmod(start, kv.block_size)
+    size = span.position + 1 - start
+    if span.one_run:
+        return Row(span.first, size, int(span.blocks[first]) * kv.block_size + offset, None, 0)
+    return Row(span.first, size, 0, torch.from_numpy(span.blocks[first : _blocks(kv, span)]), offset)
+
+
 class StepAttention:
     """Attention of one step's spans; call it with each layer's queries when its keys and values are written."""
 
-    def __init__(self, kv: PagedKV, spans: Sequence[Span], windows: Sequence[int | None], scale: float) -> None:
+    def __init__(
+        self, kv: PagedKV, spans: Sequence[Span], windows: Sequence[int | None], heads: int, scale: float
+    ) -> None:
+        """`windows` by layer; `heads` of queries; one step at a time may use the KV memory's scratch."""
         self.kv = kv
         self.windows = windows
         self.scale = scale
         exact = kv.pool.dtype == torch.float32
-        self.decoding: dict[int | None, list[_Context]] = {}
-        self.chunks: dict[int | None, list[_Context]] = {}
-        largest = max(
-            (-(-(span.position + span.size) // kv.block_size) for span in spans if not span.one_run), default=0
-        )
-        kv.scratch(largest)  # once for all, before contexts take views of it
-        for window in set(windows):
-            contexts = [_Context(kv, span, window) for span in spans]
-            self.decoding[window] = [context for context in contexts if exact and context.span.size == 1]
-            self.chunks[window] = [context for context in contexts if not exact or context.span.size > 1]
+        alone = [span for span in spans if exact and span.size == 1]
+        others = [span for span in spans if not exact or span.size > 1]
+        self.by_numpy: dict[int | None, Decoding] = {}
+        if kv.numpy is not None and alone:
+            for window in set(windows):
+                rows = [_row(kv, span, window) for span in alone]
+                self.by_numpy[window] = Decoding(kv.numpy, rows, window, heads // kv.pool.shape[2], scale)
+            alone = []
+        kv.scratch(max((_blocks(kv, span) for span in alone + others if not span.one_run), default=0))  # once for all
+        self.decoding = {window: [_Context(kv, span, window) for span in alone] for window in set(windows)}
+        self.chunks = {window: [_Context(kv, span, window) for span in others] for window in set(windows)}
 
     def __call__(self, layer: int, queries: Tensor) -> Tensor:
         """The result for `queries` [tokens, heads, head_dim], in the same shape, contiguous."""
         out = queries.new_empty(queries.shape)
         window = self.windows[layer]
+        if self.by_numpy:
+            self.by_numpy[window].attend(layer, queries, out)
         if contexts := self.decoding[window]:
             self._decode(layer, contexts, queries, out)
         for context in self.chunks[window]:

@@ -38,6 +38,6 @@ def forward(model: Model, kv: PagedKV, tables: Tables, batch: tuple[Ints, Ints, 
     firsts, one_run = np.cumsum(counts) - counts, ~tables.scattered[rows]
     fields = (firsts.tolist(), counts.tolist(), starts.tolist(), tables.blocks[rows], one_run.tolist())
     spans = [Span(*values) for values in zip(*fields, strict=True)]
-    attention = StepAttention(kv, spans, model.shape.windows, model.shape.head_dim**-0.5)
+    attention = StepAttention(kv, spans, model.shape.windows, model.shape.heads, model.shape.head_dim**-0.5)
     tokens, at, targets = (torch.from_numpy(values) for values in (ids, positions, slots))
     return model.forward(tokens, at, targets, kv, attention)

@@ -137,7 +137,7 @@ class Builder:
         bias = self._merged([(f"{name}.bias", heads) for name, heads in parts]) if biased else None
         if self.int8 and weight.numel() > Int8Linear.SMALLEST:
             return Int8Linear(weight, bias)
-        packed = self.packs and weight.numel() > PackedLinear.SMALLEST
+        packed = self.packs and _is_large(weight)
         return PackedLinear(weight, bias) if packed else Linear(weight, bias)
 
     def qk_gain(self, prefix: str) -> Tensor:
@@ -148,12 +148,19 @@ class Builder:
 
     def _merged(self, parts: list[tuple[str, int]]) -> Tensor:
         tensors = [self.get(name) for name, _ in parts]
+        if len(parts) == 1 and not parts[0][1] and tensors[0].dtype == self.dtype and _is_large(tensors[0]):
+            return tensors[0].contiguous()  # where it is mapped; a small one would keep the whole file mapped
         merged = torch.empty(sum(len(t) for t in tensors), *tensors[0].shape[1:], dtype=self.dtype)
         first = 0
         for tensor, (_, heads) in zip(tensors, parts, strict=True):
             merged[first : first + len(tensor)] = _pairs(tensor, heads) if heads else tensor
             first += len(tensor)
         return merged
+
+
+def _is_large(weight: Tensor) -> bool:
+    """Is it worth packing?"""
+    return weight.numel() > PackedLinear.SMALLEST
 
 
 def _pairs(rows: Tensor, heads: int) -> Tensor:
@@ -223,7 +230,7 @@ class Model:
         self.dtype = dtype
         table = get("model.embed_tokens.weight")
         keep = table.dtype.itemsize <= dtype.itemsize  # a 16-bit table stays: its rows are made float32 when read
-        self.embeddings = table.clone() if keep else table.to(dtype)
+        self.embeddings = table if keep else table.to(dtype)
         self.layers = [Layer(build, index) for index in range(shape.layers)]
         self.norm = build.norm("model.norm.weight")
         self.head = build.linear([("model.embed_tokens" if shape.tied else "lm_head", 0)], False)

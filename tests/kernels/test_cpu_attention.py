@@ -8,10 +8,21 @@ import numpy as np
 import pytest
 import torch
 
+from actorserve.kernels import cpu_attention, cpu_decode
 from actorserve.kernels.cpu_attention import PagedKV, Span, StepAttention
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 LENGTHS = [(1, 1328), (5, 18), (129, 463), (1, 1), (1, 64), (300, 300), (2, 65), (128, 256)]  # (queries, context)
+
+
+@pytest.fixture(autouse=True, params=["numpy", "torch"])
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose products decode."""
+    if request.param == "torch":
+        monkeypatch.setattr(cpu_attention, "pays", lambda pool: False)
+    elif not cpu_decode.prepare_numpy():
+        pytest.skip("this numpy has no OpenBLAS of its own")
+    monkeypatch.setattr(cpu_decode, "MOST_THREADS", 1 << 10)
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ def check(case: Case, lengths: list[tuple[int, int]] = LENGTHS, layers: int = 2)
         for first, (queries, context), table, kind in zip(firsts, lengths, tables, kinds, strict=False)
     ]
     windows = [None if layer % 2 else case.window for layer in range(layers)]
-    attention = StepAttention(kv, spans, windows, case.head_dim**-0.5)
+    attention = StepAttention(kv, spans, windows, case.kv_heads * case.group, case.head_dim**-0.5)
     for layer in range(layers):
         out = attention(layer, q[layer])
         for span, memory in zip(spans, memories, strict=True):
@@ -106,13 +117,14 @@ def test_strided_queries() -> None:
     kv = PagedKV(torch.randn(1, 2, 2, 64, 32), 32)
     wide = torch.randn(3, 8, 32)
     spans = [Span(0, 1, 40, np.array([0, 1]), True), Span(1, 2, 38, np.array([1, 0]), False)]
-    attention = StepAttention(kv, spans, [None], 1.0)
+    attention = StepAttention(kv, spans, [None], 4, 1.0)
     torch.testing.assert_close(attention(0, wide[:, :4]), attention(0, wide[:, :4].contiguous()))
 
 
-def test_only_the_given_slots_are_written() -> None:
-    kv = PagedKV(torch.zeros(2, 2, 2, 64, 8), 16)
-    keys_values = torch.randn(3, 2, 2, 8)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_only_the_given_slots_are_written(dtype: torch.dtype) -> None:
+    kv = PagedKV(torch.zeros(2, 2, 2, 64, 8, dtype=dtype), 16)
+    keys_values = torch.randn(3, 6, 2, 8).to(dtype)[:, 2:4]  # the model hands over a part of a wider matrix
     kv.write(1, torch.tensor([63, 0, 17]), keys_values)
     assert torch.equal(kv.pool[1, :, :, [63, 0, 17]], keys_values.permute(1, 2, 0, 3))
     written = kv.pool.abs().sum((0, 1, 2, 4)) > 0
