@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from enum import IntEnum
-from pathlib import Path
 
 import msgspec
 
@@ -23,6 +22,7 @@ from .system import ActorSpec, Lane, System
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGESIZE")
+MOST_READ = 4096  # what /proc says of a process in one line
 SUPERVISOR = "supervisor"
 GAUGES: dict[str, type[IntEnum]] = {"scheduler": SchedulerGauge, "frontend": FrontendGauge, "worker": WorkerGauge}
 STATES = {  # what an actor says of itself; beside these there are `stopped` (SIGSTOP), `hung` and `dead`
@@ -210,10 +210,8 @@ class Lookout:
 
 def view_process(pid: int) -> ProcessView | None:
     """What the kernel says of a process; None if it is gone, or dead and not yet buried."""
-    folder = Path(f"/proc/{pid}")
     try:
-        stat = (folder / "stat").read_bytes()
-        statm = (folder / "statm").read_bytes()
+        stat, statm = _read(f"/proc/{pid}/stat"), _read(f"/proc/{pid}/statm")
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = stat.rpartition(b")")[2].split()  # the name before it may hold anything
@@ -227,3 +225,12 @@ def view_process(pid: int) -> ProcessView | None:
         memory_bytes=int(resident) * PAGE,
         private_bytes=(int(resident) - int(shared)) * PAGE,
     )
+
+
+def _read(path: str) -> bytes:
+    """A file of /proc that one read brings whole. `Path.read_bytes()` takes three times as long."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, MOST_READ)
+    finally:
+        os.close(file)

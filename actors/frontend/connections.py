@@ -40,6 +40,7 @@ HANDED = struct.Struct("<II")
 GIVEN = struct.Struct("<II")
 MOST_GIVEN = 512  # pairs of one message
 RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
+MOST_TAKEN = 8  # connections, of one turn of the loop
 HANDSHAKE_S = 10.0  # what a client gets for its part of the TLS handshake
 GOODBYE_S = 5.0  # and to say that it has seen the end of TLS
 BUSY_S = 0.001  # the supervisor's end is full: nothing tells when it reads
@@ -108,7 +109,7 @@ class ConnectionPool:
 
     def _take(self) -> None:
         """Connections that the supervisor hands over."""
-        while True:
+        for _ in range(MOST_TAKEN):  # what is left comes in the next turn of the loop
             try:
                 data, fds, _, _ = socket.recv_fds(self._channel, HANDED.size, 1)
             except BlockingIOError:
