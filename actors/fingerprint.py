@@ -15,9 +15,21 @@ import msgspec
 from . import messages
 from .gauges import FrontendGauge, SchedulerGauge, WorkerGauge
 from .parameters import Generation, Rendition
+from .phases import Phase
 from .system import System
 
-LAYOUTS = ("answers", "board", "journal", "kv_map_layout", "logprobs", "recent", "ring", "stamps", "table_layout")
+LAYOUTS = (
+    "answers",
+    "board",
+    "journal",
+    "kv_map_layout",
+    "logprobs",
+    "phases",
+    "recent",
+    "ring",
+    "stamps",
+    "table_layout",
+)
 SPOKEN: tuple[Any, ...] = (
     messages.ToFrontend,
     messages.ToRenderer,
@@ -33,7 +45,7 @@ def fingerprint(system: System) -> str:
     """Equal for two versions of the code that can share the memory of this system."""
     said: list[object] = [system.size, system.lanes, system.mailbox_offsets, system.table_offset, system.kv_map_offset]
     said += [system.table_sizes, system.journal, system.answers, system.recent, system.logprobs, system.actors]
-    said += [list(gauges.__members__) for gauges in (FrontendGauge, SchedulerGauge, WorkerGauge)]
+    said += [list(gauges.__members__) for gauges in (FrontendGauge, SchedulerGauge, WorkerGauge, Phase)]
     for name in LAYOUTS:
         module = importlib.import_module(f"actorserve.shm.{name}")
         constants = {key: value for key, value in vars(module).items() if key.isupper() and isinstance(value, int)}

@@ -22,6 +22,7 @@ import msgspec
 from actorserve.shm.board import ActorState, Board, BoardWriter
 from actorserve.shm.event_ring import TraceWriter
 from actorserve.shm.mailbox import Inbox, Outbox, wake
+from actorserve.shm.phases import PhaseWriter
 from actorserve.shm.ring import Consumer, Producer
 from actorserve.shm.segment import Segment
 from actorserve.shm.table import RequestTable
@@ -32,6 +33,7 @@ from .gauges import KEPT
 from .hand import Ended, Hand
 from .log_lines import log_to_stderr
 from .model_files import ModelInfo
+from .phases import Phase
 from .system import ActorSpec, Lane, System
 from .trace_events import Kind, hearer
 
@@ -79,6 +81,8 @@ class Context:
         self.status = BoardWriter(
             self.board, self.spec.position, boot.incarnation, KEPT.get(self.spec.kind, frozenset())
         )
+        began = self.board.snapshot(self.spec.position).started_ns
+        self._phases = PhaseWriter(self.segment, self.system.phase_offsets[self.name], began)
         self.hand = Hand(self.status, Ended(self.board.ended(self.spec.position)))
         self.table = RequestTable.attach(self.segment, self.system.table_offset)
         self.histograms = self.system.histograms(self.segment, self.spec)
@@ -128,8 +132,14 @@ class Context:
         for outbox in self.outboxes.values():
             outbox.close()
 
+    def phase_ends(self, phase: Phase, now: int | None = None) -> None:
+        """Of this actor's start: for /metrics and for whoever waits."""
+        self._phases.end(phase, monotonic_ns() if now is None else now)
+
     def set_state(self, state: ActorState) -> None:
         """Change this actor's state on the board and let the supervisor look."""
+        if state is ActorState.READY:
+            self.phase_ends(Phase.SET_UP)
         self.status.set_state(state)
         wake(self.eventfds["supervisor"])
 
@@ -202,6 +212,7 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
 
     `channel` is the descriptor of its channel, where that has not kept the number that the Boot names.
     """
+    born = monotonic_ns()
     with open(0, "rb", closefd=False) as told:
         boot = msgspec.msgpack.decode(told.read(), type=Boot)
     if channel is not None:
@@ -213,11 +224,14 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
 
     setproctitle(f"actorserve: {boot.name}")
     context = Context(boot)
+    context.phase_ends(Phase.BIRTH, born)
     if boot.config.debug:
         signal.signal(signal.SIGUSR1, _fail_on_purpose)
     signal.signal(signal.SIGTERM, lambda *_: context.request_stop())
     try:
-        (play or importlib.import_module(context.spec.module).main)(context)
+        play = play or importlib.import_module(context.spec.module).main
+        context.phase_ends(Phase.IMPORTS)
+        play(context)
     except ConfigError as error:  # the options do not fit what this actor found, e.g. in the model's files
         print(error, file=sys.stderr)
         sys.exit(REFUSED)

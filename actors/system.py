@@ -15,6 +15,7 @@ from actorserve.shm.event_ring import trace_bytes
 from actorserve.shm.histogram import Histogram
 from actorserve.shm.kv_map_layout import kv_map_bytes
 from actorserve.shm.mailbox import mailbox_bytes
+from actorserve.shm.phases import phases_bytes
 from actorserve.shm.ring import ring_bytes
 from actorserve.shm.segment import Segment
 from actorserve.shm.table import table_bytes
@@ -24,6 +25,7 @@ from .histograms import HistogramSpec, histograms_bytes, open_histograms, specs_
 from .model_files import ModelInfo
 
 KINDS = ("worker", "scheduler", "detokenizer", "renderer", "frontend")  # the order of starting; stopping is the reverse
+SUPERVISOR = "supervisor"  # beside the actors' names
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
 TABLE_BUDGET = 256 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
 PARAMS_BYTES = 32 << 10  # parameter area of one slot
@@ -110,7 +112,7 @@ class System:
         return queued, config.max_num_seqs + queued + SPARE_SLOTS
 
     def _place(self) -> None:
-        """Lay out the segment: board, sleeping words, histograms, traces, lanes, request table, KV map."""
+        """Lay out the segment: board, sleeping words, histograms, traces, phases, lanes, request table, KV map."""
         self.board_offset = 0
         offset = board_bytes(len(self.actors))
         self.mailbox_offsets: dict[str, int] = {}
@@ -126,6 +128,10 @@ class System:
         for actor in self.actors:
             self.trace_offsets[actor.name] = offset
             offset += trace_bytes()
+        self.phase_offsets: dict[str, int] = {}
+        for name in (*(actor.name for actor in self.actors), SUPERVISOR):
+            self.phase_offsets[name] = offset
+            offset += phases_bytes()
         self.lanes: list[Lane] = []
         for source_kind, target_kind in LANES:
             capacity = self._capacity(source_kind, target_kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -75,6 +76,34 @@ def test_all_processes_together_are_light(server: Server) -> None:
     start_stream(server, 64).read()
     memory = {process.pid: process.memory_full_info().pss for process in server.processes()}
     assert len(memory) == len(NAMES) + 1 and sum(memory.values()) < MEMORY, memory
+
+
+def startup(server: Server) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Seconds by actor and phase, and by actor."""
+    text = get(server, "/metrics").decode()
+    phases: dict[str, dict[str, float]] = {}
+    for actor, phase, seconds in re.findall(r'startup_seconds{actor="(.*)",phase="(.*)"} (.*)', text):
+        phases.setdefault(actor, {})[phase] = float(seconds)
+    totals = {actor: float(seconds) for actor, seconds in re.findall(r'startup_total_seconds{actor="(.*)"} (.*)', text)}
+    return phases, totals
+
+
+def test_the_start_is_told_by_phase_and_a_later_one_is_its_own(server: Server) -> None:
+    phases, totals = startup(server)
+    assert phases.keys() == totals.keys() == NAMES - {"template"} | {"supervisor"}
+    assert {"birth", "imports", "weights", "kv_memory", "set_up"} <= phases["worker"].keys()
+    assert phases["supervisor"].keys() == {"imports", "model", "memory", "actors", "first_token"}
+    for actor, took in phases.items():
+        assert min(took.values()) >= 0 and totals[actor] == pytest.approx(sum(took.values()))
+        assert totals[actor] <= totals["supervisor"]  # they start within its start
+    server.wait_for(rf"worker is up \(pid \d+, {totals['worker']:.1f} s: birth .*imports ", since_start=True)
+    server.wait_for(rf"ready at .* in {totals['supervisor']:.1f} s: imports .*actors ", since_start=True)
+    os.kill(server.pids()["worker"], signal.SIGKILL)
+    server.wait_for("worker ended")
+    server.wait_for("worker is up")
+    again, later = startup(server)
+    assert again["worker"].keys() == phases["worker"].keys() and later["worker"] != totals["worker"]
+    assert later | {"worker": 0} == totals | {"worker": 0}
 
 
 @pytest.mark.parametrize("name", ["worker", "scheduler", "renderer-0", "detokenizer-0"])

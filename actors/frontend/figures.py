@@ -16,8 +16,10 @@ from ..gauges import FrontendGauge
 from ..gauges import SchedulerGauge as Gauge
 from ..histograms import HistogramSpec
 from ..overview import ActorSight, Lookout, Overview
+from ..phases import phases_of
 from ..runtime import Context
-from .names import ACCEPTED_AT, ACTORS, COUNTERS, ENDS, GAUGES, SURVIVED
+from ..system import SUPERVISOR
+from .names import ACCEPTED_AT, ACTORS, COUNTERS, ENDS, GAUGES, STARTUP, STARTUP_TOTAL, SURVIVED
 
 STALE_S = 3.0  # every loop but the worker's turns at least once a second
 
@@ -40,7 +42,7 @@ class Figures:
             for actors in [context.system.of_kind(kind)]
             for spec in context.system.histogram_specs(kind)
         ]
-        self.metrics = Exporter(self._families).text
+        self.metrics = Exporter(self._families).parts
 
     def load(self) -> int:
         """Requests that all frontends are answering."""
@@ -84,6 +86,7 @@ class Figures:
         yield from self._engine(words)
         yield from self._counted()
         yield from self._actors(self._lookout.look())
+        yield from self._starts()
 
     def _engine(self, words: list[int]) -> Iterator[Family]:
         """The scheduler's numbers, under vLLM's names."""
@@ -140,6 +143,16 @@ class Figures:
                 ({"actor": name}, value) for name, value in values if value is not None
             ]
             yield Family(kind, name, text, samples)
+
+    def _starts(self) -> Iterator[Family]:
+        """How long the server took to start, and the lives of its actors that count."""
+        phases, totals = Family("gauge", *STARTUP), Family("gauge", *STARTUP_TOTAL)
+        for name in (SUPERVISOR, *self._system.by_name):
+            took = phases_of(self._system, self._segment, self._board, name)
+            phases.samples.extend(({"actor": name, "phase": phase}, seconds) for phase, seconds in took.items())
+            totals.samples.append(({"actor": name}, sum(took.values())))
+        yield phases
+        yield totals
 
 
 def _bounds(spec: HistogramSpec) -> list[float]:

@@ -34,6 +34,9 @@ ENDS = {  # vllm:request_success_total, by finished_reason
 }
 SURVIVED = {"scheduler": Gauge.SURVIVED_SCHEDULER, "worker": Gauge.SURVIVED_WORKER}
 
+STARTUP = "actorserve:startup_seconds", "Each phase of its latest start; the supervisor's are the whole server's"
+STARTUP_TOTAL = "actorserve:startup_total_seconds", "All of these together: until it was ready, if it is"
+
 ACTORS: tuple[tuple[Literal["gauge", "counter"], str, str, Callable[[ActorSight], float | None]], ...] = (
     ("gauge", "actorserve:actor_up", "1 when the actor can do its part", lambda actor: actor.state == "ready"),
     ("counter", "actorserve:actor_restarts", "Times that it was replaced", lambda actor: actor.restarts),

@@ -19,6 +19,8 @@ from actorserve.shm.segment import SegmentError
 from ..config import Config, ConfigError
 from ..description import socket_name
 from ..model_files import resolve_model
+from ..overview import view_process
+from ..phases import SECOND, Phase
 from ..system import System
 from .activation import take_sockets
 from .births import ACTOR_COMMAND
@@ -39,7 +41,7 @@ FINISH_S = 1.0  # what a reader of the output gets to take its last lines
 
 def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     """Serve until told to stop; 0 after a clean stop."""
-    began = time.monotonic()
+    began, imported = _process_began(), time.monotonic_ns()
     _become_supervisor()
     output = make_output(sys.stdout.fileno(), config)
     manager = find_manager(os.environ)
@@ -48,7 +50,7 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     try:
         passed = take_sockets(os.environ)
         listeners = passed or listen(config.host, config.port)
-        memory = _load(config, manager)
+        memory = _load(config, manager, began, imported)
     except ConfigError as error:
         return _refuse(output, str(error), REFUSED)
     except ListenError as error:
@@ -66,7 +68,7 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
 
     def welcome() -> str:
         facts = f"model {config.served_names()[0]}, {memory.kv_tokens()} tokens of KV memory"
-        return f"ready at {config.scheme}://{address} ({facts}, in {time.monotonic() - began:.1f} s)"
+        return f"ready at {config.scheme}://{address} ({facts}, in {memory.how_long()})"
 
     try:
         parts = (memory.system, memory, listeners, output, control, manager)
@@ -77,14 +79,26 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
         output.finish(FINISH_S)
 
 
-def _load(config: Config, manager: Manager) -> Memory:
+def _process_began() -> int:
+    """CLOCK_MONOTONIC ns; where a script has become this process (exec), its time counts, too."""
+    own = view_process(os.getpid())
+    assert own is not None
+    return time.monotonic_ns() - round(own.up_s * SECOND)
+
+
+def _load(config: Config, manager: Manager, began: int, imported: int) -> Memory:
     """Find the model, which may take a download, and make room for its requests."""
     if config.model and not os.path.isdir(config.model):
         try:
             manager.tell(STATUS="loading", EXTEND_TIMEOUT_USEC=int(SPECS["worker"].start_s * MICROSECONDS))
         except OSError as error:
             log.warning("the service manager cannot be told: %s", error.strerror)
-    return Memory(System(config, resolve_model(config)))
+    system = System(config, resolve_model(config))
+    found = time.monotonic_ns()
+    memory = Memory(system, began)
+    for phase, end in ((Phase.IMPORTS, imported), (Phase.MODEL, found), (Phase.MEMORY, time.monotonic_ns())):
+        memory.phase_ends(phase, end)
+    return memory
 
 
 def _become_supervisor() -> None:

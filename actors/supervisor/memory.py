@@ -14,6 +14,7 @@ from actorserve.shm.board import Board
 from actorserve.shm.journal import Journal
 from actorserve.shm.logprobs import Logprobs
 from actorserve.shm.mailbox import wake
+from actorserve.shm.phases import PhaseWriter
 from actorserve.shm.recent import Recent
 from actorserve.shm.segment import Segment
 from actorserve.shm.table import RequestTable
@@ -21,17 +22,21 @@ from actorserve.shm.table import RequestTable
 from ..description import Description, publish, without_secrets
 from ..gauges import WorkerGauge
 from ..hand import Ended
+from ..phases import Phase, in_words, phases_of
 from ..runtime import Boot
-from ..system import ActorSpec, System
+from ..system import SUPERVISOR, ActorSpec, System
 
 
 class Memory:
     """One segment, sparse files of memory, and one eventfd an actor: descriptors that actors inherit, without names."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, began: int | None = None) -> None:
+        """`began`: when the server's start did, CLOCK_MONOTONIC ns; without it, now."""
         self.system = system
+        began = time.monotonic_ns() if began is None else began
         self.segment = Segment.create(system.size, "lanes and request table")
         self.board = Board(self.segment, system.board_offset, len(system.actors))
+        self._phases = PhaseWriter(self.segment, system.phase_offsets[SUPERVISOR], began)
         RequestTable.create(self.segment, system.table_offset, *system.table_sizes)
         self.files = {
             "journal": Journal.create(*system.journal),
@@ -40,7 +45,7 @@ class Memory:
             "meeting": os.memfd_create("actorserve-meeting", os.MFD_CLOEXEC),
             "logprobs": Logprobs.create(*system.logprobs),
         }
-        names = [*system.by_name, "supervisor"]
+        names = [*system.by_name, SUPERVISOR]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
         self.description_fd = -1
         for actor in system.actors:
@@ -90,6 +95,14 @@ class Memory:
     def kv_tokens(self) -> int:
         """How many tokens the KV memory holds; of workers that share a model each has a part of all of them."""
         return self.board.gauge(self.system.of_kind("worker")[0].position, WorkerGauge.KV_TOKENS)
+
+    def phase_ends(self, phase: Phase, now: int | None = None) -> None:
+        """Of the server's start."""
+        self._phases.end(phase, time.monotonic_ns() if now is None else now)
+
+    def how_long(self, name: str = SUPERVISOR) -> str:
+        """The start of the server or of an actor up to now, for a line of the log."""
+        return in_words(phases_of(self.system, self.segment, self.board, name))
 
     @property
     def inherited(self) -> list[int]:

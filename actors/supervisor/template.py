@@ -41,10 +41,12 @@ def main() -> None:
     die_with_supervisor(supervisor)
     setproctitle("actorserve: template")
     control = socket.socket(fileno=int(sys.argv[1]))
+    gc.disable()  # whoever starts waits for these imports
     for name in PRELOAD:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # the collector of an actor does not touch, and so not copy, what all share
+    gc.enable()
     while True:
         message, fds, _, _ = socket.recv_fds(control, MOST_BYTES, MOST_FDS)
         if not message:

@@ -12,6 +12,7 @@ from actorserve.kernels.attention_reference import BLOCK_SIZES, LARGEST_GROUP, L
 
 from ..config import Config, ConfigError
 from ..model_files import read_json
+from ..phases import Phase
 from ..runtime import Context
 from .actor import join_group, request_parts
 from .architecture import Architecture, read_architecture
@@ -31,10 +32,13 @@ def start(context: Context) -> GpuWorkerActor:
     if context.spec.index >= torch.cuda.device_count():
         raise ConfigError(f"--tensor-parallel-size: there are {torch.cuda.device_count()} GPUs here")
     torch.cuda.set_device(device)
+    context.phase_ends(Phase.IMPORTS)
     group = join_group(context, device)
+    context.phase_ends(Phase.GROUP)
     begun = time.perf_counter()
     try:
         model = _load(context, device, group)
+        context.phase_ends(Phase.WEIGHTS)
         dtype = str(model.dtype).removeprefix("torch.")
         context.log.info(
             "%s in %s loaded onto %s in %.1f s",
@@ -42,9 +46,11 @@ def start(context: Context) -> GpuWorkerActor:
         )
         runner = _make_runner(context, model)
         blocks = _give_memory(context, runner, group)
+        context.phase_ends(Phase.KV_MEMORY)
         if not context.config.enforce_eager:
             begun = time.perf_counter()
             runner.graphs.capture()
+            context.phase_ends(Phase.GRAPHS)
             count = len(runner.graphs.sizes)
             context.log.info("%d CUDA graphs captured in %.1f s", count, time.perf_counter() - begun)
     except torch.OutOfMemoryError as error:
@@ -105,6 +111,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: Group | None) -> in
     runner.pools = make_pools(shape, 1, size, kind, model.device)
     decoding, _ = measure(model.device, runner.try_decoding)
     peak, used = measure(model.device, runner.try_out)
+    context.phase_ends(Phase.PROFILE)
     total = torch.cuda.mem_get_info(model.device)[1]
     graphs = 0 if config.enforce_eager else decoding  # they have memory of their own, shared by all
     room = room_for_blocks(config, total, used, peak + graphs)

@@ -26,6 +26,7 @@ log = logging.getLogger("worker")
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 FLOATS = ("F32", "F16", "BF16")
+STAYS_MAPPED = "model.embed_tokens.weight"  # by a map of its own: what is joined or packed needs no map when it is
 NAMED_AT_MOST = 5  # tensors named in an error
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NATIVE_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is arm64's
@@ -64,8 +65,11 @@ def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     places = {name: file for file in files.values() for name in file.keys()}
     _compare(folder, shape, {name: _shape(file, name) for name, file in places.items()})
 
+    homes = {name: path for path, file in files.items() for name in file.keys()}
+
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
-        part = places[name].get_slice(name)
+        file = _open(homes[name]) if name == STAYS_MAPPED else places[name]
+        part = file.get_slice(name)
         tensor: Tensor = part[rows] if columns is None or columns == ALL else part[rows, columns]
         return tensor
 

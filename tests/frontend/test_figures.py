@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,10 +14,12 @@ from actorserve.actors.frontend import figures as module
 from actorserve.actors.frontend.figures import Figures
 from actorserve.actors.gauges import KEPT, FrontendGauge, SchedulerGauge
 from actorserve.actors.model_files import resolve_model
+from actorserve.actors.phases import Phase
 from actorserve.actors.runtime import Context
 from actorserve.actors.supervisor.memory import Memory
 from actorserve.actors.system import System
 from actorserve.shm.board import HEARTBEAT, PID, ActorState, BoardWriter
+from actorserve.shm.phases import PhaseWriter
 
 OLD_NS = int((module.STALE_S + 1) * 1e9)
 
@@ -112,8 +115,31 @@ def test_what_several_frontends_count_is_one_number(scene: Scene) -> None:
         first = scene.system.histograms(scene.context.segment, spec)["vllm:time_to_first_token_seconds"]
         first.observe(number * 10**9)
     assert scene.figures.load() == 3
-    text = scene.figures.metrics()[0].decode()
+    text = b"".join(scene.figures.metrics()[0]).decode()
     labels = f'engine="0",model_name="{scene.context.config.served_names()[0]}"'
     assert f'vllm:admission_rejections_total{{{labels},reason="no_free_slot"}} 30.0' in text
     assert f"vllm:time_to_first_token_seconds_sum{{{labels}}} 3.0" in text
     assert f"vllm:time_to_first_token_seconds_count{{{labels}}} 2.0" in text
+
+
+def startup(scene: Scene, name: str) -> dict[str, str]:
+    """Seconds by phase and of all, as /metrics has them."""
+    text = b"".join(scene.figures.metrics()[0]).decode()
+    found = re.findall(rf'^actorserve:startup_seconds{{actor="{name}",phase="(.*)"}} (.*)$', text, re.MULTILINE)
+    total = re.search(rf'^actorserve:startup_total_seconds{{actor="{name}"}} (.*)$', text, re.MULTILINE)
+    assert total is not None
+    return {**dict(found), "all": total[1]}
+
+
+def test_how_long_a_start_took(scene: Scene) -> None:
+    spec, words = scene.system.by_name["worker"], scene.context.segment
+    assert startup(scene, "worker") == {"all": "0.0"}
+    began = scene.board.snapshot(spec.position).started_ns
+    writer = PhaseWriter(words, scene.system.phase_offsets["worker"], began)
+    writer.end(Phase.IMPORTS, began + 250_000_000)
+    writer.end(Phase.WEIGHTS, began + 1_750_000_000)
+    assert startup(scene, "worker") == {"imports": "0.25", "weights": "1.5", "all": "1.75"}
+    scene.memory.phase_ends(Phase.MEMORY, began + 10**9)
+    assert startup(scene, "supervisor").keys() == {"memory", "all"}
+    scene.memory.raise_incarnation(spec)  # another life has none of them yet
+    assert startup(scene, "worker") == {"all": "0.0"}

@@ -10,7 +10,8 @@ import pytest
 
 from actorserve.actors.config import Config
 from actorserve.actors.model_files import ModelInfo
-from actorserve.actors.runtime import Boot
+from actorserve.actors.phases import Phase
+from actorserve.actors.runtime import Boot, Context
 from actorserve.actors.supervisor.memory import Memory
 from actorserve.actors.system import System
 from actorserve.shm.board import ActorState, BoardWriter
@@ -66,3 +67,23 @@ def test_nobody_waits_for_a_wakeup_that_a_dead_actor_owed(memory: Memory) -> Non
 
 def test_nothing_has_a_name(memory: Memory) -> None:
     assert not os.path.exists(os.readlink(f"/proc/self/fd/{memory.segment.fd}"))
+
+
+def test_how_long_a_start_took() -> None:
+    memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), MODEL), began=10**9)
+    assert memory.how_long() == "0.0 s"
+    memory.phase_ends(Phase.IMPORTS, 10**9 + 4_000_000)  # not worth a word
+    memory.phase_ends(Phase.ACTORS, 10**9 + 1_504_000_000)
+    assert memory.how_long() == "1.5 s: actors 1.50"
+    memory.close()
+
+
+def test_how_long_an_actors_start_took(memory: Memory) -> None:
+    spec = memory.system.by_name["renderer-0"]
+    assert memory.how_long(spec.name) == "0.0 s"
+    context = Context(memory.boot(spec))
+    context.phase_ends(Phase.BIRTH, memory.board.snapshot(spec.position).started_ns + 2 * 10**9)
+    assert memory.how_long(spec.name) == "2.0 s: birth 2.00"
+    memory.raise_incarnation(spec)
+    assert memory.how_long(spec.name) == "0.0 s"
+    context.close()
