@@ -30,6 +30,7 @@ class Ended(IntEnum):
     NEVER = 0  # there was none
     DIED = 1
     HUNG = 2  # it was killed: its loop did not turn, and it was busy
+    REPLACED = 3  # it was told to
 
 
 def request_name(table: RequestTable, ref: int) -> RequestName:

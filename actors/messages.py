@@ -133,6 +133,7 @@ class WorkerReady(Message, frozen=True, tag=13):
     incarnation: int
     num_blocks: int
     step: int = 0  # the last step that it ran
+    replaced: bool = False  # the one before it was told to end: no request is to blame
 
 
 class StepDone(Message, frozen=True, tag=14):

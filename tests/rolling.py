@@ -1,4 +1,6 @@
-"""Load for rolling restarts: streams that follow one another, and short requests on connections that must not break."""
+"""Load for rolling restarts and deaths: streams that follow one another on connections that must not break, and short
+requests on others.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +60,9 @@ async def stream(session: aiohttp.ClientSession, number: int, tokens: int, begun
 
 
 class Load:
-    """`streams` clients that ask for a stream again and again, and others on connections of their own."""
+    """`streams` clients that ask for a stream again and again on kept connections, and `short` others."""
 
-    def __init__(self, server: Server, streams: int, tokens: int, short: int = 4, keep: bool = False) -> None:
-        """`keep`: streams follow one another on the same connections."""
-        self.keep = keep
+    def __init__(self, server: Server, streams: int, tokens: int, short: int = 4) -> None:
         self.server, self.streams, self.tokens, self.short = server, streams, tokens, short
         self.texts: dict[int, set[str]] = {}
         self.done = threading.Event()
@@ -74,10 +74,7 @@ class Load:
         asyncio.run(self._run(action))
 
     async def _run(self, action: Callable[[], Any]) -> None:
-        timeout, connector = (
-            aiohttp.ClientTimeout(total=WAIT_S),
-            aiohttp.TCPConnector(limit=0, force_close=not self.keep),
-        )
+        timeout, connector = aiohttp.ClientTimeout(total=WAIT_S), aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(self.server.base_url, timeout=timeout, connector=connector) as session:
             loop = asyncio.get_running_loop()
             clients = [loop.create_task(self._streams(session, number)) for number in range(self.streams)]

@@ -207,7 +207,7 @@ def _is_told_to_end(pid: int) -> bool:
 
 
 def test_a_server_that_ends_in_the_middle_drains_with_the_successors() -> None:
-    """SIGTERM comes as the worker is to end and its successor to wait for a new scheduler: streams go on."""
+    """SIGTERM comes as the worker is to end: streams go on with its successor."""
 
     async def end_in_the_middle(server: Server) -> int:
         worker, begun = server.pids()["worker"], set[int]()

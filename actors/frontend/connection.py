@@ -2,6 +2,18 @@
 
 `Wire` stands between it and the transport: what the kernel reads goes straight into the connection's record of the
 journal, so that at no moment it is nowhere but in this process.
+
+Both records (shm/journal.py, shm/answers.py) speak of one request; who has the connection writes all of their words. A
+client may send the next one before the handler knows that the last byte of its answer is out. So it is noted that the
+first is over before the kernel is asked for anything more, not when its handler ends. What a successor finds after
+    the answer's last commit       all of an answer, and nothing behind its request: it notes the rest itself
+    journal.rest, answers.forget   rest: as many bytes were read as then
+    the kernel's read              a request that nobody has looked at, alone in the record
+    answers.begin                  the same: what was handed over is told apart from the next answer by `committed`
+    journal.begin                  a request that was looked at, and nothing of its answer
+If the next one's beginning was read together with the end of the first (a client that does not wait for answers), it is
+put in its place when the first is over. Nobody can go on with the connection while that is done, nor from then on if
+the first came in chunks, whose end is not looked for.
 """
 
 from __future__ import annotations
@@ -79,6 +91,8 @@ class Connection(TimedConnection):
         self._head = b""  # of the request that was begun, as long as its end has not come
         self._body_at = -1  # bytes read when its body begins; -1: not known
         self._end = b""  # the last bytes that came
+        self._finishing: web.BaseRequest | None = None  # its handler has ended
+        self._over: web.BaseRequest | None = None  # its end is noted, its handler has not ended
         self._where = CLOSED  # what the supervisor is told at its end
         self._read -= len(state.behind)
         if state.request:
@@ -110,12 +124,18 @@ class Connection(TimedConnection):
     def data_received(self, data: bytes) -> None:
         if data:  # aiohttp calls it with nothing, to go on with what it has
             if self._resting:
-                self._resting = False
-                self._head, self._body_at = b"", -1
-                self._pool.answers.begin(self._number, self._written())
-                self._pool.journal.begin(self._number)
-            self._look_at(data)
+                self._begin(data)
+            else:
+                self._look_at(data)
         super().data_received(data)
+
+    def _begin(self, data: bytes) -> None:
+        """Of a request: from here on the answers' record speaks of it."""
+        self._resting = False
+        self._head, self._body_at, self._end = b"", -1, b""
+        self._pool.answers.begin(self._number, self._written())
+        self._pool.journal.begin(self._number)
+        self._look_at(data)
 
     def _written(self) -> int:
         """Bytes that were handed over: to the kernel, or to the transport for it."""
@@ -131,33 +151,64 @@ class Connection(TimedConnection):
                 self._body_at = self._read + len(data) - len(self._head) + at + 4
                 self._head = b""
         self._read += len(data)
-        self._end = data[-len(LAST_CHUNK) :]
+        self._end = (self._end + data[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
+
+    def before_reading(self) -> None:
+        """Whatever is read next is of a next request, if this one came whole and all of its answer is handed over."""
+        request, number, answers = self._finishing or self._current_request, self._number, self._pool.answers
+        if self._resting or request is None or number >= answers.count:
+            return
+        if answers.is_complete(number) and self._was_all(request):
+            self._over = request
+            self._rest()
+
+    def _rest(self) -> None:
+        self._resting = True
+        self._pool.rest(self._number, self._read)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        record = self.record
+        record, self._finishing = self.record, request
         if record is not None and isinstance(resp, web.Response) and not resp.prepared:
             record.note_end()  # aiohttp writes head and body of these as one piece
         finished = await super().finish_response(request, resp, start_time)
+        over, self._over, self._finishing = self._over is request, None, None
         if self._where != CLOSED:
             return finished
         if record is not None and record.muted:  # what its predecessor had begun could not be gone on with
             record.abort()
-        elif self._was_all(request):
-            self._resting = True
-            self._pool.rest(self._number, self._read)
-        elif record is not None:
-            record.keep_no_more()
+        elif not over:  # otherwise the records are the next one's by now
+            self._note_end(request)
         if self._pool.answered is not None:  # told now, when no successor would tell it again
             self._pool.answered(request, finished[0].status)
         return finished
 
+    def _note_end(self, request: web.BaseRequest) -> None:
+        if self._was_all(request):
+            self._rest()
+        elif not self._goes_on_behind(request) and self.record is not None:
+            self.record.keep_no_more()
+
     def _was_all(self, request: web.BaseRequest) -> bool:
-        """Nothing of a next request was read. Where that cannot be said, the connection does not come to rest again."""
+        """All of this one was read, and nothing of a next request. False also where that cannot be said."""
         if "Transfer-Encoding" in request.headers:
             return self._end == LAST_CHUNK and request.content.is_eof() and not self._messages
         return self._read == self._body_at + (request.content_length or 0)
+
+    def _goes_on_behind(self, request: web.BaseRequest) -> bool:
+        """From now on the records speak of what was read behind this request. False if its beginning cannot be told."""
+        journal, number = self._pool.journal, self._number
+        came = journal.request(number, self._read)
+        if came is None or "Transfer-Encoding" in request.headers or self._body_at < 0:
+            return False
+        behind = self._read - self._body_at - (request.content_length or 0)
+        if not 0 < behind < len(came):
+            return False
+        journal.take_over(number, came, len(came) - behind)
+        self._read -= behind
+        self._begin(came[-behind:])
+        return True
 
     def _move(self, frontend: int) -> bool:
         """See http.resume.Record."""
@@ -203,6 +254,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The room behind what has come of the request, or a place for what cannot be kept."""
+        self._connection.before_reading()
         room = self._pool.journal.room(self._number)
         self._kept = room is not None
         self._buffer = self._pool.spare if room is None else room

@@ -1,6 +1,7 @@
 """What a dead frontend has left in its slots, and what becomes of it: read on, kept, or cancelled and freed.
 
-Its last prompts may still lie in renderers' lanes, so no slot is freed before each renderer has answered Sync.
+What has ended is free at once (slots.py says what has). Its last prompts may still lie in renderers' lanes, so no other
+slot is freed before each renderer has answered Sync.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ class Inherited:
         self._slots = slots
         self._keeper = keeper
         self._unsynced: set[int] = set()
+        self._reserved = set(reserved) & set(slots.orphans())
+        slots.close_ended(self.is_wanted)
         orphans = slots.orphans()
-        self._reserved = set(reserved) & set(orphans)
         if not orphans:
             return
         self._cancel([ref for ref in orphans if not self.is_wanted(ref)])

@@ -1,7 +1,8 @@
 """What became of each request: told once, at its end, to whoever wants to know, in the end as a line of the log.
 
 A request ends when its answer is out and its connection rests: from then on no successor reads it again, so that none
-tells of it a second time. One that its client has left ends there. Nothing is told of a prompt, nor of a key.
+tells of it a second time. One that its client has left ends there. What a predecessor had in the background ends here;
+who asked for it is not known any more. Nothing is told of a prompt, nor of a key.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from actorserve.http.jobs import Job
-from actorserve.http.notes import GIVEN_AWAY, NOTED, REFUSED, REPLAYED, REQUEST_ID, Noted
+from actorserve.http.notes import GIVEN_AWAY, GO_ON, NOTED, REFUSED, REPLAYED, REQUEST_ID, Noted
 from actorserve.http.settings import printable
 from actorserve.shm.stamps import MOST, Stamps
 from actorserve.shm.table import RequestTable
@@ -33,11 +35,14 @@ from actorserve.shm.table_layout import (
     SETBACKS,
 )
 
+from ..parameters import Generation
 from ..runtime import Context
 from .ended import GENERATING, Ended, Times
 from .request_lines import Logger, log
 
 GONE = 499
+RESPONSES = "/v1/responses"
+UNKNOWN = "-"
 BEGAN = web.RequestKey("began", int)
 LONGEST_REASON = 200  # characters
 
@@ -65,6 +70,8 @@ def watch_ends(context: Context, app: web.Application) -> Callable[[web.BaseRequ
         return None
     ends = RequestLog(context.table, tells)
     app.middlewares.insert(0, ends.watch)
+    for noted in app[GO_ON]:
+        ends.goes_on(noted)
     return ends.answered
 
 
@@ -72,6 +79,7 @@ class RequestLog:
     """The ends of one frontend's requests. `tell` is called once for each."""
 
     def __init__(self, table: RequestTable, tells: Sequence[Callable[[Ended], None]]) -> None:
+        self._table = table
         self._stamps = Stamps(table)
         self._tells = tells
 
@@ -109,13 +117,25 @@ class RequestLog:
             status,
             times,
             noted,
-            error=_reason(request, noted),
+            error=_why(request.get(REFUSED), noted),
             replayed=REPLAYED in request,
             traceparent=headers.get("traceparent", ""),
             tracestate=headers.get("tracestate", ""),
         )
-        if noted is not None:
-            self._read(end, noted.job)
+        self._tell_all(end)
+
+    def goes_on(self, noted: Noted) -> None:
+        """This runs in the background for a client of a predecessor's: it is told of when it has ended."""
+        noted.request_id = msgspec.msgpack.decode(self._table.params(noted.job.refs[0]), type=Generation).request_id
+        noted.job.done.add_done_callback(lambda _: self._tell_inherited(noted))
+
+    def _tell_inherited(self, noted: Noted) -> None:
+        now, error = time.monotonic_ns(), _why(None, noted)
+        self._tell_all(Ended(noted.request_id, RESPONSES, UNKNOWN, 200, Times(now, now), noted, error=error))
+
+    def _tell_all(self, end: Ended) -> None:
+        if end.noted is not None:
+            self._read(end, end.noted.job)
         for tell in self._tells:
             tell(end)
 
@@ -148,9 +168,8 @@ class RequestLog:
         return job.lives.get(index) or self._stamps.words(ref)
 
 
-def _reason(request: web.Request, noted: Noted | None) -> str:
+def _why(error: Any, noted: Noted | None) -> str:
     """Why it failed. What is the client's mistake may hold words of its request: of that only the field is named."""
-    error: Any = request.get(REFUSED)
     if error is None and noted is not None and noted.job.done.done() and not noted.job.done.cancelled():
         error = noted.job.done.exception()
     if error is None:

@@ -10,21 +10,29 @@ A slot whose answer is kept for a repetition of its request (kept.py) stays wher
 A client that goes away sets the cancel word. In RENDERING nothing more is said: the renderer answers Failed, or it was
 too late and Rendered comes, and then Cancel is posted. In RUNNING Cancel is posted at once. The slot is freed as above.
 
-Orphans: the predecessor's Render may still lie in a renderer's lane, so none is free before every renderer has answered
-Sync, which it does in order. After that nobody upstream touches a slot that
+Orphans are free at once where words of the slot's present use say that all have let go of it (has_ended):
+- the end is told (this frontend's word, by close()) of one without a prompt: the renderer's Failed came;
+- there is a finish word (the scheduler's), and the text (the detokenizer's) is at the end of the log, or at a stop
+  string: it was admitted, so a renderer to whom its Render is delivered again finds its prompt and writes nothing.
+The predecessor's Render of another may still lie in a renderer's lane, so none is free before every renderer has
+answered Sync, which it does in order. After that nobody upstream touches a slot that
 - has no prompt: it was never admitted, and no renderer knows of it any more;
 - has a finish word: the scheduler has let go of it, and a detokenizer only reads what carries the old generation.
 Every other one was admitted: the scheduler ends it by its cancel word, and its end comes round as Delta.last.
+A death between two stores leaves the less, and so a slot that waits: open_slot() stores the generation last, until when
+the slot is what it was; close() tells the end before it is in the list of free ones; text is stored behind the delta.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from actorserve.http.jobs import Job
+from actorserve.shm.stamps import Stamp, Stamps
 from actorserve.shm.table import RequestTable, slot_of
 
 
@@ -53,6 +61,7 @@ class Slots:
 
     def __init__(self, table: RequestTable, first: int, count: int) -> None:
         self._table = table
+        self._stamps = Stamps(table)
         self._uses: dict[int, Use] = {}
         for ref in table.current_refs(first, count):
             self._uses[ref] = Use(ref, Phase.ORPHAN, [], 0, "")
@@ -89,12 +98,27 @@ class Slots:
 
     def close(self, ref: int) -> None:
         """Nobody will touch the slot again."""
+        if self._table.prompt_length(ref) is None:  # a successor could not tell it from one that is to be rendered
+            self._stamps.set_first(ref, Stamp.END_TOLD, time.monotonic_ns())
         del self._uses[ref]
         self._free.append(slot_of(ref))
 
     def orphans(self) -> list[int]:
         """What a predecessor left."""
         return [use.ref for use in self._uses.values() if use.phase is Phase.ORPHAN]
+
+    def has_ended(self, ref: int) -> bool:
+        """Has everybody let go of this slot? False also where that cannot be said."""
+        table = self._table
+        if table.prompt_length(ref) is None:
+            return bool(self._stamps.get(ref, Stamp.END_TOLD))
+        return bool(table.finish(ref)) and (bool(table.stop(ref)) or table.text(ref) == table.generated(ref))
+
+    def close_ended(self, is_wanted: Callable[[int], bool]) -> None:
+        """Free the orphans of which everybody has let go, but not those that are wanted."""
+        for ref in self.orphans():
+            if self.has_ended(ref) and not is_wanted(ref):
+                self.close(ref)
 
     def close_orphans(self, is_wanted: Callable[[int], bool]) -> None:
         """All renderers are synced: free the orphans whose end will not come round, but not those that are wanted."""

@@ -20,7 +20,7 @@ from .attach import Attached
 
 LOW = 0xFFFFFFFF
 POINT_US = 0.5  # length of a slice that only holds the end of an arrow
-HOWS = {Ended.NEVER: "", Ended.DIED: "died", Ended.HUNG: "hung, and was killed"}
+HOWS = {Ended.NEVER: "", Ended.DIED: "died", Ended.HUNG: "hung, and was killed", Ended.REPLACED: "was replaced"}
 SPANS = {Kind.TURN: "turn", Kind.STEP: "step", Kind.FLUSH: "flush", Kind.RENDERING: "rendering"}
 
 Entry = dict[str, Any]

@@ -102,7 +102,8 @@ class SchedulerActor(Actor):
         if message.incarnation == self.worker:
             return
         if self.worker:
-            self._blame()
+            if not message.replaced:
+                self._blame()
             running = len(self.scheduler.batch)
             self.scheduler.recorder.survived(self.scheduler.batch.running())
             self.context.log.warning("the worker was replaced: %d requests are computed again", running)

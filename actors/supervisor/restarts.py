@@ -7,6 +7,8 @@ from collections import deque
 
 import msgspec
 
+from ..hand import Ended
+
 
 class Intensity:
     """How often one actor was restarted of late."""
@@ -37,6 +39,13 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     last_line: str = ""  # of its output
     hung: str = ""  # why the supervisor killed it, if it did
     was_busy: bool = False  # it burned CPU while its loop stood still
+
+    def how(self, wanted: bool) -> Ended:
+        """What the successor is told. `wanted`: it was to be replaced; if it failed all the same, it was not that."""
+        if self.hung:
+            return Ended.HUNG if self.was_busy else Ended.DIED
+        in_order = self.returncode in (0, -signal.SIGTERM, -signal.SIGKILL)
+        return Ended.REPLACED if wanted and in_order else Ended.DIED
 
     @property
     def cause(self) -> str:

@@ -6,8 +6,8 @@ which costs no request; the next one's turn comes when the successor is ready. A
 replaced by one of the template and the options from before (a worker: of the options only, as none is born of a
 template), and the restart ends there. Only the deaths of such successors are counted as crashes.
 
-Workers share the model, so all of them are replaced at once, and the scheduler with them: to the one that stays, it
-would be a death to blame requests for.
+Workers share the model, so all of them are replaced at once. The scheduler stays, and computes what runs again as after
+a death; that it was no death the worker's successor tells it (WorkerReady), so that no request is blamed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .supervisor import Supervisor
 
 ALL = "all"
-ONE_BY_ONE = ("detokenizer", "renderer", "frontend", "scheduler")  # in this order: frontends begin by asking renderers
+ONE_BY_ONE = ("detokenizer", "renderer", "frontend", "scheduler")  # frontends begin by asking renderers; then workers
 MOST_DEATHS = 2  # of a successor that is killed before it is ready; one that fails by itself gets no second chance
 LATE_S = 5.0  # beyond a limit that another part of the supervisor enforces
 
@@ -209,11 +209,10 @@ class Rolling:
             raise Stopped(f"{_names(batch)}: no successor was ready after {start_s:.0f} s")
 
     async def _end_all(self, batch: Sequence[Child]) -> None:
-        """One after the other; where the server ends meanwhile, at once, since it needs the successors to drain."""
-        first = batch[0]
+        """The first in order, others at once; all, if the server ends meanwhile: it needs the successors to drain."""
         for child in batch:
             try:
-                await self._end(child, at_once=child is not first and child.spec.kind == first.spec.kind)
+                await self._end(child, at_once=child is not batch[0])
             except Stopped:
                 for other in batch:
                     other.signal(signal.SIGTERM)
@@ -267,15 +266,10 @@ class Rolling:
 
 
 def in_batches(children: Sequence[Child], chosen: Sequence[Child]) -> list[list[Child]]:
-    """Who is replaced at once: each alone, but for workers and the scheduler behind them; those come last."""
+    """Who is replaced at once: each alone, but for workers, which come last."""
     workers = [child for child in children if child.spec.kind == "worker"]
-    batches: list[list[Child]] = []
-    for kind in ONE_BY_ONE:
-        batches += [[child] for child in chosen if child.spec.kind == kind]
-    if any(child in workers for child in chosen):
-        batches = [batch for batch in batches if batch[0].spec.kind != "scheduler"]
-        batches.append([*workers, *(child for child in children if child.spec.kind == "scheduler")])
-    return batches
+    batches = [[child] for kind in ONE_BY_ONE for child in chosen if child.spec.kind == kind]
+    return [*batches, workers] if any(child in workers for child in chosen) else batches
 
 
 def _is_spoiled(answers: Answers, number: int) -> bool:

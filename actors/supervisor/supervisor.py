@@ -1,7 +1,6 @@
 """Starts the actors, watches them, starts again those that die or hang, stops them in reverse. It handles no request.
 
-What it does with which kind stands in specs.py. An actor that dies too often, or cannot start at all, ends the server
-with its reason.
+What it does with which kind stands in specs.py. Who dies too often, or cannot start at all, ends the server.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..hand import Ended
+from ..phases import Phase
 from ..system import KINDS, System
 from .births import ACTOR_COMMAND, Template
 from .child import Child
@@ -137,9 +136,12 @@ class Supervisor:
                 child.up = True
                 if child.spec.kind == "frontend" and not self.ending.is_set():
                     self.connections.up(child.name)
-                self.output.say(f"{child.name} is up (pid {child.pid}, {child.age:.1f} s)")
+                if not self.ready:
+                    self.memory.phase_ends(Phase.ACTORS)
+                self.output.say(f"{child.name} is up (pid {child.pid}, {self.memory.how_long(child.name)})")
         if not self.ready and all(child.up for child in self.children) and self.service.is_warm():
             self.ready = True
+            self.memory.phase_ends(Phase.FIRST_TOKEN)
             self.output.say(self.welcome())
             self.service.ready()
         self.rolling.look()
@@ -171,9 +173,9 @@ class Supervisor:
         child.pulse = None
         if child.spec.kind == "frontend":
             self.connections.lost(child.name)
-        self.memory.raise_incarnation(child.spec, Ended.HUNG if death.hung and death.was_busy else Ended.DIED)
-        self.memory.wake_all()
         wanted = self.rolling.died(child, death, was_up)
+        self.memory.raise_incarnation(child.spec, death.how(wanted))
+        self.memory.wake_all()
         if child.stopping or child.rules.restart is Restart.TEMPORARY:
             self.output.say(str(death))
             child.gone.set()

@@ -6,6 +6,7 @@ threads have been told how to wait.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -19,10 +20,11 @@ from actorserve.shm.logprobs import Logprobs
 from ..config import Config, ConfigError
 from ..gauges import WorkerGauge as Gauge
 from ..grammar_words import make_lltokenizer
-from ..hand import log_debug
+from ..hand import Ended, log_debug
 from ..matchers import Matchers
 from ..messages import Hello, Message, Step, StepDone, StepFailed, ToWorker, WorkerReady
 from ..parameters import Rendition
+from ..phases import Phase
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer
 from ..trace_events import Kind, counts
@@ -68,7 +70,8 @@ class WorkerActor(Actor):
         self.context.status.beat()
 
     def _say_ready(self) -> None:
-        self._tell(WorkerReady(self.context.incarnation, self.blocks, self.step))
+        replaced = self.context.board.ended(self.context.spec.position) == Ended.REPLACED
+        self._tell(WorkerReady(self.context.incarnation, self.blocks, self.step, replaced))
 
     def _tell(self, message: Message) -> None:
         if self.speaks:
@@ -128,6 +131,7 @@ def main(context: Context) -> None:
         return
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # both read when torch is loaded: idle threads sleep
     os.environ.setdefault("KMP_BLOCKTIME", "0")
+    gc.disable()  # it would go again and again through all that comes with torch, for a tenth of the time
     import torch
 
     with torch.inference_mode():
@@ -138,6 +142,8 @@ def run_worker(actor: WorkerActor) -> None:
     """Run steps until told to stop."""
     context = actor.context
     context.status.set_gauge(Gauge.KV_TOKENS, actor.blocks * context.config.block_size)
+    gc.freeze()  # what is there now stays: no step waits while it is looked through
+    gc.enable()
     run(actor, context)
 
 
@@ -186,17 +192,21 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     from .runner import Runner
     from .speculating import SpeculatingActor, load_drafting
 
+    context.phase_ends(Phase.IMPORTS)
     config, log = context.config, context.log
     if config.kv_cache_dtype != "auto":
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
     group = join_group(context)
+    context.phase_ends(Phase.GROUP)
     threads = config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size)
     torch.set_num_threads(threads)
     start = time.perf_counter()
     model = load_model(config, context.model, group)
+    context.phase_ends(Phase.WEIGHTS)
     seconds, dtype = time.perf_counter() - start, str(model.dtype).removeprefix("torch.")
     log.info("%s in %s loaded in %.1f s, threads: %d", context.model.architecture, dtype, seconds, threads)
     drafting = load_drafting(config, context.model, group)
+    context.phase_ends(Phase.DRAFTS)
     beside = drafting.block_bytes if drafting else 0
     blocks = count_blocks(config, model.shape, context.model.max_model_len, model.dtype, beside)
     if group is not None:
@@ -207,6 +217,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     pool = make_pool(model.shape, blocks, config.block_size, model.dtype)
     ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
     speculation = drafting.make(config, blocks, ids.shape[1], group) if drafting else None
+    context.phase_ends(Phase.KV_MEMORY)
     parts = request_parts(context, model.shape.vocab_size)
     runner = Runner(model, pool, ids, config.block_size, rows, *parts, speculation)
     return (SpeculatingActor if drafting else WorkerActor)(context, runner, blocks)

@@ -121,7 +121,14 @@ class Life:
             record.stream([self.index], 1, 1)
             if self.index == 0 and record.move(1) and body != b"move, but answer":
                 await asyncio.Event().wait()
-        return await self._stream(request, record) if body == b"stream" else web.Response(body=body)
+        for _ in range(int(body[5:]) if body.startswith(b"pause") else 0):
+            await asyncio.sleep(0)
+        if not body.startswith(b"stream"):
+            return web.Response(body=body)
+        answer = await self._stream(request, record)
+        for _ in range(int(body[6:] or 0)):  # turns before the handler ends, whose client has everything
+            await asyncio.sleep(0)
+        return answer
 
     async def _stream(self, request: web.BaseRequest, record: Record) -> web.StreamResponse:
         before: Predecessor | None = record.predecessor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import socket
@@ -13,7 +14,7 @@ from actorserve.actors.frontend.connection import Wire, behind_first
 from actorserve.actors.frontend.connections import GIVEN, MOST_GIVEN, ConnectionPool
 
 from .lives import Killed, Lethal
-from .scenes import ANSWERS, ASKED, CHUNKED, bodies, request, scene_of
+from .scenes import ANSWERS, ASKED, CHUNKED, STREAMED, Client, bodies, request, scene_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 
@@ -33,6 +34,61 @@ def test_a_death_anywhere_costs_nothing(victim: int) -> None:
             assert client.ask(*ASKED) == ANSWERS and not client.over
         kills += scene.kills
     assert kills > len(dry.telling) - 20  # what comes last is not the same each time
+
+
+def test_a_death_anywhere_costs_nothing_to_who_asks_before_the_handler_has_ended() -> None:
+    """The next request, or one or two of its three pieces, is read while the last byte of the stream is out already."""
+    asked = [b"stream4", b"stream20", b"three"]
+    dry = Lethal()
+    with scene_of(dry) as (_, client):
+        client.ask(*asked)
+    assert len(dry.telling) > 150
+    for count, at in enumerate(dry.telling):
+        if count % 40 == 0:
+            gc.collect()
+        with scene_of(Lethal(at)) as (_, client):
+            assert client.ask(*asked) == [STREAMED, STREAMED, b"three"] and not client.over
+
+
+@pytest.mark.parametrize(
+    ("first", "pieces"),
+    [
+        (b"stream", [request(b"stream") + request(b"two")]),
+        (b"pause9", [request(b"pause9"), request(b"two")]),  # while the first is answered
+        (b"stream20", [request(b"stream20") + request(b"two")[:30], request(b"two")[30:]]),  # before its handler ends
+    ],
+)
+def test_a_death_anywhere_costs_who_does_not_wait_for_answers_one_moment(first: bytes, pieces: list[bytes]) -> None:
+    """While the second request is put in its place nobody can go on; else each answer comes once."""
+
+    def ask(client: Client) -> None:
+        client.send(pieces[0])
+        if b"pause" in first:
+            client.scene.until(lambda: any(life.served for life in client.scene.lives))
+        if b"stream20" in first:
+            client.scene.until(lambda: client.has(1))
+        for piece in pieces[1:]:
+            client.send(piece)
+        client.scene.until(lambda: client.has(2))
+        if not client.over:
+            client.ask(b"three")
+
+    dry = Lethal()
+    with scene_of(dry) as (_, client):
+        ask(client)
+    answers = [STREAMED if first.startswith(b"stream") else first, b"two", b"three"]
+    lost, tried = [], dry.telling[::2]
+    for at in tried:
+        with scene_of(Lethal(at)) as (_, client):
+            with contextlib.suppress(ConnectionError):  # it is reset while the client sends
+                ask(client)
+            found = bodies(client.data)
+            assert found == answers[: len(found)]
+            if len(found) < len(answers):
+                assert client.over
+                lost.append(at)
+    start = tried.index(lost[0])
+    assert tried[start : start + len(lost)] == lost and len(lost) < 5
 
 
 @pytest.mark.parametrize("piece", [0, 1, 2])
@@ -75,6 +131,18 @@ def test_a_request_in_chunks_comes_to_rest_only_when_nothing_is_behind() -> None
         scene.reborn(0)
         scene.until(lambda: scene.lives[0].served)
         assert scene.lives[0].served == 1 and bodies(client.data) == [b"one"] and not client.over
+
+
+@pytest.mark.parametrize("last", [1, 2, 4])
+def test_a_request_in_chunks_comes_to_rest_if_its_end_comes_in_pieces(last: int) -> None:
+    with scene_of() as (scene, client):
+        client.send(CHUNKED[:-last])
+        scene.until(lambda: scene.lives[0].served)
+        client.send(CHUNKED[-last:])
+        scene.until(lambda: client.has(1))
+        client.ask(b"two")
+        scene.reborn(0)
+        assert client.ask(b"three") == [b"one", b"two", b"three"] and not client.over
 
 
 def test_a_request_behind_an_answered_one_survives_two_deaths() -> None:

@@ -19,7 +19,6 @@ from actorserve.actors.messages import (
     Finish,
     Render,
     Rendered,
-    Sync,
     Synced,
     TextPrompt,
     Tokenize,
@@ -27,6 +26,7 @@ from actorserve.actors.messages import (
 )
 from actorserve.http.errors import ApiError
 from actorserve.http.jobs import Job
+from actorserve.shm.table import slot_of
 
 from .others import Others, end, job, text_of
 
@@ -202,26 +202,6 @@ async def test_a_call_has_a_deadline(others: Others, monkeypatch: pytest.MonkeyP
 # --- a frontend's death ----------------------------------------------------------------------------------------------
 
 
-async def test_a_successor_frees_what_was_left(others: Others) -> None:
-    """One slot was never rendered, one runs, one has ended: each is freed when nobody can touch it any more."""
-    free = others.engine.slots.free
-    for _ in range(3):
-        others.engine.submit(job())
-    (never, runs, ended) = [message.refs[0] for message in others.received("renderer-0")]
-    others.put_prompt([runs, ended])
-    others.table.set_finish(ended, Finish.STOP)
-    others.restart()
-    assert others.engine.slots.free == free - 3
-    (sync,) = others.received("renderer-0")
-    (cancel,) = others.received("scheduler")
-    assert isinstance(sync, Sync) and set(cancel.refs) == {never, runs}
-    assert all(others.table.is_cancelled(ref) for ref in (never, runs))
-    others.tell("renderer-0", Synced(sync.call))
-    assert others.engine.slots.free == free - 1
-    others.tell("detokenizer-0", end(runs, "", Finish.ABORT))
-    assert others.engine.slots.free == free
-
-
 async def test_answers_for_a_predecessor_harm_nobody(others: Others) -> None:
     others.engine.submit(job())
     (render,) = others.received("renderer-0")
@@ -285,6 +265,9 @@ async def test_no_slot_is_ever_lost(others: Others, rng: random.Random) -> None:
         elif choice < 0.88:
             others.restart()
             jobs.clear()
+            listen()
+            upstream = {slot_of(ref) for ref in [*running, *(ref for refs in rendering for ref in refs)]}
+            assert not upstream & set(others.engine.slots._free)
     while jobs:
         others.engine.release(jobs.pop())
     listen()

@@ -1,0 +1,60 @@
+"""Frontends die while clients ask again and again on the same connections; what their successors can take at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from actorserve.actors.system import SPARE_SLOTS
+from tests.rolling import Load
+from tests.server import Server
+from tests.test_connections import connect, kill_frontends, raw, read_all, request
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("--frontends", "2", "--threads", "1", "--max-restarts", "1000") as running:
+        yield running
+
+
+def test_kept_connections_ask_again_and_again_while_frontends_die(server: Server) -> None:
+    """The next request often comes before the handler of the stream before it has ended."""
+    load = Load(server, streams=16, tokens=4)
+    load.run(lambda: kill_frontends(server, 5))
+    assert all(len(texts) == 1 for texts in load.texts.values()) and set(load.answers) == {" Paris."}
+
+
+@pytest.mark.slow
+def test_kept_connections_survive_hundreds_of_deaths(server: Server) -> None:
+    load = Load(server, streams=24, tokens=6)
+    load.run(lambda: kill_frontends(server, 150))
+    assert all(len(texts) == 1 for texts in load.texts.values()) and set(load.answers) == {" Paris."}
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_all_slots_were_used_and_a_successor_has_them_at_once(refused: bool) -> None:
+    """No renderer answers it yet: it is stopped, and requests wait for it, but not for a slot."""
+    with Server("--threads", "1", "--max-num-seqs", "2", "--max-num-queued-reqs", "6") as server:
+        body: dict[str, object] = {"max_tokens": 1, "user": "", **({"prompt": [1 << 20]} if refused else {})}
+        for _ in range(2 + 6 + SPARE_SLOTS):
+            connection = raw(server)
+            connection.sendall(request(body))
+            assert read_all(connection).startswith(b"HTTP/1.1 400" if refused else b"HTTP/1.1 200")
+        renderer = server.pids()["renderer-0"]
+        os.kill(renderer, signal.SIGSTOP)
+        os.kill(server.pids()["frontend-0"], signal.SIGKILL)
+        server.wait_for("frontend-0 is up")
+        connections = [raw(server) for _ in range(8)]
+        for connection in connections:
+            connection.sendall(request({"max_tokens": 4}))
+        watch, load = connect(server), 0
+        while load != len(connections) and not select.select(connections, [], [], 0.0)[0]:
+            watch.request("GET", "/load")
+            load = json.load(watch.getresponse())["server_load"]
+        os.kill(renderer, signal.SIGCONT)
+        assert all(b"Paris" in read_all(connection) for connection in connections)
