@@ -102,9 +102,9 @@ class Events:
         self._head = b"data: " + encode(answer.head(True))[:-1] + b',"choices":['
         self._end = b',"usage":null}\n\n' if wants.usage and not wants.continuous_usage else b"}\n\n"
 
-    def plain(self, body: bytes) -> bytes:
-        """One event where nothing stands around the choice that changes; nothing where something does."""
-        return b"%s%s]%s" % (self._head, body, self._end) if self._is_plain else b""
+    def around(self, before: bytes, after: bytes) -> tuple[bytes, bytes] | None:
+        """What stands around the text in events whose choice is `before`, a text and `after`; None if it changes."""
+        return (self._head + before, after + b"]" + self._end) if self._is_plain else None
 
     def event(
         self, choice: Choice, body: bytes, ended: bool = False, first: bool = False, beside: bytes = b""

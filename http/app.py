@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from uuid import uuid4
 
@@ -23,7 +24,7 @@ from .edge import Edge, check_depth
 from .errors import ApiError, bad_request, json_response
 from .generate import Generator
 from .jobs import Engine
-from .notes import REFUSED, REQUEST_ID
+from .notes import GO_ON, REFUSED, REQUEST_ID
 from .openapi_page import Described
 from .page_routes import Page
 from .parameters import MAX_REQUEST_ID, check_built
@@ -41,6 +42,7 @@ def make_app(engine: Engine, settings: Settings) -> web.Application:
     edge = Edge(settings)
     app = web.Application(middlewares=[_errors_as_json, edge.answer_preflight, edge.check_key])
     app.on_response_prepare.append(edge.add_headers)
+    app[GO_ON] = api.responses.going_on()
     Page(engine, settings).add_to(app)
     app.add_routes(
         [
@@ -186,8 +188,13 @@ class Api:
         return json_response({"server_load": self.engine.load()})
 
     async def metrics(self, request: web.Request) -> web.Response:
-        body, content_type = self.engine.metrics(request.headers.get("Accept", ""))
-        return web.Response(body=body, headers={"Content-Type": content_type})
+        """Part by part: streams go on between them."""
+        parts, content_type = self.engine.metrics(request.headers.get("Accept", ""))
+        body = []
+        for part in parts:
+            body.append(part)
+            await asyncio.sleep(0)
+        return web.Response(body=b"".join(body), headers={"Content-Type": content_type})
 
 
 @web.middleware

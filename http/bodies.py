@@ -22,6 +22,11 @@ async def read_body(request: web.Request, limit: int) -> bytes:
         raise too_long
     parts, size = [], 0
     try:
+        if request.content.is_eof():  # it came with the head, as most do: nothing is waited for
+            body = request.content.read_nowait()
+            if len(body) > limit:
+                raise too_long
+            return body
         async with asyncio.timeout(BODY_S):
             async for part in request.content.iter_any():
                 size += len(part)

@@ -12,6 +12,8 @@ from .pieces import Arguments, Content, Piece, Reasoning, ToolCall, Turn
 from .repeats import Progress
 from .told import chat_logprobs, prompt_logprobs
 
+AFTER = b'},"logprobs":null,"finish_reason":null}'  # behind the text of one that goes on
+
 
 class ChatAnswer:
     """Implements answers.Writer, and makes the whole answer."""
@@ -22,6 +24,7 @@ class ChatAnswer:
         self._events = Events(answer, job, progress)
         self._separate = progress is None  # events with ids are one for each step
         self._plain = not (answer.wants.logprobs or answer.wants.ids)
+        self._around = [self._events.around(_before(choice), AFTER) for choice in job.choices]
 
     # --- whole -----------------------------------------------------------------------------------------------------
 
@@ -89,11 +92,10 @@ class ChatAnswer:
 
     def _text(self, choice: Choice, text: str) -> bytes:
         """The event that is sent most."""
-        body = b'{"index":%d,"delta":{"content":%s},"logprobs":null,"finish_reason":null}' % (
-            choice.index,
-            encode(text),
-        )
-        return self._events.plain(body) or self._events.event(choice, body)
+        around = self._around[choice.index]
+        if around is not None:
+            return b"".join((around[0], encode(text), around[1]))
+        return self._events.event(choice, b"%s%s%s" % (_before(choice), encode(text), AFTER))
 
     def _deltas(self, choice: Choice, news: News) -> list[bytes]:
         deltas = [delta for piece in news.pieces if (delta := self._delta(choice, piece))]
@@ -132,6 +134,11 @@ class ChatAnswer:
 
     def failed(self, error: ApiError) -> bytes:
         return self._events.failed(error)
+
+
+def _before(choice: Choice) -> bytes:
+    """What stands before the text in a choice."""
+    return b'{"index":%d,"delta":{"content":' % choice.index
 
 
 def _call(own_id: str, name: str, arguments: str) -> dict[str, Any]:

@@ -72,17 +72,21 @@ class Choice:
 
     def add(self, delta: Delta) -> bool:
         """What is new in a delta; False if something before it is missing."""
+        known = self.characters - delta.offset
         first = delta.tokens - len(delta.told)
-        if delta.offset > self.characters or (delta.told and first > self.told_tokens):
+        if known < 0 or (delta.told and first > self.told_tokens):
             return False
-        new = delta.text[max(0, self.characters - delta.offset) :]
+        new = delta.text[known:] if known else delta.text
         if new:
             self.text.append(new)
             self.characters += len(new)
         if delta.told:
             self.told += delta.told[self.told_tokens - first :]
             self.told_tokens = max(self.told_tokens, delta.tokens)
-        self.tokens, self.thought = max(self.tokens, delta.tokens), max(self.thought, delta.thought)
+        if delta.tokens > self.tokens:
+            self.tokens = delta.tokens
+        if delta.thought > self.thought:
+            self.thought = delta.thought
         return True
 
     def take_plain(self) -> str | None:
@@ -128,7 +132,9 @@ class Choice:
     @property
     def state(self) -> int:
         """How far the client has it, once what was taken is given out."""
-        return make_state(max(self._taken, self.skip_characters), max(self.tokens, self.skip_tokens))
+        if self.skip_tokens or self.skip_characters:
+            return make_state(max(self._taken, self.skip_characters), max(self.tokens, self.skip_tokens))
+        return self.tokens << TOKENS | self._taken
 
 
 def make_state(characters: int, tokens: int, ended: bool = False) -> int:

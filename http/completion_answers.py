@@ -14,6 +14,8 @@ from .pieces import Content, Piece
 from .repeats import Progress
 from .told import CompletionLogprobs, joined, prompt_logprobs
 
+AFTER = b',"logprobs":null,"finish_reason":null}'  # behind the text of one that goes on
+
 
 class CompletionAnswer:
     """Implements answers.Writer, and makes the whole answer."""
@@ -25,6 +27,7 @@ class CompletionAnswer:
         self._logprobs = [CompletionLogprobs(answer.wants.as_ids) for _ in job.choices]
         wants = answer.wants
         self._plain = not (wants.logprobs or wants.ids or wants.nothing)
+        self._around = [self._events.around(b'{"index":%d,"text":' % choice.index, AFTER) for choice in job.choices]
 
     # --- whole -----------------------------------------------------------------------------------------------------
 
@@ -110,14 +113,20 @@ class CompletionAnswer:
 
     def update(self, choice: Choice) -> bytes:
         if self._plain and (text := choice.take_plain()) is not None:
-            body = b'{"index":%d,"text":%s,"logprobs":null,"finish_reason":null}' % (choice.index, encode(text))
-            return (self._events.plain(body) or self._events.event(choice, body)) if text else b""
+            return self._text(choice, text) if text else b""
         news = self._take(choice)
         if not news:
             return b""
         ends = self._ends(choice) if news.ended else {"finish_reason": None}
         whole = {"index": choice.index, "text": _text(news.pieces), **self._beside(choice, news, False), **ends}
         return self._events.event(choice, encode(whole), ended=news.ended)
+
+    def _text(self, choice: Choice, text: str) -> bytes:
+        """The event that is sent most."""
+        around = self._around[choice.index]
+        if around is not None:
+            return b"".join((around[0], encode(text), around[1]))
+        return self._events.event(choice, b'{"index":%d,"text":%s%s' % (choice.index, encode(text), AFTER))
 
     def state(self, choice: Choice) -> int:
         return choice.state

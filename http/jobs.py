@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from actorserve.actors.messages import Delta, Finish, Prompt
@@ -198,8 +198,8 @@ class Engine(Protocol):
     def load(self) -> int:
         """Requests that are being answered, by all frontends."""
 
-    def metrics(self, accept: str = "") -> tuple[bytes, str]:
-        """Prometheus' text in the format that an Accept header asks for, and its Content-Type."""
+    def metrics(self, accept: str = "") -> tuple[Iterable[bytes], str]:
+        """Prometheus' text in the format that an Accept header asks for, part by part, and its Content-Type."""
 
     def page_figures(self) -> PageFigures:
         """What the page shows."""

@@ -5,16 +5,16 @@ Knows shapes and formats; the frontend hands it the numbers, with their names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import Literal
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
+from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 Kind = Literal["gauge", "counter", "histogram"]
@@ -45,23 +45,32 @@ class Exporter:
 
     def __init__(self, families: Callable[[], Iterable[Family]]) -> None:
         self._families = families
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
 
-    def text(self, accept: str = "") -> tuple[bytes, str]:
-        """The body and its Content-Type, in the format that the Accept header asks for: Prometheus' or OpenMetrics."""
+    def parts(self, accept: str = "") -> tuple[Iterator[bytes], str]:
+        """The body, family by family, and its Content-Type, in the format that the Accept header asks for: Prometheus'
+        or OpenMetrics. All numbers are of this moment; each part is written when it is asked for, which takes long.
+        """
         encode, content_type = choose_encoder(accept)
         if isinstance(encode, partial):  # else it may write vllm_… for vllm:…
             encode = partial(encode, escaping=ALLOWUTF8)
-        return encode(self._registry), content_type
+        return _written(list(self._families()), encode), content_type
+
+
+class _Metrics(Collector):
+    """These metrics, as prometheus_client asks for them."""
+
+    def __init__(self, *metrics: Metric) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        """What prometheus_client asks for at each scrape."""
-        return map(_metric, self._families())
+        return self._metrics
 
-    def describe(self) -> list[Metric]:
-        """What it asks for at registration, when there is nothing to look at yet."""
-        return []
+
+def _written(families: list[Family], encode: Callable[[Collector], bytes]) -> Iterator[bytes]:
+    end = encode(_Metrics())  # OpenMetrics has an end mark
+    for family in families:
+        yield encode(_Metrics(_metric(family))).removesuffix(end)
+    yield end
 
 
 def _metric(family: Family) -> Metric:

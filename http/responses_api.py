@@ -37,6 +37,11 @@ class ResponsesApi:
         self._keeping = Keeping(self._engine)
         self._keeping.go_on(self._background_again)
 
+    def going_on(self) -> list[Noted]:
+        """What runs in the background and was not begun here, once this is made."""
+        running = self._keeping.running.items()
+        return [Noted("", one.answer.model, one.job, name, background=True) for name, one in running]
+
     # --- making ----------------------------------------------------------------------------------------------------
 
     async def create(self, request: web.Request, raw: bytes) -> web.StreamResponse:

@@ -36,6 +36,7 @@ class EventStream:
         self._full: asyncio.Task[None] | None = None  # runs while the transport is
         self._chunked = False
         self._transport: asyncio.Transport | None = None
+        self._connection = request.protocol
         self._record = record_of(request)
 
     async def begin(self) -> web.StreamResponse:
@@ -72,11 +73,12 @@ class EventStream:
     def _event(self, choice: Choice) -> bytes:
         ended = choice.finish_reason is not None
         data = self._writer.update(choice)
-        if choice.index in self._over or not data:
+        if not data or choice.index in self._over:
             return b""
         if ended:
             self._over.add(choice.index)
-        self._note(choice.index, self._writer.state(choice) | (ENDED if ended else 0))
+        if self._record is not None:
+            self._record.note(choice.index, self._writer.state(choice) | (ENDED if ended else 0))
         return data
 
     async def end(self, response: web.StreamResponse) -> None:
@@ -107,13 +109,13 @@ class EventStream:
         if not data or transport is None or transport.is_closing():
             return
         transport.write(b"%x\r\n%s\r\n" % (len(data), data) if self._chunked else data)
-        if self._full is None and self._request.protocol.writing_paused:
+        if self._full is None and self._connection.writing_paused:
             self._full = asyncio.get_running_loop().create_task(self._go_on(transport))
 
     async def _go_on(self, transport: asyncio.Transport) -> None:
         """Write what was merged meanwhile whenever there is room; what finds no reader goes nowhere."""
-        while self._waiting or self._request.protocol.writing_paused:
-            if not await self._patiently(transport, self._request.protocol._drain_helper()):
+        while self._waiting or self._connection.writing_paused:
+            if not await self._patiently(transport, self._connection._drain_helper()):
                 break
             waiting, self._waiting = list(self._waiting.values()), {}
             for choice in waiting:

@@ -1,7 +1,7 @@
 """The request table: one slot a sequence, and in it all that any actor must know to go on with it.
 
 Messages are hints, this is the truth. Every word has one writer; a slot's control words fill a cache line a writer:
-    line 0  frontend      generation | cancel | delivered | params length | arrival, first told, end told (ns) | seed
+    line 0  frontend      generation | cancel | params length | arrival, first told, end told (ns) | seed
     line 1  renderer      limit | hashed | rendition length, then prompt | render begun, rendered (ns)
     line 2  scheduler     cached | tokens, then finish | admitted, scheduled, first token, last token (ns) | setbacks
     line 3  detokenizer   text | stop
@@ -28,7 +28,6 @@ from .table_layout import (
     CACHED,
     CANCEL,
     CONTROL_WORDS,
-    DELIVERED,
     FINISH,
     GENERATION,
     HASH_BYTES,
@@ -139,13 +138,6 @@ class RequestTable(TableLayout):
 
     def is_cancelled(self, ref: int) -> bool:
         return bool(self._get(ref, CANCEL))
-
-    def set_delivered(self, ref: int, count: int) -> None:
-        self._set(ref, DELIVERED, count)
-
-    def delivered(self, ref: int) -> int:
-        """Characters handed to the socket."""
-        return self._get(ref, DELIVERED) or 0
 
     def params(self, ref: int) -> bytes:
         """The parameters as they were written by open_slot; nothing if the slot has a newer use."""

@@ -140,6 +140,28 @@ def test_json_lines_of_deaths() -> None:
     assert (half["actor"], half["pid"], half["level"]) == ("renderer-0", pid, "warning")
 
 
+def test_what_runs_in_the_background_is_told_by_the_successor() -> None:
+    slow = ("--worker", "scripted", "--scripted-step-ms", "5")
+    with (
+        Server("--log-format", "json", *slow) as server,
+        httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client,
+    ):
+        asked = {"input": SECRET, "max_output_tokens": 600, "background": True, "model": "actorserve-demo"}
+        begun = client.post("/v1/responses", json=asked, headers=named("behind")).json()
+        for _ in range(2):
+            os.kill(server.pids()["frontend-0"], signal.SIGKILL)
+            server.wait_for("frontend-0 is up")
+        while (ended := client.get(f"/v1/responses/{begun['id']}").json())["status"] == "in_progress":
+            pass
+        server.stop()
+        lines = objects(server)
+    told = requests_of([line for line in lines if line.get("request_id") == "behind"])["behind"]
+    assert (told["answer_id"], told["endpoint"], told["client"]) == (begun["id"], "/v1/responses", "-")
+    assert (told["status"], told["deaths"], told["model"]) == (200, 1, ended["model"])
+    assert told["completion_tokens"] == ended["usage"]["output_tokens"] > 0
+    assert 0 < told["first_token_ms"] <= told["total_ms"] and not [line for line in lines if SECRET in json.dumps(line)]
+
+
 def test_text_lines_of_requests() -> None:
     with Server() as server, httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
         client.post(CHAT, json=body(), headers=named("one"))

@@ -7,13 +7,17 @@ by the frontend, which counts characters.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import msgspec
 
+from actorserve.shm.follower import Follower
 from actorserve.shm.logprobs import Logprobs
 from actorserve.shm.table import slot_of
 
 from ..hand import GivenUp, log_debug, request_name
-from ..messages import Delta, Finish, PromptTold, Resend, Stopped, ToDetokenizer, ToldToken
+from ..messages import Delta, Finish, Message, PromptTold, Resend, Stopped, ToDetokenizer, ToldToken
 from ..parameters import Generation, Rendition
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer
@@ -24,34 +28,48 @@ from .told import Teller
 DEADLY = 0xFFFFFFFF  # in the stop word: no stop string was found, but detokenizers die on this text
 
 
+@dataclass(eq=False, slots=True)
+class Followed:
+    """A sequence in the middle of its text, and where that goes."""
+
+    ref: int
+    prompt: int  # tokens
+    stream: TextStream
+    cursors: Follower
+    post: Callable[[Message], None]  # to its frontend
+
+
 class DetokenizerActor(Actor):
     """Adapter between the rings, the table and the text streams of its slots."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.table = context.table
-        self.streams: dict[int, TextStream] = {}
+        self.streams: dict[int, Followed] = {}
         tokenizer = load_tokenizer(context.model)
         self._make_decoder = decoder_factory(tokenizer)
         area = Logprobs(context.files["logprobs"], *context.system.logprobs)
         self.teller = Teller(self.table, area, word_bytes(tokenizer))
         self._read_rendition = msgspec.msgpack.Decoder(Rendition).decode
         self._read_params = msgspec.msgpack.Decoder(Generation).decode
-        self._moved: dict[int, int] = {}  # text cursors to store once what they count is published
+        self._moved: dict[Follower, int] = {}  # text cursors to store once what they count is published
         for ref in self.table.current_refs(0, self.table.slots):
             mine = context.system.detokenizer_of(slot_of(ref)) == context.name
             if mine and self.table.prompt_length(ref) is not None:
                 self.advance(ref)
+        context.hand.drop()
 
     def handle(self, message: ToDetokenizer) -> None:
         """Look at the slots that moved, or that have a new reader."""
+        from_start = isinstance(message, Resend)
         for ref in message.refs:
-            self.advance(ref, from_start=isinstance(message, Resend))
+            self.advance(ref, from_start)
+        self.context.hand.drop()
 
     def published(self) -> None:
         """The deltas are in the lanes: say how far their text goes."""
-        for ref, tokens in self._moved.items():
-            self.table.set_text(ref, tokens)
+        for cursors, tokens in self._moved.items():
+            cursors.set_text(tokens)
         self._moved.clear()
 
     def advance(self, ref: int, from_start: bool = False) -> None:
@@ -60,8 +78,11 @@ class DetokenizerActor(Actor):
             self.context.hand.take(ref)
         except GivenUp:
             self._give_up(ref)
-        self._advance(ref, from_start)
-        self.context.hand.drop()
+        followed = None if from_start else self.streams.get(ref)
+        if followed is None:
+            followed = self._begin(ref, from_start)
+        if followed is not None:
+            self._go_on(followed)
 
     def _give_up(self, ref: int) -> None:
         """Detokenizers have died on this text: it ends here, and the scheduler is told so as of a stop string."""
@@ -70,36 +91,49 @@ class DetokenizerActor(Actor):
             self.table.set_stop(ref, DEADLY)
             self.context.post("scheduler", Stopped([ref]))
 
-    def _advance(self, ref: int, from_start: bool) -> None:
+    def _begin(self, ref: int, from_start: bool) -> Followed | None:
+        """Follow a slot; None where there is no text to come: it was reused, or is given up."""
         table = self.table
-        finish = table.finish(ref)  # before the tokens cursor, which the scheduler stores first
+        finish = table.finish(ref)
         prompt = table.prompt_length(ref)
-        if from_start:
-            self.streams.pop(ref, None)
+        self.streams.pop(ref, None)
         if not table.is_current(ref) or prompt is None:
-            self.streams.pop(ref, None)
-            return
+            return None
+        post = self.context.outboxes[self.context.system.frontend_of(slot_of(ref))].post
         if table.stop(ref) == DEADLY:
-            self.streams.pop(ref, None)
-            self._post(Delta(ref, 0, "", table.text(ref), Finish.ERROR, last=bool(finish)))
-            return
-        generated = table.generated(ref)
-        stream = self.streams.get(ref) or self._open(ref, prompt, 0 if from_start else table.text(ref))
+            post(Delta(ref, 0, "", table.text(ref), Finish.ERROR, last=bool(finish)))
+            return None
+        stream = self._open(ref, prompt, 0 if from_start else table.text(ref))
         if stream is None:
+            return None
+        followed = self.streams[ref] = Followed(ref, prompt, stream, Follower(table, ref), post)
+        return followed
+
+    def _go_on(self, followed: Followed) -> None:
+        """What is new in the log of a slot that is followed."""
+        ref, prompt, stream = followed.ref, followed.prompt, followed.stream
+        seen = followed.cursors.look()
+        if seen is None:
+            del self.streams[ref]
             return
+        generated, finish = seen
         if not stream.prompt_told and (generated or finish):
-            self._tell_prompt(ref, stream, prompt)
+            self._tell_prompt(followed)
         was_found = stream.found is not None
         while stream.tokens < generated and not stream.is_over:
             stop = min(generated, stream.tokens + PIECE)
-            stream.push(table.token_ids(ref, prompt + stream.tokens, prompt + stop).tolist())
+            stream.push(self.table.token_ids(ref, prompt + stream.tokens, prompt + stop).tolist())
             if stop < generated and not stream.is_over and stream.has_news:
-                self._send(ref, stream, 0, False)
+                self._send(followed)
         if finish and not was_found:
             stream.finish()
-        if stream.found is not None and not was_found:
-            self._stop(ref, stream)
-        self._send(ref, stream, finish, was_found)
+        found = stream.found is not None and not was_found
+        if found:
+            self._stop(followed)
+        if finish or found:
+            self._send(followed, self._end(followed, finish), bool(finish))
+        elif stream.has_news:
+            self._send(followed)
         if finish:
             del self.streams[ref]
 
@@ -112,46 +146,45 @@ class DetokenizerActor(Actor):
         opened = bool(rendition) and self._read_rendition(rendition).opened
         log_debug(self.context.log, "the text of %s begins", self.table, ref)
         stream = TextStream.open(self._read_params(params), self._make_decoder, self.context.model.end_tokens, opened)
-        self.streams[ref] = stream
         stream.prompt_told = stream.params.sampling.prompt_logprobs < 0 or sent > 0
         if sent:
             stream.push(self.table.token_ids(ref, prompt, prompt + sent).tolist())
             stream.take()
         return stream
 
-    def _stop(self, ref: int, stream: TextStream) -> None:
+    def _stop(self, followed: Followed) -> None:
         """A stop string was found: the scheduler must not go on with this sequence."""
-        self.table.set_stop(ref, stream.tokens)
-        self.context.post("scheduler", Stopped([ref]))
+        self.table.set_stop(followed.ref, followed.stream.tokens)
+        self.context.post("scheduler", Stopped([followed.ref]))
 
-    def _send(self, ref: int, stream: TextStream, finish: int, was_found: bool) -> None:
-        code = Finish.STOP_STRING if stream.found is not None else Finish(finish)
-        ends = bool(finish) or (stream.found is not None and not was_found)
-        if not ends and not stream.has_news:
-            return
-        told_from = stream.told
+    def _end(self, followed: Followed, finish: int) -> tuple[int, str | int | None]:
+        """Why the text ends, as a client is told."""
+        stream = followed.stream
+        if stream.found is not None:
+            return int(Finish.STOP_STRING), stream.found
+        if finish != Finish.STOP:
+            return finish, None
+        last = self._last_token(followed.ref)
+        return finish, last if last in stream.params.stop_token_ids else None
+
+    def _send(self, followed: Followed, end: tuple[int, str | int | None] = (0, None), last: bool = False) -> None:
+        stream = followed.stream
+        told = self._told(followed) if stream.is_told else []
         offset, text = stream.take()
-        reason: str | int | None = stream.found
-        if code is Finish.STOP:
-            last = self._last_token(ref)
-            reason = last if last in stream.params.stop_token_ids else None
-        end = (int(code), reason) if ends else (0, None)
-        told = self._told(ref, stream, told_from) if stream.is_told else []
-        self._post(Delta(ref, offset, text, stream.tokens, *end, bool(finish), stream.thought, told))
-        self._moved[ref] = stream.tokens
+        followed.post(Delta(followed.ref, offset, text, stream.tokens, *end, last, stream.thought, told))
+        self._moved[followed.cursors] = stream.tokens
 
-    def _tell_prompt(self, ref: int, stream: TextStream, length: int) -> None:
+    def _tell_prompt(self, followed: Followed) -> None:
+        ref, stream = followed.ref, followed.stream
         stream.prompt_told = True
-        for start, told in self.teller.prompt(ref, length, stream.params.sampling.prompt_logprobs):
-            self._post(PromptTold(ref, start, told))
+        for start, told in self.teller.prompt(ref, followed.prompt, stream.params.sampling.prompt_logprobs):
+            followed.post(PromptTold(ref, start, told))
 
-    def _told(self, ref: int, stream: TextStream, start: int) -> list[ToldToken]:
-        """The stream's tokens from number `start` on."""
-        prompt = self.table.prompt_length(ref) or 0
-        return self.teller.tell(ref, prompt + start, prompt + stream.tokens, stream.params.sampling.logprobs)
-
-    def _post(self, message: Delta | PromptTold) -> None:
-        self.context.post(self.context.system.frontend_of(slot_of(message.ref)), message)
+    def _told(self, followed: Followed) -> list[ToldToken]:
+        """The stream's tokens that were not taken yet."""
+        prompt, stream = followed.prompt, followed.stream
+        most = stream.params.sampling.logprobs
+        return self.teller.tell(followed.ref, prompt + stream.told, prompt + stream.tokens, most)
 
     def _last_token(self, ref: int) -> int:
         """The token that ended the sequence."""

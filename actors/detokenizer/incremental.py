@@ -65,20 +65,24 @@ def word_bytes(tokenizer: Tokenizer) -> Callable[[int], bytes]:
 
 
 class ByteDecoder:
-    """For byte-level tokenizers: the words' bytes, through an incremental UTF-8 decoder."""
+    """For byte-level tokenizers: the words' bytes; those of a character that is not whole yet are held back."""
 
     def __init__(self, words: list[bytes], skipped: frozenset[int]) -> None:
         self._words = words
         self._skipped = skipped
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = b""
 
     def push(self, ids: list[int]) -> str:
         words, skipped = self._words, self._skipped
         size = len(words)  # the model may have more words than the tokenizer: they have no text
-        return self._utf8.decode(b"".join([words[token] for token in ids if token not in skipped and token < size]))
+        data = self._held + b"".join([words[token] for token in ids if token not in skipped and token < size])
+        text, read = codecs.utf_8_decode(data, "replace", False)
+        self._held = data[read:]
+        return text
 
     def flush(self) -> str:
-        return self._utf8.decode(b"", True)
+        held, self._held = self._held, b""
+        return held.decode(errors="replace")
 
 
 class FallbackDecoder:

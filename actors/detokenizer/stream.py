@@ -6,8 +6,8 @@ start gives the same text at the same offsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Set
+from dataclasses import dataclass, field
 
 from ..parameters import Generation
 from .incremental import TextDecoder
@@ -25,7 +25,7 @@ class TextStream:
     params: Generation
     decoder: TextDecoder
     stops: StopStrings | None
-    end_tokens: Collection[int]
+    end_tokens: Set[int]
     gate: ThinkingGate | None = None
     tokens: int = 0
     thought: int = 0  # of them, tokens of thinking
@@ -35,6 +35,10 @@ class TextStream:
     ended: bool = False  # an end token was met
     pending: str = ""  # decoded and not taken yet
     prompt_told: bool = True  # nothing of the prompt's logprobs is to be sent
+    is_told: bool = field(init=False)  # its tokens go to the client with their logprobs
+
+    def __post_init__(self) -> None:
+        self.is_told = self.params.sampling.logprobs >= 0
 
     @classmethod
     def open(
@@ -56,26 +60,21 @@ class TextStream:
         return self.found is not None or self.ended
 
     @property
-    def is_told(self) -> bool:
-        """Its tokens go to the client with their logprobs."""
-        return self.params.sampling.logprobs >= 0
-
-    @property
     def has_news(self) -> bool:
         """There is something that the client is to have now, before the end."""
-        if len(self.pending) > LONGEST or (self.is_told and self.tokens - self.told >= PIECE):
+        behind = self.tokens - self.told
+        if len(self.pending) > LONGEST or (self.is_told and behind >= PIECE):
             return True  # one message must not grow beyond its lane
-        if not self.params.stream and not self.is_told:
-            return False
-        news = self.tokens > self.told if self.is_told else bool(self.pending)
-        return news and (self.tokens - self.told >= self.params.interval or not self.told)
+        news = behind > 0 if self.is_told else self.params.stream and bool(self.pending)
+        return news and (behind >= self.params.interval or not self.told)
 
     def push(self, ids: list[int]) -> None:
         """The next tokens of the log. What follows an end or a stop string is not text."""
         if self.is_over:
             return
-        at = next((index for index, token in enumerate(ids) if token in self.end_tokens), None)
-        if at is not None:
+        at = None
+        if not self.end_tokens.isdisjoint(ids):
+            at = next(index for index, token in enumerate(ids) if token in self.end_tokens)
             self.ended = True
             ids = ids[: at + 1]
         if self.stops is None and (self.gate is None or self.gate.is_over):

@@ -8,6 +8,7 @@ to say.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -30,10 +31,12 @@ from .connections import ConnectionPool
 from .engine import FrontendEngine
 from .parsers import choose_parsers
 from .request_log import watch_ends
+from .turns import Turns
 from .warm_up import is_wanted, warm_up
 
 BEAT_S = 0.5
 FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
+COLLECT_AT = 50_000  # objects more than at the last look for garbage: a burst of requests is not garbage
 LINGER_S = 0.3  # a client that was told to close may have sent a request meanwhile
 
 
@@ -60,6 +63,7 @@ class Frontend:
             self.loop.add_signal_handler(signal.SIGUSR1, self._fail)
         app = make_app(self.engine, self._settings())
         app.on_response_prepare.append(self._close_when_draining)
+        app.middlewares.insert(0, Turns().wait)
         ends = watch_ends(self.context, app)
         runner = web.AppRunner(
             app,
@@ -196,6 +200,9 @@ def main(context: Context) -> None:
     """Run a frontend until it is told to stop."""
 
     async def serve() -> None:
-        await Frontend(context).run()
+        frontend = Frontend(context)
+        gc.freeze()
+        gc.set_threshold(COLLECT_AT)
+        await frontend.run()
 
     uvloop.run(serve())

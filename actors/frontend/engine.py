@@ -1,4 +1,4 @@
-"""Requests to slots and messages to requests: what the HTTP side sees of the other actors.
+"""Requests to slots: what the HTTP side sees of the other actors. What those say comes by way of incoming.py.
 
 Owns the frontend's slots and its calls. Every request and every call has a deadline until it is rendered or answered.
 """
@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from actorserve.http.choice import Choice
 from actorserve.http.errors import ApiError, overloaded
 from actorserve.http.jobs import Job
 from actorserve.http.keys import Kept, Key
@@ -20,36 +19,23 @@ from actorserve.shm.recent import Recent
 from actorserve.shm.table import slot_of
 
 from ..gauges import FrontendGauge
-from ..messages import (
-    Cancel,
-    Delta,
-    Detokenized,
-    Failed,
-    Message,
-    PromptTold,
-    Render,
-    Rendered,
-    Resend,
-    Synced,
-    ToFrontend,
-    Tokenized,
-)
+from ..messages import Cancel, Message, Render, Resend
 from ..parameters import Rendition
 from ..runtime import Context
 from .calls import Calls
 from .clients import Clients
 from .figures import Figures
+from .incoming import Incoming
 from .inherited import Inherited
 from .kept import Keeper
 from .sight import Sight
-from .slots import Phase, Slots, Use
+from .slots import Phase, Slots
 
 RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
-GONE = 499
 
 
 class FrontendEngine:
-    """Implements http.jobs.Engine. `changed` is called when something was posted outside of a turn of messages."""
+    """Implements http.jobs.Engine; what comes from other actors is `handle`d by Incoming."""
 
     def __init__(self, context: Context, reserved: Iterable[int] = ()) -> None:
         """`reserved` are slots of a predecessor from which streams may go on."""
@@ -58,10 +44,9 @@ class FrontendEngine:
         index = context.spec.index
         self.slots = Slots(self.table, context.system.first_slot(index), context.system.slots_per_frontend)
         self.renderers = [actor.name for actor in context.system.of_kind("renderer")]
-        self._load: Counter[str] = Counter()  # prompts at each renderer
+        self.prompts: Counter[str] = Counter()  # at each renderer
         self._jobs: dict[Job, list[int]] = {}  # and their refs
         self._deadlines: dict[Job, asyncio.TimerHandle] = {}
-        self._touched: dict[Job, None] = {}
         self.calls = Calls(index, context.system.slots_per_frontend, self._send_to_any)
         self.tokenize, self.detokenize = self.calls.tokenize, self.calls.detokenize
         self._decode_rendition = msgspec.msgpack.Decoder(Rendition).decode
@@ -76,6 +61,8 @@ class FrontendEngine:
         self.page_figures = Sight(context).figures
         self._loop = asyncio.get_running_loop()
         self.inherited = Inherited(context, self.slots, self.keeper, self.calls.numbers, reserved)
+        self._incoming = Incoming(self)
+        self.handle, self.turn_ends = self._incoming.handle, self._incoming.turn_ends
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -90,7 +77,7 @@ class FrontendEngine:
         if len(job.choices) > self.context.system.slots_per_frontend:
             raise ApiError(400, f"{len(job.choices)} sequences are more than this server ever takes at once.", "n")
         while len(job.choices) > self.slots.free and (old := self.keeper.make_room()):
-            self._let_go(old)
+            self.let_go(old)
         if len(job.choices) > self.slots.free:
             self.clients.refused(len(job.choices))
             raise overloaded("The server has as many requests as it takes. Try again soon.")
@@ -98,13 +85,13 @@ class FrontendEngine:
         taken: list[int] = []
         width = len(job.params)
         for number, prompt in enumerate(job.prompts):
-            renderer = min(self.renderers, key=self._load.__getitem__)
+            renderer = min(self.renderers, key=self.prompts.__getitem__)
             opened = [
                 self.slots.open(params, now, job, number * width + at, renderer) for at, params in enumerate(job.params)
             ]
             for index, ref in enumerate(opened, number * width):
                 job.choices[index].ref = ref
-            self._load[renderer] += 1
+            self.prompts[renderer] += 1
             self._send(renderer, Render(opened, prompt, **job.rendering))
             taken += opened
         self._jobs[job] = taken
@@ -122,7 +109,7 @@ class FrontendEngine:
 
     def keep(self, key: Key, job: Job, seed: int, created: int) -> None:
         """The job's answer can be had again by this key."""
-        self._let_go(self.keeper.forget(key.name))
+        self.let_go(self.keeper.forget(key.name))
         self.keeper.keep(key.name, Kept(key.digest, job.refs, seed, created))
 
     def kept(self, key: Key) -> Kept | None:
@@ -131,7 +118,7 @@ class FrontendEngine:
 
     def abort(self, job: Job, key: Key) -> None:
         """This answer is kept no more, and cancelled."""
-        self._let_go(self.keeper.forget(key.name))
+        self.let_go(self.keeper.forget(key.name))
         running = []
         for ref in job.refs:  # also for those who read it beside the job
             use = self.slots.use(ref)
@@ -148,13 +135,13 @@ class FrontendEngine:
         """All that was put and is not forgotten."""
         return [payload for key in self._recent.keys() if (payload := self._recent.get(key))]
 
-    def _let_go(self, refs: Iterable[int]) -> None:
+    def let_go(self, refs: Iterable[int]) -> None:
         """Slots that are kept no more: those that have ended are free, unless somebody reads them still."""
         for ref in refs:
             use = self.slots.use(ref)
             if use is None or use.jobs or self.inherited.is_reserved(ref) or not self.table.finish(ref):
                 continue
-            if use.phase is Phase.RUNNING or self.inherited.is_settled:
+            if use.phase is Phase.RUNNING or self.inherited.is_settled or self.slots.has_ended(ref):
                 self.slots.close(ref)
 
     def _take_over(self, job: Job, refs: list[int]) -> None:
@@ -165,7 +152,7 @@ class FrontendEngine:
         for choice, ref in zip(job.choices, refs, strict=True):
             self.slots.read(ref, job, choice.index)
             choice.ref = ref
-            self._tell_rendered(job, ref, choice.index)
+            self.tell_rendered(job, ref, choice.index)
         self._jobs[job] = refs
         self.clients.in_flight(len(self._jobs))
         asked: dict[str, list[int]] = {}
@@ -176,7 +163,7 @@ class FrontendEngine:
             self.context.post(detokenizer, Resend(some))
         self._flush_soon()
 
-    def _tell_rendered(self, job: Job, ref: int, index: int) -> None:
+    def tell_rendered(self, job: Job, ref: int, index: int) -> None:
         """What the renderer has made of a prompt, if it is there."""
         length = self.table.prompt_length(ref)
         if length is None:
@@ -192,7 +179,7 @@ class FrontendEngine:
         self.clients.in_flight(len(self._jobs))
         if (timer := self._deadlines.pop(job, None)) is not None:
             timer.cancel()
-        self._touched.pop(job, None)
+        self._incoming.forget(job)
         running = []
         for ref in refs:
             use = self.slots.use(ref)
@@ -222,96 +209,11 @@ class FrontendEngine:
         self.context.outboxes[renderer].flush()
 
     def _send_to_any(self, message: Message) -> None:
-        self._send(min(self.renderers, key=self._load.__getitem__), message)
+        self._send(min(self.renderers, key=self.prompts.__getitem__), message)
 
     def _flush_soon(self) -> None:
         """Publish at the end of this turn of the event loop, with whatever else is posted in it."""
         self._loop.call_soon(self.context.flush)
-
-    # --- messages ------------------------------------------------------------------------------------------------
-
-    def handle(self, message: ToFrontend) -> None:
-        """One message; each may come twice."""
-        match message:
-            case Delta():
-                self._delta(message)
-            case PromptTold():
-                self._prompt_told(message)
-            case Rendered():
-                self._rendered(message)
-            case Failed():
-                self._failed(message)
-            case Synced():
-                self.inherited.synced(message.call)
-            case Tokenized() | Detokenized():
-                self.calls.answer(message.call, message)
-
-    def turn_ends(self) -> int:
-        """All messages of a batch were handled: write what they brought, one event a choice. Returns how many jobs."""
-        touched = len(self._touched)
-        for job in self._touched:
-            job.flush()
-        self._touched.clear()
-        return touched
-
-    def _delta(self, delta: Delta) -> None:
-        use = self.slots.use(delta.ref)
-        if use is None:
-            return
-        self.clients.told(use, delta)
-        all_have_it = True
-        for job in use.jobs:
-            if use.phase is Phase.RENDERING:
-                self._tell_rendered(job, use.ref, use.index)  # the renderer's own message is still on its way
-            before = job.choices[use.index].tokens
-            if job.delta(use.index, delta, self.table.cached(delta.ref)):
-                self._touched[job] = None
-                if job.wants_ids:
-                    self._add_ids(job.choices[use.index], use.ref, before)
-            else:
-                all_have_it = False
-        if delta.last and all_have_it and not self.inherited.is_wanted(delta.ref):
-            self.slots.close(delta.ref)
-
-    def _add_ids(self, choice: Choice, ref: int, before: int) -> None:
-        """The ids of the tokens that a delta has brought."""
-        prompt = self.table.prompt_length(ref) or 0
-        choice.ids += self.table.token_ids(ref, prompt + before, prompt + max(before, choice.tokens)).tolist()
-
-    def _prompt_told(self, message: PromptTold) -> None:
-        use = self.slots.use(message.ref)
-        if use is None:
-            return
-        for job in use.jobs:
-            job.choices[use.index].prompt_told.update(enumerate(message.told, message.start))
-
-    def _rendered(self, message: Rendered) -> None:
-        late = []
-        for use in self._leave_renderer(message.refs):
-            use.phase = Phase.RUNNING
-            for job in use.jobs:
-                self._tell_rendered(job, use.ref, use.index)
-            if not use.jobs and not self.keeper.holds(use.ref):
-                late.append(use.ref)
-        if late:
-            self.context.post("scheduler", Cancel(late))
-
-    def _failed(self, message: Failed) -> None:
-        if message.call:
-            self.calls.answer(message.call, ApiError(message.status, message.message, message.param))
-        for use in self._leave_renderer(message.refs):
-            self.slots.close(use.ref)
-            self._let_go(self.keeper.forget_ref(use.ref))
-            if message.status != GONE:
-                for job in use.jobs:
-                    job.fail(ApiError(message.status, message.message, message.param))
-
-    def _leave_renderer(self, refs: list[int]) -> list[Use]:
-        """The uses among these refs that a renderer had; one prompt less for it."""
-        uses = [use for ref in refs if (use := self.slots.use(ref)) is not None and use.phase is Phase.RENDERING]
-        if uses:
-            self._load[uses[0].renderer] -= 1
-        return uses
 
     # --- looking in ----------------------------------------------------------------------------------------------
 
@@ -320,6 +222,6 @@ class FrontendEngine:
 
     def beat(self, connections: int) -> None:
         """Now and then: let go of what is kept no longer, and say on the board how much this frontend has to do."""
-        self._let_go(self.keeper.outdated())
+        self.let_go(self.keeper.outdated())
         self.context.status.set_gauge(FrontendGauge.CONNECTIONS, connections)
         self.clients.in_flight(len(self._jobs))

@@ -9,6 +9,8 @@ from typing import Any
 from actorserve.http.resume import ENDED, Predecessor
 from actorserve.shm.answers import ANSWER_STATES, MOST_REFS, NOBODY, Answers
 
+NO_STEP = (NOBODY, 0)
+
 
 class Tap:
     """Everything that is written is committed to the record first. Implements http.resume.Record.
@@ -28,11 +30,13 @@ class Tap:
     ) -> None:
         self.move = move
         self._transport = transport
+        self._hand_over = transport.write
+        self.is_closing = transport.is_closing  # which is asked before each write
         self._answers = answers
         self._number = number
         self._kept = number < answers.count
         self._unsent = unsent
-        self._step = (NOBODY, 0)
+        self._step = NO_STEP
         self._ends = False
         self._last = False
         self.predecessor = predecessor
@@ -51,9 +55,10 @@ class Tap:
             self._answers.spoil(self._number)
             self._kept = self._last = False
         if self._kept:
-            self._answers.commit(self._number, bytes(data), self._ends, *self._step)
-            self._step, self._ends = (NOBODY, 0), False
-        self._transport.write(data)
+            choice, state = self._step
+            self._answers.commit(self._number, bytes(data), self._ends, choice, state)
+            self._step, self._ends = NO_STEP, False
+        self._hand_over(data)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """As one piece."""

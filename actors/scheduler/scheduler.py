@@ -19,14 +19,15 @@ from actorserve.shm.table import RequestTable, slot_of
 
 from ..messages import Finish, Step, StepDone
 from ..parameters import Generation
-from .batch import Ints, RunningBatch
+from .batch import RunningBatch
 from .blocks import BlockPool
 from .integrity import check_integrity
 from .pacing import Pace
 from .planner import Planned, Planner
 from .prefix import PrefixIndex
+from .results import apply_results
 from .sequence import Sequence
-from .speculation import Drawn, Speculation
+from .speculation import Speculation
 from .stamps import Recorder
 from .suspects import Suspects
 from .takeover import Takeover, read_map
@@ -34,8 +35,6 @@ from .waiting import WaitingQueue
 
 STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs, the next waits behind it
 MAX_STRIKES = 2  # failed steps after which a sequence is given up
-
-Tokens = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,6 @@ class Scheduler:
         self.arrays = table.as_numpy()
         self.limits = limits
         self.end_tokens = end_tokens
-        self._end = np.array(end_tokens, np.int32)
         self.sequences: dict[int, Sequence] = {}  # admitted and not finished, by ref
         self.waiting = WaitingQueue(limits.by_priority)
         self.moved: dict[int, None] = {}
@@ -168,7 +166,7 @@ class Scheduler:
         self.waiting.add(sequence)
         if sequence.generated:
             last = self.table.token_ids(ref, sequence.known - 1, sequence.known)[0]
-            self._finish_if_done(sequence, last)
+            self.finish_if_done(sequence, last)
 
     def end(self, ref: int, code: Finish) -> None:
         """Finish a sequence from outside: its frontend cancelled it, or the detokenizer found a stop string."""
@@ -176,7 +174,7 @@ class Scheduler:
         if sequence is not None:
             self._finish(sequence, code)
 
-    def _finish_if_done(self, sequence: Sequence, token: int) -> None:
+    def finish_if_done(self, sequence: Sequence, token: int) -> None:
         """End the sequence if `token`, the last of its log, is an end or the length limit is reached."""
         if token in sequence.stop_ids or (token in self.end_tokens and not sequence.ignore_eos):
             self._finish(sequence, Finish.STOP)
@@ -264,78 +262,12 @@ class Scheduler:
                 self.suspects.clear(ref, int(self.batch.confirmed[sequence.row]))
 
     def apply(self, done: StepDone) -> None:
-        """Account for a step that has come back: computed tokens, sampled tokens, full blocks, ends."""
+        """Account for a step that has come back; one of an earlier epoch is left."""
         if done.epoch != self.epoch:
             return
-        planned = self.in_flight.popleft()
-        drawn = Drawn(done, len(planned.refs))
-        drawn.cut(planned.refs, self.sequences)
-        self._measure(planned, drawn, done.seconds)
-        batch = self.batch
-        self.kv.prove()
-        alive = batch.ticket[planned.rows] == planned.tickets
-        rows = planned.rows[alive]
-        missed = planned.room.copy()
-        missed[planned.samples] -= drawn.counts - 1
-        batch.confirm(rows, planned.counts[alive], missed[alive])
-        self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.confirmed[rows])
-        still = alive[planned.samples]
-        self._append_late(planned, drawn, still)
-        done_rows = self._append(planned.rows[planned.samples][still], *drawn.some(still))
-        self.prefix.offer(batch, rows)  # a token that is in no log is to be sampled again: its block must not be cached
-        for row, token in done_rows:
-            sequence = batch.at(row)
-            sequence.generated = int(batch.generated[row])
-            self._finish_if_done(sequence, token)
+        apply_results(self, self.in_flight.popleft(), done)
         if self.suspects:
             self._clear_suspects()
-
-    def _measure(self, planned: Planned, drawn: Drawn, seconds: float) -> None:
-        tokens = planned.tokens
-        if drawn.speculated:
-            tokens += int(drawn.drafted.sum())
-            self.speculation.count(drawn.counts, drawn.drafted)
-        self.recorder.computed(tokens)
-        decoding = int((planned.counts - planned.room == 1).sum())
-        self.pace.observe(decoding, planned.tokens - decoding, seconds)
-        if self.limits.drafts and planned.tokens == len(planned.rows):  # no part of a prompt
-            self.speculation.cost.observe(tokens, seconds)
-
-    def _append(self, rows: Ints, tokens: Tokens, counts: Ints) -> list[tuple[int, int]]:
-        """Append `counts` tokens to each running row's log; returns the rows that may be done, and their last ones."""
-        batch = self.batch
-        batch.in_flight[rows] -= counts
-        batch.generated[rows] += counts
-        lengths = batch.prompt[rows] + batch.generated[rows]
-        self.generated += len(tokens)
-        self.recorder.appending(batch.slot[rows])
-        owners, positions, last = rows, lengths - 1, tokens
-        if len(tokens) > len(rows):
-            ends = np.cumsum(counts)
-            owners, last = np.repeat(rows, counts), tokens[ends - 1]
-            positions = np.arange(len(tokens)) + np.repeat(lengths - ends, counts)
-        generated = positions + 1 - batch.prompt[owners]  # stored once for each of a row's tokens, in order
-        self.arrays.append_tokens(batch.slot[owners], positions, tokens, batch.generation[owners], generated)
-        self.moved.update(dict.fromkeys(batch.refs(rows)))
-        done = (lengths >= batch.total[rows]) | batch.has_stop_ids[rows]
-        done |= np.isin(last, self._end) & ~batch.ignore_eos[rows]
-        return list(zip(rows[done].tolist(), last[done].tolist(), strict=True))
-
-    def _append_late(self, planned: Planned, drawn: Drawn, still: np.ndarray) -> None:
-        """Tokens of sequences that lost their row meanwhile: the preempted keep them, the finished do not."""
-        room = planned.room[planned.samples]
-        for index in np.flatnonzero(~still).tolist():
-            sequence = self.sequences.get(planned.refs[index])
-            if sequence is None:
-                continue
-            tokens = drawn.of(index)
-            sequence.in_flight -= 1 + int(room[index])
-            sequence.generated += len(tokens)
-            self.generated += len(tokens)
-            self.recorder.appending(np.array([sequence.slot]))
-            self.table.append(sequence.ref, tokens)
-            self.moved[sequence.ref] = None
-            self._finish_if_done(sequence, tokens[-1])
 
     def fail_step(self) -> list[int]:
         """The worker could not compute the oldest step: who was part of it too often is given up (refs returned)."""

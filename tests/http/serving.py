@@ -123,8 +123,8 @@ class FakeEngine:
     def load(self) -> int:
         return len(self.running)
 
-    def metrics(self, accept: str = "") -> tuple[bytes, str]:
-        return b"# HELP a b\na 1.0\n", "text/plain; version=0.0.4; charset=utf-8"
+    def metrics(self, accept: str = "") -> tuple[Iterable[bytes], str]:
+        return [b"# HELP a b\n", b"a 1.0\n"], "text/plain; version=0.0.4; charset=utf-8"
 
     def page_figures(self) -> PageFigures:
         return PageFigures(time.monotonic(), [], [], PageEngine(0, 0, 0, 0, 0, 0, 0, 0, "", ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -241,7 +242,24 @@ async def test_operations(served: Served) -> None:
     answer = await served.ask("GET", "/ready")
     assert answer.status == 503 and answer.json["waiting_for"] == ["worker-0: starting"]
     answer = await served.ask("GET", "/metrics")
-    assert (answer.body, answer.headers["content-type"]) == served.engine.metrics()
+    parts, content_type = served.engine.metrics()
+    assert (answer.body, answer.headers["content-type"]) == (b"".join(parts), content_type)
+
+
+async def test_others_have_their_turn_between_the_parts_of_a_scrape(served: Served) -> None:
+    loop = asyncio.get_running_loop()
+    seen: list[int] = []
+    turns: list[int] = []
+
+    def parts() -> Iterator[bytes]:
+        for part in range(4):
+            seen.append(len(turns))
+            loop.call_soon(turns.append, part)
+            yield b"%d\n" % part
+
+    served.engine.metrics = lambda accept="": (parts(), "text/plain")  # type: ignore[method-assign]
+    assert (await served.ask("GET", "/metrics")).body == b"0\n1\n2\n3\n"
+    assert seen == [0, 1, 2, 3]
 
 
 GETS = ["/health", "/ping", "/ready", "/version", "/load", "/metrics", "/v1/models", "/v1/models/tiny"]

@@ -35,7 +35,8 @@ Parser = Callable[[str], Iterable[Metric]]
     ],
 )
 def test_what_parsers_read(accept: str, kind: str, parse: Parser) -> None:
-    body, content_type = Exporter(lambda: FAMILIES).text(accept)
+    parts, content_type = Exporter(lambda: FAMILIES).parts(accept)
+    body = b"".join(parts)
     assert content_type.startswith(kind)
     samples = [sample for family in parse(body.decode()) for sample in family.samples]
     seen = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
@@ -55,4 +56,15 @@ def test_what_parsers_read(accept: str, kind: str, parse: Parser) -> None:
 def test_each_scrape_looks_again() -> None:
     values = iter([1.0, 2.0])
     exporter = Exporter(lambda: [Family("gauge", "a", "b", [({}, next(values))])])
-    assert [exporter.text()[0].decode().splitlines()[-1] for _ in range(2)] == ["a 1.0", "a 2.0"]
+    assert [b"".join(exporter.parts()[0]).decode().splitlines()[-1] for _ in range(2)] == ["a 1.0", "a 2.0"]
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_all_parts_are_of_one_moment(accept: str) -> None:
+    values = [1.0, 2.0]
+    families = (Family("gauge", f"a{index}", "b", [({}, values[index])]) for index in range(2))
+    parts, _ = Exporter(lambda: families).parts(accept)
+    values[:] = [3.0, 4.0]
+    lines = b"".join(parts).decode().splitlines()
+    assert [line for line in lines if line[0] != "#"] == ["a0 1.0", "a1 2.0"]
+    assert lines.count("# EOF") == (lines[-1] == "# EOF") == bool(accept)

@@ -6,7 +6,7 @@ import pytest
 
 from actorserve.shm.stamps import MOST, Life, Stamp, Stamps
 from actorserve.shm.table import make_ref
-from actorserve.shm.table_layout import CANCEL, CONTROL_WORDS, DELIVERED, FINISH, GENERATION, PROMPT, STOP, TEXT, TOKENS
+from actorserve.shm.table_layout import CANCEL, CONTROL_WORDS, FINISH, GENERATION, PROMPT, STOP, TEXT, TOKENS
 
 from .table_maker import new_table
 
@@ -69,5 +69,5 @@ def test_each_stamp_lies_in_its_writers_line() -> None:
         2: {Stamp.ADMITTED, Stamp.SCHEDULED, Stamp.FIRST_TOKEN, Stamp.LAST_TOKEN},
     }
     assert {stamp: stamp // 8 for stamp in Stamp} == {stamp: line for line, some in lines.items() for stamp in some}
-    assert GENERATION // 8 == CANCEL // 8 == DELIVERED // 8 == 0 and PROMPT // 8 == 1
+    assert GENERATION // 8 == CANCEL // 8 == 0 and PROMPT // 8 == 1
     assert TOKENS // 8 == FINISH // 8 == 2 and TEXT // 8 == STOP // 8 == 3 and CONTROL_WORDS == 32

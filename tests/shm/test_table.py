@@ -36,11 +36,10 @@ def test_the_way_of_a_sequence(offset: int) -> None:
     table.set_finish(ref, 2)
     assert seen.cached(ref) == 16 and seen.generated(ref) == 3 and seen.finish(ref) == 2
     assert list(seen.token_ids(ref, 18, 23)) == [18, 19, 100, 101, 102]
-    assert seen.text(ref) == seen.stop(ref) == seen.delivered(ref) == 0
+    assert seen.text(ref) == seen.stop(ref) == 0
     table.set_text(ref, 3)
     table.set_stop(ref, 2)
-    table.set_delivered(ref, 99)
-    assert seen.text(ref) == 3 and seen.stop(ref) == 2 and seen.delivered(ref) == 99
+    assert seen.text(ref) == 3 and seen.stop(ref) == 2
     assert not seen.is_cancelled(ref)
     table.cancel(ref)
     assert seen.is_cancelled(ref)
@@ -51,7 +50,7 @@ def test_a_new_use_starts_with_nothing() -> None:
     old = table.open_slot(0, b"old", 1)
     table.write_prompt(old, [1, 2, 3], b"", 5)
     table.append(old, [4])
-    for write in (table.set_cached, table.set_finish, table.set_text, table.set_stop, table.set_delivered):
+    for write in (table.set_cached, table.set_finish, table.set_text, table.set_stop):
         write(old, 1)
     table.cancel(old)
     new = table.open_slot(0, b"newer", 2)
@@ -61,7 +60,7 @@ def test_a_new_use_starts_with_nothing() -> None:
     assert table.is_current(new) and not table.is_current(old)
     assert table.params(new) == b"newer" and table.params(old) == b""
     assert not table.is_cancelled(new)
-    for read in (table.limit, table.generated, table.cached, table.finish, table.text, table.stop, table.delivered):
+    for read in (table.limit, table.generated, table.cached, table.finish, table.text, table.stop):
         assert read(new) == 0, read
 
 

@@ -83,7 +83,6 @@ def test_while_cursors_move() -> None:
         def move() -> None:
             scene.table.set_text(scene.ref, 2)
             scene.table.set_stop(scene.ref, 1)
-            scene.table.set_delivered(scene.ref, 5)
             scene.table.set_cached(scene.ref, 3)
             scene.table.cancel(scene.ref)
 
@@ -92,8 +91,8 @@ def test_while_cursors_move() -> None:
     outcomes = []
     for scene, _ in every_abort(Scene, moving, MODULES):
         seen, ref = other_view(scene.table), scene.ref
-        state = (seen.text(ref), seen.stop(ref), seen.delivered(ref), seen.cached(ref), seen.is_cancelled(ref))
+        state = (seen.text(ref), seen.stop(ref), seen.cached(ref), seen.is_cancelled(ref))
         if state not in outcomes:
             outcomes.append(state)
-    full = (2, 1, 5, 3, True)
-    assert outcomes == [full[:moved] + (0, 0, 0, 0, False)[moved:] for moved in range(6)]
+    full = (2, 1, 3, True)
+    assert outcomes == [full[:moved] + (0, 0, 0, False)[moved:] for moved in range(5)]

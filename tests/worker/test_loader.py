@@ -16,7 +16,7 @@ from actorserve.actors.config import ConfigError
 from actorserve.actors.model_files import resolve_model
 from actorserve.actors.worker import loader
 from actorserve.actors.worker.loader import load_model
-from actorserve.actors.worker.model import Model
+from actorserve.actors.worker.model import Linear, Model, PackedLinear
 from actorserve.actors.worker.runner import Runner
 
 from .driver import Driver, Sequence, config_for, make_runner
@@ -63,6 +63,32 @@ def test_shards_are_read_as_one(checkpoints: Folders) -> None:
     whole, sharded = checkpoints("llama"), checkpoints("llama", shard="100KB")
     assert len(list(sharded.glob("*.safetensors"))) > 2
     assert greedy(make_runner(config_for(sharded))) == greedy(make_runner(config_for(whole)))
+
+
+def maps_of(file: Path) -> list[range]:
+    """Where this process has a file mapped."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    ranges = [line[0].split("-") for line in lines if line[-1] == str(file)]
+    return [range(int(first, 16), int(end, 16)) for first, end in ranges]
+
+
+def test_embeddings_stay_mapped_and_what_was_joined_needs_no_map(copy: Path) -> None:
+    model = load(copy)
+    (mapped,) = maps_of(copy / "model.safetensors")
+    assert model.embeddings.data_ptr() in mapped
+    linear = model.layers[0].out
+    assert isinstance(linear, Linear) and linear.weight.data_ptr() not in mapped  # it would keep all of the file
+
+
+def test_large_weights_that_are_not_packed_stay_mapped(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = greedy(make_runner(config_for(copy)))
+    monkeypatch.setattr(PackedLinear, "SMALLEST", 64)
+    monkeypatch.setattr(PackedLinear, "works", lambda dtype: False)
+    model = load(copy)
+    maps = maps_of(copy / "model.safetensors")
+    for linear, is_mapped in ((model.layers[0].out, True), (model.layers[0].down, True), (model.layers[0].qkv, False)):
+        assert isinstance(linear, Linear) and is_mapped == any(linear.weight.data_ptr() in mapped for mapped in maps)
+    assert greedy(make_runner(config_for(copy))) == expected
 
 
 def test_a_missing_shard_is_named(checkpoints: Folders, tmp_path: Path) -> None:
