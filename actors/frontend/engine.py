@@ -44,7 +44,7 @@ class FrontendEngine:
         index = context.spec.index
         self.slots = Slots(self.table, context.system.first_slot(index), context.system.slots_per_frontend)
         self.renderers = [actor.name for actor in context.system.of_kind("renderer")]
-        self.prompts: Counter[str] = Counter()  # at each renderer
+        self.prompts: Counter[str] = Counter()  # sequences whose prompt is at each renderer
         self._jobs: dict[Job, list[int]] = {}  # and their refs
         self._deadlines: dict[Job, asyncio.TimerHandle] = {}
         self.calls = Calls(index, context.system.slots_per_frontend, self._send_to_any)
@@ -91,7 +91,7 @@ class FrontendEngine:
             ]
             for index, ref in enumerate(opened, number * width):
                 job.choices[index].ref = ref
-            self.prompts[renderer] += 1
+            self.prompts[renderer] += width
             self._send(renderer, Render(opened, prompt, **job.rendering))
             taken += opened
         self._jobs[job] = taken

@@ -77,6 +77,8 @@ class Incoming:
             else:
                 all_have_it = False
         if delta.last and all_have_it and not self._inherited.is_wanted(delta.ref):
+            if use.phase is Phase.RENDERING:  # what the renderer still says of it finds no use
+                self._engine.prompts[use.renderer] -= 1
             self._slots.close(delta.ref)
 
     def _add_ids(self, choice: Choice, ref: int, before: int) -> None:
@@ -113,8 +115,8 @@ class Incoming:
                     job.fail(ApiError(message.status, message.message, message.param))
 
     def _leave_renderer(self, refs: list[int]) -> list[Use]:
-        """The uses among these refs that a renderer had; one prompt less for it."""
+        """The uses among these refs that a renderer had."""
         uses = [use for ref in refs if (use := self._slots.use(ref)) is not None and use.phase is Phase.RENDERING]
-        if uses:
-            self._engine.prompts[uses[0].renderer] -= 1
+        for use in uses:
+            self._engine.prompts[use.renderer] -= 1
         return uses
