@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,15 @@ def test_every_tensor_stands_in_the_gguf(tmp_path: Path) -> None:
 
 def test_a_server_and_its_children_are_ended(tmp_path: Path) -> None:
     port = free_port()
+    other = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     with Running(Launch([sys.executable, "-c", SERVER, str(port)]), port, tmp_path / "log", 60) as server:
         family = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
         assert len(family) == 2 and os.getsid(family[1].pid) != os.getsid(server.pid)
         assert server.ready_after_s > 0
     assert not [process for process in family if process.is_running()]
+    assert other.poll() is None, "what had been started before is somebody else's"
+    other.kill()
+    other.wait()
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ class Running:
 
     def __enter__(self) -> Running:
         start = time.monotonic()
+        self._others = set(psutil.Process().children(recursive=True))
         try:
             with self._log.open("wb") as output:
                 self._process = subprocess.Popen(
@@ -105,7 +106,7 @@ class Running:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-        rest = {*known, *psutil.Process().children(recursive=True)}
+        rest = {*known, *psutil.Process().children(recursive=True)} - self._others
         for process in rest:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
