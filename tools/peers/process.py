@@ -85,8 +85,8 @@ class Running:
         return self
 
     def _wait(self, deadline: float) -> None:
-        """Until /health says so: all four have it."""
-        while not _healthy(self.base_url):
+        """Until it says so."""
+        while not _answers(self.base_url + self._launch.ready):
             with suppress(subprocess.TimeoutExpired):
                 raise NotStarted(f"it ended with status {self._process.wait(0.2)}:\n{self.said()}")
             if time.monotonic() > deadline:
@@ -125,9 +125,9 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
 
-def _healthy(base_url: str) -> bool:
+def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{base_url}/health", timeout=10.0) as response:
+        with urllib.request.urlopen(url, timeout=10.0) as response:
             return int(response.status) == 200
     except (urllib.error.HTTPError, OSError):
         return False

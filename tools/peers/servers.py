@@ -35,6 +35,7 @@ class Launch:
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
     model: str = NAME
+    ready: str = "/health"  # 200 there: it can answer a request
 
 
 Server = Callable[[Task], Launch]
@@ -44,7 +45,7 @@ def actorserve(task: Task) -> Launch:
     """Ours, from this tree."""
     options = ["--served-model-name", NAME, "--port", str(task.port), "--device", "cpu", "--dtype", "float32"]
     options += ["--threads", str(task.threads), "--max-num-seqs", str(task.sequences), "--max-model-len", str(LENGTH)]
-    return Launch([sys.executable, "-m", "actorserve", "launch", str(task.checkpoint.folder), *options])
+    return Launch([sys.executable, "-m", "actorserve", "launch", str(task.checkpoint.folder), *options], ready="/ready")
 
 
 def vllm(python: str) -> Server:
