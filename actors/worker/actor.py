@@ -149,10 +149,10 @@ def run_worker(actor: WorkerActor) -> None:
 
 def start(context: Context) -> WorkerActor:
     """The actor of the device that there is, its model loaded; ConfigError if model or memory cannot be had."""
-    if not uses_gpu(context.config):
+    on_gpu = uses_gpu(context.config)
+    check_options(context.config, on_gpu)
+    if not on_gpu:
         return _start_on_cpu(context)
-    if context.config.speculative_config is not None:
-        raise ConfigError("--speculative-config: drafts are made on a CPU only (--device cpu)")
     from . import gpu_start
 
     return gpu_start.start(context)
@@ -165,6 +165,23 @@ def uses_gpu(config: Config) -> bool:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch finds no GPU here (nvidia-smi and torch.version.cuda may say why)")
     return config.device != "cpu" and torch.cuda.is_available()
+
+
+def check_options(config: Config, on_gpu: bool) -> None:
+    """ConfigError if one is for the other device, or for more devices than there are."""
+    import torch
+
+    int8 = config.quantization == "int8"
+    if not on_gpu and config.kv_cache_dtype != "auto":
+        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
+    if not on_gpu and int8 and config.dtype not in ("auto", "float32"):
+        raise ConfigError(f"--quantization int8: what is not quantised is float32 on a CPU, not {config.dtype}")
+    if on_gpu and config.speculative_config is not None:
+        raise ConfigError("--speculative-config: drafts are made on a CPU only (--device cpu)")
+    if on_gpu and config.quantization != "none":
+        raise ConfigError(f"--quantization {config.quantization}: on a CPU only (--device cpu)")
+    if on_gpu and config.tensor_parallel_size > torch.cuda.device_count():
+        raise ConfigError(f"--tensor-parallel-size: there are {torch.cuda.device_count()} GPUs here")
 
 
 def _forget_old_plans(context: Context) -> None:
@@ -194,8 +211,6 @@ def _start_on_cpu(context: Context) -> WorkerActor:
 
     context.phase_ends(Phase.IMPORTS)
     config, log = context.config, context.log
-    if config.kv_cache_dtype != "auto":
-        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
     group = join_group(context)
     context.phase_ends(Phase.GROUP)
     threads = config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size)

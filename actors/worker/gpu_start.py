@@ -29,8 +29,6 @@ from .shards import ALL, shard, shard_shape
 def start(context: Context) -> GpuWorkerActor:
     """The actor, ready to run steps; ConfigError if the model, or memory for it, cannot be had."""
     device = torch.device("cuda", context.spec.index)
-    if context.spec.index >= torch.cuda.device_count():
-        raise ConfigError(f"--tensor-parallel-size: there are {torch.cuda.device_count()} GPUs here")
     torch.cuda.set_device(device)
     context.phase_ends(Phase.IMPORTS)
     group = join_group(context, device)
@@ -83,8 +81,6 @@ def _load(context: Context, device: torch.device, group: Group | None) -> GpuMod
     config, info = context.config, context.model
     folder = Path(info.folder)
     shape = read_architecture(read_json(folder / "config.json"))
-    if config.quantization != "none":
-        raise ConfigError(f"--quantization {config.quantization}: on a CPU only (--device cpu)")
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     dummy = config.load_format == "dummy"

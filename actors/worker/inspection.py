@@ -1,7 +1,6 @@
 """What a worker would find if it were started now: the device, the weights, room for KV memory. It computes nothing.
 
-Sizes and refusals are the worker's own wherever they are functions; the few that stand in the midst of its start are
-repeated here.
+Sizes and refusals are the worker's own.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Any
 
 import torch
 
-from ..config import Config, ConfigError
+from ..config import Config
 from ..model_files import ModelInfo, read_json
 from ..system import System
-from .actor import uses_gpu
+from .actor import check_options, uses_gpu
 from .architecture import Architecture, read_architecture
 from .int8 import Int8Linear
 from .loader import choose_dtype, open_checkpoint
@@ -40,15 +39,13 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
     yield {"parameters": parameters, "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
     if config.load_format != "dummy":
         open_checkpoint(Path(model.folder), shape)
-    yield from (_on_gpu if uses_gpu(config) else _on_cpu)(config, model, own)
+    on_gpu = uses_gpu(config)
+    check_options(config, on_gpu)
+    yield from (_on_gpu if on_gpu else _on_cpu)(config, model, own)
 
 
 def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
-    if config.kv_cache_dtype != "auto":
-        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
     int8 = config.quantization == "int8"
-    if int8 and config.dtype not in ("auto", "float32"):
-        raise ConfigError(f"--quantization int8: what is not quantised is float32 on a CPU, not {config.dtype}")
     dtype = torch.float32 if int8 else choose_dtype(config, shape)
     drafting = load_drafting(config, model, None)
     beside = drafting.block_bytes if drafting else 0
@@ -68,14 +65,9 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
 def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     """As the worker counts them, less what steps need: that is measured at the start."""
     from .gpu_memory import blocks_in, kv_block_bytes, kv_kind, room_for_blocks
-    from .gpu_start import choose_dtype
+    from .gpu_start import check_shape, choose_dtype
 
-    if config.speculative_config is not None:
-        raise ConfigError("--speculative-config: drafts are made on a CPU only (--device cpu)")
-    if config.quantization != "none":
-        raise ConfigError(f"--quantization {config.quantization}: on a CPU only (--device cpu)")
-    if config.tensor_parallel_size > torch.cuda.device_count():
-        raise ConfigError(f"--tensor-parallel-size: there are {torch.cuda.device_count()} GPUs here")
+    check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     kind = kv_kind(config, dtype, torch.device("cuda", 0))
     weights, block = _weights(shape, dtype), kv_block_bytes(shape, config.block_size, kind)

@@ -37,8 +37,6 @@ def load_model(config: Config, info: ModelInfo, group: Group | None = None) -> M
     folder = Path(info.folder)
     shape = read_architecture(read_json(folder / "config.json"))
     int8 = config.quantization == "int8"
-    if int8 and config.dtype not in ("auto", "float32"):
-        raise ConfigError(f"--quantization int8: what is not quantised is float32 on a CPU, not {config.dtype}")
     dtype = torch.float32 if int8 else choose_dtype(config, shape)
     read = random_tensors(shape, config.seed) if config.load_format == "dummy" else open_checkpoint(folder, shape)
     if group is not None:

@@ -10,6 +10,7 @@ import torch
 
 from actorserve.actors.config import ConfigError
 from actorserve.actors.model_files import resolve_model
+from actorserve.actors.worker.actor import check_options
 from actorserve.actors.worker.int8 import Int8Linear
 from actorserve.actors.worker.loader import load_model
 from actorserve.actors.worker.model import Model
@@ -78,4 +79,4 @@ def test_a_model_of_8_bits(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch
 def test_another_type_beside_it_is_refused(checkpoints: Folders) -> None:
     config = config_for(checkpoints("llama"), quantization="int8", dtype="bfloat16")
     with pytest.raises(ConfigError, match="--quantization int8"):
-        load_model(config, resolve_model(config))
+        check_options(config, on_gpu=False)
