@@ -29,6 +29,7 @@ from actorserve.kernels.cpu_attention import PagedKV, StepAttention
 from .architecture import Architecture, Rope
 from .group import Group
 from .int8 import Int8Linear
+from .linear import Linear, PackedLinear
 
 Get = Callable[[str], Tensor]  # a tensor of the checkpoint, in the type in which it is stored
 
@@ -61,57 +62,6 @@ class RMSNorm:
         return torch.hypot(length, self.floor, out=length)
 
 
-class Linear:
-    """y = x Wᵀ + b."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight = weight.t()
-        self.bias = bias
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return torch.mm(x, self.weight) if self.bias is None else torch.addmm(self.bias, x, self.weight)
-
-    def add_to(self, residual: Tensor, x: Tensor) -> None:
-        """residual += y."""
-        residual.addmm_(x, self.weight)
-        if self.bias is not None:
-            residual.add_(self.bias)
-
-
-class PackedLinear:
-    """The same with a weight in oneDNN's own order, which plain products would make anew at every call.
-
-    Measured (one thread, float32 of 4096 x 1024, ms for 1, 2, 8 and 32 rows): 0.26, 0.27, 0.68, 2.7 packed and 0.32,
-    0.65, 1.7, 4.1 plain; below some 2^18 numbers the call itself costs more than it saves.
-    """
-
-    SMALLEST = 1 << 18
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
-        self.bias = bias
-        self.product = torch.ops.mkldnn._linear_pointwise.default
-
-    def __call__(self, x: Tensor) -> Tensor:
-        result: Tensor = self.product(x, self.weight, self.bias, "none", [], "")
-        return result
-
-    def add_to(self, residual: Tensor, x: Tensor) -> None:
-        """residual += y."""
-        residual.add_(self.product(x, self.weight, self.bias, "none", [], ""))
-
-    @staticmethod
-    def works(dtype: torch.dtype) -> bool:
-        """The operations are private to torch: they are used only where they are there and agree with F.linear."""
-        weight, x = torch.randn(256, 128).to(dtype), torch.randn(3, 128).to(dtype)
-        try:
-            result = PackedLinear(weight, None)(x)
-        except (AttributeError, RuntimeError):
-            return False
-        tolerance = 1e-4 if dtype == torch.float32 else 0.25
-        return torch.allclose(result.float(), F.linear(x, weight).float(), rtol=1e-2, atol=tolerance)
-
-
 AnyLinear = Linear | PackedLinear | Int8Linear
 
 
@@ -127,6 +77,8 @@ class Builder:
         self.dtype = dtype
         self.group = group
         self.packs = PackedLinear.works(dtype)
+        size = sum(math.prod(sizes) for sizes in shape.tensors().values()) * dtype.itemsize
+        self.from_memory = size > PackedLinear.CACHED
 
     def norm(self, name: str) -> RMSNorm:
         return RMSNorm(self.get(name).to(self.dtype, copy=True), self.shape.norm_eps)
@@ -137,8 +89,9 @@ class Builder:
         bias = self._merged([(f"{name}.bias", heads) for name, heads in parts]) if biased else None
         if self.int8 and weight.numel() > Int8Linear.SMALLEST:
             return Int8Linear(weight, bias)
-        packed = self.packs and _is_large(weight)
-        return PackedLinear(weight, bias) if packed else Linear(weight, bias)
+        if self.packs and _is_large(weight):
+            return PackedLinear(weight, bias, self.from_memory)
+        return Linear(weight, bias)
 
     def qk_gain(self, prefix: str) -> Tensor:
         """The gains of the q and k norms of all heads, [heads + kv_heads, head_dim]."""

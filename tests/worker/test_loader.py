@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 from actorserve.actors.config import ConfigError
 from actorserve.actors.model_files import resolve_model
 from actorserve.actors.worker import loader
+from actorserve.actors.worker.linear import Linear, PackedLinear
 from actorserve.actors.worker.loader import load_model
-from actorserve.actors.worker.model import Linear, Model, PackedLinear
+from actorserve.actors.worker.model import Model
 from actorserve.actors.worker.runner import Runner
 
 from .driver import Driver, Sequence, config_for, make_runner

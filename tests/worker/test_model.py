@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.actors.worker.model import PackedLinear
+from actorserve.actors.worker.linear import PackedLinear
 from tests.checkpoints import KINDS, VOCABULARY
 
 from .driver import Driver, Sequence, config_for, make_runner
@@ -37,13 +37,15 @@ def prompts(lengths: tuple[int, ...], seed: int = 1) -> list[list[int]]:
     return [random.integers(3, VOCABULARY, length).tolist() for length in lengths]
 
 
-@pytest.fixture(params=["plain", "packed"])
+@pytest.fixture(params=["plain", "packed", "from memory"])
 def weights(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny weights are not worth packing: half of the runs pack them all the same."""
-    if request.param == "packed":
+    """Tiny weights are not worth packing: most runs pack them all the same, as of a small or a large model."""
+    if request.param != "plain":
         if not PackedLinear.works(torch.float32):
             pytest.skip("this torch has no packed products")
         monkeypatch.setattr(PackedLinear, "SMALLEST", 0)
+    if request.param == "from memory":
+        monkeypatch.setattr(PackedLinear, "CACHED", 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
