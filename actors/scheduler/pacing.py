@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from .step_cost import Cost
 
-LEAST = 32  # tokens of prompts that every step may have
+LEAST = 16  # tokens of prompts that every step may have
 FIRST = 128  # as long as nothing was measured
 THRICE = 3.0
 LENIENT_S = 0.05
