@@ -8,8 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
@@ -22,6 +21,7 @@ from .plot import plot
 from .report import document, load, save, show
 from .serve import Bench, iterate, opened, point, run_once, sweep, wanted
 from .server import ServerError
+from .termination import heard
 from .tune import tune
 
 FAILED = 1
@@ -30,26 +30,20 @@ WIDE = 160  # columns where there is no terminal
 
 def main(arguments: argparse.Namespace) -> int:
     """0 if every request went well. A termination ends the server that was started, too."""
-    previous = signal.signal(signal.SIGTERM, _terminate)
     console = Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
     try:
-        if arguments.bench == "compare":
-            return 0 if compare(console, load(arguments.a), load(arguments.b)) else FAILED
-        if arguments.bench == "plot":
-            plot([(name, load(name)) for name in arguments.files], arguments.output)
-            return 0
-        return _measure(arguments, console)
+        with heard():
+            if arguments.bench == "compare":
+                return 0 if compare(console, load(arguments.a), load(arguments.b)) else FAILED
+            if arguments.bench == "plot":
+                plot([(name, load(name)) for name in arguments.files], arguments.output)
+                return 0
+            return _measure(arguments, console)
     except ServerError as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def _check(arguments: argparse.Namespace) -> list[str]:
