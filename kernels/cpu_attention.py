@@ -157,6 +157,12 @@ class StepAttention:
         self.decoding = {window: [_Context(kv, span, window) for span in alone] for window in set(windows)}
         self.chunks = {window: [_Context(kv, span, window) for span in others] for window in set(windows)}
 
+    def advance(self) -> bool:
+        """The same spans, of one token each, a position further on. False: another object has to be made for them."""
+        if not self.by_numpy or any(self.chunks.values()):
+            return False
+        return all([decoding.advance() for decoding in self.by_numpy.values()])
+
     def __call__(self, layer: int, queries: Tensor) -> Tensor:
         """The result for `queries` [tokens, heads, head_dim], in the same shape, contiguous."""
         out = queries.new_empty(queries.shape)

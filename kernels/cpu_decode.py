@@ -16,6 +16,7 @@ Knows tensors only: no requests, no plans.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -88,8 +89,16 @@ class _Group:
         shape = (len(rows), *heads, width)
         size = len(rows) * heads[0] * heads[1] * width
         self.scores, self.shares = (part[:size].view(shape) for part in memory)
-        scores, shares = self.scores.numpy(), self.shares.numpy()
-        self.rows = [(row, scores[at, :, :, : row.size], shares[at, :, :, : row.size]) for at, row in enumerate(rows)]
+        self._whole = [*zip(rows, self.scores.numpy(), self.shares.numpy(), strict=True)]
+        self.longest, self.width = rows[0].size, width
+        self.place(0)
+
+    def place(self, more: int) -> None:
+        """Each row sees so many tokens more than at first: (row, its size, its scores, its shares) of them."""
+        self.rows = [
+            (row, size := row.size + more, scores[:, :, :size], shares[:, :, :size])
+            for row, scores, shares in self._whole
+        ]
 
 
 class Decoding:
@@ -99,6 +108,11 @@ class Decoding:
         """`group` query heads share each head of keys."""
         self.kv = kv
         self.scale = scale
+        self._more = 0  # tokens that each row sees beyond those it was made for
+        self._room = math.inf if window is None else window - max(row.size for row in rows)  # it may come to so many
+        for row in rows:
+            if row.blocks is not None:
+                self._room = min(self._room, len(row.blocks) * kv.block_size - row.offset - row.size)
         self.shape = (-1, kv.heads, group, kv.head_dim)
         parts = _divide(rows, TOGETHER // (kv.heads * group))
         sizes = [len(part) * width * kv.heads * group for part, width in parts]
@@ -115,6 +129,16 @@ class Decoding:
         for (part, width), size in zip(parts, sizes, strict=True):
             self.groups.append(_Group(part, width, (kv.heads, group), (scores[first : first + size], shares)))
             first += size
+        self._room = min(self._room, *(group.width - group.longest for group in self.groups))
+
+    def advance(self) -> bool:
+        """Each row sees one token more. False: there is no room for it, and this object is of no use any more."""
+        if self._more == self._room:
+            return False
+        self._more += 1
+        for group in self.groups:
+            group.place(self._more)
+        return True
 
     def attend(self, layer: int, queries: Tensor, out: Tensor) -> None:
         """`queries` [tokens, heads, head_dim]; `out` is contiguous."""
@@ -122,23 +146,20 @@ class Decoding:
         results = out.view(self.shape).numpy()
         keys, values = kv.keys[layer], kv.values[layer]
         for group in self.groups:
-            for row, scores, _ in group.rows:
-                end = row.slot + row.size
-                seen = keys[:, row.slot : end] if row.blocks is None else self._gathered(row, kv.key_blocks[layer])
-                _multiply(scaled[row.row], seen, scores)
+            for row, size, scores, _ in group.rows:
+                _multiply(scaled[row.row], self._seen(row, size, keys, kv.key_blocks[layer]), scores)
             torch.softmax(group.scores, -1, out=group.shares)
-            for row, _, shares in group.rows:
-                end = row.slot + row.size
-                told = values[:, row.slot : end] if row.blocks is None else self._gathered(row, kv.value_blocks[layer])
-                np.matmul(shares, told, out=results[row.row])
+            for row, size, _, shares in group.rows:
+                np.matmul(shares, self._seen(row, size, values, kv.value_blocks[layer]), out=results[row.row])
 
-    def _gathered(self, row: Row, blocks: Tensor) -> Floats:
-        """What lies in the row's blocks, [heads, tokens, head_dim], good until the next call."""
-        assert row.blocks is not None
+    def _seen(self, row: Row, size: int, memory: Floats, blocks: Tensor) -> Floats:
+        """What a row sees of a layer's keys or values, [heads, tokens, head_dim], good until the next call."""
+        if row.blocks is None:
+            return memory[:, row.slot : row.slot + size]
         count, heads, head_dim = len(row.blocks), self.kv.heads, self.kv.head_dim
         target = self._gather[: count * blocks[:, 0].numel()].view(heads, count, -1)
         torch.index_select(blocks, 1, row.blocks, out=target)
-        return target.numpy().reshape(heads, -1, head_dim)[:, row.offset : row.offset + row.size]
+        return target.numpy().reshape(heads, -1, head_dim)[:, row.offset : row.offset + size]
 
 
 def _multiply(queries: Floats, keys: Floats, out: Floats) -> None:

@@ -25,7 +25,7 @@ import torch
 from actorserve.kernels.cpu_attention import PagedKV
 from actorserve.kernels.sampling import Parameters, sample
 
-from .flat import forward, places
+from .flat import places, prepare
 from .group import Group
 from .model import Model
 from .speculation import Ints, Tokens, Work
@@ -89,7 +89,8 @@ class DraftModel:
         """One pass; the next words of those rows of it that draw, which will stand at `positions`."""
         assert self.model is not None and self.kv is not None
         rows, counts, _ = batch
-        hidden = forward(self.model, self.kv, work.tables, batch, tokens[places(*batch)].astype(np.int64))
+        ids = tokens[places(*batch)].astype(np.int64)
+        hidden = prepare(self.model, self.kv, work.tables, batch, ids).forward(self.model, self.kv)
         if not draws.any():
             return np.empty(0, np.int32)
         last = torch.from_numpy((np.cumsum(counts) - 1)[draws])

@@ -30,8 +30,22 @@ def places(rows: Ints, counts: Ints, starts: Ints) -> tuple[Ints, Ints]:
     return np.repeat(rows, counts), np.arange(total) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
 
 
-def forward(model: Model, kv: PagedKV, tables: Tables, batch: tuple[Ints, Ints, Ints], ids: Ints) -> Tensor:
-    """The last layer's output for each token. `batch`: rows, counts and starts, as in `places`; `ids` its tokens."""
+class Inputs(NamedTuple):
+    """What a model computes a flat batch from: its tokens, their positions and where their KV goes (int64 [tokens])."""
+
+    ids: Ints
+    positions: Ints
+    slots: Ints
+    attention: StepAttention
+
+    def forward(self, model: Model, kv: PagedKV) -> Tensor:
+        """The last layer's output for each token."""
+        ids, positions, slots = (torch.from_numpy(values) for values in self[:3])
+        return model.forward(ids, positions, slots, kv, self.attention)
+
+
+def prepare(model: Model, kv: PagedKV, tables: Tables, batch: tuple[Ints, Ints, Ints], ids: Ints) -> Inputs:
+    """`batch`: rows, counts and starts, as in `places`; `ids` its tokens."""
     rows, counts, starts = batch
     owners, positions = places(rows, counts, starts)
     slots = tables.blocks[owners, positions // kv.block_size] * kv.block_size + positions % kv.block_size
@@ -39,5 +53,4 @@ def forward(model: Model, kv: PagedKV, tables: Tables, batch: tuple[Ints, Ints, 
     fields = (firsts.tolist(), counts.tolist(), starts.tolist(), tables.blocks[rows], one_run.tolist())
     spans = [Span(*values) for values in zip(*fields, strict=True)]
     attention = StepAttention(kv, spans, model.shape.windows, model.shape.heads, model.shape.head_dim**-0.5)
-    tokens, at, targets = (torch.from_numpy(values) for values in (ids, positions, slots))
-    return model.forward(tokens, at, targets, kv, attention)
+    return Inputs(ids, positions, slots, attention)

@@ -26,9 +26,10 @@ from ..matchers import Matchers
 from ..messages import NewRow, Step
 from ..parameters import Rendition
 from .adjust import Adjustments
-from .flat import Tables, forward, places
+from .flat import Inputs, Tables, places, prepare
 from .model import Model
 from .speculation import Outcome, Speculation, Work
+from .steady import Steady
 from .told import Told
 
 PLAIN = Rendition()
@@ -64,6 +65,7 @@ class Runner:
         self.slot, self.last = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self.blocks = np.zeros((rows, -(-log.shape[1] // block_size)), np.int64)
         self.scattered = np.zeros(rows, np.bool_)  # the row's blocks do not follow one another
+        self._tables = Tables(self.blocks, self.scattered)
         self.sampling = Parameters(
             temperature=np.zeros(rows, np.float32),
             top_k=np.zeros(rows, np.int64),
@@ -77,17 +79,39 @@ class Runner:
         self.told = Told(logprobs, rows)
         self.speculation = speculation
         self.outcome: Outcome | None = None  # of the last step, where rows had drafts
+        self._steady: Steady | None = None  # while it is there, `computed`, `known` and `last` of its rows wait
 
     def run(self, step: Step) -> np.ndarray:
         """The tokens (int32) of the rows that sample, in the order of the step's rows."""
+        if self._steady is not None and not self._steady.goes_on(step):
+            self._settle()
         self._change_rows(step)
+        steady = self._steady
+        if steady is None or not steady.move_on(bool(step.grown)):
+            self._settle()
+            return self._run_anew(step)
+        hidden = steady.inputs.forward(self.model, self.kv)
+        tokens = self._draw(self.model.logits(hidden), steady.rows, steady.parameters)
+        steady.inputs.ids[:] = tokens
+        return tokens
+
+    def _settle(self) -> None:
+        """What was put off while the same rows decoded."""
+        steady, self._steady = self._steady, None
+        if steady is not None:
+            rows, known = steady.rows, steady.parameters.position
+            self.computed[rows], self.known[rows], self.last[rows] = known, known + 1, steady.inputs.ids
+
+    def _run_anew(self, step: Step) -> np.ndarray:
+        """A step that is not what the last one was."""
         rows = np.frombuffer(step.rows, np.int32).astype(np.int64)
         counts = np.frombuffer(step.counts, np.int32).astype(np.int64)
         starts = self.computed[rows]
         counts, drafted = self._with_drafts(rows, counts, starts, step.worth)
         ends = starts + counts
         firsts = np.cumsum(counts) - counts
-        hidden = self._forward(rows, counts, starts)
+        inputs = self._inputs(rows, counts, starts)
+        hidden = inputs.forward(self.model, self.kv)
         self.told.write_prompts(rows, firsts, counts, starts, self.log, lambda at: self.model.logits(hidden[at]))
         self.computed[rows] = ends - drafted
         samples = ends - drafted == self.known[rows]
@@ -99,23 +123,26 @@ class Runner:
             return self._draw_many(hidden, rows, last, drafted)
         if rows.size < len(hidden):
             hidden = hidden[torch.from_numpy(last)]
-        known = self.known[rows]
-        tokens = self._draw(self.model.logits(hidden), rows, known)
-        if self.speculation is not None:
-            self.speculation.append(rows, known, tokens)
+        parameters = self.sampling.of(rows)
+        tokens = self._draw(self.model.logits(hidden), rows, parameters)
         self.last[rows] = tokens
         self.known[rows] += 1
+        if self.speculation is not None:
+            self.speculation.append(rows, parameters.position, tokens)
+        elif rows.size == len(starts) == len(inputs.ids):
+            inputs.ids[:] = tokens
+            self._steady = Steady(step, rows, inputs, parameters, self._tables)
         return tokens
 
-    def _draw(self, logits: Tensor, rows: Ints, positions: Ints, drafted: Ints | None = None) -> np.ndarray:
-        """The token of each row at its position, as its request wants it.
+    def _draw(self, logits: Tensor, rows: Ints, parameters: Parameters, drafted: Ints | None = None) -> np.ndarray:
+        """The token of each row at the position of its parameters, as its request wants it.
 
         With `drafted` a row comes once for each of its drafts and once more; what follows a wrong draft is left out.
         """
         raw = self.told.raw(logits, rows)
         if self.adjustments:
             self.adjustments.apply(logits, rows)
-        tokens = sample(logits, self.sampling.of(rows)._replace(position=positions))
+        tokens, positions = sample(logits, parameters), parameters.position
         if drafted is not None:
             kept = self._verify(rows, drafted, tokens)
             if raw is not None:
@@ -138,7 +165,7 @@ class Runner:
         if self.adjustments:
             room[self.adjustments.among(rows)] = 0
         pending = np.minimum(counts, pending)
-        work = Work(rows, starts, pending, room, Tables(self.blocks, self.scattered), self.sampling)
+        work = Work(rows, starts, pending, room, self._tables, self.sampling)
         drafted = self.speculation.draft(work, worth)
         return pending + drafted, drafted
 
@@ -151,7 +178,8 @@ class Runner:
         if len(index) < len(hidden):
             hidden = hidden[torch.from_numpy(index)]
         positions = self.known[owners] + np.repeat(drafted, sizes) - back
-        tokens = self._draw(self.model.logits(hidden), owners, positions, drafted)
+        parameters = self.sampling.of(owners)._replace(position=positions)
+        tokens = self._draw(self.model.logits(hidden), owners, parameters, drafted)
         assert self.outcome is not None
         drawn = self.outcome.drawn
         self.speculation.append(np.repeat(rows, drawn), _counting(self.known[rows], drawn), tokens)
@@ -196,14 +224,14 @@ class Runner:
         if self.speculation is not None:
             self.speculation.place(row, self.log[slot, : new.known], new.computed)
 
-    def _forward(self, rows: Ints, counts: Ints, starts: Ints) -> Tensor:
-        """Compute the tokens of a step as one flat batch."""
+    def _inputs(self, rows: Ints, counts: Ints, starts: Ints) -> Inputs:
+        """The tokens of a step as one flat batch."""
         owners, positions = places(rows, counts, starts)
         if self.speculation is not None:
             ids = self.speculation.tokens[owners, positions].astype(np.int64)
         else:
             ids = np.where(positions < self.logged[owners], self.log[self.slot[owners], positions], self.last[owners])
-        return forward(self.model, self.kv, Tables(self.blocks, self.scattered), (rows, counts, starts), ids)
+        return prepare(self.model, self.kv, self._tables, (rows, counts, starts), ids)
 
 
 def _counting(firsts: Ints, counts: Ints) -> Ints:

@@ -29,6 +29,7 @@ class Told:
     def __init__(self, area: Logprobs | None, rows: int) -> None:
         self._area = area
         self._most = np.full(rows, -1, np.int64)
+        self._asking: set[int] = set()  # the rows of which tokens are told
         self._prompts: dict[int, tuple[int, int]] = {}  # row: most likely words, length of the prompt
         self._slot = np.zeros(rows, np.int64)
         self._used: set[int] = set()  # slots whose memory was written
@@ -40,6 +41,7 @@ class Told:
     def place(self, row: int, slot: int, sampling: Sampling, prompt_tokens: int) -> None:
         """A sequence takes a row."""
         self._most[row] = -1
+        self._asking.discard(row)
         self._prompts.pop(row, None)
         self._slot[row] = slot
         if sampling.prompt_logprobs >= 0:
@@ -47,6 +49,8 @@ class Told:
         if self._area is None:
             return
         self._most[row] = sampling.logprobs
+        if sampling.logprobs >= 0:
+            self._asking.add(row)
         if sampling.logprobs >= 0 or sampling.prompt_logprobs >= 0:
             self._used.add(slot)
         elif slot in self._used:
@@ -55,6 +59,8 @@ class Told:
 
     def raw(self, logits: Tensor, rows: Ints) -> tuple[Ints, Tensor] | None:
         """(which of these rows are told, their logits as they are now); None if none is."""
+        if not self._asking:
+            return None
         asked = np.flatnonzero(self._most[rows] >= 0)
         return (asked, logits[torch.from_numpy(asked)].clone()) if asked.size else None
 

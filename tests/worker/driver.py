@@ -2,7 +2,8 @@
 
 Blocks are handed out in random order, so that sequences lie in several runs; chunks are random, so that prompts and
 decoding mix; now and then a sequence is thrown out and comes back, its blocks and KV forgotten, as after a preemption.
-With `drafts` a row that decodes has room for some, a random number of them.
+With `drafts` a row that decodes has room for some, a random number of them. A `steady` one keeps the order of its
+sequences, computes what it can of each, and gives every second one blocks that follow one another while it can.
 """
 
 from __future__ import annotations
@@ -71,8 +72,17 @@ class Sequence:
 class Driver:
     """Runs sequences to their ends; the slot of a sequence is its number."""
 
-    def __init__(self, runner: Runner, budget: int = 32, preempt: float = 0.0, seed: int = 0, drafts: int = 0) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        budget: int = 32,
+        preempt: float = 0.0,
+        seed: int = 0,
+        drafts: int = 0,
+        steady: bool = False,
+    ) -> None:
         self.runner = runner
+        self.steady = steady
         self.budget = budget
         self.preempt = preempt
         self.drafts = drafts
@@ -97,14 +107,16 @@ class Driver:
         self.grown = []
         planned: list[tuple[Sequence, int]] = []
         waiting = [sequence for sequence in sequences if not sequence.done]
-        self.random.shuffle(waiting)
+        if not self.steady:
+            self.random.shuffle(waiting)
         for sequence in waiting:
             if sequence.row >= 0 and self.random.random() < self.preempt:
                 self._leave(sequence)
                 continue
             if sequence.row < 0 and not (left and self.rows):
                 continue
-            count = min(left, sequence.known - sequence.computed, int(self.random.integers(1, self.budget + 1)))
+            most = self.budget if self.steady else int(self.random.integers(1, self.budget + 1))
+            count = min(left, sequence.known - sequence.computed, most)
             if count == sequence.known - sequence.computed == 1 and self.drafts:
                 most = min(self.drafts, sequence.wanted - len(sequence.tokens) - 1)
                 count += int(self.random.integers(0, most + 1))
@@ -123,9 +135,11 @@ class Driver:
     def _place(self, sequence: Sequence, slot: int, count: int, new: list[NewRow]) -> None:
         """Blocks for the next `count` tokens, and a row if it has none."""
         needed = -(-(sequence.computed + count) // self.runner.block_size) - len(sequence.blocks)
-        added = [self.free.pop() for _ in range(max(0, needed))]
         first = len(sequence.blocks)
-        sequence.blocks += added
+        for _ in range(needed):
+            following = sequence.blocks[-1] + 1 if sequence.blocks and self.steady and slot % 2 else -1
+            sequence.blocks.append(self.free.pop(self.free.index(following) if following in self.free else -1))
+        added = sequence.blocks[first:]
         if sequence.row >= 0:
             self.grown += [(sequence.row, first + index, block) for index, block in enumerate(added)]
             return

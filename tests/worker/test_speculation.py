@@ -132,6 +132,7 @@ def test_each_token_that_is_kept_is_told_with_its_own_logprob(checkpoints: Folde
                 told[int(positions[index])] = (float(words[at, tokens[index]]), int(tokens[index]))
 
         runner.told._most[:] = 2
+        runner.told._asking.add(0)
         runner.told.write = write  # type: ignore[method-assign]
         runner.told.place = lambda row, *_, told=runner.told: told._most.__setitem__(row, 2)  # type: ignore[method-assign]
         sequence = Sequence(prompt(30), 40, asked)

@@ -1,0 +1,93 @@
+"""Steps that are the last one moved on give what steps do that are prepared anew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actorserve.actors.parameters import Sampling
+from actorserve.actors.worker.runner import Runner
+from actorserve.actors.worker.steady import Steady
+from actorserve.kernels import cpu_decode
+from tests.checkpoints import VOCABULARY
+
+from .driver import Driver, Sequence, config_for, make_runner
+
+Folders = Callable[..., Path]
+SAMPLINGS = [Sampling(11), Sampling(0, temperature=0.0), Sampling(13, top_p=0.8), Sampling(14, frequency=0.4)]
+
+
+@pytest.fixture(autouse=True)
+def numpy_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not cpu_decode.prepare_numpy():
+        pytest.skip("this numpy has no OpenBLAS of its own")
+    monkeypatch.setattr(cpu_decode, "MOST_THREADS", 1 << 10)
+
+
+@pytest.fixture
+def moves(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
+    """How often a step could and could not be the last one moved on."""
+    counted: Counter[bool] = Counter()
+    own = Steady.move_on
+
+    def counting(self: Steady, grown: bool) -> bool:
+        moved = own(self, grown)
+        counted[moved] += 1
+        return moved
+
+    monkeypatch.setattr(Steady, "move_on", counting)
+    return counted
+
+
+def sequences(count: int = 8) -> list[Sequence]:
+    """Of different lengths, so that rows come and go."""
+    random = np.random.default_rng(5)
+    prompts = [random.integers(3, VOCABULARY, 10 + 7 * number).tolist() for number in range(count)]
+    return [Sequence(prompt, 40 + 12 * at, SAMPLINGS[at % 4]) for at, prompt in enumerate(prompts)]
+
+
+def anew(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    with monkeypatch.context() as patch:
+        patch.setattr(Steady, "goes_on", lambda self, step: False)
+        return Driver(runner, steady=True).run(sequences())
+
+
+@pytest.mark.parametrize(("preempt", "least"), [(0.0, 60), (0.01, 40)])
+def test_the_tokens_are_the_same(
+    checkpoints: Folders, moves: Counter[bool], monkeypatch: pytest.MonkeyPatch, preempt: float, least: int
+) -> None:
+    runner = make_runner(config_for(checkpoints("llama"), block_size=16), rows=8)
+    expected = anew(runner, monkeypatch)
+    assert not moves
+    for seed in range(3):
+        moves.clear()
+        assert Driver(runner, preempt=preempt, seed=seed, steady=True).run(sequences()) == expected
+        assert moves[True] > least and moves[False] > 0, "both ways are taken"
+
+
+def test_windows(checkpoints: Folders, moves: Counter[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row moves on until it reaches the window; from there on what it sees begins elsewhere in each step."""
+    folder = checkpoints("mistral", sliding_window=48)
+    runner = make_runner(config_for(folder, block_size=16), rows=8)
+    expected = anew(runner, monkeypatch)
+    assert Driver(runner, steady=True).run(sequences()) == expected
+    assert moves[False] > moves[True]
+    moves.clear()
+    short = sequences(2)[:1]
+    short[0].wanted = 30
+    assert Driver(runner, steady=True).run(short) == [expected[0][:30]]
+    assert moves[True] > 20
+
+
+def test_another_way_through_attention_is_prepared_anew(
+    checkpoints: Folders, moves: Counter[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_decode, "MOST_THREADS", 0)
+    runner = make_runner(config_for(checkpoints("llama"), block_size=16), rows=8)
+    expected = anew(runner, monkeypatch)
+    assert Driver(runner, steady=True).run(sequences()) == expected
+    assert moves[False] and not moves[True]
