@@ -2,9 +2,9 @@
 
 A step with n decoding rows and p tokens of prompts takes about d(n) + c · p seconds: d is a straight line through the
 last steps of decoding alone (step_cost.py), c what a prompt's token took lately. c follows a rise at once, since
-attention gets dearer from chunk to chunk of a long prompt, and a fall slowly. With a target T between two tokens the
-chunk is (T - d(n)) / c, but at least LEAST, so that prompts get on as well. Without a target a step may take thrice as
-long as decoding alone, and LENIENT_S in any case: nobody sees that in a stream.
+attention gets dearer from chunk to chunk of a long prompt, and slowly a fall, or what a few tokens say. With a target T
+between two tokens the chunk is (T - d(n)) / c, but at least LEAST, so that prompts get on as well. Without a target a
+step may take thrice as long as decoding alone, and LENIENT_S in any case: nobody sees that in a stream.
 
 Where nobody decodes, the whole budget is the prompts'. All follows from the times that the worker reports.
 """
@@ -17,7 +17,7 @@ LEAST = 16  # tokens of prompts that every step may have
 FIRST = 128  # as long as nothing was measured
 THRICE = 3.0
 LENIENT_S = 0.05
-FALL = 0.3  # of the way down that one cheaper step leads
+SLOWLY = 0.3  # of the way is gone with each step
 
 
 class Pace:
@@ -35,9 +35,13 @@ class Pace:
         if not prompts:
             self.decoding.observe(decoding, seconds)
             return
-        found = max(seconds - self._alone(decoding), 0.0) / prompts
-        known = self.prompt_token_s
-        self.prompt_token_s = found if found > known else known + FALL * (found - known)
+        found, known = max(seconds - self._alone(decoding), 0.0) / prompts, self.prompt_token_s
+        at_once = not known or (found > known and prompts >= LEAST)
+        self.prompt_token_s = found if at_once else known + SLOWLY * (found - known)
+
+    def expected(self, decoding: int, prompts: int) -> float:
+        """Seconds of such a step; 0 as long as nothing is known."""
+        return self._alone(decoding) + self.prompt_token_s * prompts
 
     def chunk(self, decoding: int) -> int:
         """Tokens of prompts that a step with so many decoding rows may have."""
@@ -50,4 +54,4 @@ class Pace:
         return min(self.budget, max(LEAST, int((target - alone) / self.prompt_token_s)))
 
     def _alone(self, decoding: int) -> float:
-        return self.decoding.base + self.decoding.token * decoding if decoding else 0.0
+        return self.decoding.base + self.decoding.token * decoding

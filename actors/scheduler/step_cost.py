@@ -27,7 +27,7 @@ class Cost:
         if variance > (SPREAD * x / weight) ** 2:
             slope = (xy / weight - x * y / weight**2) / variance
             self.token = min(max(slope, 0.0), y / x)
-            self.base = (y - self.token * x) / weight
+        self.base = max(0.0, (y - self.token * x) / weight)
 
     def share(self, rows: int) -> float:
         """The share of drafts that has to be accepted in steps of so many rows."""

@@ -68,3 +68,23 @@ def test_a_long_prompt_in_simulated_time() -> None:
         pace.observe(32, chunk, steps[-1])
         done += chunk
     assert max(steps) < 0.08 and np.mean(steps) > 0.03
+
+
+def test_what_a_step_costs_in_any_case_is_not_the_prompts() -> None:
+    """Prompts alone, of which most is cached: few tokens say little of what one of them costs."""
+    pace = experienced(0.05)
+    for prompts in (1, 2, 30):
+        pace.observe(0, prompts, BASE_S + step_s(0, prompts))
+        assert pace.prompt_token_s == pytest.approx(PROMPT_S, rel=0.1)
+    pace.observe(0, 1, 2 * BASE_S)
+    assert pace.prompt_token_s < 0.4 * BASE_S
+    assert pace.expected(8, 100) == pytest.approx(step_s(8, 0) + 100 * pace.prompt_token_s, rel=0.05)
+
+
+def test_steps_of_one_size_say_what_they_take() -> None:
+    pace = Pace(4096, None)
+    for _ in range(10):
+        pace.observe(1, 0, 0.1)
+    assert pace.expected(1, 0) == pytest.approx(0.1)
+    pace.observe(1, 100, 0.1 + 100 * PROMPT_S)
+    assert pace.chunk(1) == pytest.approx(0.2 / PROMPT_S, rel=0.01)
