@@ -152,6 +152,7 @@ class Context:
 class Actor:
     """A blocking actor: it handles one message at a time and may have work of its own between them."""
 
+    wait_s = IDLE_S  # how long it may sleep where nothing comes
     one_record = False  # a turn handles one record only, so that whoever dies in the next one need not do it again
 
     def handle(self, message: Any) -> None:
@@ -186,7 +187,7 @@ def run(actor: Actor, context: Context) -> None:
             now = monotonic_ns()
             add(now, turn, now - began, done)
         else:
-            context.inbox.wait(IDLE_S if flushed else FULL_LANE_S)
+            context.inbox.wait(actor.wait_s if flushed else FULL_LANE_S)
 
 
 def die_with_supervisor(pid: int) -> None:

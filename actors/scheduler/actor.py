@@ -25,13 +25,14 @@ from ..messages import (
     ToScheduler,
     WorkerReady,
 )
-from ..runtime import Actor, Context, run
+from ..runtime import IDLE_S, Actor, Context, run
 from ..speculative_config import count_drafts
 from ..trace_events import Kind, counts
 from .figures import Figures
 from .scheduler import Limits, Scheduler
 from .stamps import Recorder
 from .takeover import Contradiction
+from .timing import Timing
 
 
 class SchedulerActor(Actor):
@@ -56,6 +57,7 @@ class SchedulerActor(Actor):
         self.scheduler = Scheduler(
             context.table, limits, context.model.end_tokens, kv, Recorder(context.table, context.histograms)
         )
+        self.timing = Timing(self.scheduler)
         self.figures = Figures(self.scheduler, context.status, context.board.gauges(context.spec.position))
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
         self.epochs = 0
@@ -152,9 +154,9 @@ class SchedulerActor(Actor):
         self.scheduler.begin_epoch(self._next_epoch(), self.scheduler.pool.count, self.worker)
 
     def do_work(self) -> int:
-        """Plan as far ahead as allowed, tell detokenizers what moved."""
+        """Plan as far ahead as is good, tell detokenizers what moved."""
         done = 0
-        while (step := self.scheduler.plan()) is not None:
+        while not self._holds() and (step := self.scheduler.plan()) is not None:
             self._post_to_workers(step)
             planned = self.scheduler.in_flight[-1]
             self._trace(Kind.PLANNED, step.step, counts(len(planned.rows), planned.tokens))
@@ -164,6 +166,12 @@ class SchedulerActor(Actor):
         if not done and self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
         return done
+
+    def _holds(self) -> bool:
+        """Whether there is better no plan now; then it looks again when that has changed."""
+        hold_s = self.timing.hold_s()
+        self.wait_s = hold_s or IDLE_S
+        return hold_s > 0
 
     def _trace(self, kind: Kind, step: int, small: int = 0) -> None:
         queues = len(self.scheduler.batch) << 32 | len(self.scheduler.waiting)

@@ -98,6 +98,7 @@ class Turn(msgspec.Struct, array_like=True, frozen=True, tag="turn"):
     facts: Found = []  # each with the number of the message at which it was read
     flags: Flags = []
     died: str = ""  # of this error
+    held: bool = False  # behind its plans it did not ask for another one
 
 
 Record = Head | Turn

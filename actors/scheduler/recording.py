@@ -9,7 +9,8 @@ What is not determined otherwise, and why it does not matter or is kept:
 - Clocks: stamps and histograms alone follow them, and those decide nothing. Times of steps, by which room for drafts
   and the pace of prompts go, are the worker's and come in StepDone.
 - Orders: dicts and heaps are in the order of insertion and of (priority, arrival); no set is ever walked through.
-- Turns without a message ask for plans as well, and are counted (`idle`).
+- Turns without a message ask for plans as well, and are counted (`idle`), unless the clock says that it is too early
+  for a plan: whether it did is kept (`held`).
 - The name of whom a message is from follows from its kind and its slot; it decides nothing.
 
 The hot way is a few list entries a turn. Records are encoded after the turn's plans are in the lanes, and written in
@@ -108,8 +109,9 @@ class RecordedActor(SchedulerActor):
         self._file = file
         self._messages: list[ToScheduler] = []
         self._steps: list[Step] = []
-        self._turns: list[tuple[int, int, list[ToScheduler], list[Step], tuple[Found, Flags], str]] = []
+        self._turns: list[tuple[int, int, list[ToScheduler], list[Step], tuple[Found, Flags], str, bool]] = []
         self._idle = 0
+        self._held = False
         self._encode = msgspec.msgpack.Encoder().encode
         self._witness = Witness(context.segment, context.system.table_offset)
         context.table = self._witness
@@ -144,6 +146,10 @@ class RecordedActor(SchedulerActor):
             self._steps.append(message)
         super()._post_to_workers(message)
 
+    def _holds(self) -> bool:
+        self._held = super()._holds()
+        return self._held
+
     def do_work(self) -> int:
         """Keep the turn, if it was one."""
         at = time.monotonic_ns()
@@ -154,12 +160,12 @@ class RecordedActor(SchedulerActor):
             raise
         if self._messages or self._steps:
             self._end_turn(at)
-        else:
+        elif not self._held:
             self._idle += 1
         return done
 
     def _end_turn(self, at: int, died: str = "") -> None:
-        self._turns.append((at, self._idle, self._messages, self._steps, self._witness.take(), died))
+        self._turns.append((at, self._idle, self._messages, self._steps, self._witness.take(), died, self._held))
         self._messages, self._steps, self._idle = [], [], 0
 
     def published(self) -> None:
@@ -169,9 +175,9 @@ class RecordedActor(SchedulerActor):
         self._file.write_old()
 
     def _write_turns(self) -> None:
-        for at, idle, messages, steps, (facts, flags), died in self._turns:
+        for at, idle, messages, steps, (facts, flags), died, held in self._turns:
             plans = [plan_of(self._encode, step) for step in steps]
-            self._file.add(Turn(at, idle, messages, plans, facts, flags, died))
+            self._file.add(Turn(at, idle, messages, plans, facts, flags, died, held))
         self._turns.clear()
 
     def _die(self, error: BaseException) -> None:

@@ -126,6 +126,7 @@ class ReplayedActor(SchedulerActor):
 
     def __init__(self, context: Context, tally: Tally) -> None:
         self.steps: list[Step] = []
+        self.most: int | None = None  # plans of this turn, after which it did not ask for another one
         self.tally = tally
         context.post = self._keep  # type: ignore[method-assign]
         super().__init__(context)
@@ -134,6 +135,9 @@ class ReplayedActor(SchedulerActor):
         if isinstance(message, Advance):
             for ref in message.refs:
                 self.tally.advanced(ref, self.context.table)
+
+    def _holds(self) -> bool:
+        return len(self.steps) == self.most
 
     def _post_to_workers(self, message: Message) -> None:
         if isinstance(message, Step):
@@ -215,6 +219,7 @@ class Replay:
         self.blocks = actor.scheduler.pool.count or self.blocks
 
     def _act(self, actor: ReplayedActor, memory: PrivateMemory, turn: Turn) -> None:
+        actor.most = None
         for _ in range(turn.idle):
             actor.do_work()
             actor.published()
@@ -226,6 +231,7 @@ class Replay:
             if isinstance(message, StepDone):
                 self.tally.came_back(message, actor.scheduler)
             actor.handle(message)
+        actor.most = len(turn.plans) if turn.held else None
         actor.do_work()
         actor.published()
 

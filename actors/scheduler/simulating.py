@@ -10,6 +10,7 @@ or was waiting when the file ended. There are no drafts, since what a draft woul
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from .record_file import Head
 from .replaying import private_segment
 from .scheduler import Limits, Scheduler
 from .tally import Story, Tally
+from .timing import Timing
 
 NATURAL = (Finish.STOP, Finish.LENGTH)  # a sequence comes to these by itself
 OUTLIER = 5.0  # times the median: the machine did something else in that step
@@ -80,6 +82,8 @@ class Simulation:
         self._scheduler = Scheduler(self._table, limits, head.model.end_tokens)
         self._filler = next(token for token in range(head.model.vocab_size) if token not in head.model.end_tokens)
         self._scheduler.begin_epoch(1, min(blocks, self._scheduler.kv.blocks))
+        self._timing = Timing(self._scheduler, lambda: self.tally.now / 1e9)
+        self._hold = 0  # the time before which it does not plan
         self._events: list[tuple[int, int, Story]] = []
         for number, story in enumerate(known):
             self._events.append((story.admitted, number, story))
@@ -96,6 +100,7 @@ class Simulation:
             times = [self._events[0][0]] if self._events else []
             times += [self._worker[0][0]] if self._worker else []
             times += [self._cancels[0][0]] if self._cancels else []
+            times += [self._hold] if self._hold else []
             if not times:
                 raise ValueError(f"{len(self._running)} sequences wait, and there are too few blocks for the first")
             self.tally.now = max(self.tally.now, min(times))
@@ -110,13 +115,18 @@ class Simulation:
             self._admit(heapq.heappop(self._events)[2])
         while self._cancels and self._cancels[0][0] <= now:
             self._scheduler.end(heapq.heappop(self._cancels)[1], Finish.ABORT)
-        while (step := self._scheduler.plan()) is not None:
+        while not self._holds() and (step := self._scheduler.plan()) is not None:
             self.tally.planned(step, self._scheduler)
             tokens = self._scheduler.in_flight[-1].tokens
             begun = max(now, self._worker[-1][0] if self._worker else 0)
             self._worker.append((begun + max(1, int(1e9 * self._step_time(tokens))), step))
         self.tally.preempted(self._scheduler)
         self._clear_moved()
+
+    def _holds(self) -> bool:
+        hold_s = self._timing.hold_s()
+        self._hold = self.tally.now + math.ceil(1e9 * hold_s) if hold_s else 0
+        return hold_s > 0
 
     def _admit(self, story: Story) -> None:
         fact = story.fact

@@ -70,7 +70,8 @@ class Request:
 class Load:
     """Random requests on a scheduler with little KV memory, whose worker and whose own process die."""
 
-    def __init__(self, path: Path, seed: int, **options: Any) -> None:
+    def __init__(self, path: Path, seed: int, step_s: float = 0.0005, **options: Any) -> None:
+        self.step_s = step_s
         values = {"max_num_seqs": 6, "max_num_queued_reqs": 12, "max_model_len": 256, "block_size": BLOCK}
         self.config = make_config(values | {"max_num_batched_tokens": 32} | options)
         self.memory = Memory(System(self.config, resolve_model(self.config)))
@@ -151,7 +152,9 @@ class Load:
             self.worker.epoch = -1
             return StepFailed(step.epoch, step.step, "at random")
         done = self.worker.run(step, set())
-        return msgspec.structs.replace(done, seconds=0.01 + done.seconds / 10)  # 0.001 a token: it pays to batch
+        return msgspec.structs.replace(
+            done, seconds=self.step_s + done.seconds / 200
+        )  # 0.001 a token: it pays to batch
 
     def run(self, turns: int, deaths: bool = True) -> None:
         rng = self.random
