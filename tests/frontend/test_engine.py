@@ -219,66 +219,90 @@ def rng(request: pytest.FixtureRequest) -> Iterator[random.Random]:
     yield random.Random(request.param)
 
 
+class Walk:
+    """What a frontend's neighbours do with its requests, in any order."""
+
+    def __init__(self, others: Others, rng: random.Random) -> None:
+        self.others, self.rng = others, rng
+        self.jobs: list[Job] = []
+        self.rendering: list[list[int]] = []
+        self.running: list[int] = []
+        self.syncs: list[int] = []
+
+    def listen(self) -> None:
+        for message in self.others.received("renderer-0"):
+            if isinstance(message, Render):
+                self.rendering.append(message.refs)
+            else:
+                self.syncs.append(message.call)
+
+    def submit(self) -> None:
+        self.jobs.append(job(choices=self.rng.randrange(1, 3)))
+        self.others.engine.submit(self.jobs[-1])
+
+    def render(self) -> None:
+        refs, table = self.rendering.pop(0), self.others.table
+        wanted = [ref for ref in refs if table.is_current(ref) and not table.is_cancelled(ref)]
+        refused = self.rng.random() < 0.3
+        good = [] if refused else wanted
+        bad = [ref for ref in refs if ref not in good]
+        self.others.put_prompt(good)
+        self.running.extend(good)
+        answers = [Rendered(good, 3)] * bool(good) + [Failed(bad, 400 if refused else 499, "no")] * bool(bad)
+        self.others.tell("renderer-0", *answers * self.rng.choice([1, 1, 2]))
+
+    def finish(self) -> None:
+        ref = self.running.pop(self.rng.randrange(len(self.running)))
+        self.others.table.set_finish(ref, Finish.LENGTH)
+        self.others.tell("detokenizer-0", *[end(ref)] * self.rng.choice([1, 1, 2]))
+
+    def release(self) -> None:
+        self.others.engine.release(self.jobs.pop(self.rng.randrange(len(self.jobs))))
+
+    def die(self) -> None:
+        self.others.restart()
+        self.jobs.clear()
+        self.listen()
+        upstream = {slot_of(ref) for ref in [*self.running, *(ref for refs in self.rendering for ref in refs)]}
+        assert not upstream & set(self.others.engine.slots._free)
+
+    def step(self, submits: bool) -> None:
+        """Anything."""
+        self.listen()
+        choice = self.rng.random()
+        if submits and choice < 0.35 and self.others.engine.slots.free >= 3:
+            self.submit()
+        elif choice < 0.5 and self.rendering:
+            self.render()
+        elif choice < 0.75 and self.running:
+            self.finish()
+        elif choice < 0.85 and self.jobs:
+            self.release()
+        elif choice < 0.88:
+            self.die()
+
+    def end(self) -> None:
+        """All leave, and everything comes to its end."""
+        while self.jobs:
+            self.release()
+        self.listen()
+        while self.rendering or self.syncs or self.running:
+            if self.rendering:
+                self.render()
+            elif self.syncs:
+                self.others.tell("renderer-0", *[Synced(call) for call in self.syncs])
+                self.syncs.clear()
+            else:
+                self.finish()
+            self.listen()
+
+
 async def test_no_slot_is_ever_lost(others: Others, rng: random.Random) -> None:
     """Requests, answers, departures and deaths in any order, messages that come twice: in the end all is free."""
     free = others.engine.slots.free
-    jobs: list[Job] = []
-    rendering: list[list[int]] = []
-    running: list[int] = []
-    syncs: list[int] = []
-
-    def listen() -> None:
-        for message in others.received("renderer-0"):
-            if isinstance(message, Render):
-                rendering.append(message.refs)
-            else:
-                syncs.append(message.call)
-
-    def render() -> None:
-        refs = rendering.pop(0)
-        wanted = [ref for ref in refs if others.table.is_current(ref) and not others.table.is_cancelled(ref)]
-        refused = rng.random() < 0.3
-        good = [] if refused else wanted
-        bad = [ref for ref in refs if ref not in good]
-        others.put_prompt(good)
-        running.extend(good)
-        answers = [Rendered(good, 3)] * bool(good) + [Failed(bad, 400 if refused else 499, "no")] * bool(bad)
-        others.tell("renderer-0", *answers * rng.choice([1, 1, 2]))
-
-    def finish() -> None:
-        ref = running.pop(rng.randrange(len(running)))
-        others.table.set_finish(ref, Finish.LENGTH)
-        others.tell("detokenizer-0", *[end(ref)] * rng.choice([1, 1, 2]))
-
+    walk = Walk(others, rng)
     for turn in range(160):
-        listen()
-        choice = rng.random()
-        if turn < 120 and choice < 0.35 and others.engine.slots.free >= 3:
-            jobs.append(job(choices=rng.randrange(1, 3)))
-            others.engine.submit(jobs[-1])
-        elif choice < 0.5 and rendering:
-            render()
-        elif choice < 0.75 and running:
-            finish()
-        elif choice < 0.85 and jobs:
-            others.engine.release(jobs.pop(rng.randrange(len(jobs))))
-        elif choice < 0.88:
-            others.restart()
-            jobs.clear()
-            listen()
-            upstream = {slot_of(ref) for ref in [*running, *(ref for refs in rendering for ref in refs)]}
-            assert not upstream & set(others.engine.slots._free)
-    while jobs:
-        others.engine.release(jobs.pop())
-    listen()
-    while rendering or syncs or running:
-        if rendering:
-            render()
-        elif syncs:
-            others.tell("renderer-0", *[Synced(call) for call in syncs])
-            syncs.clear()
-        elif running:
-            finish()
-        listen()
+        walk.step(submits=turn < 120)
+    walk.end()
     assert others.engine.slots.free == free
     assert not others.engine.in_flight()
