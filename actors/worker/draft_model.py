@@ -90,7 +90,7 @@ class DraftModel:
         assert self.model is not None and self.kv is not None
         rows, counts, _ = batch
         ids = tokens[places(*batch)].astype(np.int64)
-        hidden = prepare(self.model, self.kv, work.tables, batch, ids).forward(self.model, self.kv)
+        hidden = prepare(self.model, self.kv, work.tables, *batch, ids).forward(self.model, self.kv)
         if not draws.any():
             return np.empty(0, np.int32)
         last = torch.from_numpy((np.cumsum(counts) - 1)[draws])

@@ -44,9 +44,8 @@ class Inputs(NamedTuple):
         return model.forward(ids, positions, slots, kv, self.attention)
 
 
-def prepare(model: Model, kv: PagedKV, tables: Tables, batch: tuple[Ints, Ints, Ints], ids: Ints) -> Inputs:
-    """`batch`: rows, counts and starts, as in `places`; `ids` its tokens."""
-    rows, counts, starts = batch
+def prepare(model: Model, kv: PagedKV, tables: Tables, rows: Ints, counts: Ints, starts: Ints, ids: Ints) -> Inputs:
+    """`rows`, `counts` and `starts` as in `places`; `ids` are the tokens."""
     owners, positions = places(rows, counts, starts)
     slots = tables.blocks[owners, positions // kv.block_size] * kv.block_size + positions % kv.block_size
     firsts, one_run = np.cumsum(counts) - counts, ~tables.scattered[rows]

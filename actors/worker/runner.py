@@ -12,6 +12,7 @@ Knows plans and tensors; not rings, nor why a plan is as it is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -85,11 +86,11 @@ class Runner:
         """The tokens (int32) of the rows that sample, in the order of the step's rows."""
         if self._steady is not None and not self._steady.goes_on(step):
             self._settle()
-        self._change_rows(step)
+        scattered = self._change_rows(step)
         steady = self._steady
-        if steady is None or not steady.move_on(bool(step.grown)):
-            self._settle()
+        if steady is None:
             return self._run_anew(step)
+        steady.move_on(scattered)
         hidden = steady.inputs.forward(self.model, self.kv)
         tokens = self._draw(self.model.logits(hidden), steady.rows, steady.parameters)
         steady.inputs.ids[:] = tokens
@@ -131,7 +132,8 @@ class Runner:
             self.speculation.append(rows, parameters.position, tokens)
         elif rows.size == len(starts) == len(inputs.ids):
             inputs.ids[:] = tokens
-            self._steady = Steady(step, rows, inputs, parameters, self._tables)
+            again = partial(prepare, self.model, self.kv, self._tables, rows, counts)
+            self._steady = Steady(step, rows, inputs, parameters, again)
         return tokens
 
     def _draw(self, logits: Tensor, rows: Ints, parameters: Parameters, drafted: Ints | None = None) -> np.ndarray:
@@ -198,13 +200,17 @@ class Runner:
         kept: Bools = place <= np.repeat(accepted, drafted + 1)
         return kept
 
-    def _change_rows(self, step: Step) -> None:
+    def _change_rows(self, step: Step) -> bool:
+        """New rows and new blocks; whether one of these does not follow its row's last one."""
         for new in step.new:
             self._place(new)
+        scattered = False
         if step.grown:
             for row, index, block in np.frombuffer(step.grown, np.int32).reshape(-1, 3).tolist():
                 self.blocks[row, index] = block
-                self.scattered[row] |= block != self.blocks[row, index - 1] + 1
+                if block != self.blocks[row, index - 1] + 1:
+                    self.scattered[row] = scattered = True
+        return scattered
 
     def _place(self, new: NewRow) -> None:
         """A sequence takes a row."""
@@ -231,7 +237,7 @@ class Runner:
             ids = self.speculation.tokens[owners, positions].astype(np.int64)
         else:
             ids = np.where(positions < self.logged[owners], self.log[self.slot[owners], positions], self.last[owners])
-        return prepare(self.model, self.kv, self._tables, (rows, counts, starts), ids)
+        return prepare(self.model, self.kv, self._tables, rows, counts, starts, ids)
 
 
 def _counting(firsts: Ints, counts: Ints) -> Ints:

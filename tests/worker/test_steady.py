@@ -13,6 +13,7 @@ from actorserve.actors.parameters import Sampling
 from actorserve.actors.worker.runner import Runner
 from actorserve.actors.worker.steady import Steady
 from actorserve.kernels import cpu_decode
+from actorserve.kernels.cpu_attention import StepAttention
 from tests.checkpoints import VOCABULARY
 
 from .driver import Driver, Sequence, config_for, make_runner
@@ -30,16 +31,16 @@ def numpy_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def moves(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """How often a step could and could not be the last one moved on."""
+    """How often a step's attention could and could not be the last one's moved on."""
     counted: Counter[bool] = Counter()
-    own = Steady.move_on
+    own = StepAttention.advance
 
-    def counting(self: Steady, grown: bool) -> bool:
-        moved = own(self, grown)
+    def counting(self: StepAttention) -> bool:
+        moved = own(self)
         counted[moved] += 1
         return moved
 
-    monkeypatch.setattr(Steady, "move_on", counting)
+    monkeypatch.setattr(StepAttention, "advance", counting)
     return counted
 
 
@@ -83,7 +84,7 @@ def test_windows(checkpoints: Folders, moves: Counter[bool], monkeypatch: pytest
     assert moves[True] > 20
 
 
-def test_another_way_through_attention_is_prepared_anew(
+def test_another_way_through_attention(
     checkpoints: Folders, moves: Counter[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_decode, "MOST_THREADS", 0)
