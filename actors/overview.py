@@ -163,7 +163,7 @@ class Lookout:
             received_bytes=sum(lane.sent_bytes or 0 for lane in own),
             received_records=sum(lane.sent_records or 0 for lane in own),
             given_up=self.board.given_up(spec.position),
-            hand=self.board.hand(spec.position),
+            hand=self.board.hand(spec.position)[0],
             cpu_s=process.cpu_s if process else None,
             memory_bytes=process.memory_bytes if process else None,
             private_bytes=process.private_bytes if process else None,

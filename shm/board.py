@@ -95,9 +95,9 @@ class Board:
         """Which life of the actor counts."""
         return self.words[self.word(index, INCARNATION)]
 
-    def hand(self, index: int) -> int:
-        """What the actor, alive or dead, is working on; 0 is nothing."""
-        return self.words[self.word(index, HAND)]
+    def hand(self, index: int) -> tuple[int, int]:
+        """(what the actor, alive or dead, is working on; how many lives have begun it). 0 is nothing."""
+        return self.words[self.word(index, HAND)], self.words[self.word(index, TRIES)]
 
     def last_heartbeat(self, index: int) -> int:
         """When the actor, or the one that was there before it, last said that it was alive; 0: never."""

@@ -202,8 +202,11 @@ class Supervisor:
             self._end(1, f"{death}; it has died too often, the server gives up")
 
     def _is_a_request_to_blame(self, child: Child, death: Death) -> bool:
-        """It was busy with one request for too long; its successor gives that one up, so it does not count."""
-        return bool(death.hung and death.was_busy and self.memory.board.hand(child.spec.position))
+        """Its successor gives the request up at once, or after some deaths, of which the first alone counts here: a few
+        deadly requests must not end the server.
+        """
+        what, tries = self.memory.board.hand(child.spec.position)
+        return bool(what) and (tries > 1 or (bool(death.hung) and death.was_busy))
 
     def _end_others(self, child: Child) -> None:
         """Kill those that are started again together with this one."""

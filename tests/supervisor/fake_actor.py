@@ -74,6 +74,13 @@ def die_ready(context: Context) -> None:
     run(Mortal(), context)
 
 
+def deadly(context: Context) -> None:
+    """Dies on a request, as it did before: each costs three lives."""
+    number, tries = divmod(context.incarnation - 1, 3)
+    context.status.set_hand(number + 1, tries + 1)
+    run(Mortal(), context)
+
+
 def deaf(context: Context) -> None:
     """Does not stop on SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -140,6 +147,7 @@ def play(context: Context) -> None:
             cold,
             show_environment,
             die_ready,
+            deadly,
             deaf,
             chatter,
             helper,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
+import pytest
+
 from actorserve.actors.supervisor import pulse as module
-from actorserve.actors.supervisor.pulse import LOOK_S, Pulse, cpu_seconds
+from actorserve.actors.supervisor.pulse import LOOK_S, Pulse, cpu_seconds, queued_seconds
 from actorserve.shm.board import ActorSnapshot, ActorState
 
 
@@ -56,6 +60,47 @@ def test_busy_is_told_from_stopped() -> None:
     for _ in range(2000):
         stopped.look(seen(1))
     assert not stopped.was_busy
+
+
+@pytest.mark.parametrize(
+    ("used", "queued", "busy"),
+    [
+        (1.0, 0.0, True),
+        (0.25, 0.7, True),
+        (0.25, 0.0, False),
+        (0.0, 0.0, False),
+        (0.02, 0.97, False),
+        (0.0, 1.0, False),
+    ],
+    ids=["alone", "one of four on a core", "slow", "stopped", "hardly runs", "never runs"],
+)
+def test_a_loop_on_a_busy_machine_is_told_from_one_that_gets_no_core(
+    monkeypatch: pytest.MonkeyPatch, used: float, queued: float, busy: bool
+) -> None:
+    now = [5.0, 7.0]
+    monkeypatch.setattr(module, "cpu_seconds", lambda pid: now[0])
+    monkeypatch.setattr(module, "queued_seconds", lambda pid: now[1])
+    pulse = Pulse(1)
+    for _ in range(int(1 / LOOK_S) + 1):
+        pulse.look(seen(1))
+    assert pulse.still_s == 1.0
+    now[0], now[1] = now[0] + used, now[1] + queued
+    assert pulse.was_busy is busy
+
+
+def test_who_stands_in_line_for_a_core_is_seen() -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    children = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(3)]
+    try:
+        deadline = time.monotonic() + 60
+        while not all(queued_seconds(child.pid) > 0.1 and cpu_seconds(child.pid) > 0.1 for child in children):
+            assert time.monotonic() < deadline
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    assert queued_seconds(children[0].pid) == 0.0
 
 
 def test_a_process_that_is_gone_has_used_nothing() -> None:

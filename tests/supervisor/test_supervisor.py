@@ -106,6 +106,17 @@ def test_an_actor_that_dies_too_often_ends_the_server(launch: Launch) -> None:
         assert server.wait() == 1
 
 
+def test_a_few_deadly_requests_do_not_end_the_server(launch: Launch) -> None:
+    """Each costs three lives, of which one counts."""
+    with launch(lives={"renderer-0": ["deadly"] * 12 + ["serve"]}) as server:
+        server.wait_for(r"renderer-0 ended .* 11 restarts before\); it is started again")
+        server.wait_for("renderer-0 is up")
+        assert server.stop() == 0
+    with launch(lives={"renderer-0": ["deadly"]}, wait=False) as server:
+        server.wait_for(r"renderer-0 ended .* 15 restarts before\); it has died too often")
+        assert server.wait() == 1
+
+
 def test_one_slow_crash_after_the_other_never_escalates() -> None:
     from actorserve.actors.supervisor.restarts import Intensity
 
