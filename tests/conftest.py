@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from tests.server import Server
 
+SAID = 60  # lines of a server's output that a failing test shows
 MANY_FILES = 300  # of the 1,024 that some machines allow
 
 
@@ -26,6 +27,17 @@ def pytest_runtest_logfinish() -> None:
     """Rings that a test has made hold descriptors until Python's collector gets to them."""
     if len(os.listdir("/proc/self/fd")) > MANY_FILES:
         gc.collect()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failing test shows what its servers have said: why one has ended stands nowhere else."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        for name, value in item.funcargs.items():
+            if isinstance(value, Server):
+                report.sections.append((f"output of {name}", "\n".join(value.output.splitlines()[-SAID:])))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,11 @@ class Server:
 
     @property
     def output(self) -> str:
-        """All that was read so far."""
+        """All that it has said so far."""
+        with contextlib.suppress(queue.Empty):
+            while (line := self._queue.get_nowait()) is not None:
+                self.lines.append(line)
+            self._queue.put(None)
         return "\n".join(self.lines)
 
     def _read(self) -> None:
