@@ -192,7 +192,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="sequences that run at once")] = 64
     max_num_queued_reqs: Annotated[
         NonNegative | None,
-        Meta(description="sequences that wait before 503 is answered; 512, or what 256 MiB of request table hold"),
+        Meta(description="sequences that wait before 503 is answered; 2048, or what 512 MiB of request table hold"),
     ] = None
     scheduling_policy: Annotated[Policy, Meta(description="priority runs lower numbers first")] = "fcfs"
     tensor_parallel_size: Annotated[

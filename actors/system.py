@@ -27,7 +27,8 @@ from .model_files import ModelInfo
 KINDS = ("worker", "scheduler", "detokenizer", "renderer", "frontend")  # the order of starting; stopping is the reverse
 SUPERVISOR = "supervisor"  # beside the actors' names
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
-TABLE_BUDGET = 256 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
+TABLE_BUDGET = 512 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
+MOST_QUEUED = 2048  # unless it asks for more; load generators begin a thousand requests at once if not told otherwise
 PARAMS_BYTES = 32 << 10  # parameter area of one slot
 RENDITION_BYTES = 48 << 10  # of what a renderer makes of them; grammars are the largest part
 JOURNALED = 1024  # connections, the lowest numbers first
@@ -108,7 +109,7 @@ class System:
         else:
             size = table_bytes(1, *self._slot_sizes)
             room = TABLE_BUDGET // size // config.frontends - config.max_num_seqs - SPARE_SLOTS
-            queued = max(16, min(512, room))
+            queued = max(16, min(MOST_QUEUED, room))
         return queued, config.max_num_seqs + queued + SPARE_SLOTS
 
     def _place(self) -> None:

@@ -40,6 +40,7 @@ from ..messages import (
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer, special_tokens
 from ..trace_events import Kind
+from .giants import least_tokens
 from .rendition import Renditions
 from .segments import SegmentCache
 from .template import ChatTemplate, TemplateProblem
@@ -48,15 +49,17 @@ GONE = 499  # the client has gone: nobody reads this answer
 REPLY_ROOM = 512  # bytes of a reply that are not its token list
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may escape one without the other
 LONGEST_REASON = 2000  # characters of an error; a template may quote all of a message in it
+TOO_LONG = "context_length_exceeded"  # by this code clients know that they have to shorten
 
 
 class Refused(ValueError):
-    """The request cannot be; status, message and field for the client."""
+    """The request cannot be; status, message, field and code for the client."""
 
-    def __init__(self, status: int, message: str, param: str | None) -> None:
+    def __init__(self, status: int, message: str, param: str | None, code: str | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.param = param
+        self.code = code
 
 
 class RendererActor(Actor):
@@ -125,7 +128,7 @@ class RendererActor(Actor):
     def _post_failed(self, error: Refused, refs: list[int], call: int) -> None:
         target = self.context.system.frontend_of(slot_of(refs[0])) if refs else self._caller(call)
         reason = str(error)[:LONGEST_REASON].encode(errors="replace").decode()  # it must not break the lane
-        self.context.post(target, Failed(refs, error.status, reason, error.param, call))
+        self.context.post(target, Failed(refs, error.status, reason, error.param, call, error.code))
 
     def _caller(self, call: int) -> str:
         """A call's number carries the index of the frontend that asks in its upper half."""
@@ -155,11 +158,9 @@ class RendererActor(Actor):
             rendition = self.renditions.make(message, text)
         except GrammarError as error:
             raise Refused(400, str(error), message.wished_by) from None
-        tokens = self._prompt_tokens(message.prompt, text)
-        keep = message.truncate_prompt_tokens
-        if keep is not None:
-            keep = self.context.model.max_model_len - 1 if keep < 0 else keep
-            tokens = tokens[max(0, len(tokens) - keep) :]
+        if message.truncate_prompt_tokens is None:
+            self._check_length(message.prompt, text)
+        tokens = self._truncated(self._prompt_tokens(message.prompt, text), message)
         limit = self._limit(len(tokens), message)
         ids = np.array(tokens, np.int32).tobytes()
         hashes = extend_hashes(first_hash(message.cache_salt), ids, self.table.block_size)
@@ -167,6 +168,15 @@ class RendererActor(Actor):
         for ref in refs:
             if self._is_wanted(ref):
                 self.table.write_prompt(ref, ids, hashes, limit, rendition)
+
+    def _truncated(self, tokens: list[int], message: Render) -> list[int]:
+        """So many of the prompt as the request wants; by itself, as many as leave room for the answer."""
+        keep = message.truncate_prompt_tokens
+        if keep is None:
+            return tokens
+        if keep < 0:
+            keep = max(1, self.context.model.max_model_len - (message.max_tokens or 1))
+        return tokens[:keep] if message.keep_first else tokens[max(0, len(tokens) - keep) :]
 
     def _stamp(self, refs: list[int], stamp: Stamp) -> None:
         now = time.monotonic_ns()
@@ -197,6 +207,20 @@ class RendererActor(Actor):
                 self._check_ids(prompt.tokens, "prompt")
                 return prompt.tokens
 
+    def _check_length(self, prompt: Prompt, chat: str | None) -> None:
+        """400 for a text that is seen to be too long before it is tokenised."""
+        text = prompt.text if isinstance(prompt, TextPrompt) else chat or ""
+        if least := least_tokens(self.tokenizer, text, self.context.model.max_model_len):
+            raise self._too_long(f"at least {least}", prompt)
+
+    def _too_long(self, count: str, prompt: Prompt) -> Refused:
+        field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+        text = (
+            f"This model's maximum context length is {self.context.model.max_model_len} tokens. However, your prompt "
+            f"has {count} tokens. Please shorten it."
+        )
+        return Refused(400, text, field, TOO_LONG)
+
     def _check_ids(self, tokens: list[int], field: str) -> None:
         size = self.context.model.vocab_size
         bad = next((token for token in tokens if not 0 <= token < size), None)
@@ -226,14 +250,8 @@ class RendererActor(Actor):
     def _limit(self, count: int, message: Render) -> int:
         """How many tokens may be generated; 400 with the numbers where the model is too short for the request."""
         longest = self.context.model.max_model_len
-        field = "messages" if isinstance(message.prompt, ChatPrompt) else "prompt"
         if count >= longest:
-            raise Refused(
-                400,
-                f"This model's maximum context length is {longest} tokens. However, your prompt has {count} tokens. "
-                "Please shorten it.",
-                field,
-            )
+            raise self._too_long(str(count), message.prompt)
         if message.max_tokens is None:
             return min(longest - count, message.cap or longest)
         if count + message.max_tokens > longest:
@@ -243,6 +261,7 @@ class RendererActor(Actor):
                 f"{count + message.max_tokens} tokens ({count} in the prompt, {message.max_tokens} for the answer). "
                 "Please shorten the prompt or lower max_tokens.",
                 "max_tokens",
+                TOO_LONG,
             )
         return message.max_tokens
 

@@ -1,0 +1,96 @@
+"""Texts that are far too long: refused by their beginning, and only where all of them would be refused, too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from actorserve.actors.messages import ChatPrompt, Failed, Prompt, Rendered, TextPrompt
+from actorserve.actors.renderer import giants
+from actorserve.actors.renderer.giants import LEAST, least_tokens
+from tests.tokenizers_made import CORPUS, byte_fallback, byte_level, metaspace, unigram_bytes, word_piece
+
+from .test_actor import Bench
+
+MADE = [byte_level, byte_fallback, metaspace, unigram_bytes, word_piece]
+SHORT = "Say it again. "
+PIECES = st.sampled_from(
+    [*CORPUS, " ", "\n", "a", "aaaa", "<|im_end|>", "naïve word", "é", "e\u0301", "你好", "🙂", "1234"]
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.memory.close()
+
+
+def chat(text: str) -> ChatPrompt:
+    return ChatPrompt(json.dumps([{"role": "user", "content": text}]).encode())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"), [(TextPrompt(SHORT * 30_000), "prompt"), (chat(SHORT * 30_000), "messages")]
+)
+def test_nobody_tokenises_all_of_it(bench: Bench, monkeypatch: pytest.MonkeyPatch, prompt: Prompt, field: str) -> None:
+    monkeypatch.setattr(bench.renderer, "_text_tokens", None)
+    answer = bench.render(prompt)
+    assert isinstance(answer, Failed) and (answer.status, answer.param) == (400, field)
+    assert answer.code == "context_length_exceeded"
+    assert answer.message.startswith("This model's maximum context length is 64 tokens. However, your prompt has at le")
+
+
+@pytest.mark.parametrize("keep_first", [False, True])
+def test_what_is_to_be_cut_is_tokenised(bench: Bench, keep_first: bool) -> None:
+    text = "one " + SHORT * 30_000 + "two"
+    answer = bench.render(TextPrompt(text), truncate_prompt_tokens=9, keep_first=keep_first)
+    assert isinstance(answer, Rendered)
+    expected = byte_level().encode(text, add_special_tokens=False).ids
+    given_ids = list(bench.table.token_ids(answer.refs[0], 0, 9))
+    assert given_ids == (expected[:9] if keep_first else expected[-9:])
+
+
+def test_of_others_the_number_is_told(bench: Bench) -> None:
+    text = SHORT * (LEAST // len(SHORT))
+    count = len(byte_level().encode(text, add_special_tokens=False).ids)
+    assert f"has {count} tokens" in bench.render(TextPrompt(text)).message
+    assert "has at least" in bench.render(TextPrompt(text + SHORT * 2)).message
+
+
+@pytest.mark.parametrize("make", MADE)
+@given(parts=st.lists(PIECES, min_size=1, max_size=8), longest=st.integers(1, 400))
+@settings(max_examples=40, deadline=None)
+def test_no_text_has_fewer_tokens_than_it_is_said_to_have(
+    make: Callable[[], Tokenizer], parts: list[str], longest: int
+) -> None:
+    text = "".join(parts)
+    text *= 1 + 20_000 // len(text)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(giants, "LEAST", 0)
+        least = least_tokens(make(), text, longest)
+    assert least == 0 or longest <= least <= len(make().encode(text, add_special_tokens=False).ids)
+
+
+@pytest.mark.parametrize("letters", [1, 99, 100, 101])
+def test_a_cut_word_counts_for_more_than_the_whole_one(monkeypatch: pytest.MonkeyPatch, letters: int) -> None:
+    monkeypatch.setattr(giants, "LEAST", 0)
+    longest = 1000
+    before = "a " * (longest - 2)
+    text = before.ljust(giants.BEGINNING * longest - letters) + "a" * (giants.GIANT * longest)
+    count = len(word_piece().encode(text, add_special_tokens=False).ids)
+    assert count < longest and least_tokens(word_piece(), text, longest) == 0
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_ordinary_text_is_known_by_its_beginning(make: Callable[[], Tokenizer]) -> None:
+    text = "\n".join(CORPUS)
+    text *= 1 + LEAST // len(text)
+    assert least_tokens(make(), text, 1000) >= 1000
+    assert least_tokens(make(), text, len(text) // 8) == 0, "it is not that much longer"
