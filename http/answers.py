@@ -27,6 +27,8 @@ class Wants:
     prompt_logprobs: bool = False
     reasoning: bool = True
     echo: list[str] | None = None  # completions: the prompts' texts stand before the answers
+    before: str = ""  # chat: stands before the answer
+    forced: bool = False  # a function was asked for by its name; OpenAI ends such a call with "stop"
     nothing: bool = False  # max_tokens 0: the one token that was generated is not for the client
     best_of: int = 0  # of so many choices a prompt, the likeliest are given; 0: all are
 
@@ -115,12 +117,13 @@ class Events:
         """
         tail = self._end
         if self.answer.wants.continuous_usage:
-            tail = b',"usage":' + encode(self._counts(choice)) + b"}\n\n"
+            tail = b',"usage":' + encode(self._counts(choice, first)) + b"}\n\n"
         return b"%s%s%s]%s%s" % (self._id(choice, ended, first), self._head, body, beside, tail)
 
-    def _counts(self, choice: Choice) -> dict[str, Any]:
-        generated = 0 if self.answer.wants.nothing else choice.tokens
-        return counts(choice.prompt_tokens, generated, choice.cached_tokens, choice.thought)
+    def _counts(self, choice: Choice, first: bool) -> dict[str, Any]:
+        """With each event there are more, whatever has come when the first was written."""
+        generated = 0 if first or self.answer.wants.nothing else choice.tokens
+        return counts(choice.prompt_tokens, generated, choice.cached_tokens, 0 if first else choice.thought)
 
     def closing(self) -> bytes:
         """The usage event, if it was asked for, and the end mark."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import msgspec
@@ -20,7 +21,7 @@ from .anthropic.requests import prompt_of, renamed
 from .anthropic.schemas import CountRequest
 from .bodies import read_body
 from .decoding import check_model, decode
-from .edge import Edge, check_depth
+from .edge import Edge, check_depth, redirect
 from .errors import ApiError, bad_request, json_response
 from .generate import Generator
 from .jobs import Engine
@@ -49,7 +50,9 @@ def make_app(engine: Engine, settings: Settings) -> web.Application:
             web.post("/v1/chat/completions", api.chat),
             web.post("/v1/completions", api.completions),
             web.post("/v1/responses", api.respond),
+            web.post("/v1/responses/input_tokens", api.count_input),
             web.get("/v1/responses/{id}", api.responses.retrieve),
+            web.delete("/v1/responses/{id}", api.responses.delete),
             web.get("/v1/responses/{id}/input_items", api.responses.input),
             web.post("/v1/responses/{id}/cancel", api.responses.cancel),
             web.post("/v1/messages", api.messages),
@@ -97,6 +100,9 @@ class Api:
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
         return await self.responses.create(request, await self._body(request))
+
+    async def count_input(self, request: web.Request) -> web.StreamResponse:
+        return await self.responses.count(request, await self._body(request))
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
         return await self._generator.messages(request, await self._body(request))
@@ -169,6 +175,9 @@ class Api:
             "max_model_len": self.settings.max_model_len,
             "type": "model",
             "display_name": name,
+            "created_at": f"{datetime.fromtimestamp(self.settings.created, UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "max_input_tokens": self.settings.max_model_len,
+            "max_tokens": self.settings.max_model_len,
         }
 
     # --- operations ----------------------------------------------------------------------------------------------
@@ -209,7 +218,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        return _as_json(request, error)
+        place = await redirect(request) if error.status == 404 else None
+        return _as_json(request, error) if place is None else place
     except Exception as error:
         gone = request.transport is None or request.transport.is_closing()
         if gone and isinstance(error, ConnectionError):

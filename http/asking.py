@@ -14,7 +14,7 @@ from .errors import ApiError, bad_request
 from .parameters import check_fields, max_tokens_of, parameters
 from .parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, STARTS_INSIDE, THINK_MARKERS, make_parser
 from .pieces import OutputParser
-from .prompts import chat_prompt, check_template, completion_prompts, tools_of
+from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
 from .schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
 from .settings import Settings
 from .wishes import wish_of
@@ -39,11 +39,10 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str) -> Asked:
     """A chat request, checked."""
     check_fields(body, settings.vocab_size)
     check_template(body, settings.trust_request_chat_template)
-    if body.echo:
-        raise bad_request("echo is a field of completions.", "echo")
     reasoning, tools = settings.reasoning_parser, _tool_parser(body, settings)
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
-    if body.thinking_token_budget is not None and reasoning is None:
+    budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
+    if budget is not None and reasoning is None:
         text = "thinking_token_budget: how this model marks its thinking is not known; see --reasoning-parser."
         raise bad_request(text, "thinking_token_budget")
     think = None
@@ -57,18 +56,26 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str) -> Asked:
     parsed = reasoning is not None or tools is not None or named is not None
     keep_special = bool({reasoning, tools} & NEEDS_SPECIAL)
     params = parameters(body, settings.sampling_defaults, request_id, think, keep_special)
-    options = body.stream_options
+    options, continuous = body.stream_options, _continuous(body)
     wants = Wants(
-        usage=bool(options and (options.include_usage or options.continuous_usage_stats)),
-        continuous_usage=bool(options and options.continuous_usage_stats),
+        usage=bool(options and options.include_usage) or continuous,
+        continuous_usage=continuous,
         logprobs=bool(body.logprobs),
         as_ids=bool(body.return_tokens_as_token_ids),
         ids=bool(body.return_token_ids),
         prompt_logprobs=body.prompt_logprobs is not None,
         reasoning=body.include_reasoning is not False,
+        before=final_text(body) if body.echo else "",
+        forced=named is not None,
     )
-    rendering = _rendering(body, settings) | {"think": think, "thinking_budget": body.thinking_token_budget}
+    rendering = _rendering(body, settings) | {"think": think, "thinking_budget": budget}
     return Asked([chat_prompt(body)], params, rendering, wants, parser if parsed else None, wants.ids)
+
+
+def _continuous(body: GenerationFields) -> bool:
+    """Is usage told in each event of the stream? Who wants none (include_usage: false) is told none at all."""
+    options = body.stream_options
+    return bool(options and options.continuous_usage_stats and options.include_usage is not False)
 
 
 def _tool_parser(body: ChatRequest, settings: Settings) -> str | None:
@@ -95,6 +102,7 @@ def _rendering(body: GenerationFields, settings: Settings) -> dict[str, Any]:
         "cap": None if cap is None else max(1, int(cap)),
         "max_tokens": None if limit is None else max(1, limit),
         "truncate_prompt_tokens": body.truncate_prompt_tokens,
+        "keep_first": body.truncation_side == "right",
         "cache_salt": body.cache_salt or "",
         "bad_words": body.bad_words or [],
         "wish": wish,
@@ -109,10 +117,10 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str)
     prompts = completion_prompts(body)
     if len(prompts) * len(params) > MAX_SEQUENCES:
         raise bad_request(f"At most {MAX_SEQUENCES} prompts times n are taken in one request.", "prompt")
-    options = body.stream_options
+    options, continuous = body.stream_options, _continuous(body)
     wants = Wants(
-        usage=bool(options and (options.include_usage or options.continuous_usage_stats)),
-        continuous_usage=bool(options and options.continuous_usage_stats),
+        usage=bool(options and options.include_usage) or continuous,
+        continuous_usage=continuous,
         logprobs=body.logprobs is not None and body.logprobs is not False,
         as_ids=bool(body.return_tokens_as_token_ids),
         ids=bool(body.return_token_ids),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from .errors import ApiError, bad_request
 from .settings import printable
 
 BODY_S = 60.0  # what a client gets to send its body
+JSON = ("application/json", "text/json")
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
-    """The whole body; 413 as soon as it is too long, 408 when it does not come, 415 if it is compressed."""
+    """The whole body; 413 as soon as it is too long, 408 when it does not come, 415 if it is compressed or no JSON."""
+    _check_kind(request.headers.get(hdrs.CONTENT_TYPE, ""))
     encoding = request.headers.get("Content-Encoding", "identity")
     if encoding.lower() not in ("identity", ""):
         raise ApiError(415, f"Bodies are taken as they are, not with Content-Encoding: {printable(encoding)}.")
@@ -38,3 +40,11 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     except web.RequestPayloadError as error:
         raise bad_request(f"The body is malformed: {error}") from None
     return b"".join(parts)
+
+
+def _check_kind(given: str) -> None:
+    """What says of itself that it is something else. Forms and plain text are what any site's page may send unasked."""
+    kind = given.partition(";")[0].strip().lower()
+    if kind and kind not in JSON and not kind.endswith("+json"):
+        text = f"Bodies are JSON: their Content-Type is application/json, not {printable(kind)[:100]}."
+        raise ApiError(415, text, code="unsupported_content_type")

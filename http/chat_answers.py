@@ -22,7 +22,7 @@ class ChatAnswer:
         self._answer = answer
         self._job = job
         self._events = Events(answer, job, progress)
-        self._separate = progress is None  # events with ids are one for each step
+        self._separate = progress is None and not answer.wants.continuous_usage  # else events are one for each step
         self._plain = not (answer.wants.logprobs or answer.wants.ids)
         self._around = [self._events.around(_before(choice), AFTER) for choice in job.choices]
 
@@ -31,17 +31,16 @@ class ChatAnswer:
     def whole(self) -> dict[str, Any]:
         """The answer that is not streamed."""
         job, wants = self._job, self._answer.wants
-        body = {
+        first = job.choices[0]
+        told = prompt_logprobs(first.prompt_told, first.prompt_tokens) if wants.prompt_logprobs else None
+        return {
             **self._answer.head(False),
             "choices": [self._whole_choice(choice) for choice in job.choices],
             "usage": usage(job),
             "system_fingerprint": None,
+            "prompt_logprobs": told,
+            "prompt_token_ids": first.prompt_ids if wants.ids else None,
         }
-        if wants.prompt_logprobs:
-            body["prompt_logprobs"] = prompt_logprobs(job.choices[0].prompt_told, job.choices[0].prompt_tokens)
-        if wants.ids:
-            body["prompt_token_ids"] = job.choices[0].prompt_ids
-        return body
 
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
         news, turn = choice.take(), Turn()
@@ -49,12 +48,15 @@ class ChatAnswer:
         calls = [
             _call(self._id(choice, index, call.id), call.name, call.arguments) for index, call in enumerate(turn.calls)
         ]
-        content = turn.content if turn.content or not (calls or turn.reasoning) else None
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None, "tool_calls": calls}
+        text = self._answer.wants.before + turn.content
+        content = text if text or not (calls or turn.reasoning) else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if calls:  # as with OpenAI: clients ask whether there are calls by whether there is the field
+            message["tool_calls"] = calls
         if turn.reasoning and self._answer.wants.reasoning:
             message |= {"reasoning": turn.reasoning, "reasoning_content": turn.reasoning}
-        body = {"index": choice.index, "message": message, **self._beside(news), **_ends(choice)}
-        return body
+        body = {"index": choice.index, "message": message, "token_ids": None}
+        return {**body, **self._beside(news), **self._ends(choice)}
 
     def _id(self, choice: Choice, index: int, own: str | None) -> str:
         return own or self._answer.call_id(choice.index, index)
@@ -68,7 +70,7 @@ class ChatAnswer:
     # --- streamed --------------------------------------------------------------------------------------------------
 
     def first(self, choice: Choice) -> bytes:
-        delta = {"role": "assistant", "content": ""}
+        delta = {"role": "assistant", "content": self._answer.wants.before}
         body = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
         beside = b""
         if self._answer.wants.ids:
@@ -81,12 +83,13 @@ class ChatAnswer:
         news = choice.take()
         if not news:
             return b""
-        pieces, parts = news.pieces, []
-        if self._plain and len(pieces) == 1 and isinstance(pieces[0], Content):
-            parts.append(self._text(choice, pieces[0].text))
-        elif pieces or news.told or news.ids:
-            parts += self._deltas(choice, news)
-        if news.ended:
+        pieces = news.pieces
+        inside = news.ended and self._answer.wants.continuous_usage  # an event of its own would have no tokens
+        if self._plain and not inside and len(pieces) == 1 and isinstance(pieces[0], Content):
+            parts = [self._text(choice, pieces[0].text)]
+        else:
+            parts = self._deltas(choice, news, inside)
+        if news.ended and not (inside and parts):
             parts.append(self._last(choice))
         return b"".join(parts)
 
@@ -97,17 +100,18 @@ class ChatAnswer:
             return b"".join((around[0], encode(text), around[1]))
         return self._events.event(choice, b"%s%s%s" % (_before(choice), encode(text), AFTER))
 
-    def _deltas(self, choice: Choice, news: News) -> list[bytes]:
+    def _deltas(self, choice: Choice, news: News, inside: bool) -> list[bytes]:
+        """`inside`: the last one tells the choice's end, too."""
         deltas = [delta for piece in news.pieces if (delta := self._delta(choice, piece))]
         if not self._separate:
             deltas = [_one(deltas)] if deltas else []
         if not deltas and (news.told or news.ids):
             deltas = [{"content": ""}]
-        beside = self._beside(news)
+        beside, ends = self._beside(news), self._ends(choice) if inside else {"finish_reason": None}
         events = []
         for delta in deltas:
-            body = {"index": choice.index, "delta": delta, **beside, "finish_reason": None}
-            events.append(self._events.event(choice, encode(body)))
+            body = {"index": choice.index, "delta": delta, **beside, **ends}
+            events.append(self._events.event(choice, encode(body), ended=inside))
             beside = self._beside(News([], [], [], False)) if self._answer.wants.ids else {"logprobs": None}
         return events
 
@@ -123,8 +127,14 @@ class ChatAnswer:
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
     def _last(self, choice: Choice) -> bytes:
-        body = {"index": choice.index, "delta": {}, "logprobs": None, **_ends(choice)}
+        body = {"index": choice.index, "delta": {}, "logprobs": None, **self._ends(choice)}
         return self._events.event(choice, encode(body), ended=True)
+
+    def _ends(self, choice: Choice) -> dict[str, Any]:
+        reason = choice.finish_reason
+        if reason == "tool_calls" and self._answer.wants.forced:
+            reason = "stop"
+        return {"finish_reason": reason, "stop_reason": choice.stop_reason}
 
     def state(self, choice: Choice) -> int:
         return choice.state
@@ -143,10 +153,6 @@ def _before(choice: Choice) -> bytes:
 
 def _call(own_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": own_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _ends(choice: Choice) -> dict[str, Any]:
-    return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
 
 
 def _one(deltas: list[dict[str, Any]]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class News:
     ids: list[int]
     ended: bool
     skipped: list[Piece] = field(default_factory=list)  # what the client had before
+    passed: list[ToldToken] = field(default_factory=list)  # the same
 
     def __bool__(self) -> bool:
         return bool(self.pieces or self.told or self.ids or self.ended)
@@ -115,9 +116,10 @@ class Choice:
         self._count(pieces)
         if ended and self.calls and self.finish_reason == "stop" and self.stop_reason is None:
             self.finish_reason = "tool_calls"
-        new_told = told[max(0, self.skip_tokens - (self.told_tokens - len(told))) :]
+        had = max(0, self.skip_tokens - (self.told_tokens - len(told)))  # of those that are told
         new_ids = ids[max(0, self.skip_tokens - (self.tokens - len(ids))) :]
-        return News(pieces if len(pieces) < 2 or self.grain else merged(pieces), new_told, new_ids, ended, skipped)
+        pieces = pieces if len(pieces) < 2 or self.grain else merged(pieces)
+        return News(pieces, told[had:], new_ids, ended, skipped, told[:had])
 
     def _in_grains(self, text: str, ended: bool) -> list[Piece]:
         """Pieces of texts of `grain` characters each, whatever came at a time; what is too short waits."""

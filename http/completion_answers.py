@@ -53,13 +53,14 @@ class CompletionAnswer:
     def _whole_choice(self, choice: Choice, index: int) -> dict[str, Any]:
         wants = self._answer.wants
         news = self._take(choice)
-        body = {"index": index, "text": self._echo(choice) + _text(news.pieces), **self._beside(choice, news, True)}
-        body |= self._ends(choice)
-        if wants.prompt_logprobs:
-            body["prompt_logprobs"] = prompt_logprobs(self._prompt_told(choice), choice.prompt_tokens)
-        if wants.ids:
-            body["prompt_token_ids"] = choice.prompt_ids
-        return body
+        told = prompt_logprobs(self._prompt_told(choice), choice.prompt_tokens) if wants.prompt_logprobs else None
+        return {
+            **{"index": index, "text": self._echo(choice) + _text(news.pieces), "token_ids": None},
+            **self._beside(choice, news, True),
+            **self._ends(choice),
+            "prompt_logprobs": told,
+            "prompt_token_ids": choice.prompt_ids if wants.ids else None,
+        }
 
     def _prompt_told(self, choice: Choice) -> dict[int, ToldToken]:
         """The logprobs of its prompt: the prompt's first choice has them."""
@@ -86,16 +87,17 @@ class CompletionAnswer:
         wants, logprobs = self._answer.wants, None
         if wants.logprobs:
             maker = self._logprobs[choice.index]
-            before = self._echoed(choice, maker) if begins and wants.echo is not None else None
+            before = self._echoed(choice, maker) if wants.echo is not None and not maker.begun else None
+            maker.part(news.passed)  # the client has these, and the prompt's, from a predecessor
             part = maker.part(news.told)
-            logprobs = part if before is None else joined(before, part)
+            logprobs = joined(before, part) if begins and before is not None else part
         return {"logprobs": logprobs, **({"token_ids": news.ids} if wants.ids else {})}
 
     def _echoed(self, choice: Choice, maker: CompletionLogprobs) -> dict[str, Any]:
         """The prompt's tokens."""
         told = [one for _, one in sorted(self._prompt_told(choice).items())]
         echo = self._echo(choice)
-        rest = sum(len(one.text.decode(errors="replace")) for one in told)
+        rest = len(b"".join(one.text for one in told).decode(errors="replace"))
         first = echo[: max(0, len(echo) - rest)].encode()
         return joined(maker.first(first, choice.prompt_ids[0] if choice.prompt_ids else 0), maker.part(told))
 

@@ -76,5 +76,5 @@ def check_model(asked: str | None, served: list[str]) -> str:
     if asked is None or asked == "":
         return served[0]
     if asked not in served:
-        raise ApiError(404, f"The model `{asked}` does not exist.", "model", "model_not_found")
+        raise ApiError(404, f"The model `{asked:.256}` does not exist.", "model", "model_not_found")
     return asked

@@ -1,16 +1,20 @@
-"""What stands before the routes: keys, administration, other sites' pages (CORS), and how deep a body may be nested.
+"""What stands before the routes: keys, administration, other sites' pages (CORS), slashes too many in a path, and how
+deep a body may be nested.
 
 Knows settings and paths, and no handler.
 """
 
 from __future__ import annotations
 
+import codecs
 import hmac
+import re
 from collections.abc import Sequence
 from itertools import accumulate
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
+from yarl import URL
 
 from .errors import ApiError, bad_request
 from .notes import REPLAYED, REQUEST_ID
@@ -132,14 +136,35 @@ def _listed(allowed: Sequence[str], everything: str) -> str:
     return everything if ALL in allowed else ", ".join(allowed)
 
 
+# --- paths -------------------------------------------------------------------------------------------------------
+
+
+async def redirect(request: web.Request) -> web.Response | None:
+    """To where a path leads without the slashes too many that putting addresses together has left; None: nowhere, too.
+
+    Served there, it would have to be known under both names by all that ask for a path.
+    """
+    asked = request.rel_url.raw_path
+    plain = re.sub("//+", "/", asked).rstrip("/")
+    if plain in ("", asked):
+        return None
+    found = await request.app.router.resolve(request.clone(rel_url=plain))
+    if found.http_exception is not None:
+        return None
+    _, mark, query = request.path_qs.partition("?")
+    return web.Response(status=307, headers={hdrs.LOCATION: f"{URL(plain)}{mark}{query}"})
+
+
 # --- bodies ------------------------------------------------------------------------------------------------------
 
 
 def check_depth(body: bytes) -> bytes:
     """The body, unless it is nested so deeply that whatever walks through it, here or in another actor, might fall.
 
-    Most bodies have too few brackets for that, which is soon seen; what is no JSON is refused elsewhere.
+    Most bodies have too few brackets for that, which is soon seen; what is no JSON is refused elsewhere. A mark of
+    UTF-8, as Windows' editors and shells write it before a text, is passed over.
     """
+    body = body.removeprefix(codecs.BOM_UTF8)
     if _has_many_brackets(body) and _depth(body) > MAX_DEPTH:
         raise bad_request(f"The body is nested too deeply: at most {MAX_DEPTH} levels are taken.")
     return body

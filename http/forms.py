@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 from .answers import Answer, Writer, counts, usage
 from .anthropic import answers as anthropic
+from .anthropic.answers import CONTEXT_ENDED
 from .anthropic.events import MessageEvents
 from .choice import Choice, make_state
 from .errors import ApiError
@@ -39,16 +41,25 @@ def key_of_answer(answer: Answer) -> str:
 class MessagesForm:
     """POST /v1/messages."""
 
-    def __init__(self, answer: Answer, job: Job, omit_thinking: bool) -> None:
+    def __init__(self, answer: Answer, job: Job, omit_thinking: bool, most: int) -> None:
+        """`most`: tokens; where the model's length leaves fewer, the answer ends there, and says so."""
         self.answer = anthropic.Answer(key_of_answer(answer), answer.model, omit_thinking)
         self._job = job
-        begun = counts(job.prompt_tokens, 0, job.cached_tokens, 0)
-        self._events = MessageEvents(self.answer, begun)
+        self._most = most
+
+    @cached_property
+    def _events(self) -> MessageEvents:
+        """The first of them tells the prompt's tokens, which are known when there is something to write."""
+        return MessageEvents(self.answer, counts(self._job.prompt_tokens, 0, self._job.cached_tokens, 0))
 
     def whole(self) -> dict[str, Any]:
         (choice,) = self._job.choices
         pieces = choice.take().pieces
-        return self.answer.whole(pieces, choice.finish_reason or "", choice.stop_reason, usage(self._job))
+        return self.answer.whole(pieces, self._reason(choice), choice.stop_reason, usage(self._job))
+
+    def _reason(self, choice: Choice) -> str:
+        short = choice.finish_reason == "length" and choice.tokens < self._most
+        return CONTEXT_ENDED if short else choice.finish_reason or ""
 
     def first(self, choice: Choice) -> bytes:
         return self._events.first()
@@ -57,7 +68,7 @@ class MessagesForm:
         news = choice.take()
         self._events.skip(news.skipped)
         if news.ended:
-            return self._events.last(news.pieces, choice.finish_reason or "", choice.stop_reason, usage(self._job))
+            return self._events.last(news.pieces, self._reason(choice), choice.stop_reason, usage(self._job))
         return self._events.pieces(news.pieces)
 
     def state(self, choice: Choice) -> int:
@@ -92,8 +103,8 @@ class ResponsesForm:
 
     def whole(self) -> dict[str, Any]:
         (choice,) = self._job.choices
-        pieces = choice.take().pieces
-        body = self.answer.whole(pieces, choice.finish_reason or "", usage(self._job), int(time.time()))
+        told, pieces = choice.told, choice.take().pieces
+        body = self.answer.whole(pieces, choice.finish_reason or "", usage(self._job), int(time.time()), told)
         if self._at_end is not None:
             self._at_end(body)
         return body
@@ -101,7 +112,8 @@ class ResponsesForm:
     def failed_body(self, error: ApiError) -> dict[str, Any]:
         """The response object of one that failed."""
         (choice,) = self._job.choices
-        output = Output(self.answer.key, choice.take().pieces)
+        told, pieces = choice.told, choice.take().pieces
+        output = Output(self.answer.key, pieces, told)
         return self.answer.failed(output, error.message, error.status)
 
     def first(self, choice: Choice) -> bytes:
@@ -109,6 +121,7 @@ class ResponsesForm:
         return self._behind(self._events.first())
 
     def update(self, choice: Choice) -> bytes:
+        self._events.tell(choice.told)  # also what is skipped: the state counts no tokens here
         news = choice.take()
         if not self._begun:  # a predecessor has
             self._begun = True

@@ -106,9 +106,10 @@ class Generator:
             asked = ask_chat(asked_for, self.settings, request[REQUEST_ID])
         except ApiError as error:
             raise renamed(error) from None
+        asked.rendering.update(max_tokens=None, cap=body.max_tokens)  # more than the model's length is no error here
 
         def form(answer: Answer, job: Job, progress: Progress | None) -> Form:
-            made = MessagesForm(answer, job, omits_thinking(body))
+            made = MessagesForm(answer, job, omits_thinking(body), body.max_tokens)
             request[NOTED].answer_id = made.answer.id
             return made
 

@@ -1,4 +1,4 @@
-"""Responses that are kept: found again by their id, fetched, gone on from; and those that run in the background.
+"""Responses that are kept: found again by their id, fetched, gone on from, deleted; and those in the background.
 
 A response's id names the frontend that keeps it, in shared memory, so that its successor has it; another frontend
 gives requests for it to that one. One that runs in the background goes on when its frontend dies: the successor finds
@@ -137,8 +137,8 @@ class Keeping:
             finally:
                 self.engine.release(running.job)
             current = self.find(name)
-            if current is not None and current.status == "cancelled":
-                pass
+            if name not in self.running or (current is not None and current.status == "cancelled"):
+                pass  # deleted, or as `cancel` has kept it
             elif not self.put(Stored(body, stored.input)):
                 self._fail(name, stored, ApiError(500, "The response is too large to be kept."))
             self.engine.put(_key("background", name), b"")
@@ -157,9 +157,20 @@ class Keeping:
         running = self.running.get(name)
         if stored.status == "cancelled" and running is not None and not running.job.done.done():
             self.put(stored)
-            self.engine.abort(running.job, Key(_key("slots", name), b"", self.engine.index))
-            running.job.fail(ApiError(CANCELLED, "It was cancelled."))
+            self._end(name, running)
         return stored
+
+    def delete(self, name: str) -> None:
+        """It is not found any more; what still runs is ended."""
+        self.get(name)
+        running = self.running.pop(name, None)
+        self.engine.put(_key("response", name), b"")
+        if running is not None and not running.job.done.done():
+            self._end(name, running)
+
+    def _end(self, name: str, running: Running) -> None:
+        self.engine.abort(running.job, Key(_key("slots", name), b"", self.engine.index))
+        running.job.fail(ApiError(CANCELLED, "It was cancelled."))
 
 
 def _key(kind: str, name: str) -> bytes:

@@ -79,7 +79,16 @@ ROUTES: tuple[Route, ...] = (
         statuses=ASKS,
         repeatable=True,
     ),
+    Route(
+        "post",
+        "/v1/responses/input_tokens",
+        "How many tokens its prompt has",
+        dialects.ResponseInputTokens,
+        ResponsesRequest,
+        statuses=ASKS,
+    ),
     Route("get", "/v1/responses/{id}", "A response that is kept", dialects.Response, statuses=(400, 404, 503)),
+    Route("delete", "/v1/responses/{id}", "Forget it", dialects.Deleted, statuses=(404, 503)),
     Route("get", "/v1/responses/{id}/input_items", "What it answers", dialects.InputItems, statuses=(400, 404, 503)),
     Route("post", "/v1/responses/{id}/cancel", "End it", dialects.Response, statuses=(*TAKES_BODY, 404, 503)),
     Route(

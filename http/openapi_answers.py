@@ -86,7 +86,7 @@ class AssistantMessage(Said):
     role: Literal["assistant"]
     content: str | None
     refusal: None
-    tool_calls: list[ToolCall]
+    tool_calls: list[ToolCall] | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
 
@@ -97,7 +97,7 @@ class ChatChoice(Said):
     logprobs: ChatLogprobs | None
     finish_reason: Finish
     stop_reason: int | str | None
-    token_ids: Ids | UnsetType = UNSET
+    token_ids: Ids | None
 
 
 class ChatCompletion(Said):
@@ -108,8 +108,8 @@ class ChatCompletion(Said):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: None
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    prompt_token_ids: Ids | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | None
+    prompt_token_ids: Ids | None
 
 
 class FunctionDelta(Said):
@@ -168,15 +168,15 @@ class CompletionPart(Said):
     logprobs: CompletionLogprobs | None
     finish_reason: Finish
     stop_reason: int | str | None | UnsetType = UNSET
-    token_ids: Ids | UnsetType = UNSET
-    prompt_token_ids: Ids | UnsetType = UNSET
+    token_ids: Ids | None | UnsetType = UNSET
+    prompt_token_ids: Ids | None | UnsetType = UNSET
 
 
-class CompletionChoice(CompletionPart):
+class CompletionChoice(CompletionPart, kw_only=True):
     """A choice of a completion."""
 
     stop_reason: int | str | None
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | None
 
 
 class Completion(Said):
@@ -210,6 +210,9 @@ class Model(Said):
     max_model_len: int
     type: Literal["model"]
     display_name: str
+    created_at: str
+    max_input_tokens: int
+    max_tokens: int
 
 
 class ModelList(Said):

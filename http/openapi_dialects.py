@@ -32,6 +32,17 @@ class ResponseEvent(msgspec.Struct):
     sequence_number: int
 
 
+class ResponseInputTokens(Said):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class Deleted(Said):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
 class InputItems(msgspec.Struct):
     object: Literal["list"]
     data: list[Object]

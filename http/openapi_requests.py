@@ -15,7 +15,7 @@ import msgspec
 from .anthropic.requests import REFUSED
 from .anthropic.schemas import CountRequest, MessagesRequest
 from .parameters import COMPLETION_MAX_TOKENS
-from .prompts import MAX_MESSAGES, MAX_TOOLS, TOOL_NAME
+from .prompts import MAX_MESSAGES, MAX_TOOLS, TEXT_PARTS, TOOL_NAME
 from .ranges import (
     ABOVE_ZERO,
     INTEGERS,
@@ -45,7 +45,7 @@ from .schemas import (
     ToolFunction,
 )
 from .settings import Settings
-from .wishes import FORMATS, OUTPUTS
+from .wishes import FORMATS, OPTIONS, OUTPUTS
 
 Schema = dict[str, Any]
 REF = "#/components/schemas/{name}"
@@ -147,7 +147,7 @@ def _not_built(kind: Any, nothing: tuple[object, ...]) -> Schema:
 
 def _chat(schema: Schema, book: Book) -> None:
     fields = schema["properties"]
-    fields["echo"] = {"enum": [None, False], "description": "A field of completions."}
+    fields["echo"]["description"] = "The assistant's message, where that is the last, stands before the answer."
     if book.settings.reasoning_parser is None:
         fields["thinking_token_budget"] = NULL
     _wishes(fields)
@@ -169,17 +169,20 @@ def _conversation(fields: Schema, book: Book) -> None:
 
 
 def _response_format() -> Schema:
+    schema: Schema = {"type": ["object", "boolean"]}
     json_schema = {
         "type": "object",
-        "properties": {"schema": {"type": ["object", "boolean"]}, "strict": {}, "name": {}, "description": {}},
+        "properties": {"schema": schema, "strict": {}, "name": {}, "description": {}},
         "required": ["schema"],
     }
+    nested = {"properties": {"json_schema": json_schema}, "required": ["json_schema"]}
+    beside = {"properties": {"schema": schema, "json_schema": NULL}, "required": ["schema"]}
     return {
         "type": "object",
         "properties": {"type": {"enum": list(FORMATS)}},
         "required": ["type"],
         "if": {"properties": {"type": {"const": "json_schema"}}},
-        "then": {"properties": {"json_schema": json_schema}, "required": ["json_schema"]},
+        "then": {"anyOf": [nested, beside]},
     }
 
 
@@ -193,6 +196,7 @@ def _structured_outputs() -> Schema:
         "structural_tag": {"type": ["object", "string"]},
     }
     assert kinds.keys() == set(OUTPUTS)
+    kinds |= dict.fromkeys(OPTIONS, {"type": "boolean"}) | {"whitespace_pattern": {"type": "string"}}
     return {"type": "object", "properties": {name: {"anyOf": [kind, NULL]} for name, kind in kinds.items()}}
 
 
@@ -257,8 +261,9 @@ def _message(schema: Schema, book: Book) -> None:
 
 
 def _part(schema: Schema, book: Book) -> None:
-    schema["properties"] = {"type": {"enum": ["text", "input_text"]}, "text": {"type": "string"}}
-    schema["required"] = ["type", "text"]
+    text: Schema = {"type": {"enum": [name for name in TEXT_PARTS if name != "refusal"]}, "text": {"type": "string"}}
+    refusal: Schema = {"type": {"const": "refusal"}, "refusal": {"type": "string"}}
+    schema["anyOf"] = [{"properties": one, "required": list(one)} for one in (text, refusal)]
 
 
 def _tool_function(schema: Schema, book: Book) -> None:

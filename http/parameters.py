@@ -10,7 +10,7 @@ from actorserve.actors.parameters import Generation, Sampling, Think
 
 from .errors import bad_request
 from .ranges import SIXTY_FOUR, check_built, check_fields, stop_strings
-from .schemas import ChatRequest, CompletionRequest, GenerationFields
+from .schemas import ChatRequest, CompletionRequest, GenerationFields, TokensRequest
 
 __all__ = ["check_built", "check_fields", "max_tokens_of", "parameters"]
 
@@ -23,6 +23,8 @@ def max_tokens_of(request: GenerationFields) -> int | None:
     """The most tokens to generate; None: as many as the model's length allows."""
     if isinstance(request, ChatRequest):
         return request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+    if isinstance(request, TokensRequest):
+        return request.max_tokens
     return COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
 
 

@@ -15,6 +15,7 @@ from .schemas import ChatMessage, ChatRequest, CompletionRequest, ContentPart, T
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 512
+TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 TOOL_NAME = re.compile(r"[\w.:-]{1,128}")
 
 
@@ -80,13 +81,23 @@ def check_messages(raw: msgspec.Raw) -> bytes:
     return body
 
 
+def final_text(request: ChatRequest) -> str:
+    """What the assistant has said where its message is the last: `echo` puts it before the answer."""
+    final = decode(list[ChatMessage], bytes(request.messages), "messages")[-1:]
+    if not final or final[0].role != "assistant" or final[0].content is None:
+        return ""
+    parts = [final[0].content] if isinstance(final[0].content, str) else final[0].content
+    return "".join(part if isinstance(part, str) else part.text or "" for part in parts)
+
+
 def _check_part(part: ContentPart | str, path: str) -> None:
     if isinstance(part, str):
         return
-    if part.type not in ("text", "input_text"):
+    if part.type not in TEXT_PARTS:
         raise bad_request(f"{path}: this model takes text only, not a part of type {part.type!r}.", path)
-    if part.text is None:
-        raise bad_request(f"{path}.text is missing.", f"{path}.text")
+    name = "refusal" if part.type == "refusal" else "text"
+    if getattr(part, name) is None:
+        raise bad_request(f"{path}.{name} is missing.", f"{path}.{name}")
 
 
 def _raw(name: str, value: object) -> bytes | None:

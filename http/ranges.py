@@ -38,7 +38,7 @@ LEAST = {  # field: smallest value of a 31-bit integer
     "max_completion_tokens": 1,
     "min_tokens": 0,
     "truncate_prompt_tokens": -1,
-    "thinking_token_budget": 0,
+    "thinking_token_budget": -1,
 }
 
 

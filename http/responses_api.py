@@ -1,4 +1,4 @@
-"""/v1/responses: made, streamed, kept, fetched, cancelled."""
+"""/v1/responses: made, streamed, kept, fetched, cancelled, deleted; and how many tokens one would begin with."""
 
 from __future__ import annotations
 
@@ -64,6 +64,16 @@ class ResponsesApi:
 
         return await self._generator.answer(request, raw, chat, asked, form, owner)
 
+    async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
+        """POST /v1/responses/input_tokens: how many tokens its prompt has."""
+        body = decode(ResponsesRequest, raw)
+        if body.previous_response_id is not None:
+            await self._generator.give_to(request, self._owner_of_previous(body.previous_response_id))
+        chat, asked = self._ask(body, request[REQUEST_ID])
+        check_model(chat.model, self._settings.served)
+        tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
+        return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
     def _owner_of_previous(self, name: str) -> int:
         try:
             return owner_of(name)
@@ -99,7 +109,7 @@ class ResponsesApi:
         begun = answer.response("in_progress")
         running = Running(asked, answer, job, job.refs)
         self._keeping.begin(answer.id, raw, seed, running, Stored(begun, input_items(body, key)))
-        return await self._events(request, running, -1) if body.stream else json_response(begun)
+        return await self._events(request, running, -1) if body.stream else json_response(begun | {"status": "queued"})
 
     def _background_again(self, left: Background) -> tuple[Asked, Answer]:
         """What a predecessor had begun, from its request."""
@@ -156,3 +166,9 @@ class ResponsesApi:
     async def cancel(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses/{id}/cancel."""
         return json_response(self._keeping.cancel(await self._named(request)).response)
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """DELETE /v1/responses/{id}."""
+        name = await self._named(request)
+        self._keeping.delete(name)
+        return json_response({"id": name, "object": "response", "deleted": True})

@@ -21,6 +21,7 @@ class StreamOptions(msgspec.Struct):
 class ContentPart(msgspec.Struct):
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class ChatMessage(msgspec.Struct):
@@ -51,6 +52,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     min_tokens: int | None = None
     skip_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None  # what is cut off
     add_special_tokens: bool | None = None
     priority: int | None = None
     request_id: str | None = None
@@ -74,6 +76,15 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stream_interval: int | None = None
     response_format: Object | None = None
     structured_outputs: Object | None = None
+    guided_json: Object | str | None = None  # these ask for the same by other names: wishes.OTHER_NAMES
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    json_schema: Object | str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    grammar: str | None = None
     service_tier: str | None = None  # there is one
     store: bool | None = None  # answers of /v1/responses are kept, and no others
 
@@ -142,11 +153,15 @@ class CompletionRequest(GenerationFields, kw_only=True):
     prompt_embeds: Any = None
 
 
+class TokensRequest(CompletionRequest, kw_only=True):
+    """What a GenerateRequest asks for: a completion, but up to the model's length unless it is told."""
+
+
 class GenerateParameters(GenerationFields, kw_only=True):
     """How to generate, by the names of the sampling fields."""
 
     logprobs: int | None = None
-    detokenize: bool | None = None  # there is no text either way
+    detokenize: bool | None = None  # there is no text either way, but without it no stop strings
 
 
 class GenerateRequest(msgspec.Struct, kw_only=True):

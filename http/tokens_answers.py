@@ -11,20 +11,22 @@ from .choice import Choice, News
 from .errors import ApiError, bad_request
 from .jobs import Job
 from .repeats import Progress
-from .schemas import CompletionRequest, GenerateRequest, GenerationFields
+from .schemas import GenerateRequest, GenerationFields, TokensRequest
 from .told import chat_logprobs, prompt_logprobs
 
 OWN = ("stream", "stream_options", "model", "request_id", "cache_salt", "priority")  # beside the sampling parameters
 
 
-def completion_of(body: GenerateRequest) -> CompletionRequest:
+def completion_of(body: GenerateRequest) -> TokensRequest:
     """The completion request that asks for the same."""
     if not body.token_ids:
         raise bad_request("token_ids must not be empty.", "token_ids")
     given = body.sampling_params
+    if given.detokenize is False and given.stop:
+        raise bad_request("stop needs the text: it cannot be had with detokenize: false.", "stop")
     fields: dict[str, Any] = {name: getattr(given, name) for name in GenerationFields.__struct_fields__}
     fields |= {name: value for name in OWN if (value := getattr(body, name)) is not None}
-    request = CompletionRequest(prompt=list(body.token_ids), logprobs=given.logprobs, **fields)
+    request = TokensRequest(prompt=list(body.token_ids), logprobs=given.logprobs, **fields)
     return msgspec.structs.replace(request, return_token_ids=True)
 
 
@@ -50,7 +52,7 @@ class TokensForm:
         return body
 
     def _choice(self, choice: Choice, news: News) -> dict[str, Any]:
-        logprobs = chat_logprobs(news.told, as_ids=True) if self._answer.wants.logprobs else None
+        logprobs = chat_logprobs(news.told, as_ids=True, itself=True) if self._answer.wants.logprobs else None
         reason = choice.finish_reason if news.ended else None
         stop = choice.stop_reason if news.ended else None
         ends = {"finish_reason": reason, "stop_reason": stop}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,29 +16,37 @@ def token_text(text: bytes, token: int, as_id: bool) -> str:
     return f"token_id:{token}" if as_id else text.decode(errors="replace")
 
 
-def chat_logprobs(told: Iterable[ToldToken], as_ids: bool) -> dict[str, Any]:
-    """`choices[].logprobs` of chat."""
+def chat_logprobs(told: Iterable[ToldToken], as_ids: bool, itself: bool = False) -> dict[str, Any]:
+    """`choices[].logprobs` of chat. `itself`: where no likely words are asked for, the token stands for them."""
 
     def entry(text: bytes, token: int, logprob: float) -> dict[str, Any]:
         return {"token": token_text(text, token, as_ids), "logprob": max(logprob, LOWEST), "bytes": list(text)}
 
-    content = [
-        entry(one.text, one.id, one.logprob) | {"top_logprobs": [entry(*best) for best in one.best]} for one in told
-    ]
+    content = []
+    for one in told:
+        own = entry(one.text, one.id, one.logprob)
+        best = [entry(*best) for best in one.best] or ([own] if itself else [])
+        content.append(own | {"top_logprobs": best})
     return {"content": content, "refusal": None}
 
 
 class CompletionLogprobs:
-    """`choices[].logprobs` of completions; offsets go on from one part of a stream to the next."""
+    """`choices[].logprobs` of completions; offsets go on from one part of a stream to the next.
+
+    They count characters of the text: several tokens of one character all begin where it does.
+    """
 
     def __init__(self, as_ids: bool) -> None:
         self._as_ids = as_ids
+        self.begun = False  # something stands before what comes next
         self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def first(self, text: bytes, token: int) -> dict[str, Any]:
         """The prompt's first token, which follows nothing."""
         name = self._name(text, token)
-        return {"tokens": [name], "token_logprobs": [None], "top_logprobs": [None], "text_offset": [self._pass(name)]}
+        offset = self._pass(text, name)
+        return {"tokens": [name], "token_logprobs": [None], "top_logprobs": [None], "text_offset": [offset]}
 
     def part(self, told: Iterable[ToldToken]) -> dict[str, Any]:
         """The next tokens."""
@@ -47,16 +56,17 @@ class CompletionLogprobs:
             names.append(name)
             values.append(max(one.logprob, LOWEST))
             others = {self._name(text, token): max(value, LOWEST) for text, token, value in one.best}
-            best.append({**others, name: max(one.logprob, LOWEST)})
-            offsets.append(self._pass(name))
+            own = {name: max(one.logprob, LOWEST)}
+            best.append(own | others | own)  # first, and its own where another has the same text
+            offsets.append(self._pass(one.text, name))
         return {"tokens": names, "token_logprobs": values, "top_logprobs": best, "text_offset": offsets}
 
     def _name(self, text: bytes, token: int) -> str:
         return token_text(text, token, self._as_ids)
 
-    def _pass(self, name: str) -> int:
-        offset = self._offset
-        self._offset += len(name)
+    def _pass(self, text: bytes, name: str) -> int:
+        offset, self.begun = self._offset, True
+        self._offset += len(name if self._as_ids else self._decoder.decode(text))
         return offset
 
 

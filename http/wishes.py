@@ -15,6 +15,17 @@ from .schemas import ChatRequest, GenerationFields, NamedTool, Object
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 OUTPUTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")  # beside one of these
+OTHER_NAMES = {  # fields by which older clients, and those of other servers, say what `structured_outputs` says
+    "guided_json": "json_schema",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "json_schema": "json_schema",
+    "regex": "regex",
+    "ebnf": "grammar",
+    "grammar": "grammar",
+}
 
 
 class Asked(NamedTuple):
@@ -32,6 +43,7 @@ def wish_of(request: GenerationFields) -> Asked:
             ("response_format", _response_format(request.response_format)),
             ("structured_outputs", _structured_outputs(request.structured_outputs)),
             ("tool_choice", _forced_call(request) if isinstance(request, ChatRequest) else None),
+            *((field, _by_other_name(request, field)) for field in OTHER_NAMES),
         )
         if wish is not None
     ]
@@ -42,6 +54,14 @@ def wish_of(request: GenerationFields) -> Asked:
     return Asked(msgspec.json.encode(found[0][1]), found[0][0])
 
 
+def _by_other_name(request: GenerationFields, field: str) -> Object | None:
+    value = getattr(request, field)
+    if value in (None, ""):
+        return None
+    blanks = request.guided_whitespace_pattern if field == "guided_json" else None
+    return {OTHER_NAMES[field]: value, **({} if blanks is None else {"blanks": blanks})}
+
+
 def _response_format(given: Object | None) -> Object | None:
     if given is None:
         return None
@@ -50,7 +70,7 @@ def _response_format(given: Object | None) -> Object | None:
         case "text":
             return None
         case "json_object":
-            return {"json_object": True}
+            return _json_object(given)
         case "json_schema":
             return _json_schema(given)
         case "structural_tag":
@@ -59,11 +79,23 @@ def _response_format(given: Object | None) -> Object | None:
     raise bad_request(text, "response_format.type")
 
 
+def _json_object(given: Object) -> Object:
+    """Some servers take a schema beside this type, and their clients rely on it."""
+    return {"json_object": True} if given.get("schema") in (None, {}) else _by_schema(given, "response_format")
+
+
 def _json_schema(given: Object) -> Object:
-    body = given.get("json_schema")
+    """The schema may stand beside the type, too, as some servers have it."""
     path = "response_format.json_schema"
+    body = given.get("json_schema")
+    if body is None and given.get("schema") is not None:
+        return _by_schema(given, "response_format")
     if not isinstance(body, dict):
         raise bad_request(f"{path} must be an object with a name and a schema.", path)
+    return _by_schema(body, path)
+
+
+def _by_schema(body: Object, path: str) -> Object:
     schema = body.get("schema", body.get("json_schema"))
     if schema is None:
         raise bad_request(f"{path}.schema is missing.", f"{path}.schema")
@@ -86,7 +118,19 @@ def _structured_outputs(given: Object | None) -> Object | None:
         raise bad_request(f"{path} must be {_NAMES[name]}.", path)
     if name == "choice" and not all(isinstance(one, str) for one in value):
         raise bad_request("structured_outputs.choice must be a list of strings.", "structured_outputs.choice")
-    return {"json_schema" if name == "json" else name: value}
+    return {"json_schema" if name == "json" else name: value, **_options(given)}
+
+
+def _options(given: Object) -> Object:
+    """What JSON of an answer looks like, beside its schema."""
+    options: Object = {"closed": True} if given.get("disable_additional_properties") else {}
+    pattern = "" if given.get("disable_any_whitespace") else given.get("whitespace_pattern")
+    if pattern is None:
+        return options
+    if not isinstance(pattern, str):
+        path = "structured_outputs.whitespace_pattern"
+        raise bad_request(f"{path} must be a string.", path)
+    return options | {"blanks": pattern}
 
 
 _KINDS: dict[str, Any] = {

@@ -7,6 +7,7 @@ import traceback
 import jinja2
 
 FAULTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, NameError, AssertionError)
+NO_MEMORY = (MemoryError, SystemError)  # Python's own words where it finds no room for another call's frame
 TEMPLATE_FILE = "<template>"  # Jinja's name for a template that is a text
 
 
@@ -22,6 +23,10 @@ class Missing(TemplateProblem):
     """The template needs something that the messages do not have."""
 
 
+class Declined(TemplateProblem):
+    """The template's own words against the conversation."""
+
+
 class Raised(jinja2.TemplateError):
     """The template refuses the conversation with words of its own (raise_exception)."""
 
@@ -29,8 +34,8 @@ class Raised(jinja2.TemplateError):
 def problem_of(error: Exception, param: str) -> TemplateProblem:
     """What went wrong in a template while it ran: its own words, or Python's and the line."""
     if isinstance(error, Raised):
-        return TemplateProblem(str(error.message or "the chat template refuses these messages"))
-    if isinstance(error, MemoryError):
+        return Declined(str(error.message or "the chat template refuses these messages"))
+    if isinstance(error, NO_MEMORY):
         return TemplateProblem("the chat template needs too much memory", param)
     if isinstance(error, RecursionError):  # what it says is about Python
         return TemplateProblem("the chat template fails: too deep a recursion", param)

@@ -15,9 +15,10 @@ from ..config import Config, ConfigError
 from ..model_files import ModelInfo
 from ..tokenization import find_templates, special_tokens
 from .compiled import Compiled, RequestTemplates, compile_template
-from .forms import Reads, fit
+from .forms import Reads, fit_all
+from .later_system import said_by_user
 from .memory import bounded_memory
-from .problem import FAULTS, Missing, TemplateProblem, problem_of
+from .problem import FAULTS, NO_MEMORY, Declined, Missing, TemplateProblem, problem_of
 from .sandbox import MAX_TEXT, make_environment
 
 __all__ = ["ChatTemplate", "TemplateProblem", "find_templates"]
@@ -25,7 +26,7 @@ __all__ = ["ChatTemplate", "TemplateProblem", "find_templates"]
 CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 MAX_MEMORY = 512 << 20  # bytes beside what the process has; a text of MAX_TEXT characters may take 128 MiB, twice
-TOO_MUCH = (*FAULTS, MemoryError, jinja2.TemplateError)
+TOO_MUCH = (*FAULTS, *NO_MEMORY, jinja2.TemplateError)
 
 
 class ChatTemplate:
@@ -84,6 +85,16 @@ def _check(messages: Any, given: dict[str, Any], variables: dict[str, Any] | Non
 
 
 def _rendered(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str, Any], continued: bool) -> str:
+    try:
+        return _as_given(chosen, messages, given, continued)
+    except Declined:
+        other = said_by_user(messages)
+        if other is None:
+            raise
+        return _as_given(chosen, other, given, continued)
+
+
+def _as_given(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str, Any], continued: bool) -> str:
     chat = _fitted(messages, chosen.reads)
     if continued:
         if "content" not in chosen.source:
@@ -101,7 +112,7 @@ def _rendered(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str,
 
 def _fitted(messages: list[dict[str, Any]], reads: Reads, keep_null: bool = False) -> list[dict[str, Any]]:
     try:
-        return [fit(message, reads, keep_null) for message in messages]
+        return fit_all(messages, reads, keep_null)
     except TemplateProblem:
         raise
     except (*FAULTS, MemoryError) as error:
@@ -117,7 +128,7 @@ def _collect(chosen: Compiled, given: dict[str, Any]) -> str:
         raise
     except TOO_MUCH as error:
         problem = problem_of(error, field)
-        much = isinstance(error, MemoryError)
+        much = isinstance(error, NO_MEMORY)
     if much:  # what the template had made is not kept until the next collection
         gc.collect()
     raise problem

@@ -9,7 +9,12 @@ from ..pieces import Piece
 from .blocks import Blocks
 from .schemas import Object
 
-STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
+CONTEXT_ENDED = "context"  # the finish reason of an answer that the model's length has ended before max_tokens
+STOP_REASONS = {
+    "length": "max_tokens",
+    CONTEXT_ENDED: "model_context_window_exceeded",
+    "content_filter": "refusal",
+}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import ApiError
 
+TOO_LONG = "context_length_exceeded"  # a code of OpenAI's; Anthropic has none for it
 TYPES = {
     401: "authentication_error",
     402: "billing_error",
@@ -28,8 +29,9 @@ def error_body(message: str, status: int, request_id: str | None = None) -> dict
 
 
 def body_of(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
-    """An error of this server in that form; clients act on some codes."""
-    body = error_body(error.message, error.status, request_id)
+    """An error of this server in that form; clients act on some codes, and on the first words of one message."""
+    message = f"prompt is too long: {error.message}" if error.code == TOO_LONG else error.message
+    body = error_body(message, error.status, request_id)
     if error.code is not None:
         body["error"]["details"] = {"error_code": error.code}
     return body

@@ -7,20 +7,22 @@ from ..errors import bad_request
 from .schemas import Block, Message, Object
 
 Placed = tuple[str, Block]  # a block, and its path in the request
+# Claude Code's note to whoever bills. It differs in each request, so that with it no prefix would be found again.
+NOT_FOR_MODELS = "x-anthropic-billing-header:"
 
 
 def messages_of(system: str | list[Block] | None, messages: list[Message]) -> list[Object]:
     """The chat messages. Neighbours of one role are one turn."""
     if not messages:
         raise bad_request("messages must not be empty.", "messages")
-    chat: list[Object] = [{"role": "system", "content": _text(_blocks(system, "system"))}] if system else []
+    chat = _system(_blocks(system, "system")) if system else []
     for role, blocks in _turns(messages):
         if role == "assistant":
             chat.append(_assistant(blocks))
         elif role == "user":
             chat += _user(blocks)
         else:
-            chat.append({"role": "system", "content": _text(blocks)})
+            chat += _system(blocks)
     return chat
 
 
@@ -52,6 +54,11 @@ def _turns(messages: list[Message]) -> list[tuple[str, list[Placed]]]:
         else:
             turns.append((message.role, blocks))
     return turns
+
+
+def _system(blocks: list[Placed]) -> list[Object]:
+    said = [(path, block) for path, block in blocks if not (block.text or "").startswith(NOT_FOR_MODELS)]
+    return [{"role": "system", "content": _text(said)}] if said or not blocks else []
 
 
 def _user(blocks: list[Placed]) -> list[Object]:

@@ -15,12 +15,22 @@ class Thinking(Reader):
         self._ends = ends
         self._inside = inside
         self._later = starts if anywhere else ()
+        self._call = ""
+
+    def may_end_at(self, call: str) -> None:
+        """Models forget the end before a call: a line that begins with this is none of thinking."""
+        self._call = call
 
     def _read(self) -> Steps[None]:
         if not (yield from self._begins_inside()):
             yield from self._until(self._later, self._content)
+        calls = (f"\n{self._call}",) if self._call else ()
         while True:
-            yield from self._until(self._ends, self._reasoning)
+            found = yield from self._until((*self._ends, *calls), self._reasoning)
+            if found in calls:
+                self._reasoning("\n")
+                self._content(self._call)
+                yield from self._until(self._ends, self._content)  # it may come yet, and says nothing any more
             yield from self._run_of(lambda char: char in "\r\n")
             yield from self._until(self._later, self._content)
 

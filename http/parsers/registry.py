@@ -87,8 +87,16 @@ def make_parser(
     if reasoning is None:
         return second or Plain()
     first = REASONING_PARSERS[reasoning](opened)
+    if reasoning == "qwen3" and tools in CALL_LINES and isinstance(first, Thinking):
+        first.may_end_at(CALL_LINES[tools])
     return Chain(first, second) if second else first
 
+
+CALL_LINES = {
+    "hermes": '<tool_call>\n{"name":',
+    **dict.fromkeys(("qwen3_coder", "qwen3_xml"), "<tool_call>\n<function="),
+}
+"""What calls of Qwen begin with even where it has not said that its thinking is over."""
 
 _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|channel\|>", HARMONY_TOOLS),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .base import Broken, Steps
+from .base import Broken, Sink, Steps
 from .calls import CallReader
 from .json_calls import name_char
 from .values import quoted, typed, types
@@ -19,18 +19,24 @@ class TaggedCalls(CallReader):
         self._begin(name)
         self._schema: Mapping[str, Any] = self._schemas.get(name, {})
 
-    def _argument(self, key: str, ends: tuple[str, ...]) -> Steps[None]:
-        """A value up to one of these ends."""
+    def _argument(self, key: str, ends: tuple[str, ...]) -> Steps[str | None]:
+        """A value up to one of these ends. The next one's key, where that has ended it."""
         self._arguments((", " if self._given else "{") + json.dumps(key, ensure_ascii=False) + ": ")
         wanted = types(self._schema, key)
         if wanted == {"string"}:
             self._arguments('"')
-            yield from self._until(ends, lambda text: self._arguments(quoted(text)))
+            following = yield from self._value(ends, lambda text: self._arguments(quoted(text)))
             self._arguments('"')
-            return
+            return following
         value: list[str] = []
-        yield from self._until(ends, value.append)
+        following = yield from self._value(ends, value.append)
         self._arguments(typed("".join(value), wanted))
+        return following
+
+    def _value(self, ends: tuple[str, ...], sink: Sink) -> Steps[str | None]:
+        """Its text goes to the sink."""
+        yield from self._until(ends, sink)
+        return None
 
     def _close_object(self) -> None:
         if self._given:
@@ -55,13 +61,27 @@ class Qwen3Coder(TaggedCalls):
         self._open_object(name)
         next_tags = ("<parameter=", "</function>", "</tool_call>")
         while (found := (yield from self._until(next_tags, _dropped))) == "<parameter=":
-            key: list[str] = []
-            yield from self._until((">",), key.append)
-            if (yield from self._char()) == "\n":
-                self._take(1)
-            yield from self._argument("".join(key), ("\n</parameter>", "</parameter>"))
+            first: list[str] = []
+            yield from self._until((">",), first.append)
+            key: str | None = "".join(first)
+            while key is not None:
+                if (yield from self._char()) == "\n":
+                    self._take(1)
+                key = yield from self._argument(key, ("\n</parameter>", "</parameter>", "\n<parameter="))
         self._close_object()
         self._closers.discard(found)
+
+    def _value(self, ends: tuple[str, ...], sink: Sink) -> Steps[str | None]:
+        """Where the model has forgotten the end, the next argument of the function ends it."""
+        known = self._schema.get("properties")
+        while (found := (yield from self._until(ends, sink))) == ends[-1]:
+            key: list[str] = []
+            behind = yield from self._until((">", "\n"), key.append)
+            name = "".join(key)
+            if behind == ">" and isinstance(known, Mapping) and name in known:
+                return name
+            sink(f"{found}{name}{behind}")
+        return None
 
 
 class Glm45(TaggedCalls):

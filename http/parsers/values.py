@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 _NAMES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # templates print them so, models copy them
+_NESTED = {"object", "array", "null"}  # models write these as Python does, with single quotes
 _MAX_REFERENCES = 8  # from one schema to the next
 
 
@@ -84,7 +85,8 @@ def typed(text: str, wanted: frozenset[str]) -> str:
     try:
         value = parsed(stripped)
     except ValueError:
-        return f'"{quoted(text)}"'
+        said = _in_python(stripped) if wanted and wanted <= _NESTED else None
+        return f'"{quoted(text)}"' if said is None else said
     kind = _NAMES.get(type(value), "object")
     if "string" in wanted and not (kind != "string" and (kind in wanted or (kind == "integer" and "number" in wanted))):
         return f'"{quoted(text)}"'
@@ -94,14 +96,20 @@ def typed(text: str, wanted: frozenset[str]) -> str:
 def python_value(text: str) -> str:
     """A Python literal as JSON text. Words of JSON stand for themselves; what is neither is a string."""
     stripped = text.strip()
-    try:
-        value = ast.literal_eval(stripped)
-        said = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        return said if encodable(said) else json.dumps(value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        pass
+    if (said := _in_python(stripped)) is not None:
+        return said
     try:
         parsed(stripped)
     except ValueError:
         return f'"{quoted(stripped)}"'
     return stripped
+
+
+def _in_python(text: str) -> str | None:
+    """A Python literal as JSON text; None where it is none, or JSON cannot say it."""
+    try:
+        value = ast.literal_eval(text)
+        said = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return said if encodable(said) else json.dumps(value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None

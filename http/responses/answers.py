@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from actorserve.actors.messages import ToldToken
+
 from ..pieces import Piece
 from .items import Output
 from .schemas import Object
@@ -43,9 +45,16 @@ class Answer:
             **fields,
         }
 
-    def whole(self, pieces: Iterable[Piece], finish_reason: str, usage: Object, completed_at: int) -> Object:
-        """The response to a request that has ended. `usage` is the chat answer's."""
-        return self.ended(Output(self.key, pieces), finish_reason, usage, completed_at)
+    def whole(
+        self,
+        pieces: Iterable[Piece],
+        finish_reason: str,
+        usage: Object,
+        completed_at: int,
+        told: Iterable[ToldToken] = (),
+    ) -> Object:
+        """The response to a request that has ended. `usage` is the chat answer's, `told` are tokens with logprobs."""
+        return self.ended(Output(self.key, pieces, told), finish_reason, usage, completed_at)
 
     def ended(self, output: Output, finish_reason: str, usage: Object, completed_at: int) -> Object:
         """The same, of items that were put together before."""

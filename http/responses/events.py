@@ -6,9 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from actorserve.actors.messages import ToldToken
+
 from ..pieces import Piece, ToolCall
 from .answers import Answer, item_status, status_of
 from .items import Item, Output
+from .logprobs import logprobs_of
 from .schemas import Object
 
 encode = msgspec.json.Encoder().encode
@@ -33,6 +36,10 @@ class ResponseEvents:
         """What stands before all output."""
         begun = self.answer.response("in_progress")
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
+
+    def tell(self, told: Iterable[ToldToken]) -> None:
+        """The tokens of the pieces that come next, where logprobs are wanted."""
+        self._output.tell(told)
 
     def skip(self, pieces: Iterable[Piece]) -> None:
         """Another writer has written these (and the first events). Its number of events is for `sequence`."""
@@ -79,7 +86,7 @@ class ResponseEvents:
             yield self._of("response.content_part.added", item, part=item.part(begun=True))
 
     def _delta(self, item: Item, text: str) -> bytes:
-        more: Object = {"logprobs": []} if item.kind == "message" else {}
+        more: Object = {"logprobs": logprobs_of(self._output.told)} if item.kind == "message" else {}
         return self._of(DELTAS[item.kind], item, delta=text, **more)
 
     def _close(self, item: Item, status: str) -> Iterator[bytes]:
@@ -88,7 +95,7 @@ class ResponseEvents:
             yield self._of(name, item, name=item.name, arguments=item.text)
         else:
             if item.kind == "message":
-                yield self._of("response.output_text.done", item, text=item.text, logprobs=[])
+                yield self._of("response.output_text.done", item, text=item.text, logprobs=item.logprobs)
             else:
                 yield self._of("response.reasoning_text.done", item, text=item.text)
             yield self._of("response.content_part.done", item, part=item.part())

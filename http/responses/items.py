@@ -10,7 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from actorserve.actors.messages import ToldToken
+
 from ..pieces import Arguments, Content, Piece, Reasoning, ToolCall
+from .logprobs import Tokens, logprobs_of
 from .schemas import Object
 
 Kind = Literal["reasoning", "message", "function_call"]
@@ -27,6 +30,7 @@ class Item:
     name: str = ""
     call_id: str = ""
     texts: list[str] = field(default_factory=list)  # as they came
+    told: list[ToldToken] = field(default_factory=list)  # its tokens, where logprobs are wanted
 
     @property
     def text(self) -> str:
@@ -53,22 +57,35 @@ class Item:
         text = "" if begun else self.text
         if self.kind == "reasoning":
             return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        logprobs = [] if begun else self.logprobs
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+    @property
+    def logprobs(self) -> list[Object]:
+        """Of a message's tokens."""
+        return logprobs_of(self.told)
 
 
 class Output:
     """Items as they grow: the last one is open."""
 
-    def __init__(self, key: str, pieces: Iterable[Piece] = ()) -> None:
+    def __init__(self, key: str, pieces: Iterable[Piece] = (), told: Iterable[ToldToken] = ()) -> None:
         self.key = key
         self.items: list[Item] = []
+        self.told: list[ToldToken] = []  # the tokens of what was added last
+        self._tokens = Tokens()
         self._calls: list[Item] = []
+        self.tell(told)
         for piece in pieces:
             self.add(piece)
 
     @property
     def open(self) -> Item | None:
         return self.items[-1] if self.items else None
+
+    def tell(self, told: Iterable[ToldToken]) -> None:
+        """The tokens of what will be added, where logprobs are wanted."""
+        self._tokens.tell(told)
 
     def add(self, piece: Piece) -> Item | None:
         """The item that the piece belongs to, which may be new; None where it says nothing."""
@@ -78,6 +95,8 @@ class Output:
             return None
         item = self._current(piece)
         item.texts.append(piece.text)
+        self.told = self._tokens.take(piece.text)
+        item.told += self.told
         return item
 
     def _current(self, piece: Content | Reasoning | Arguments) -> Item:

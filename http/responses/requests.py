@@ -7,12 +7,15 @@ from typing import Any
 
 import msgspec
 
+from actorserve.actors.parameters import MOST_LOGPROBS
+
 from ..adapting import with_names
 from ..errors import ApiError, bad_request
 from .messages import messages_of
 from .schemas import PASSED, Object, Reasoning, ResponsesRequest, Text, Tool, ToolChoice
 
 REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
+LOGPROBS = "message.output_text.logprobs"
 INCLUDED = (  # results of tools that are refused themselves; and thinking, which is sent in clear
     "file_search_call.results",
     "web_search_call.results",
@@ -21,7 +24,13 @@ INCLUDED = (  # results of tools that are refused themselves; and thinking, whic
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
     "reasoning.encrypted_content",
+    LOGPROBS,
 )
+HOSTED = (  # tools that run where the API is served
+    *("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11", "file_search"),
+    *("code_interpreter", "image_generation", "computer_use_preview"),
+)
+UNFINISHED = ("in_progress", "incomplete")
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 NAMES = {  # the chat request's fields that have another name here
@@ -38,8 +47,12 @@ def to_chat(request: ResponsesRequest, earlier: Iterable[Object] = ()) -> Object
     _check(request)
     chat: Object = {name: value for name in PASSED if (value := getattr(request, name)) is not None}
     chat["messages"] = _messages(request, earlier)
+    if _goes_on(request.input):
+        chat["continue_final_message"] = True
     if request.max_output_tokens is not None:
         chat["max_completion_tokens"] = request.max_output_tokens
+    if LOGPROBS in (request.include or ()):
+        chat |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
     if request.truncation == "auto":
         chat["truncate_prompt_tokens"] = -1
     chat |= _reasoning(request.reasoning, request.chat_template_kwargs) | _format(request.text)
@@ -95,7 +108,7 @@ def echo(request: ResponsesRequest, defaults: Mapping[str, float]) -> Object:
         "temperature": value("temperature", defaults.get("temperature", 1.0)),
         "text": text,
         "tool_choice": _choice_echo(given["tool_choice"]),
-        "tools": given["tools"] or [],
+        "tools": msgspec.to_builtins(_offered(request.tools or [])),
         "top_logprobs": request.top_logprobs or 0,
         "top_p": value("top_p", defaults.get("top_p", 1.0)),
         "truncation": request.truncation or "disabled",
@@ -120,10 +133,12 @@ def _check(request: ResponsesRequest) -> None:
         number = getattr(request, name)
         if number is not None and not 1 <= number < 1 << 31:
             raise bad_request(f"{name} must be at least 1 and less than 2**31, not {number}.", name)
-    if request.top_logprobs:
-        raise bad_request("top_logprobs is not supported.", "top_logprobs")
+    if not 0 <= (request.top_logprobs or 0) <= MOST_LOGPROBS:
+        text = f"top_logprobs must be between 0 and {MOST_LOGPROBS}, not {request.top_logprobs}."
+        raise bad_request(text, "top_logprobs")
     if request.background and request.store is False:
-        raise bad_request("background needs store: a response that is not kept cannot be fetched.", "background")
+        text = "background can only be used when `store` is true: a response that is not kept cannot be fetched."
+        raise bad_request(text, "background")
     if request.stream_options is not None and not request.stream:
         raise bad_request("stream_options is only allowed when stream is true.", "stream_options")
     if request.stream_options is not None and request.stream_options.include_obfuscation:
@@ -152,13 +167,15 @@ def _messages(request: ResponsesRequest, earlier: Iterable[Object]) -> list[Obje
     return system + messages
 
 
+def _goes_on(given: str | list[Object] | None) -> bool:
+    """Is the last item a message of the assistant that is not complete?"""
+    last: Object = given[-1] if isinstance(given, list) and given else {}
+    return last.get("role") == "assistant" and last.get("status") in UNFINISHED and bool(last.get("content"))
+
+
 def _reasoning(reasoning: Reasoning | None, given: Object | None) -> Object:
     if reasoning is None:
         return {}
-    for name in ("summary", "generate_summary"):
-        asked = getattr(reasoning, name)
-        if asked not in (None, "auto"):  # the thinking itself is given instead of a summary
-            raise bad_request(f"reasoning.{name}: {asked!r} is not supported.", f"reasoning.{name}")
     if reasoning.context not in (None, "auto"):
         raise bad_request("reasoning.context is not supported.", "reasoning.context")
     if reasoning.mode not in (None, "standard"):
@@ -173,8 +190,6 @@ def _reasoning(reasoning: Reasoning | None, given: Object | None) -> Object:
 def _format(text: Text | None) -> Object:
     if text is None:
         return {}
-    if text.verbosity not in (None, "medium"):
-        raise bad_request(f"text.verbosity: {text.verbosity!r} is not supported.", "text.verbosity")
     form = text.format
     if form is None or form.type == "text":
         return {}
@@ -188,8 +203,18 @@ def _format(text: Text | None) -> Object:
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def _tools(tools: list[Tool], choice: str | ToolChoice | None) -> Object:
-    for index, tool in enumerate(tools):
+def _offered(tools: list[Tool]) -> list[Tool]:
+    """Without those that the API's own host would run, where there are others: agents offer them beside functions to
+    every model, and no model has to call them. A response says again only what was offered.
+    """
+    others = [tool for tool in tools if tool.type not in HOSTED]
+    return others or tools
+
+
+def _tools(given: list[Tool], choice: str | ToolChoice | None) -> Object:
+    tools = _offered(given)
+    for tool in tools:
+        index = given.index(tool)
         if tool.type != "function":
             raise bad_request(f"tools[{index}]: tools of type {tool.type!r} are not supported.", f"tools[{index}].type")
         if not tool.name:
@@ -217,6 +242,8 @@ def _allowed(choice: ToolChoice, names: set[str | None]) -> set[str]:
     for index, tool in enumerate(choice.tools):
         path = f"tool_choice.tools[{index}]"
         name = tool.get("name")
+        if tool.get("type") in HOSTED:
+            continue
         if tool.get("type") != "function" or not isinstance(name, str) or name not in names:
             raise bad_request(f"{path} is not one of the tools.", path)
         allowed.add(name)

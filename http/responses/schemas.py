@@ -44,7 +44,7 @@ PASSED = (  # go to the chat request as they are: it has them under the same nam
 
 class Reasoning(msgspec.Struct):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None  # the thinking itself is given instead
     generate_summary: Literal["auto", "concise", "detailed"] | None = None  # the older name of `summary`
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: str | None = None

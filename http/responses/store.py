@@ -47,7 +47,8 @@ class Stored(msgspec.Struct, frozen=True):
     def cancelled(self) -> Stored:
         """It, after somebody asked to cancel it. Only one in the background can be; one that has ended stays."""
         if not self.background:
-            raise bad_request("Only a response that was made with background can be cancelled.", "response_id")
+            text = "Cannot cancel a synchronous response: only one that was made with background can be."
+            raise bad_request(text, "response_id")
         if self.status not in RUNNING:
             return self
         return Stored(self.response | {"status": "cancelled"}, self.input)

@@ -18,7 +18,7 @@ from actorserve.http.app import make_app
 from actorserve.http.jobs import Job
 from actorserve.http.keys import Kept, Key
 from actorserve.http.page_figures import PageEngine, PageFigures
-from actorserve.http.server import Connection
+from actorserve.http.server import LONGEST_LINE, Connection
 from actorserve.http.settings import Settings
 
 SETTINGS = Settings(
@@ -296,6 +296,8 @@ async def serving(**settings: Any) -> AsyncIterator[Served]:
         lingering_time=1,
         auto_decompress=False,
         shutdown_timeout=1,
+        max_line_size=LONGEST_LINE,
+        max_field_size=LONGEST_LINE,
     )
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0))

@@ -43,13 +43,16 @@ async def test_a_chat(served: Served) -> None:
     answer = await client.answer()
     body = answer.json
     assert answer.status == 200 and body.pop("id").startswith("chatcmpl-") and body.pop("created") > 1_700_000_000
-    message: dict[str, Any] = {"role": "assistant", "content": "yes!", "refusal": None, "tool_calls": []}
+    message: dict[str, Any] = {"role": "assistant", "content": "yes!", "refusal": None}
+    ends = {"logprobs": None, "finish_reason": "stop", "stop_reason": 7}
     assert body == {
         "object": "chat.completion",
         "model": "alias/name",
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "stop_reason": 7}],
+        "choices": [{"index": 0, "message": message, "token_ids": None, **ends}],
         "usage": USAGE,
         "system_fingerprint": None,
+        "prompt_logprobs": None,
+        "prompt_token_ids": None,
     }
     assert served.engine.released.get_nowait() is job
 
@@ -66,6 +69,7 @@ async def test_a_completion(served: Served) -> None:
     body = (await client.answer()).json
     assert body.pop("id").startswith("cmpl-") and body.pop("created") and body.pop("system_fingerprint") is None
     choice = {"index": 0, "text": "yes", "logprobs": None, "finish_reason": "stop", "stop_reason": "end"}
+    choice |= dict.fromkeys(("token_ids", "prompt_token_ids", "prompt_logprobs"))  # not asked for
     assert body == {"object": "text_completion", "model": "tiny", "choices": [choice], "usage": USAGE}
 
 
@@ -287,7 +291,7 @@ async def test_a_method_that_is_not_allowed(served: Served, path: str) -> None:
         assert (await client.ask("HEAD", path)).status == 405
 
 
-@pytest.mark.parametrize("path", ["/pag", "/v1", "/v1/", "/v1/models/", "/v1/completions/", "/health/x"])
+@pytest.mark.parametrize("path", ["/pag", "/v1", "/v1/", "/v1/chat/", "/health/x"])
 async def test_a_route_that_is_none(served: Served, path: str) -> None:
     for method in ("GET", "POST"):
         answer = await served.ask(method, path)

@@ -26,8 +26,8 @@ MALFORMED: dict[str, bytes] = {
     "length and chunks": (
         b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     ),
-    "a long path": b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
-    "a long header": b"GET /health HTTP/1.1\r\nHost: a\r\nx: " + b"a" * 20_000 + b"\r\n\r\n",
+    "a long path": b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a long header": b"GET /health HTTP/1.1\r\nHost: a\r\nx: " + b"a" * 40_000 + b"\r\n\r\n",
     "many headers": b"GET /health HTTP/1.1\r\nHost: a\r\n" + b"x: y\r\n" * 500 + b"\r\n",
 }
 

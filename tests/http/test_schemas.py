@@ -60,6 +60,7 @@ CONTENTS: list[Any] = [
     [],
     ["a", "b"],
     [{"type": "text", "text": "a"}, {"type": "input_text", "text": ""}],
+    [{"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "b"}],
 ]
 
 

@@ -104,10 +104,9 @@ async def test_a_chat_with_continuous_usage(served: Served) -> None:
     body = await three_turns(*await begin(served, CHAT, stream_options=options))
     assert body == lines(
         head_of(body, CHUNK),
-        chat(0, ROLE) + ',"usage":' + usage(1),
+        chat(0, ROLE) + ',"usage":' + usage(0),
         chat(0, f'"content":"{FIRST}"') + ',"usage":' + usage(1),
-        chat(0, f'"content":"{SECOND}"') + ',"usage":' + usage(3),
-        chat(0, "", '"stop"', "7") + ',"usage":' + usage(3),
+        chat(0, f'"content":"{SECOND}"', '"stop"', "7") + ',"usage":' + usage(3),
         '"choices":[],"usage":' + usage(3),
     )
 

@@ -165,6 +165,11 @@ BAD_CHATS: list[tuple[dict[str, Any], str, str]] = [
         "messages[0].content[0]",
         "text only, not a part of type 'image_url'",
     ),
+    (
+        {"messages": [{"role": "assistant", "content": [{"type": "refusal"}]}]},
+        "messages[0].content[0].refusal",
+        "missing",
+    ),
     ({"messages": [{"role": "assistant", "tool_calls": [5]}]}, "messages[0].tool_calls[0]", "got `int`"),
     ({"max_completion_tokens": 0}, "max_completion_tokens", "at least 1, not 0"),
     ({"max_completion_tokens": BIG}, "max_completion_tokens", "less than 2**31"),

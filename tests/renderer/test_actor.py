@@ -149,6 +149,7 @@ def test_refusals_say_what_is_wrong(
     answer = bench.render(prompt, **options)
     assert isinstance(answer, Failed)
     assert (answer.status, answer.param) == (status, param) and words in answer.message
+    assert answer.code == ("context_length_exceeded" if "maximum context length" in answer.message else None)
     assert not bench.got(bench.scheduler)
     assert isinstance(bench.render(TextPrompt("hello")), Rendered)
 

@@ -25,7 +25,7 @@ from actorserve.actors.messages import (
 )
 from actorserve.actors.renderer.template import TemplateProblem
 
-from .test_actor import CHAT, PARAMS, Bench, ids
+from .test_actor import CHAT, LENGTH, PARAMS, Bench, ids
 
 
 @pytest.fixture
@@ -147,3 +147,15 @@ def test_any_truncation_keeps_the_end(bench: Bench) -> None:
         bench.slot = 0
         answer = bench.render(TokenPrompt(tokens), truncate_prompt_tokens=keep)
         assert prompt_of(bench, answer.refs[0]) == tokens[-keep:] and answer.prompt_tokens == min(keep, len(tokens))
+        answer = bench.render(TokenPrompt(tokens), truncate_prompt_tokens=keep, keep_first=True)
+        assert prompt_of(bench, answer.refs[0]) == tokens[:keep] and answer.prompt_tokens == min(keep, len(tokens))
+
+
+@pytest.mark.parametrize("asked", [None, 1, 16, LENGTH - 1])
+def test_what_is_truncated_by_itself_leaves_room_for_the_answer(bench: Bench, asked: int | None) -> None:
+    for count in (LENGTH - 1, LENGTH, 3 * LENGTH):
+        bench.slot = 0
+        answer = bench.render(TokenPrompt([5] * count), truncate_prompt_tokens=-1, max_tokens=asked)
+        assert isinstance(answer, Rendered) and answer.prompt_tokens == LENGTH - (asked or 1)
+    answer = bench.render(TokenPrompt([5]), truncate_prompt_tokens=-1, max_tokens=LENGTH)
+    assert (answer.status, answer.param, answer.code) == (400, "max_tokens", "context_length_exceeded")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from actorserve.actors.renderer.template import ChatTemplate, TemplateProblem
 
 from .templates import ALL, CHATML
 from .templates_conversations import NESTED, USER, calls, parts, result
-from .test_template import READS_ARGUMENTS_AS_TEXT, READS_PARTS, by_transformers, make
+from .test_template import KNOWS_DEVELOPERS, READS_ARGUMENTS_AS_TEXT, READS_PARTS, by_transformers, make
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,12 @@ from .test_template import READS_ARGUMENTS_AS_TEXT, READS_PARTS, by_transformers
         ("{% for p in m.content.split('x') %}{% endfor %}", Reads(False, True)),
         ("{% if x is string %}{% for p in messages[0].content %}{% endfor %}{% endif %}", Reads(True, False)),
         ("{% if m.content is none %}{% endif %}", Reads(False, True, asks_none=True)),
+        ("{% if m.role == 'developer' %}{% endif %}", Reads(False, True, developer=True)),
+        ("{% if m.role in ['system', 'developer'] %}{% endif %}", Reads(False, True, developer=True)),
+        ("{% if m.role == 'system' %}a developer{% endif %}", Reads(False, True)),
+        ("{% if call.id is not defined or call.id | length != 9 %}{% endif %}", Reads(False, True, short_ids=True)),
+        ("{% if call['id'] | count == 9 %}{% endif %}", Reads(False, True, short_ids=True)),
+        ("{% if call.id | length < 9 %}{% endif %}", Reads(False, True)),
     ],
 )
 def test_what_a_template_reads(text: str, reads: Reads) -> None:
@@ -82,6 +89,7 @@ def test_what_is_read_is_found_for_whole_templates() -> None:
     found = {name: read_forms(make_environment().parse(text)) for name, text in ALL.items()}
     assert {name for name, reads in found.items() if reads.parts} == READS_PARTS
     assert {name for name, reads in found.items() if reads.arguments_text} == READS_ARGUMENTS_AS_TEXT
+    assert {name for name, reads in found.items() if reads.developer} == KNOWS_DEVELOPERS
     assert all(reads.text for reads in found.values())
 
 
@@ -200,3 +208,60 @@ def test_continuing_goes_with_parts_too(tmp_path: Path) -> None:
                 [USER, {"role": "assistant", "content": content}], continue_final_message=True
             )
         assert caught.value.param == "continue_final_message"
+
+
+ROLES = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+
+
+def test_a_developer_is_the_system_where_the_template_does_not_know_it(tmp_path: Path) -> None:
+    """Many templates leave out what has a role that they do not know, and take one system message."""
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "s"},
+        {"role": "developer", "content": "d"},
+        {"role": "developer", "content": "e"},
+        USER | {"content": "u"},
+        {"role": "developer", "content": "f"},
+    ]
+    assert make(ROLES, tmp_path).render(messages) == "[system:s\n\nd\n\ne][user:u][system:f]"
+    assert messages[0]["content"] == "s", "what was sent is left as it is"
+    known = make(ROLES + "{% if messages[0].role == 'developer' %}{% endif %}", tmp_path)
+    assert known.render(messages[:2]) == "[system:s][developer:d]"
+    read_parts = make(
+        "{% for m in messages %}[{{ m.role }}:{% for p in m.content %}{% endfor %}]{% endfor %}", tmp_path
+    )
+    assert read_parts.render(messages[:2]) == "[system:][system:]"
+
+
+STRICT = (
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}{{ raise_exception('ids') }}"
+    "{% endif %}<{{ c.id }}>{% endfor %}{% if m.role == 'tool' %}{% if m.tool_call_id | length != 9 %}"
+    "{{ raise_exception('ids') }}{% endif %}({{ m.tool_call_id }}){% endif %}{% endfor %}"
+)
+
+
+def test_ids_are_short_where_the_template_wants_them_so(tmp_path: Path) -> None:
+    def ids(template: str, *given: str) -> tuple[list[str], list[str]]:
+        made = [{"id": one, "type": "function", "function": {"name": "f", "arguments": {}}} for one in given]
+        results = [{"role": "tool", "tool_call_id": one, "content": "r"} for one in given]
+        text = make(template, tmp_path).render([USER, calls(*made, content=""), *results])
+        return re.findall("<(.*?)>", text), re.findall(r"\((.*?)\)", text)
+
+    long = ["call_0123456789abcdef0_0", "call_0123456789abcdef0_1", "a", ""]
+    short, of_results = ids(STRICT, *long, "abcDEF123")
+    assert short == of_results and len(set(short)) == 5 and short[-1] == "abcDEF123"
+    assert all(len(one) == 9 and one.isalnum() for one in short)
+    assert ids(STRICT.replace("!= 9", "< 0"), *long)[0] == long
+
+
+def test_texts_of_all_types_are_texts_to_templates(tmp_path: Path) -> None:
+    contents = [
+        {"type": "input_text", "text": "a"},
+        {"type": "output_text", "text": "b", "annotations": []},
+        {"type": "refusal", "refusal": "c"},
+        {"type": "text", "text": "d"},
+        "e",
+    ]
+    message = {"role": "assistant", "content": contents}
+    assert make("{{ messages[0].content }}", tmp_path).render([message]) == "a\nb\nc\nd\ne"
+    by_type = "{% for p in messages[0].content if p.type == 'text' %}{{ p.text }}{% endfor %}"
+    assert make(by_type, tmp_path).render([message]) == "abcde"

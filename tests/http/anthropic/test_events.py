@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorserve.http.anthropic.answers import Answer, count, usage_of
+from actorserve.http.anthropic.answers import CONTEXT_ENDED, Answer, count, usage_of
 from actorserve.http.anthropic.errors import body_of, error_body
 from actorserve.http.anthropic.events import MessageEvents
 from actorserve.http.errors import ApiError, overloaded
@@ -108,6 +108,7 @@ def test_numbers_are_as_the_model_wrote_them() -> None:
         (SAID, "stop", 151645, "end_turn", None),
         (SAID, "stop", "END", "stop_sequence", "END"),
         (SAID, "length", None, "max_tokens", None),
+        (SAID, CONTEXT_ENDED, None, "model_context_window_exceeded", None),
         (SAID, "abort", None, None, None),
         (SAID, "content_filter", None, "refusal", None),
         (CALLED, "tool_calls", None, "tool_use", None),

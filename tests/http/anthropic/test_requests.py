@@ -73,6 +73,18 @@ def test_the_system_prompt_stands_first() -> None:
     assert messages(("user", "hi"), system="") == HI and messages(("user", "hi"), system=[]) == HI
 
 
+def test_what_is_not_for_the_model_is_left_out() -> None:
+    """Claude Code's first block, with which no request would begin like another."""
+    bill = "x-anthropic-billing-header: cc_version=2.1.160.bca; cc_entrypoint=cli; cch=d1d48;"
+    assert messages(("user", "hi"), system=[text(bill), text("Be brief.")])[0]["content"] == "Be brief."
+    assert messages(("user", "hi"), system=[text(bill)]) == messages(("user", "hi"), system=bill) == HI
+    assert messages(("user", "hi"), ("system", bill), ("system", "Now.")) == [
+        *HI,
+        {"role": "system", "content": "Now."},
+    ]
+    assert messages(("user", bill)) == [{"role": "user", "content": bill}]
+
+
 def test_turns_of_text() -> None:
     said = messages(("user", [text("a")]), ("assistant", "b"), ("system", [text("c")]), ("user", [text("d")]))
     assert said == [

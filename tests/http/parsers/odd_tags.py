@@ -139,6 +139,12 @@ _TAGGED = [
         "<function=get_weather><parameter=detailed>\nTrue\n</parameter></function>",
         ("get_weather", {"detailed": True}),
     ),
+    one(
+        "forgotten end of an argument",
+        "qwen3_coder",
+        "<function=search>\n<parameter=a>\nx\n<parameter=no>\n<parameter=limit>\n7\n</parameter>\n</function>",
+        ("search", {"a": "x\n<parameter=no>", "limit": 7}),
+    ),
     one("two functions in one", "qwen3_coder", "<tool_call><function=now></function></tool_call>", NOW),
     text("no function", "qwen3_coder", "<tool_call>now()</tool_call> <function = x> <function=>"),
     text("half a tag", "qwen3_coder", "<function=now and then"),

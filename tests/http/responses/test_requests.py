@@ -71,18 +71,28 @@ def test_what_asks_for_nothing_is_taken() -> None:
         "background": False,
         "truncation": "disabled",
         "include": ["reasoning.encrypted_content"],
-        "top_logprobs": 0,
+        "top_logprobs": 5,
         "max_tool_calls": 3,
         "prompt_cache_key": "k",
         "safety_identifier": "s",
-        "text": {"format": {"type": "text"}, "verbosity": "medium"},
-        "reasoning": {"summary": "auto"},
+        "text": {"format": {"type": "text"}, "verbosity": "high"},
+        "reasoning": {"summary": "detailed", "generate_summary": "concise"},
         "tool_choice": "none",
         "tools": [],
         "stream_options": {"include_obfuscation": False},
         "stream": True,
     }
     assert chat(**fields) == chat(stream=True)
+
+
+def test_hosted_tools_beside_functions_are_passed_over() -> None:
+    """Agents offer them to every model."""
+    tools = [{"type": "web_search"}, TIME, {"type": "file_search", "vector_store_ids": ["v"]}]
+    assert chat(tools=tools) == chat(tools=[TIME])
+    some = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}, TIME]}
+    assert chat(tools=tools, tool_choice=some) == chat(tools=[TIME], tool_choice="required")
+    told = echo(request_of(tools=tools), {})["tools"]
+    assert [tool["name"] for tool in told] == [TIME["name"]]
 
 
 def test_messages_have_roles_and_texts() -> None:
@@ -207,6 +217,19 @@ def test_reasoning_has_an_effort_or_is_off() -> None:
     made = chat(reasoning={"effort": "none"}, chat_template_kwargs={"thinking": 1, "a": 2})
     assert "reasoning_effort" not in made
     assert made["chat_template_kwargs"] == {"enable_thinking": False, "thinking": 1, "a": 2}
+
+
+@pytest.mark.parametrize("status", ["in_progress", "incomplete"])
+def test_a_message_of_the_assistants_that_is_not_complete_goes_on(status: str) -> None:
+    said = {"role": "assistant", "status": status, "content": [{"type": "output_text", "text": "The best is ("}]}
+    made = chat(input=[{"role": "user", "content": "a"}, said])
+    assert made["continue_final_message"] is True and made["messages"][-1]["content"] == "The best is ("
+    for items in (
+        [said | {"status": "completed"}],
+        [said | {"status": None}],
+        [said, {"role": "user", "content": "b"}],
+    ):
+        assert "continue_final_message" not in chat(input=items)
 
 
 def test_errors_of_the_chat_request_name_the_field_as_the_client_does() -> None:

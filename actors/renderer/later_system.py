@@ -1,0 +1,48 @@
+"""System messages behind the beginning, for templates that refuse them there: what they say is said by the user.
+
+Agents send them amid conversations, and OpenAI's and Anthropic's models take them anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+SYSTEM = ("system", "developer")
+
+
+def said_by_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """The conversation with one system message at most, its first; None if it has no others.
+
+    What the user says before or behind it becomes one message with it: some templates want turns to alternate.
+    """
+    if not any(_is_system(message) for message in messages[1:]):
+        return None
+    said: list[dict[str, Any]] = []
+    moved = False  # does the last one end with what the system said?
+    for message in messages:
+        last = said[-1] if said else {}
+        later = bool(said) and _is_system(message)
+        users = last.get("role") == "user" and (later or (moved and message.get("role") == "user"))
+        if users or (later and _is_system(last)):
+            said[-1] = _joined(last, message)
+        else:
+            said.append({**message, "role": "user"} if later else message)
+        moved = later and not _is_system(last)
+    return said
+
+
+def _is_system(message: dict[str, Any]) -> bool:
+    return message.get("role") in SYSTEM
+
+
+def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The first message with what the second one says behind its content."""
+    contents = [message.get("content") or "" for message in (first, second)]
+    if all(isinstance(content, str) for content in contents):
+        return {**first, "content": "\n\n".join(filter(None, contents))}
+    return {**first, "content": [part for content in contents for part in _parts(content)]}
+
+
+def _parts(content: Any) -> Iterable[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
