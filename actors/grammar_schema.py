@@ -23,6 +23,10 @@ MAX_STATES = 50_000  # of all these automata
 WHITESPACE = r" |\n[ \t]{0,40}"
 PLAIN = frozenset({"const", "default", "enum", "example", "examples"})  # keywords whose values are no schemas
 NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})  # name → schema
+NAMES, OTHERS = {"properties", "patternProperties"}, {"additionalProperties", "unevaluatedProperties"}
+COMBINING = frozenset("$dynamicRef allOf dependentSchemas if not unevaluatedProperties".split())
+BRANCHES = frozenset({"$ref", "anyOf", "oneOf"})  # which combine schemas where they stand beside properties
+ASKING = frozenset({"minProperties", "patternProperties", "propertyNames"})  # for properties without naming them
 # What the standard names but llguidance does not know. Other names of formats are remarks, as in OpenAPI's "int32".
 UNSUPPORTED = frozenset(
     "idn-email idn-hostname iri iri-reference json-pointer regex relative-json-pointer".split()
@@ -35,24 +39,46 @@ class GrammarError(ValueError):
     """What a client wished for cannot be had; the text is for the client."""
 
 
-def schema_grammar(schema: Any, strict: bool = True) -> dict[str, Any]:
-    """A schema's object with our options. Not strict: what llguidance cannot enforce is left out, not refused."""
-    adapted = adapt_schema(schema)
+def schema_grammar(schema: Any, strict: bool = True, blanks: str | None = None, closed: bool = False) -> dict[str, Any]:
+    """A schema's object with our options. Not strict: what llguidance cannot enforce is left out, not refused.
+
+    `blanks`: a regular expression of those between the parts of JSON, empty for none, None for those that printers
+    write. `closed`: see adapt_schema.
+    """
+    if blanks is not None:
+        check_pattern(blanks)
+    adapted = adapt_schema(schema, closed=closed)
     if adapted is False:
         raise GrammarError("the JSON schema `false` allows nothing")
     if (reason := too_costly(adapted)) is not None:
         raise GrammarError(f"the JSON schema is too complex: {reason}")
-    return ({} if adapted is True else adapted) | {
-        "x-guidance": {"whitespace_pattern": WHITESPACE, "lenient": not strict}
-    }
+    spaces = {"whitespace_flexible": False} if blanks == "" else {"whitespace_pattern": blanks or WHITESPACE}
+    return ({} if adapted is True else adapted) | {"x-guidance": {**spaces, "lenient": not strict}}
 
 
-def adapt_schema(schema: Any, place: str = "#") -> Any:
-    """A copy for `place` (a JSON pointer) of a larger schema: references go on pointing to the same things."""
+def adapt_schema(schema: Any, place: str = "#", closed: bool = False) -> Any:
+    """A copy for `place` (a JSON pointer) of a larger schema: references go on pointing to the same things.
+
+    Objects get no properties beside those that are named, where nothing is said of others: models that are allowed to
+    invent some do. `closed`: also where the schema combines others, which might name more, or asks for such.
+    """
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"a JSON schema is an object, not {type(schema).__name__}")
-    reader = _Reader(place)
-    return reader.schema(schema, 0)
+    return _Reader(place, closed, _combines(schema)).schema(schema, 0)
+
+
+def _combines(schema: Any) -> bool:
+    """Might an object have to fulfil several schemas at once?"""
+    rest = [schema]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            if value.keys() & COMBINING or ("properties" in value and value.keys() & BRANCHES):
+                return True
+            rest += value.values()
+        elif isinstance(value, list):
+            rest += value
+    return False
 
 
 def check_pattern(pattern: str) -> None:
@@ -70,8 +96,10 @@ def check_repeats(text: str, most: int = MAX_REPEAT) -> None:
 
 
 class _Reader:
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, closed: bool, combines: bool) -> None:
         self.place = place
+        self.closed = closed
+        self.combines = combines
         self.multiple = Fraction(1)
         self.states = 0
 
@@ -83,7 +111,17 @@ class _Reader:
             return [self.schema(item, depth + 1) for item in value]
         if not isinstance(value, dict):
             return value
-        return {key: self._keyword(key, item, depth) for key, item in value.items() if not _is_remark(key, item)}
+        made = {key: self._keyword(key, item, depth) for key, item in value.items() if not _is_remark(key, item)}
+        if made.keys() & NAMES and not made.keys() & OTHERS and (self.closed or self._may_close(made)):
+            made["additionalProperties"] = False
+        return made
+
+    def _may_close(self, schema: dict[str, Any]) -> bool:
+        """Nothing in it, or around it, asks for properties that it does not name."""
+        named, required = schema.get("properties"), schema.get("required", [])
+        if self.combines or schema.keys() & ASKING or not isinstance(named, dict) or not isinstance(required, list):
+            return False
+        return all(isinstance(name, str) and name in named for name in required)
 
     def _keyword(self, key: str, value: Any, depth: int) -> Any:
         if key in PLAIN:
@@ -93,8 +131,8 @@ class _Reader:
                 for pattern in value:
                     check_pattern(pattern)
             return {name: self.schema(item, depth + 2) for name, item in value.items()}
-        if key == "$ref" and isinstance(value, str) and value.startswith("#"):
-            return self.place + value[1:]
+        if key == "$ref" and isinstance(value, str) and value.startswith(("#", "/")):  # litellm drops the #
+            return self.place + value.removeprefix("#")
         if key == "pattern" and isinstance(value, str):
             check_pattern(value)
         if key == "multipleOf" and isinstance(value, int | float) and math.isfinite(value) and value > 0:

@@ -37,9 +37,9 @@ class Draft:
         self.rules.append(f"{name}{options}: {expression}")
         return name
 
-    def json(self, schema: Any, strict: bool = True) -> str:
-        """JSON by a schema."""
-        return self._part("json_schema", schema_grammar(schema, strict))
+    def json(self, schema: Any, strict: bool = True, blanks: str | None = None, closed: bool = False) -> str:
+        """JSON by a schema; see `schema_grammar`."""
+        return self._part("json_schema", schema_grammar(schema, strict, blanks, closed))
 
     def lark(self, grammar: str) -> str:
         """A whole grammar of the client's: Lark's notation, or GBNF (which some call EBNF)."""
@@ -137,9 +137,10 @@ def _from_gbnf(grammar: str) -> str:
 
 
 def _plain(escape: re.Match[str]) -> str:
-    """An escaped character as itself, where it has no meaning of its own: the converter garbles some of these."""
+    """An escaped character as itself, or as two digits where it would mean something: the converter garbles others."""
     digits = escape[1] or escape[2] or escape[3]
-    if digits is None or int(digits, 16) > 0x10FFFF:
+    code = None if digits is None else int(digits, 16)
+    if code is None or code > 0x10FFFF or 0xD800 <= code < 0xE000:
         return escape[0]
-    char = chr(int(digits, 16))
-    return char if char.isprintable() and char not in '"\\[]^-/' else escape[0]
+    char = chr(code)
+    return f"\\x{code:02x}" if code < 0x80 and (not char.isprintable() or char in '"\\[]^-/') else char

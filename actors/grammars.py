@@ -53,6 +53,8 @@ class Wish(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     grammar: str | None = None  # Lark, or GBNF
     structural_tag: dict[str, Any] | str | None = None  # either form; a string holds its JSON
     tools: list[Tool] | None = None  # these must be called: [{"name": …, "parameters": {…}}, …]
+    blanks: str | None = None  # json_object, json_schema: a regular expression of those in it; empty for none
+    closed: bool = False  # json_schema: see grammar_schema.adapt_schema
     strict: bool = True  # json_schema, tools: refuse keywords that cannot be enforced; else they are left out
     parallel: bool = True  # tools: more than one call is allowed
     named: str | None = None  # tools: the answer is this one's arguments, nothing around them
@@ -157,9 +159,9 @@ def _body(kind: str, wish: Wish, draft: Draft) -> str:
     """The expression for what is wished, without what goes before it."""
     match kind:
         case "json_object":
-            return draft.json(ANYTHING)
+            return draft.json(ANYTHING, blanks=wish.blanks)
         case "json_schema":
-            return draft.json(_loaded(wish.json_schema), wish.strict)
+            return draft.json(_loaded(wish.json_schema), wish.strict, wish.blanks, wish.closed)
         case "regex":
             return draft.regex(wish.regex or "")
         case "choice":

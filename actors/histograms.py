@@ -45,6 +45,8 @@ PER_TOKEN = _ns(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1
 LATENCY = _ns(0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 HOPS = _ns(*(factor * 10**power for power in range(-5, 1) for factor in (1, 2.5, 5)))  # 10 µs to 5 s: ours alone
 ITERATION = (1, *(8 << power for power in range(12)))
+CHOICES = (1, 2, 5, 10, 20)
+PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 
 
 def token_bounds(longest: int) -> tuple[int, ...]:
@@ -74,14 +76,19 @@ def _scheduler(longest: int) -> list[HistogramSpec]:
         _seconds("vllm:request_inference_time_seconds", "From the first step to the last token", LATENCY),
         HistogramSpec("vllm:request_prompt_tokens", "Prompt tokens of sequences that have ended", tokens),
         HistogramSpec("vllm:request_generation_tokens", "Generated tokens of sequences that have ended", tokens),
-        HistogramSpec("vllm:iteration_tokens_total", "Tokens that one step computed", ITERATION),
+        HistogramSpec("vllm:request_prefill_kv_computed_tokens", "Those of the prompt that no cache had", tokens),
+        HistogramSpec("vllm:request_params_max_tokens", "Tokens that ended sequences might have generated", tokens),
+        HistogramSpec("vllm:request_num_preemptions", "Times that ended sequences had lost their blocks", PREEMPTIONS),
+        HistogramSpec("vllm:iteration_tokens_total", "Tokens of prompts and answers in one step", ITERATION),
     ]
 
 
-def _frontend() -> list[HistogramSpec]:
+def _frontend(longest: int) -> list[HistogramSpec]:
     return [
         _seconds("vllm:time_to_first_token_seconds", "From arrival to the first token", TO_FIRST),
         _seconds("vllm:e2e_request_latency_seconds", "From arrival to the end handed to the socket", LATENCY),
+        HistogramSpec("vllm:request_params_n", "Choices of each prompt that was answered", CHOICES),
+        HistogramSpec("vllm:request_max_num_generation_tokens", "Tokens of the longest of them", token_bounds(longest)),
         _hop("frontend", "renderer"),
         _hop("renderer", "scheduler"),
         _hop("scheduler", "frontend"),
@@ -92,7 +99,7 @@ def specs_of(kind: str, longest: int) -> list[HistogramSpec]:
     """The histograms of an actor of this kind, for a model whose sequences have so many tokens at most."""
     if kind == "scheduler":
         return _scheduler(longest)
-    return _frontend() if kind == "frontend" else []
+    return _frontend(longest) if kind == "frontend" else []
 
 
 def histograms_bytes(specs: list[HistogramSpec]) -> int:

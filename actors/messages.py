@@ -1,8 +1,7 @@
 """All that crosses a ring: msgspec structs, grouped by the actor that receives them.
 
 A `ref` names one sequence (one choice of one request): `generation << 32 | slot` of the request table. A message is a
-hint; what it speaks of stands in the table (shm/table.py), so every message may arrive twice.
-Leaf module: it knows no actor.
+hint; what it speaks of stands in the table (shm/table.py), so every message may arrive twice. Leaf: it knows no actor.
 """
 
 from __future__ import annotations
@@ -70,6 +69,7 @@ class Render(Message, frozen=True, tag=1):
     max_tokens: int | None = None  # None: up to the model's length
     cap: int | None = None  # where there is no max_tokens: the model's own limit of answers
     truncate_prompt_tokens: int | None = None  # keep only so many of the last; -1: as many as the model takes
+    keep_first: bool = False  # truncation keeps the first instead
     cache_salt: str = ""  # only requests with the same one share KV blocks
     bad_words: list[str] = []
     think: Think | None = None
@@ -243,6 +243,7 @@ class Failed(Message, frozen=True, tag=41):
     message: str
     param: str | None = None
     call: int = 0
+    code: str | None = None  # how clients know this error, beside its status
 
 
 class ToldToken(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -259,8 +260,7 @@ class Delta(Message, frozen=True, tag=42):
     """Detokenizer → frontend: text of one sequence from character `offset` on.
 
     After a detokenizer's death text may come again: what lies before the characters already had is dropped.
-    `finish` ends the choice for the client; `last` says that the scheduler has let go of the slot. They come
-    together, except for a stop string, where `finish` comes first.
+    `finish` ends the choice for the client; `last`: the scheduler let go of the slot, some time after a stop string.
     """
 
     ref: int

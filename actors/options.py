@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import inspect
 
-from .config import Config, make_config
+from .config import Config, ConfigError, make_config
 from .option_fields import default, description, flag, integer, option_fields, plain_type, unit
 from .option_sources import CONFIG_VARIABLE, read_environment, read_yaml
 
 __all__ = ["add_options", "describe_options", "integer", "read_config"]
 
 POSITIONAL = "model"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 SHORT = {"tensor_parallel_size": ("-tp",)}
 PLACES = (
     *("model", "tokenizer", "chat_template", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "record"),
@@ -77,7 +79,20 @@ def read_config(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
         values |= read_yaml(arguments.config)
     elif file := environ.get(CONFIG_VARIABLE):
         values |= read_yaml(Path(file), CONFIG_VARIABLE)
-    return make_config(values | read_environment(environ) | given)
+    values |= read_environment(environ) | given
+    if POSITIONAL not in values:
+        _check_lists(given)
+    return make_config(values)
+
+
+def _check_lists(given: Mapping[str, object]) -> None:
+    """An option of several values takes all words behind it, MODEL too: another model than that would be served."""
+    for name, value in given.items():
+        if not isinstance(value, list) or len(value) < 2:
+            continue
+        last = str(value[-1])
+        if HUB_NAME.fullmatch(last) or Path(last).expanduser().is_dir():
+            raise ConfigError(f"{flag(name)} took {last} for one of its values: write MODEL before the options.")
 
 
 def given_words(arguments: argparse.Namespace) -> tuple[list[str], list[Path]]:

@@ -15,6 +15,7 @@ from .model_files import ModelInfo, read_json
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+UNNAMED_CLASS = "PreTrainedTokenizerFast"  # what tokenizer.json is to transformers, if nothing says more
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -64,6 +65,15 @@ def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:
     if isinstance(found, str):
         return {"default": found}
     return {entry["name"]: entry["template"] for entry in found or []}
+
+
+def describe_tokenizer(config: Config, model: ModelInfo) -> dict[str, Any]:
+    """tokenizer_config.json as clients read it: with its class, special tokens as plain texts, and one template."""
+    about = {"tokenizer_class": UNNAMED_CLASS, **tokenizer_config(model), **special_tokens(model)}
+    about.pop("chat_template", None)
+    if template := find_templates(config, model).get("default"):
+        about["chat_template"] = template
+    return about
 
 
 def _given_template(value: str) -> str:

@@ -75,6 +75,11 @@ class Stamps:
         preemptions, deaths = min(MOST, (packed & MOST) + preemptions), min(MOST, (packed >> 16 & MOST) + deaths)
         self._words[word] = ref >> 32 << 32 | deaths << 16 | preemptions
 
+    def preemptions(self, ref: int) -> int:
+        """Of this use, as its scheduler counts them."""
+        packed = self._words[self._table.control_word(ref & layout.LOW) + layout.SETBACKS]
+        return int(packed & MOST) if packed >> 32 == ref >> 32 else 0
+
     def words(self, ref: int) -> list[int]:
         """All control words of this use, at about one moment; empty if the slot has a newer one. Quicker than life."""
         control = self._table.control_word(ref & layout.LOW)

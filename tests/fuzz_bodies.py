@@ -26,7 +26,7 @@ BODIES = {
     "half a pair": START + b',"stop":"\\ud83d"}',
     "other half": b'{"messages":[{"role":"user","content":"\\ude00"}]}',
     "UTF-16": START.decode().encode("utf-16"),
-    "byte order mark": b"\xef\xbb\xbf" + START + b"}",
+    "two byte order marks": b"\xef\xbb\xbf" * 2 + START + b"}",
     "twice": START + b"}" + START + b"}",
     "ids": b'{"prompt":[' + b"9" * 300 + b"]}",
     "many ids": b'{"prompt":[' + b",".join([b"1"] * 200_000) + b"]}",

@@ -27,6 +27,18 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.mark.parametrize("option", ["--served-model-name", "--api-key"])
+def test_a_list_that_took_the_model(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for model in (str(tmp_path), "org/some-model.v1"):
+        with pytest.raises(ConfigError, match=f"{option} took .* write MODEL before"):
+            read(option, "name", model)
+        assert read(str(tmp_path), option, "name", model).model == str(tmp_path)
+        assert read(option, model).model == Config().model, "one value is the option's own"
+    assert read(option, "name", "other").model == Config().model
+    monkeypatch.setenv("ACTORSERVE_MODEL", str(tmp_path))
+    assert read(option, "name", "org/other").model == str(tmp_path)
+
+
 def test_nothing_given_is_the_default() -> None:
     assert read() == Config()
 

@@ -84,6 +84,13 @@ def test_the_limit(client: Anthropic) -> None:
     assert answer.stop_reason == "max_tokens" and answer.usage.output_tokens == 3
 
 
+def test_more_than_the_model_takes(client: Anthropic) -> None:
+    """Some clients always ask for thousands of tokens; but a prompt that is too long is an error."""
+    assert ask(client, "none", max_tokens=20_000).stop_reason == "end_turn"
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
+        ask(client, "><".join(["none"] * 3000))
+
+
 def test_counting(client: Anthropic) -> None:
     counted = client.messages.count_tokens(model="claude", messages=[{"role": "user", "content": "<none>"}])
     assert counted.input_tokens == 1

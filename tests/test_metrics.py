@@ -141,12 +141,25 @@ def test_known_requests(client: httpx.Client) -> None:
     assert grown("vllm:e2e_request_latency_seconds_count") == 6, "nobody waited for the end of the aborted one"
     for name in ("queue", "prefill", "decode", "inference"):
         assert grown(f"vllm:request_{name}_time_seconds_count") == 7
+    assert grown("vllm:request_params_max_tokens_sum") == 5 * TOKENS + 1 + 1500
+    assert grown("vllm:request_params_n_count") == 5, "prompts, not choices"
+    assert grown("vllm:request_params_n_sum") == 6 == grown("vllm:request_params_n_bucket", le="2.0") + 1
+    assert grown("vllm:request_max_num_generation_tokens_sum") == 4 * TOKENS + 1
+    computed = grown("vllm:prompt_tokens_total") - grown("vllm:prompt_tokens_cached_total")
+    assert grown("vllm:request_prefill_kv_computed_tokens_sum") == computed > 0
+    assert grown("vllm:request_num_preemptions_sum") == 0 and grown("vllm:request_num_preemptions_count") == 7
     assert grown("vllm:request_prompt_tokens_count") == grown("vllm:request_generation_tokens_count") == 7
     assert grown("vllm:prompt_tokens_total") == grown("vllm:request_prompt_tokens_sum")
     assert grown("vllm:iteration_tokens_total_sum") >= 5 * TOKENS
     assert grown("actorserve:hop_latency_seconds_count", source="frontend", target="renderer") == 7
     assert grown("actorserve:hop_latency_seconds_count", source="scheduler") == 2, "of those that are streamed"
     assert after.sum("vllm:cache_config_info", block_size="32", enable_prefix_caching="True") == 1
+    (cache,) = after.families["vllm:cache_config_info"].samples
+    tokens = int(cache.labels["num_gpu_blocks"]) * 32
+    assert int(cache.labels["kv_cache_size_tokens"]) == tokens > 0
+    longest = client.get("/v1/models").json()["data"][0]["max_model_len"]
+    assert float(cache.labels["kv_cache_max_concurrency"]) == pytest.approx(tokens / longest, abs=0.01)
+    assert after.sum("vllm:num_requests_waiting_by_reason", reason="capacity") == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -125,7 +125,7 @@ def wait_for(client: OpenAI, name: str) -> Any:
 @pytest.mark.parametrize("die", [False, True])
 def test_in_the_background(client: OpenAI, server: Server, die: bool) -> None:
     begun = client.responses.create(model="gpt", input="<long>", background=True)
-    assert begun.status == "in_progress"
+    assert begun.status == "queued"
     if die:
         kill_frontends(server)
     found = wait_for(client, begun.id)
@@ -162,8 +162,45 @@ def test_cancelling(client: OpenAI) -> None:
         client.responses.cancel(kept.id)
 
 
+def test_deleting(client: OpenAI, server: Server) -> None:
+    kept = client.responses.create(model="gpt", input="<none>")
+    running = client.responses.create(model="gpt", input="<long>", background=True)
+    for name in (kept.id, running.id):
+        client.responses.delete(name)
+    for _ in range(2):
+        for name in (kept.id, running.id):
+            with pytest.raises(openai.NotFoundError):
+                client.responses.retrieve(name)
+            with pytest.raises(openai.NotFoundError):
+                client.responses.delete(name)
+        kill_frontends(server)
+
+
+def test_how_many_tokens_there_are(client: OpenAI) -> None:
+    made = client.responses.create(model="gpt", input="<none>")
+    counted = client.responses.input_tokens.count(model="gpt", input="<none>", previous_response_id=made.id)
+    assert made.usage is not None and counted.object == "response.input_tokens"
+    assert counted.input_tokens == made.usage.input_tokens == 1
+
+
+LOGPROBS: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+
+
+@pytest.mark.parametrize("script", ["none", "two", "think", "answer"])
+def test_logprobs(client: OpenAI, script: str) -> None:
+    whole = ask(client, script, **LOGPROBS)
+    (said,) = [item.content[0] for item in whole.output if item.type == "message"]
+    tokens = "".join(entry.token for entry in said.logprobs).strip()  # the last one may go on with markup
+    assert tokens.startswith(said.text.strip()) and len(tokens) < len(said.text) + 4
+    assert all(len(entry.top_logprobs) == 2 for entry in said.logprobs)
+    streamed = list(client.responses.create(model="gpt", input=f"<{script}>", tools=FUNCTIONS, stream=True, **LOGPROBS))
+    deltas = [event for event in streamed if event.type == "response.output_text.delta"]
+    told = [entry.logprob for event in deltas for entry in event.logprobs]
+    assert told == [entry.logprob for entry in said.logprobs]
+
+
 def test_a_stream_outlives_its_frontend(client: OpenAI, server: Server) -> None:
-    with client.responses.stream(model="gpt", input="<long>") as stream:
+    with client.responses.stream(model="gpt", input="<long>", **LOGPROBS) as stream:
         numbers = []
         for event in stream:
             numbers.append(event.sequence_number)
@@ -171,4 +208,6 @@ def test_a_stream_outlives_its_frontend(client: OpenAI, server: Server) -> None:
                 kill_frontends(server)
         final = stream.get_final_response()
     assert final.output_text == BOTTLES and numbers == list(range(len(numbers)))
+    said: Any = final.output[0]
+    assert "".join(entry.token for entry in said.content[0].logprobs) == BOTTLES
     assert client.responses.retrieve(final.id).output_text == BOTTLES

@@ -52,6 +52,7 @@ RULES = re.compile(
             "Last-Event-ID goes with|not the id of an event of this stream|Idempotency-Key is over and forgotten",
             "This Idempotency-Key was used",
             "^(response_format|structured_outputs|tool_choice|tools)",  # whether it can be compiled
+            "^(guided_(json|regex|choice|grammar)|json_schema|regex|ebnf|grammar)",
             "Either prompt or messages",
             "chat template|template",  # its own words on a conversation
             "nested too deep",

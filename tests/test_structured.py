@@ -65,6 +65,11 @@ CASES: list[tuple[dict[str, Any], Any]] = [
     (by(choice=["Paris is it", "Rome", "🦊 or so"]), lambda text: ["Paris is it", "Rome", "🦊 or so"].index(text)),
     (by(grammar='start: "a" ("b" | "c")~3'), lambda text: re.fullmatch("a[bc]{3}", text) or 1 / 0),
     (by(grammar='root ::= "yes" | "no" [0-9]'), lambda text: re.fullmatch(r"yes|no\d", text) or 1 / 0),
+    ({"guided_choice": ["Rome", "Oslo"]}, lambda text: ["Rome", "Oslo"].index(text)),
+    (
+        {"response_format": {"type": "json_object", "schema": CITY}},
+        lambda text: jsonschema.validate(json.loads(text), CITY),
+    ),
     (
         {
             "response_format": {
@@ -132,10 +137,11 @@ def test_the_length_limit_cuts(client: httpx.Client) -> None:
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 def test_forced_calls(client: httpx.Client, choice: Any) -> None:
     asked: dict[str, Any] = {"messages": HI, "tools": TOOLS, "tool_choice": choice, "temperature": 1, "seed": 2}
+    reason = "tool_calls" if choice == "required" else "stop"  # as with OpenAI
     body = ask(client, **asked, n=3, parallel_tool_calls=False)
     for one in body["choices"]:
         (call,) = one["message"]["tool_calls"]
-        assert one["message"]["content"] is None and one["finish_reason"] == "tool_calls"
+        assert one["message"]["content"] is None and one["finish_reason"] == reason
         arguments = json.loads(call["function"]["arguments"])
         if call["function"]["name"] == "weather":
             jsonschema.validate(arguments, CITY)
@@ -149,7 +155,7 @@ def test_forced_calls(client: httpx.Client, choice: Any) -> None:
         "".join(call["function"]["arguments"] for call in calls)
         == (body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
     )
-    assert streamed[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert streamed[-1]["choices"][0]["finish_reason"] == reason
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
@@ -164,6 +170,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (by(json={"type": "nothing"}), "structured_outputs", "nothing"),
     (by(json="{"), "structured_outputs", "JSON"),
     (by(choice=[1]), "structured_outputs.choice", "strings"),
+    ({"guided_json": {"type": "nothing"}}, "guided_json", "nothing"),
+    ({"response_format": {"type": "json_object", "schema": {"type": "nothing"}}}, "response_format", "nothing"),
     (by(grammar="start: nobody"), "structured_outputs", "nobody"),
     (by(regex="a", choice=["b"]), "structured_outputs", "one of"),
     ({**by(regex="a"), "response_format": {"type": "json_object"}}, "structured_outputs", "Only one"),

@@ -18,6 +18,7 @@ import uvloop
 from aiohttp import web
 
 from actorserve.http.app import make_app
+from actorserve.http.server import LONGEST_LINE
 from actorserve.http.settings import Settings
 from actorserve.shm.answers import Answers
 from actorserve.shm.board import ActorState
@@ -25,7 +26,7 @@ from actorserve.shm.journal import Journal
 
 from ..runtime import Context
 from ..tls import make_context
-from ..tokenization import find_templates, tokenizer_config
+from ..tokenization import describe_tokenizer
 from ..trace_events import Kind
 from .connections import ConnectionPool
 from .engine import FrontendEngine
@@ -73,6 +74,8 @@ class Frontend:
             lingering_time=1,
             auto_decompress=False,
             logger=_quiet_logger(),
+            max_line_size=LONGEST_LINE,
+            max_field_size=LONGEST_LINE,
         )
         await runner.setup()
         self.loop.add_reader(self.inbox.fileno(), self._woken)
@@ -117,8 +120,6 @@ class Frontend:
     def _settings(self) -> Settings:
         config, model = self.context.config, self.context.model
         tools, reasoning = choose_parsers(config, model)
-        templates = find_templates(config, model)
-        about = {**tokenizer_config(model), **({"chat_template": templates["default"]} if templates else {})}
         return Settings(
             served=config.served_names(),
             api_keys=config.api_key,
@@ -139,7 +140,7 @@ class Frontend:
             allowed_headers=tuple(config.allowed_headers),
             request_id_headers=config.enable_request_id_headers,
             max_log_len=config.max_log_len,
-            tokenizer_info=about,
+            tokenizer_info=describe_tokenizer(config, model),
         )
 
     # --- the mailbox ---------------------------------------------------------------------------------------------

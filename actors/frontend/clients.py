@@ -33,6 +33,8 @@ class Clients:
         named = context.histograms
         self._first = named["vllm:time_to_first_token_seconds"]
         self._end = named["vllm:e2e_request_latency_seconds"]
+        self._choices = named["vllm:request_params_n"]
+        self._longest = named["vllm:request_max_num_generation_tokens"]
         self._hops = [(named[f"{HOP}/{a}/{b}"], sent, came) for a, b, sent, came in HOPS]
 
     def told(self, use: Use, delta: Delta) -> None:
@@ -42,7 +44,7 @@ class Clients:
             self._tell_first(use.ref, bool(delta.finish))
         if delta.finish:
             if delta.finish not in FAILED:
-                self._tell_end(use.ref)
+                self._tell_end(use, delta.tokens)
             words = self._stamps.words(use.ref)  # now, since the slot may soon be another's
             for job in use.jobs:
                 job.lives[use.index] = words
@@ -59,10 +61,18 @@ class Clients:
             if start and end:
                 histogram.observe(end - start)
 
-    def _tell_end(self, ref: int) -> None:
+    def _tell_end(self, use: Use, tokens: int) -> None:
         now = time.monotonic_ns()
-        if self._stamps.set_first(ref, Stamp.END_TOLD, now):
-            self._end.observe(now - self._table.arrival_ns(ref))
+        if not self._stamps.set_first(use.ref, Stamp.END_TOLD, now):
+            return
+        self._end.observe(now - self._table.arrival_ns(use.ref))
+        for job in use.jobs[:1]:
+            width = len(job.params)
+            first = use.index // width * width
+            others = [choice for choice in job.choices[first : first + width] if choice.index != use.index]
+            if all(choice.finish_reason for choice in others):  # its prompt is answered
+                self._choices.observe(width)
+                self._longest.observe(max([tokens, *(choice.tokens for choice in others)]))
 
     def in_flight(self, requests: int) -> None:
         """So many are being answered."""

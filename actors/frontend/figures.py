@@ -94,6 +94,8 @@ class Figures:
         used = (total - words[Gauge.BLOCKS_FREE]) / total if total else 0.0
         for name, text, gauge in GAUGES:
             yield self._one("gauge", name, text, words[gauge])
+        why = {"capacity": float(words[Gauge.WAITING]), "deferred": 0.0}  # nothing waits for anything else
+        yield self._by("vllm:num_requests_waiting_by_reason", "Of these, for what", "reason", why, "gauge")
         yield self._one("gauge", "vllm:kv_cache_usage_perc", "Share of KV blocks that are held, 1 is all", used)
         yield self._one("gauge", "vllm:cache_config_info", "How the KV memory is made", 1, self._cache(total))
         for name, text, gauge in COUNTERS:
@@ -112,9 +114,11 @@ class Figures:
         yield self._by("actorserve:requests_recovered", "Sequences that went on after a death", "died", survived)
 
     def _cache(self, blocks: int) -> Labels:
-        config = self._config
+        config, tokens = self._config, blocks * self._config.block_size
         return {
             "block_size": str(config.block_size),
+            "kv_cache_size_tokens": str(tokens),
+            "kv_cache_max_concurrency": f"{tokens / self._system.model.max_model_len:.2f}",  # of the longest sequences
             "num_gpu_blocks": str(blocks),
             "enable_prefix_caching": str(config.enable_prefix_caching),
             "gpu_memory_utilization": str(config.gpu_memory_utilization),
@@ -123,8 +127,8 @@ class Figures:
     def _one(self, kind: Kind, name: str, text: str, value: float, more: Labels | None = None) -> Family:
         return Family(kind, name, text, [({**self._labels, **(more or {})}, value)])
 
-    def _by(self, name: str, text: str, label: str, values: dict[str, float]) -> Family:
-        return Family("counter", name, text, [({**self._labels, label: key}, value) for key, value in values.items()])
+    def _by(self, name: str, text: str, label: str, values: dict[str, float], kind: Kind = "counter") -> Family:
+        return Family(kind, name, text, [({**self._labels, label: key}, value) for key, value in values.items()])
 
     def _counted(self) -> Iterable[Family]:
         """The histograms; those of all frontends are one."""

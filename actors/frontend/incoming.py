@@ -105,14 +105,15 @@ class Incoming:
             self._context.post("scheduler", Cancel(late))
 
     def _failed(self, message: Failed) -> None:
+        error = ApiError(message.status, message.message, message.param, message.code)
         if message.call:
-            self._calls.answer(message.call, ApiError(message.status, message.message, message.param))
+            self._calls.answer(message.call, error)
         for use in self._leave_renderer(message.refs):
             self._slots.close(use.ref)
             self._engine.let_go(self._keeper.forget_ref(use.ref))
             if message.status != GONE:
                 for job in use.jobs:
-                    job.fail(ApiError(message.status, message.message, message.param))
+                    job.fail(error)
 
     def _leave_renderer(self, refs: list[int]) -> list[Use]:
         """The uses among these refs that a renderer had."""

@@ -18,6 +18,7 @@ GAUGES = (
 COUNTERS = (
     ("vllm:prompt_tokens", "Prompt tokens of admitted sequences", Gauge.PROMPTED),
     ("vllm:generation_tokens", "Generated tokens", Gauge.GENERATED),
+    ("vllm:prompt_tokens_cached", "Prompt tokens that were not computed", Gauge.PREFIX_HITS),
     ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", Gauge.PREFIX_QUERIES),
     ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache", Gauge.PREFIX_HITS),
     ("vllm:num_preemptions", "Times that a sequence lost its blocks and was computed again", Gauge.PREEMPTIONS),

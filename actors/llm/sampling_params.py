@@ -11,7 +11,7 @@ from actorserve.http.decoding import PATH
 from actorserve.http.errors import ApiError
 from actorserve.http.parameters import check_fields, parameters
 from actorserve.http.schemas import CompletionRequest
-from actorserve.http.wishes import OUTPUTS, wish_of
+from actorserve.http.wishes import OPTIONS, OUTPUTS, wish_of
 
 MOST_TOKENS = (1 << 31) - 1
 DEFAULT_MAX_TOKENS = 16
@@ -26,7 +26,7 @@ class RequestOutputKind(IntEnum):
 
 
 class StructuredOutputsParams(msgspec.Struct, kw_only=True, frozen=True):
-    """What the answer has to look like: one of these."""
+    """What the answer has to look like: one of the first six, and options for JSON."""
 
     json: str | dict[str, Any] | None = None
     regex: str | None = None
@@ -34,6 +34,9 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, frozen=True):
     grammar: str | None = None
     json_object: bool | None = None
     structural_tag: str | dict[str, Any] | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
 
 
 class SamplingParams(msgspec.Struct):
@@ -107,8 +110,9 @@ class SamplingParams(msgspec.Struct):
             if given is not None:
                 raise ValueError("structured_outputs must be a StructuredOutputsParams or a dict of its fields.")
             return None
-        if unknown := given.keys() - set(OUTPUTS):
-            raise ValueError(f"structured_outputs: there is no {min(unknown)!r} among {', '.join(OUTPUTS)}.")
+        if unknown := given.keys() - {*OUTPUTS, *OPTIONS}:
+            known = ", ".join(OUTPUTS + OPTIONS)
+            raise ValueError(f"structured_outputs: there is no {min(unknown)!r} among {known}.")
         return given
 
     def clone(self) -> SamplingParams:

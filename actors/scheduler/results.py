@@ -21,7 +21,7 @@ def apply_results(scheduler: Scheduler, planned: Planned, done: StepDone) -> Non
     """Account for a step that has come back: computed tokens, sampled tokens, full blocks, ends."""
     drawn = Drawn(done, len(planned.refs))
     drawn.cut(planned.refs, scheduler.sequences)
-    _measure(scheduler, planned, drawn, done.seconds)
+    computed = _measure(scheduler, planned, drawn, done.seconds)
     batch = scheduler.batch
     scheduler.kv.prove()
     alive = batch.ticket[planned.rows] == planned.tickets
@@ -33,6 +33,7 @@ def apply_results(scheduler: Scheduler, planned: Planned, done: StepDone) -> Non
     still = alive[planned.samples]
     _append_late(scheduler, planned, drawn, still)
     done_rows = _append(scheduler, planned.rows[planned.samples][still], *drawn.some(still))
+    scheduler.recorder.stepped(computed)
     scheduler.prefix.offer(batch, rows)  # a token in no log is sampled again: its block must not be cached
     for row, token in done_rows:
         sequence = batch.at(row)
@@ -40,16 +41,17 @@ def apply_results(scheduler: Scheduler, planned: Planned, done: StepDone) -> Non
         scheduler.finish_if_done(sequence, token)
 
 
-def _measure(scheduler: Scheduler, planned: Planned, drawn: Drawn, seconds: float) -> None:
+def _measure(scheduler: Scheduler, planned: Planned, drawn: Drawn, seconds: float) -> int:
+    """What it took; how many tokens it computed."""
     tokens = planned.tokens
     if drawn.speculated:
         tokens += int(drawn.drafted.sum())
         scheduler.speculation.count(drawn.counts, drawn.drafted)
-    scheduler.recorder.computed(tokens)
     decoding = int((planned.counts - planned.room == 1).sum())
     scheduler.pace.observe(decoding, planned.tokens - decoding, seconds)
     if scheduler.limits.drafts and planned.tokens == len(planned.rows):  # no part of a prompt
         scheduler.speculation.cost.observe(tokens, seconds)
+    return tokens
 
 
 def _append(scheduler: Scheduler, rows: Ints, tokens: Tokens, counts: Ints) -> list[tuple[int, int]]:

@@ -37,10 +37,11 @@ class Recorder:
             histograms = open_histograms(Segment.create(histograms_bytes(specs), "private histograms"), 0, specs)
         self._histograms = histograms
         self._between, self._step = histograms[BETWEEN_TOKENS], histograms[STEP_TOKENS]
-        self._stamps = Stamps(table)
+        self._stamps, self._cached = Stamps(table), table.cached
         control = table.as_numpy().control.view(np.int64)
         self._arrivals, self._firsts = control[:, ARRIVAL], control[:, Stamp.FIRST_TOKEN]
         self._lasts = control[:, Stamp.LAST_TOKEN]
+        self._begun = 0  # sequences whose first token the step has brought
         self.ends: Counter[int] = Counter()
         self.survived_scheduler = self.survived_worker = 0
 
@@ -66,9 +67,12 @@ class Recorder:
                 self._stamps.set_back(ref, preemptions=1)
             refs.clear()
 
-    def computed(self, tokens: int) -> None:
-        """A step has come back that computed so many."""
-        self._step.observe(tokens)
+    def stepped(self, computed: int) -> None:
+        """A step has come back that computed so many, and what it sampled is appended: each prompt's first token, which
+        nothing has computed yet, counts with those of the prompt.
+        """
+        self._step.observe(computed + self._begun)
+        self._begun = 0
 
     def appending(self, slots: Ints) -> None:
         """Each of these slots is given what a step sampled for it. All that came with one step was one wait."""
@@ -79,6 +83,7 @@ class Recorder:
         if not begun.all():
             self._firsts[slots[~begun]] = now
             lasts = lasts[begun]
+            self._begun += len(slots) - len(lasts)
         before = lasts.tolist()
         if before and before.count(before[0]) == len(before):  # nearly always: all were in the step before
             self._between.observe(now - before[0], len(before))
@@ -99,6 +104,9 @@ class Recorder:
         first, last = get(ref, Stamp.FIRST_TOKEN), get(ref, Stamp.LAST_TOKEN)
         self._count("prompt_tokens", sequence.prompt_tokens)
         self._count("generation_tokens", sequence.generated)
+        self._count("prefill_kv_computed_tokens", max(0, sequence.prompt_tokens - self._cached(ref)))
+        self._count("params_max_tokens", sequence.limit)
+        self._count("num_preemptions", self._stamps.preemptions(ref))
         if admitted and scheduled:
             self._count("queue_time_seconds", scheduled - admitted)
         if not (first and scheduled):

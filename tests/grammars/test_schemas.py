@@ -59,6 +59,63 @@ def test_blanks_are_bounded() -> None:
     assert not accepts(of, grammar, " {}") and not accepts(of, grammar, "{} ") and not accepts(of, grammar, "[]")
 
 
+def test_blanks_as_the_client_wants_them() -> None:
+    of, schema = model("demo"), {"type": "array", "items": {"type": "integer"}, "minItems": 2}
+    texts = ["[1,2]", "[1, 2]", "[1,  2]", "[1,\n2]"]
+
+    def taken(**wish: Any) -> list[bool]:
+        grammar = of.grammar(**wish)
+        return [accepts(of, grammar, text) for text in texts]
+
+    assert taken(json_schema=schema) == [True, True, False, True]
+    assert taken(json_schema=schema, blanks="") == [True, False, False, False]
+    assert taken(json_schema=schema, blanks="  ") == [True, False, True, False]
+    compact = of.grammar(json_object=True, blanks="")
+    assert accepts(of, compact, '{"a":[1,2]}') and not accepts(of, compact, '{"a": [1,2]}')
+    with pytest.raises(GrammarError, match="repeats"):
+        of.grammar(json_schema=schema, blanks="[ ]{0,20000}")
+
+
+NUMBER = {"type": "object", "properties": {"properties": {"type": "integer"}}}
+
+
+def test_objects_have_the_properties_that_are_named() -> None:
+    """Where nothing is said of others: what models invent is seldom wanted."""
+    of = model("demo")
+    inner: dict[str, Any] = {"a": NUMBER, "b": {"type": "object"}, "c": NUMBER | {"additionalProperties": True}}
+    grammar = of.grammar(json_schema=NUMBER | {"properties": inner})
+    for text in ('{"a":{"properties":1}}', '{"b":{"x":1}}', '{"c":{"x":1}}', "{}"):
+        assert accepts(of, grammar, text)
+    for text in ('{"a":{"x":1}}', '{"x":1}'):
+        assert not accepts(of, grammar, text)
+    named = of.grammar(tools=[{"name": "f", "parameters": NUMBER}], named="f")
+    assert accepts(of, named, '{"properties":1}') and not accepts(of, named, '{"x":1}')
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"minProperties": 1},
+        {"propertyNames": {"pattern": "[a-z]+"}},
+        {"allOf": [{"properties": {"x": {"type": "integer"}}}]},
+        {"anyOf": [{"properties": {"x": {"type": "integer"}}}, {"properties": {"y": {"type": "integer"}}}]},
+        {"$ref": "#/$defs/more", "$defs": {"more": {"properties": {"x": {"type": "integer"}}}}},
+        {"required": ["x"]},
+        {"unevaluatedProperties": {"type": "integer"}},
+    ],
+)
+def test_objects_that_may_have_more(more: dict[str, Any]) -> None:
+    of = model("demo")
+    assert accepts(of, of.grammar(json_schema=NUMBER | more, strict=False), '{"properties":1,"x":2}')
+
+
+def test_objects_that_are_closed() -> None:
+    of, schema = model("demo"), {"properties": {"a": NUMBER, "if": {"type": "integer"}}}
+    assert accepts(of, of.grammar(json_schema=schema), '{"a":{"x":1}}')
+    closed = of.grammar(json_schema=schema, closed=True)
+    assert accepts(of, closed, '{"a":{"properties":1},"if":2}') and not accepts(of, closed, '{"a":{"x":1}}')
+
+
 def test_what_a_schema_refuses() -> None:
     of = model("demo")
     grammar = of.grammar(json_schema=TREE)

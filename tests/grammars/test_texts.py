@@ -88,6 +88,11 @@ def test_escapes_in_gbnf() -> None:
     assert accepts(of, grammar, 'éA"\\x41\u4e05\n')
     assert accepts(of, grammar, 'éA"\\x41]\n')
     assert not accepts(of, grammar, 'éA"\\x41-\n')
+    line = of.grammar(
+        grammar=r'root ::= [^\r\n\x0b\u000c\u0085\u2028\u2029\U0001F600]{3} "\u000a\x22\u005c\U0000002f\u0085"'
+    )
+    assert accepts(of, line, 'a-ü\n"\\/\x85')
+    assert not any(accepts(of, line, f'a{bad}ü\n"\\/\x85') for bad in "\r\n\x0b\x0c\x85\u2028\u2029😀")
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,16 @@ def test_texts() -> None:
         assert not accepts(of, grammar, text)
 
 
+def test_references_without_their_hash() -> None:
+    """As litellm sends them to servers of Anthropic's API."""
+    of = model("demo")
+    parameters = made({"event": {"$ref": "/$defs/Event"}}) | {"$defs": {"Event": {"type": "integer"}}}
+    tools = [{"name": "note", "parameters": parameters}]
+    for wish, text in (({"named": "note"}, '{"event":5}'), ({}, '[{"name":"note","parameters":{"event":5}}]')):
+        grammar = of.grammar(tools=tools, **wish)
+        assert accepts(of, grammar, text) and not accepts(of, grammar, text.replace("5", '"a"'))
+
+
 def test_refusals() -> None:
     of = model("demo")
     with pytest.raises(GrammarError, match="no tool named 'pong'"):

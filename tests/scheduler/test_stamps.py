@@ -64,7 +64,8 @@ def test_every_token_but_the_first_of_each_sequence_came_after_one() -> None:
     assert counting.total("vllm:request_time_per_output_token_seconds") == 4, "one token has no time between"
     assert counting.sum("vllm:request_generation_tokens") == sum(limits)
     assert counting.sum("vllm:request_prompt_tokens") == sum(9 + n for n in range(5))
-    assert counting.sum("vllm:iteration_tokens_total") == counting.bench.worker.computed_tokens
+    computed = counting.bench.worker.computed_tokens
+    assert counting.sum("vllm:iteration_tokens_total") == computed + len(limits), "the last token is never computed"
     for ref in refs:
         counting.check_order(ref)
 
@@ -101,6 +102,10 @@ def test_preemption_is_counted_with_its_sequence() -> None:
     preemptions = [counting.life(ref).preemptions for ref in refs]
     assert sum(preemptions) == counting.bench.scheduler.planner.preemptions > 0
     assert preemptions[0] == 0, "the first comes first"
+    assert counting.sum("vllm:request_num_preemptions") == sum(preemptions)
+    assert [counting.stamps.preemptions(ref) for ref in refs] == preemptions
+    assert counting.stamps.preemptions(refs[-1] + (1 << 32)) == 0, "of another use of the slot"
+    assert counting.sum("vllm:request_params_max_tokens") == 4 * 40
     assert counting.total(BETWEEN) == 4 * 39 and counting.total("vllm:request_queue_time_seconds") == 4
     for ref in refs:
         counting.check_order(ref)
