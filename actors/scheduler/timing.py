@@ -17,6 +17,7 @@ from .scheduler import Scheduler
 
 SHORT_S = 0.02  # a step of which the next one is planned at once
 EARLY = 0.75  # of a long step is over when the next one is planned
+GATHERING_S = 0.05  # a step for whose sake one may wait a millisecond for others
 GATHER = 0.02  # of a step may pass from one arrival to the next ...
 GATHER_ALL = 0.2  # ... and since the first one
 
@@ -53,7 +54,7 @@ class Timing:
     def _until_all_are_there(self) -> float:
         scheduler = self._scheduler
         shortest = scheduler.pace.expected(1, 0)
-        if shortest < SHORT_S or len(scheduler.batch) or not len(scheduler.waiting):
+        if shortest < GATHERING_S or len(scheduler.batch) or not len(scheduler.waiting):
             self._first = None
             return 0.0
         now = self._clock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.actors.scheduler.timing import EARLY, GATHER, GATHER_ALL, SHORT_S, Timing
+from actorserve.actors.scheduler.timing import EARLY, GATHER, GATHER_ALL, GATHERING_S, SHORT_S, Timing
 
 from .engine_model import Bench, prompt_of
 
@@ -104,6 +104,12 @@ def test_who_comes_at_once_shares_a_first_step() -> None:
     assert scene.timing.hold_s() == pytest.approx(0.2 * GATHER * LONG_S)
     scene.clock.now += 0.21 * GATHER * LONG_S
     assert scene.plan() == [200]
+
+
+def test_nobody_waits_for_others_where_steps_are_not_that_long() -> None:
+    scene = Scene(0.9 * GATHERING_S)
+    scene.submit()
+    assert scene.timing.hold_s() == 0 and scene.plan() == [40]
 
 
 def test_gathering_ends() -> None:
