@@ -87,13 +87,29 @@ class Runner:
         if self._steady is not None and not self._steady.goes_on(step):
             self._settle()
         scattered = self._change_rows(step)
-        steady = self._steady
-        if steady is None:
-            return self._run_anew(step)
+        if self._steady is not None:
+            return self._run_steady(step, self._steady, scattered)
+        rows, counts = (np.frombuffer(given, np.int32).astype(np.int64) for given in (step.rows, step.counts))
+        starts = self.computed[rows]
+        return self._run_anew(
+            step, rows, starts, *self._with_drafts(rows, counts, starts, self.known[rows], step.worth)
+        )
+
+    def _run_steady(self, step: Step, steady: Steady, scattered: bool) -> np.ndarray:
+        """A step of the same rows as the last one."""
+        rows, parameters = steady.rows, steady.parameters
+        if self.speculation is not None:
+            starts = steady.inputs.positions + 1
+            counts, drafted = self._with_drafts(rows, steady.counts, starts, starts + 1, step.worth)
+            if drafted.any():
+                self._settle()
+                return self._run_anew(step, rows, starts, counts, drafted)
         steady.move_on(scattered)
         hidden = steady.inputs.forward(self.model, self.kv)
-        tokens = self._draw(self.model.logits(hidden), steady.rows, steady.parameters)
+        tokens = self._draw(self.model.logits(hidden), rows, parameters)
         steady.inputs.ids[:] = tokens
+        if self.speculation is not None:
+            self.speculation.append(rows, parameters.position, tokens)
         return tokens
 
     def _settle(self) -> None:
@@ -103,12 +119,8 @@ class Runner:
             rows, known = steady.rows, steady.parameters.position
             self.computed[rows], self.known[rows], self.last[rows] = known, known + 1, steady.inputs.ids
 
-    def _run_anew(self, step: Step) -> np.ndarray:
-        """A step that is not what the last one was."""
-        rows = np.frombuffer(step.rows, np.int32).astype(np.int64)
-        counts = np.frombuffer(step.counts, np.int32).astype(np.int64)
-        starts = self.computed[rows]
-        counts, drafted = self._with_drafts(rows, counts, starts, step.worth)
+    def _run_anew(self, step: Step, rows: Ints, starts: Ints, counts: Ints, drafted: Ints) -> np.ndarray:
+        """A step of which nothing is prepared: of each row `counts` tokens from `starts` on, the last ones drafts."""
         ends = starts + counts
         firsts = np.cumsum(counts) - counts
         inputs = self._inputs(rows, counts, starts)
@@ -130,7 +142,7 @@ class Runner:
         self.known[rows] += 1
         if self.speculation is not None:
             self.speculation.append(rows, parameters.position, tokens)
-        elif rows.size == len(starts) == len(inputs.ids):
+        if rows.size == len(starts) == len(inputs.ids):
             inputs.ids[:] = tokens
             again = partial(prepare, self.model, self.kv, self._tables, rows, counts)
             self._steady = Steady(step, rows, inputs, parameters, again)
@@ -157,10 +169,10 @@ class Runner:
             self.adjustments.advance(rows, tokens)
         return tokens
 
-    def _with_drafts(self, rows: Ints, counts: Ints, starts: Ints, worth: float) -> tuple[Ints, Ints]:
+    def _with_drafts(self, rows: Ints, counts: Ints, starts: Ints, known: Ints, worth: float) -> tuple[Ints, Ints]:
         """(what each row computes, how much of that is drafts)."""
         self.outcome = None
-        pending = self.known[rows] - starts
+        pending = known - starts
         if self.speculation is None:
             return np.minimum(counts, pending), np.zeros_like(counts)
         room = np.maximum(counts - pending, 0)

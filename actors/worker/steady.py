@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from actorserve.kernels.sampling import Parameters
 
 from ..messages import Step
@@ -25,6 +27,7 @@ class Steady:
         self._same = step.rows, step.counts
         self._prepare = prepare
         self.rows = rows
+        self.counts = np.frombuffer(step.counts, np.int32).astype(np.int64)  # with room for drafts
         self.inputs = inputs
         self.parameters = parameters
 

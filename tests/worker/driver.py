@@ -119,7 +119,7 @@ class Driver:
             count = min(left, sequence.known - sequence.computed, most)
             if count == sequence.known - sequence.computed == 1 and self.drafts:
                 most = min(self.drafts, sequence.wanted - len(sequence.tokens) - 1)
-                count += int(self.random.integers(0, most + 1))
+                count += most if self.steady else int(self.random.integers(0, most + 1))
             if count:
                 self._place(sequence, sequences.index(sequence), count, new)
                 planned.append((sequence, count))

@@ -11,6 +11,7 @@ import pytest
 
 from actorserve.actors.parameters import Sampling
 from actorserve.actors.worker.runner import Runner
+from actorserve.actors.worker.speculation import Ints, Tokens, Work
 from actorserve.actors.worker.steady import Steady
 from actorserve.kernels import cpu_decode
 from actorserve.kernels.cpu_attention import StepAttention
@@ -92,3 +93,31 @@ def test_another_way_through_attention(
     expected = anew(runner, monkeypatch)
     assert Driver(runner, steady=True).run(sequences()) == expected
     assert moves[False] and not moves[True]
+
+
+class Seldom:
+    """Drafts now and then, whatever comes to its mind."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(3)
+        self.asked = 0
+
+    def place(self, row: int, computed: int) -> None:
+        """Nothing to remember."""
+
+    def propose(self, work: Work, tokens: Tokens) -> Ints:
+        self.asked += 1
+        drafted = np.minimum(work.room, 2) * (self.random.random() < 0.1)
+        for row, known, count in zip(work.rows, work.starts + work.pending, drafted, strict=True):
+            tokens[row, known : known + count] = self.random.integers(3, VOCABULARY, count)
+        return drafted
+
+
+def test_drafts_come_and_go(checkpoints: Folders, moves: Counter[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_for(checkpoints("llama"), block_size=16)
+    expected = anew(make_runner(config, rows=8), monkeypatch)
+    proposer = Seldom()
+    driver = Driver(make_runner(config, rows=8, proposer=proposer), steady=True, drafts=3)
+    assert driver.run(sequences()) == expected
+    assert moves[True] > 20 and driver.drafted > 20
+    assert proposer.asked == driver.steps, "in each step, and once"
