@@ -19,6 +19,7 @@ from actorserve.actors.runtime import Context
 from actorserve.actors.scheduler.record_file import Reading, RecordFile
 from actorserve.actors.scheduler.recording import RecordedActor
 from actorserve.actors.scheduler.replaying import Replay, Wishes
+from actorserve.actors.scheduler.timing import Timing
 from actorserve.actors.supervisor.memory import Memory
 from actorserve.actors.system import System
 from actorserve.shm.table import slot_of
@@ -26,6 +27,7 @@ from actorserve.shm.table import slot_of
 from .engine_model import BLOCK, ScriptedWorker, prompt_of
 
 BLOCKS = 24
+TURN_S = 0.008
 
 
 class Life:
@@ -71,7 +73,7 @@ class Load:
     """Random requests on a scheduler with little KV memory, whose worker and whose own process die."""
 
     def __init__(self, path: Path, seed: int, step_s: float = 0.0005, **options: Any) -> None:
-        self.step_s = step_s
+        self.step_s, self.now = step_s, 0.0
         values = {"max_num_seqs": 6, "max_num_queued_reqs": 12, "max_model_len": 256, "block_size": BLOCK}
         self.config = make_config(values | {"max_num_batched_tokens": 32} | options)
         self.memory = Memory(System(self.config, resolve_model(self.config)))
@@ -82,7 +84,7 @@ class Load:
         self.finishes: list[int] = []
         self.preemptions = 0
         self.worker_incarnation = 0
-        self.life = Life(self.memory, path)
+        self.new_life()
         self.new_worker()
 
     @property
@@ -95,6 +97,11 @@ class Load:
         self.lane: list[Step] = []
         self.turn(WorkerReady(self.worker_incarnation, BLOCKS))
 
+    def new_life(self) -> None:
+        """With a clock that a turn moves by TURN_S."""
+        self.life = Life(self.memory, self.path)
+        self.life.actor.timing = Timing(self.life.actor.scheduler, lambda: self.now)
+
     def new_scheduler(self, whole: bool) -> None:
         if whole:
             self.life.actor._write_turns()
@@ -102,10 +109,11 @@ class Load:
         self.preemptions += self.life.actor.scheduler.planner.preemptions
         self.life.kill()
         self.memory.raise_incarnation(self.memory.system.by_name["scheduler"])
-        self.life = Life(self.memory, self.path)
+        self.new_life()
         self.turn(WorkerReady(self.worker_incarnation, BLOCKS))
 
     def turn(self, *messages: Any) -> None:
+        self.now += TURN_S
         self.life.turn(*messages)
         self.lane += self.life.steps
         self.life.steps.clear()

@@ -36,7 +36,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("seed", range(len(OPTIONS)))
 def test_every_plan_again(path: Path, seed: int) -> None:
-    load = recorded(path, seed, 700, **OPTIONS[seed])
+    load = recorded(path, seed, 1400, **OPTIONS[seed])
     replay = replayed(path)
     turns = [record for record in Reading(str(path)) if isinstance(record, Turn)]
     assert replay.plans == sum(len(turn.plans) for turn in turns) > 50
