@@ -71,7 +71,6 @@ def make_app(engine: Engine, settings: Settings) -> web.Application:
             web.get("/load", api.load),
             web.get("/metrics", api.metrics),
             web.get("/openapi.json", api.described.document),
-            web.get("/docs", api.described.page),
         ]
     )
     return app

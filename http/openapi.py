@@ -137,7 +137,6 @@ ROUTES: tuple[Route, ...] = (
     Route("get", "/load", "How many requests are being answered", answers.Load),
     Route("get", "/metrics", "Figures for Prometheus", None, open=True),
     Route("get", "/openapi.json", "This document", dict),
-    Route("get", "/docs", "This document as a page", None, text="text/html"),
 )
 
 

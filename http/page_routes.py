@@ -1,4 +1,4 @@
-"""The page at `/`: its files, and the one stream of statistics that it watches.
+"""The page at `/` and the list of paths at `/docs`: their files, and the one stream of statistics that it watches.
 
 The files are open to all; they hold nothing. The statistics ask for a key where there are keys, and for a Host that is
 this server's: a page of elsewhere whose name was made to lead here (DNS rebinding) sends its own. They are read from
@@ -34,17 +34,25 @@ TYPES = {
     "index.html": "text/html",
     "page.css": "text/css",
     "actors.css": "text/css",
+    "docs.html": "text/html",
+    "docs.css": "text/css",
+    "docs.js": "text/javascript",
+    "key.js": "text/javascript",
     "icon.svg": "image/svg+xml",
     "main.js": "text/javascript",
     "chat.js": "text/javascript",
+    "turns.js": "text/javascript",
+    "store.js": "text/javascript",
     "markdown.js": "text/javascript",
+    "markdown-it.js": "text/javascript",  # as its authors ship it
+    "markdown-it.LICENSE.txt": "text/plain",
     "sse.js": "text/javascript",
     "watch.js": "text/javascript",
     "map.js": "text/javascript",
     "blocks.js": "text/javascript",
     "numbers.js": "text/javascript",
 }
-PAGE_PATHS = frozenset({"/", *(f"/page/{name}" for name in TYPES)})  # no key is asked for
+PAGE_PATHS = frozenset({"/", "/docs", *(f"/page/{name}" for name in TYPES)})  # no key is asked for
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -103,12 +111,17 @@ class Page:
     def add_to(self, app: web.Application) -> None:
         """The routes. They are views: /openapi.json is about the API, and lists routes with a method of their own."""
         app.router.add_view("/", _view(self.index))
+        app.router.add_view("/docs", _view(self.docs))
         app.router.add_view("/page/events", _view(self.events, head=False))
         app.router.add_view("/page/{name}", _view(self.file))
         app.on_shutdown.append(self._end)
 
     async def index(self, request: web.Request) -> web.StreamResponse:
         return self._files["index.html"].answer(request)
+
+    async def docs(self, request: web.Request) -> web.StreamResponse:
+        """The list of paths: it asks for /openapi.json, with a key where there are keys."""
+        return self._files["docs.html"].answer(request)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
         file = self._files.get(request.match_info["name"])

@@ -1,16 +1,20 @@
-// The conversation: kept in this page's memory, answered as a stream, one answer at a time.
+// The conversation: kept in this browser, answered as a stream, one answer at a time.
 
-import { render } from "./markdown.js";
 import { events, Problem, request } from "./sse.js";
+import * as store from "./store.js";
+import * as views from "./turns.js";
 
 const STARTERS = ["What is the capital of France?", "What happens when an actor dies?", "How do I set an API key?"];
 const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
-const NEAR = 60; // pixels from the end within which the conversation follows the answer
+const KEEP_MS = 1000; // how often an answer is kept while it comes
 const $ = (id) => document.getElementById(id);
 
-const turns = []; // {role, content, reasoning, view}
+const turns = []; // {role, content, reasoning, facts, view}
+let id = ""; // of the conversation, once something was said in it
 let running = null; // the AbortController of the answer that is coming
 let model = "";
+let keptAt = 0;
+let editing = null; // the place of the message that the field's text will replace
 
 export function setModel(name) {
   model = name;
@@ -33,16 +37,23 @@ export function start() {
   });
   $("message").addEventListener("input", fit);
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && running) stop();
+    if (event.key !== "Escape") return;
+    stop();
+    endEdit();
   });
   $("stop").addEventListener("click", stop);
   $("clear").addEventListener("click", clear);
+  $("delete").addEventListener("click", remove);
+  $("export").addEventListener("click", () => store.download({ model, turns }));
+  $("conversations").addEventListener("change", () => open($("conversations").value));
+  addEventListener("pagehide", keep);
   $("reset").addEventListener("click", reset);
   $("parameters").addEventListener("input", countChanged);
-  $("turns").addEventListener("click", copyOrRepeat);
+  $("turns").addEventListener("click", act);
   addEventListener("resize", fit);
   fit();
   countChanged(); // a reloaded page may have kept its fields
+  open(sessionStorage.getItem("actorserve-conversation") ?? store.all()[0]?.id ?? "");
 }
 
 /** The message's field is as high as its text, within bounds that the style sets. */
@@ -56,12 +67,56 @@ function stop() {
   running?.abort();
 }
 
-function clear() {
+// --- conversations ------------------------------------------------------------------------------------------------
+
+/** Show one that is kept; none for an unknown id. */
+function open(wanted) {
   stop();
-  turns.length = 0;
-  for (const view of $("turns").querySelectorAll(".turn")) view.remove();
+  endEdit();
+  keep();
+  for (const turn of turns.splice(0)) turn.view.remove();
+  const kept = store.all().find((one) => one.id === wanted);
+  id = kept?.id ?? "";
+  sessionStorage.setItem("actorserve-conversation", id);
   $("empty").hidden = false;
+  for (const { role, content = "", reasoning = "", facts } of kept?.turns ?? []) {
+    const turn = addTurn({ role, content, reasoning });
+    if (role === "user") continue;
+    views.show(turn);
+    views.note(turn, facts ?? "Broken off: the page was left.");
+  }
+  list();
+}
+
+function clear() {
+  open("");
   $("message").focus();
+}
+
+function remove() {
+  stop();
+  for (const turn of turns.splice(0)) turn.view.remove(); // before it is left, which would keep it
+  if (id) store.forget(id);
+  open("");
+  $("message").focus();
+}
+
+/** Keep what was said so far. */
+function keep() {
+  if (!turns.length) return;
+  keptAt = performance.now();
+  id ||= crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`; // the former is there on secure sites only
+  sessionStorage.setItem("actorserve-conversation", id);
+  const said = turns.filter((turn) => !turn.failed).map(({ role, content, reasoning, facts }) => ({ role, content, reasoning, facts }));
+  const fits = store.keep({ id, at: Date.now(), model, turns: said });
+  $("keep-error").textContent = fits ? "" : "This browser has no room to keep this conversation: export it, or delete others.";
+}
+
+function list() {
+  const options = store.all().map((one) => new Option(store.title(one), one.id, false, one.id === id));
+  if (!id) options.unshift(new Option("New conversation", "", true, true));
+  $("conversations").replaceChildren(...options);
+  $("kept").hidden = options.length < 2 && !id;
 }
 
 // --- parameters ---------------------------------------------------------------------------------------------------
@@ -85,6 +140,12 @@ function reset() {
   countChanged();
 }
 
+function addTurn(turn, coming = false) {
+  views.add(turn, coming);
+  turns.push(turn);
+  return turn;
+}
+
 // --- asking -------------------------------------------------------------------------------------------------------
 
 function send(text) {
@@ -99,7 +160,11 @@ function send(text) {
   }
   $("message").value = "";
   fit();
+  if (editing !== null) for (const turn of turns.splice(editing)) turn.view.remove();
+  endEdit();
   addTurn({ role: "user", content: text.trim() });
+  keep();
+  list();
   answer();
 }
 
@@ -111,7 +176,7 @@ function messages() {
 
 async function answer() {
   const body = { model, messages: messages(), stream: true, stream_options: { include_usage: true }, ...parameters() };
-  const turn = addTurn({ role: "assistant", content: "", reasoning: "" });
+  const turn = addTurn({ role: "assistant", content: "", reasoning: "" }, true);
   running = new AbortController();
   busy(true);
   const begun = performance.now();
@@ -119,13 +184,14 @@ async function answer() {
     await read(turn, await request("v1/chat/completions", { method: "POST", body, signal: running.signal }));
     sayFacts(turn, begun);
   } catch (error) {
-    if (error.name === "AbortError") note(turn, "Stopped.");
-    else fail(turn, error);
+    if (error.name === "AbortError") views.note(turn, "Stopped.");
+    else views.fail(turn, error);
   } finally {
     running = null;
     busy(false);
-    show(turn);
+    views.show(turn);
     turn.view.classList.remove("coming");
+    if (turns.includes(turn)) keep(); // another conversation may have been opened meanwhile
     $("announce").textContent = turn.failed ? "" : `The answer has ended. ${turn.content.slice(0, 2000)}`;
   }
 }
@@ -144,7 +210,8 @@ async function read(turn, stream) {
     if (choice.delta.content) turn.content += choice.delta.content;
     if (choice.delta.content || thought) turn.first ??= performance.now();
     if (choice.finish_reason) turn.finish = choice.finish_reason;
-    showSoon(turn);
+    views.showSoon(turn);
+    if (performance.now() - keptAt > KEEP_MS) keep();
   }
   throw new Problem("The answer broke off before its end.");
 }
@@ -153,21 +220,11 @@ function sayFacts(turn, begun) {
   const tokens = turn.usage?.completion_tokens ?? 0;
   const first = (turn.first ?? performance.now()) - begun;
   const rest = (performance.now() - (turn.first ?? begun)) / 1000;
-  const facts = [`${tokens} tokens`, `first after ${Math.round(first)} ms`];
+  const facts = [`${tokens} ${tokens === 1 ? "token" : "tokens"}`, `first after ${Math.round(first)} ms`];
   if (tokens > 1 && rest > 0) facts.push(`${((tokens - 1) / rest).toFixed(0)} tokens/s`);
   if (turn.usage?.prompt_tokens_details?.cached_tokens) facts.push(`${turn.usage.prompt_tokens_details.cached_tokens} prompt tokens cached`);
   if (turn.finish === "length") facts.push("cut at the length limit");
-  note(turn, facts.join(" · "));
-}
-
-function fail(turn, error) {
-  if (!(error instanceof Problem)) console.error(error); // a fault of this page
-  turn.failed = !turn.content;
-  const said = document.createElement("p");
-  said.className = "error";
-  said.setAttribute("role", "alert");
-  said.textContent = error instanceof Problem ? error.message : "This page has a fault; the browser's console says which.";
-  turn.view.append(said);
+  views.note(turn, facts.join(" · "));
 }
 
 function busy(is) {
@@ -176,85 +233,17 @@ function busy(is) {
   document.body.classList.toggle("busy", is);
 }
 
-// --- showing ------------------------------------------------------------------------------------------------------
+// --- what can be done with a turn -----------------------------------------------------------------------------------
 
-function addTurn(turn) {
-  const view = document.createElement("article");
-  view.className = `turn ${turn.role}`;
-  view.setAttribute("aria-label", turn.role === "user" ? "You" : "Answer");
-  const text = document.createElement("div");
-  text.className = "text";
-  if (turn.role === "user") text.textContent = turn.content;
-  else view.classList.add("coming");
-  view.append(text);
-  turn.view = view;
-  turns.push(turn);
-  $("empty").hidden = true;
-  $("turns").append(view);
-  view.scrollIntoView({ block: "end" });
-  return turn;
-}
-
-/** At most once a frame, however many events come. */
-function showSoon(turn) {
-  turn.frame ??= requestAnimationFrame(() => show(turn));
-  if (document.hidden) show(turn); // nothing is drawn: frames do not come
-}
-
-function show(turn) {
-  cancelAnimationFrame(turn.frame);
-  turn.frame = undefined;
-  const all = $("turns");
-  const follows = all.scrollHeight - all.scrollTop - all.clientHeight < NEAR;
-  if (turn.reasoning) showThinking(turn);
-  render(turn.view.querySelector(".text"), turn.content);
-  if (follows) all.scrollTop = all.scrollHeight;
-}
-
-function showThinking(turn) {
-  let fold = turn.view.querySelector("details");
-  if (!fold) {
-    fold = document.createElement("details");
-    fold.className = "thinking";
-    fold.append(document.createElement("summary"), document.createElement("div"));
-    turn.view.prepend(fold);
-  }
-  fold.firstChild.textContent = turn.content || turn.finish ? "Thoughts" : "Thinking…";
-  fold.lastChild.textContent = turn.reasoning;
-}
-
-/** The line under an answer: facts, and what can be done with it. */
-function note(turn, text) {
-  const line = document.createElement("p");
-  line.className = "facts";
-  const said = document.createElement("span");
-  said.textContent = text;
-  line.append(said);
-  for (const [what, label] of [["answer", "Copy"], ["again", "Again"]]) {
-    const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: label });
-    button.dataset.copies = what;
-    line.append(button);
-  }
-  turn.view.append(line);
-}
-
-async function copyOrRepeat(event) {
+/** A button within the conversation was pressed. */
+async function act(event) {
   const button = event.target.closest("button[data-copies]");
   if (!button) return;
   const index = turns.findIndex((turn) => turn.view.contains(button));
-  if (button.dataset.copies === "again") {
-    again(index);
-    return;
-  }
-  const text = button.dataset.copies === "code" ? button.nextElementSibling.textContent : turns[index].content;
-  const label = button.textContent;
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-  } catch {
-    button.textContent = "The browser does not let this page copy";
-  }
-  setTimeout(() => (button.textContent = label), 1500);
+  const what = button.dataset.copies;
+  if (what === "again") again(index);
+  else if (what === "edit") edit(index);
+  else await views.copy(button, what === "code" ? button.nextElementSibling.textContent : turns[index].content);
 }
 
 /** Another answer in this one's place; what came after it goes. */
@@ -262,4 +251,19 @@ function again(index) {
   if (running) return;
   for (const turn of turns.splice(index)) turn.view.remove();
   answer();
+}
+
+/** A message goes back into the field, to be said otherwise; what came after it goes when it is sent. */
+function edit(index) {
+  if (running) return;
+  editing = index;
+  $("message").value = turns[index].content;
+  fit();
+  $("message").focus();
+  turns.forEach((turn, place) => turn.view.classList.toggle("replaced", place >= index));
+}
+
+function endEdit() {
+  editing = null;
+  for (const turn of turns) turn.view.classList.remove("replaced");
 }

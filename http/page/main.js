@@ -1,30 +1,14 @@
-// The page's frame: key, model, colours, and which half is seen on a narrow screen.
+// The page's frame: model, colours, and which half is seen on a narrow screen.
 
 import * as chat from "./chat.js";
-import { onKeyWanted, pause, Problem, request, setKey } from "./sse.js";
+import "./key.js";
+import { pause, Problem, request } from "./sse.js";
 import { watch } from "./watch.js";
 
 const THEMES = ["system", "light", "dark"];
 const MARKS = { system: "◐", light: "○", dark: "●" };
 const AGAIN_MS = 2000;
 const $ = (id) => document.getElementById(id);
-
-// --- the key ------------------------------------------------------------------------------------------------------
-
-function askForKey(wasWrong) {
-  $("key-error").textContent = wasWrong ? "The server does not know this key." : "";
-  if ($("key-form").hidden) {
-    $("key-form").hidden = false;
-    $("key").focus();
-  }
-}
-
-$("key-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  setKey($("key").value.trim());
-  $("key").value = "";
-  $("key-form").hidden = true;
-});
 
 // --- the model ----------------------------------------------------------------------------------------------------
 
@@ -72,7 +56,6 @@ for (const one of ["chat", "actors"]) $(`show-${one}`).addEventListener("click",
 
 // ------------------------------------------------------------------------------------------------------------------
 
-onKeyWanted(askForKey);
 chat.start();
 await findModel();
 watch();

@@ -22,11 +22,13 @@ export async function watch() {
         tries = 0;
         take(JSON.parse(data));
       }
-      setLink("waiting", "the stream has ended");
+      setLink("waiting", "reconnecting");
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       problem = error;
-      setLink("lost", error.status ? "not watching" : "no connection");
+      if (error.status) setLink("lost", "not watching");
+      else if (tries < 2 || document.body.classList.contains("busy")) setLink("waiting", "reconnecting");
+      else setLink("lost", "no connection");
       $("watch-error").textContent = error.status ? error.message : "";
       $("watch-error").hidden = !error.status;
     }

@@ -116,7 +116,7 @@ async def test_the_keyboard(page: Page, server: Server) -> None:
     assert await page.evaluate("document.querySelectorAll('button:not([type])').length") == 0
     order = []
     await page.evaluate("document.querySelector('#theme').focus()")
-    for _ in range(9):
+    for _ in range(16):
         await page.press("Tab")
         order.append(await page.evaluate("document.activeElement.id || document.activeElement.tagName"))
     assert order.index("turns") < order.index("message") < order.index("send") < order.index("clear"), order

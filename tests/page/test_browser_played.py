@@ -72,6 +72,93 @@ async def test_thinking_and_errors(page: Page) -> None:
         assert not [one for one in page.complaints if not is_status(one, 503)]
 
 
+async def test_a_conversation_is_kept(page: Page) -> None:
+    """It is there after a reload, can be said otherwise, exported, left for another, and deleted."""
+    async with serving() as served:
+        base_url = f"http://127.0.0.1:{served.port}"
+        await page.go(f"{base_url}/")
+        await page.until("document.getElementById('model').textContent === 'tiny'")
+        job = await begin(page, served)
+        say(job, 0, "It is **so**.", 1, Finish.STOP)
+        await page.until(TOLD)
+        await page.go(f"{base_url}/?again")
+        await page.until("document.getElementById('model').textContent === 'tiny'")
+        said = "[...document.querySelectorAll('.turn .text')].map((one) => one.textContent)"
+        assert await page.evaluate(said) == ["hi", "It is so."]
+        assert await page.evaluate(f"{ANSWER}.innerHTML") == "<p>It is <strong>so</strong>.</p>"
+        exported = await page.evaluate(EXPORT)
+        messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "It is **so**."}]
+        assert json.loads(exported) == {"model": "tiny", "messages": messages}
+
+        await page.evaluate("document.querySelector('[data-copies=edit]').click()")
+        assert await page.evaluate("document.getElementById('message').value") == "hi"
+        await send(page, " again")  # behind what stands there
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "Other.", 1, Finish.STOP)
+        await page.until(f"{TOLD} && {ANSWER}.textContent === 'Other.'")
+        assert await page.evaluate(said) == ["hi again", "Other."]
+
+        await page.evaluate("document.getElementById('clear').click()")
+        assert await page.evaluate(said) == []
+        names = "[...document.getElementById('conversations').options].map((one) => one.textContent)"
+        assert await page.evaluate(names) == ["New conversation", "hi again"]
+        await page.evaluate(CHOOSE)
+        assert await page.evaluate(said) == ["hi again", "Other."]
+        await page.evaluate("document.getElementById('delete').click()")
+        assert await page.evaluate(said) == [] and await page.evaluate(names) == ["New conversation"]
+        await page.go(f"{base_url}/?anew")
+        await page.until("document.getElementById('model').textContent === 'tiny'")
+        assert await page.evaluate(said) == []
+        check_calm(page, base_url)
+
+
+EXPORT = """new Promise((done) => {
+    URL.createObjectURL = (blob) => { blob.text().then(done); return "data:,"; };
+    document.getElementById("export").click();
+})"""
+CHOOSE = """(() => {
+    const list = document.getElementById("conversations");
+    list.selectedIndex = 1;
+    list.dispatchEvent(new Event("change"));
+})()"""
+
+
+async def test_an_answer_that_was_left(page: Page) -> None:
+    """What had come of it is there after a reload, and can be asked for again."""
+    async with serving() as served:
+        await page.go(f"http://127.0.0.1:{served.port}/")
+        await page.until("document.getElementById('model').textContent === 'tiny'")
+        say(await begin(page, served), 0, "Half of it")
+        await page.until(f"{ANSWER}.textContent === 'Half of it'")
+        await page.go(f"http://127.0.0.1:{served.port}/?again")
+        await page.until(f"{TOLD} && {TOLD}.textContent.startsWith('Broken off')")
+        assert await page.evaluate(f"{ANSWER}.textContent") == "Half of it"
+        await page.until("document.getElementById('model').textContent === 'tiny'")
+        await page.evaluate("document.querySelector('.turn.assistant:last-child [data-copies=again]').click()")
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "All", 1, Finish.STOP)
+        await page.until(f"{TOLD} && {ANSWER}.textContent === 'All'")
+
+
+async def test_the_list_of_paths(page: Page) -> None:
+    """/docs asks for the key like the page, and shows what paths take and answer."""
+    async with serving(api_keys=["secret"]) as served:
+        base_url = f"http://127.0.0.1:{served.port}"
+        await page.go(f"{base_url}/docs")
+        await page.until("!document.getElementById('key-form').hidden")
+        await page.evaluate("document.getElementById('key').focus()")
+        await page.type("secret")
+        await page.press("Enter", "\r")
+        await page.until("document.querySelectorAll('details').length > 20")
+        paths = await page.evaluate("[...document.querySelectorAll('summary code')].map((one) => one.textContent)")
+        assert {"/v1/chat/completions", "/health", "/openapi.json"} <= set(paths)
+        await page.evaluate("document.querySelector('details').open = true")
+        await page.until("document.querySelector('details pre')?.textContent.includes('\"messages\"')")
+        assert not [one for one in page.complaints if not is_status(one, 401)]
+
+
 HOSTILE = """# A <img src=x onerror=alert(1)>
 
 <script>alert(1)</script> **bold <b>x</b>** and *em*, `<i>`, [a](javascript:alert(1)) [b](https://b.example/x?y=1&z)
@@ -88,6 +175,20 @@ HOSTILE = """# A <img src=x onerror=alert(1)>
 ```python
 print("<script>") # *no*
 ```
+
+1. in a list:
+
+   ```sh
+   ls
+   ```
+- [ ] open
+- [x] done
+
+| a | b |
+|:--|--:|
+| 1 | *2* |
+
+![no](https://e.example/picture.png) <img src=y> ~~gone~~
 
 ---
 `unclosed **strong _em ```"""
@@ -106,6 +207,9 @@ LOOK_AT_IT = """(render, source) => {
         code: box.querySelector("pre").textContent,
         nested: box.querySelectorAll("ul ul li strong").length,
         third: box.querySelector("ol").start,
+        fenced: box.querySelector("ol li .code[data-language=sh] pre").textContent,
+        tasks: [...box.querySelectorAll("li.task > input")].map((one) => [one.disabled, one.checked]),
+        table: [...box.querySelectorAll("table tr")].map((row) => [...row.children].map((one) => one.textContent)),
     };
 }"""
 
@@ -123,15 +227,20 @@ async def check_markdown(page: Page) -> None:
     source = json.dumps(HOSTILE)
     made = await page.evaluate(f"import('/page/markdown.js').then(({{ render }}) => ({LOOK_AT_IT})(render, {source}))")
     elements = {"H3", "P", "STRONG", "EM", "CODE", "A", "UL", "OL", "LI", "BLOCKQUOTE", "DIV", "BUTTON", "PRE", "HR"}
-    assert set(made["tags"]) == elements
+    assert set(made["tags"]) == elements | {"TABLE", "THEAD", "TBODY", "TR", "TH", "TD", "INPUT", "S"}
     assert made["links"] == [
         ["https://b.example/x?y=1&z", "noopener noreferrer", "_blank"],
         ["https://e.example/path", "noopener noreferrer", "_blank"],
+        ["https://e.example/picture.png", "noopener noreferrer", "_blank"],
     ]
     assert set(made["attributes"]) <= {"href", "rel", "target", "class", "type", "tabindex", "start"} | {
         "data-language",
         "data-copies",
+        "data-align",
+        "disabled",
     }
+    assert made["fenced"] == "ls" and made["tasks"] == [[True, False], [True, True]]
+    assert made["table"] == [["a", "b"], ["1", "2"]]
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in made["html"] and "snake_case_word 2 * 3 * 4" in made["html"]
     assert made["code"] == 'print("<script>") # *no*' and (made["nested"], made["third"]) == (1, 3)
     for pattern in (

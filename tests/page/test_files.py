@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,11 @@ from actorserve.http.page_routes import FOLDER, PAGE_PATHS, POLICY, TYPES
 from tests.http.serving import Served, serving
 
 MOST_LINES = 300
-SOURCES = {name: (FOLDER / name).read_text() for name in TYPES}
+VENDORED = {  # as they are in the package of their authors, by their hash
+    "markdown-it.js": "40ee4f75f35a4c8d24f1d7a902f4c56a26da8bd9eec5bb02ad4a672d6ba05525",
+    "markdown-it.LICENSE.txt": "43c8fc9f216253c3a3dc6db583f22e017cc826128894bd55d2abc3b75feb6627",
+}
+SOURCES = {name: (FOLDER / name).read_text() for name in TYPES if name not in VENDORED}
 IDS = re.compile(r"""\$\("([\w-]+)"\)""")
 
 
@@ -32,7 +37,7 @@ def test_every_file_is_served() -> None:
 async def test_a_file(served: Served, path: str) -> None:
     """Without a key, though there are keys; with headers that let it do nothing but what it is there for."""
     answer = await served.ask("GET", path)
-    name = path.removeprefix("/page/").lstrip("/") or "index.html"
+    name = {"/": "index.html", "/docs": "docs.html"}.get(path) or path.removeprefix("/page/")
     assert answer.status == 200 and answer.body == (FOLDER / name).read_bytes()
     assert answer.headers["content-type"] == f"{TYPES[name]}; charset=utf-8"
     assert answer.headers["content-security-policy"] == POLICY
@@ -81,7 +86,18 @@ async def test_it_is_only_read(served: Served, path: str) -> None:
 # --- what stands in them --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(TYPES))
+@pytest.mark.parametrize("name", sorted(VENDORED))
+def test_what_others_wrote_is_as_they_wrote_it(name: str) -> None:
+    assert hashlib.sha256((FOLDER / name).read_bytes()).hexdigest() == VENDORED[name]
+
+
+def test_what_others_wrote_makes_no_elements() -> None:
+    """markdown-it reads; it is markdown.js that makes elements, of tokens."""
+    text = (FOLDER / "markdown-it.js").read_text()
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.|eval\(|Function\(|fetch\(|import\(", text)
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
 def test_nothing_comes_from_elsewhere(name: str) -> None:
     """No address of another host but the name space of SVG; nothing that makes elements or code of a text."""
     text = SOURCES[name].replace("http://www.w3.org/2000/svg", "")
@@ -95,24 +111,29 @@ def test_nothing_comes_from_elsewhere(name: str) -> None:
 
 def test_nothing_is_inline() -> None:
     """The policy forbids it: scripts, styles and handlers stand in files."""
-    page = SOURCES["index.html"]
-    assert re.findall(r"<script[^>]*>", page) == ['<script type="module" src="page/main.js">']
-    assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", page)
+    for name, script in (("index.html", "main.js"), ("docs.html", "docs.js")):
+        page = SOURCES[name]
+        assert re.findall(r"<script[^>]*>", page) == [f'<script type="module" src="page/{script}">']
+        assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", page)
     for name, text in SOURCES.items():
         assert not name.endswith(".js") or not re.search(r"""setAttribute\("(?:style|on\w+)""", text)
 
 
 def test_what_the_files_name_is_there() -> None:
     """Assets that the page asks for, modules that are imported, and elements that scripts look for."""
-    page = SOURCES["index.html"]
-    assert {name for name in re.findall(r'(?:src|href)="page/([^"]+)"', page)} <= set(TYPES)
-    ids = re.findall(r'\sid="([\w-]+)"', page)
-    assert len(ids) == len(set(ids))
+    ids: dict[str, set[str]] = {}
+    for name in ("index.html", "docs.html"):
+        page = SOURCES[name]
+        assert {name for name in re.findall(r'(?:src|href)="page/([^"]+)"', page)} <= set(TYPES)
+        found = re.findall(r'\sid="([\w-]+)"', page)
+        assert len(found) == len(set(found))
+        ids[name] = set(found)
+    assert set(IDS.findall(SOURCES["key.js"])) <= ids["index.html"] & ids["docs.html"]
     for name, text in SOURCES.items():
         if not name.endswith(".js"):
             continue
-        assert {Path(module).name for module in re.findall(r'from "\./([^"]+)"', text)} <= set(TYPES)
-        assert set(IDS.findall(text)) <= set(ids), name
+        assert {Path(module).name for module in re.findall(r'(?:from|import) "\./([^"]+)"', text)} <= set(TYPES)
+        assert set(IDS.findall(text)) <= ids["docs.html" if name == "docs.js" else "index.html"], name
 
 
 def test_everything_has_a_name() -> None:
