@@ -25,7 +25,7 @@ from .edge import Edge, check_depth, redirect
 from .errors import ApiError, bad_request, json_response
 from .generate import Generator
 from .jobs import Engine
-from .notes import GO_ON, REFUSED, REQUEST_ID
+from .notes import GO_ON, REFUSED, REQUEST_ID, UNFIT
 from .openapi_page import Described
 from .page_routes import Page
 from .parameters import MAX_REQUEST_ID, check_built
@@ -210,10 +210,15 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     """Every error leaves in OpenAI's form; one that nobody expected is logged and touches only its own request."""
     request[REQUEST_ID] = printable(request.headers.get("X-Request-Id", ""))[:MAX_REQUEST_ID] or uuid4().hex
     try:
+        if UNFIT in request:
+            raise request[UNFIT]
         return await handler(request)
     except ApiError as error:
         request[REFUSED] = error
-        return error_response(request, error)
+        response = error_response(request, error)
+        if UNFIT in request:  # where the next one begins cannot be told
+            response.force_close()
+        return response
     except web.HTTPException as error:
         if error.status < 400:
             raise

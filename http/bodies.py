@@ -7,9 +7,12 @@ import asyncio
 from aiohttp import hdrs, web
 
 from .errors import ApiError, bad_request
+from .notes import EXPECTS
+from .resume import record_of
 from .settings import printable
 
 BODY_S = 60.0  # what a client gets to send its body
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 JSON = ("application/json", "text/json")
 
 
@@ -29,6 +32,8 @@ async def read_body(request: web.Request, limit: int) -> bytes:
             if len(body) > limit:
                 raise too_long
             return body
+        if EXPECTS in request:
+            _ask_for(request)
         async with asyncio.timeout(BODY_S):
             async for part in request.content.iter_any():
                 size += len(part)
@@ -40,6 +45,15 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     except web.RequestPayloadError as error:
         raise bad_request(f"The body is malformed: {error}") from None
     return b"".join(parts)
+
+
+def _ask_for(request: web.Request) -> None:
+    """The client waits for this before it sends the body."""
+    record = record_of(request)
+    if record is not None:
+        record.interim(CONTINUE)
+    elif request.transport is not None:
+        request.transport.write(CONTINUE)
 
 
 def _check_kind(given: str) -> None:

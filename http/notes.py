@@ -42,6 +42,8 @@ def log_prompts(noted: Noted, most: int | None) -> None:
 REQUEST_ID = web.RequestKey("request_id", str)
 REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too
 NOTED = web.RequestKey("noted", Noted)
+EXPECTS = web.RequestKey("expects", bool)  # 100 Continue, before it sends its body
+UNFIT = web.RequestKey("unfit", ApiError)  # what its head asks for cannot be
 REFUSED = web.RequestKey("refused", ApiError)  # why the answer is an error
 GO_ON = web.AppKey("go_on", list[Noted])  # in the background, for a predecessor's clients; without their request ids
 GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it

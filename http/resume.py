@@ -39,6 +39,9 @@ class Record(Protocol):
 
     predecessor: Predecessor | None
 
+    def interim(self, data: bytes) -> None:
+        """Write an interim answer, which is no part of the answer that may be gone on with; one for each request."""
+
     def stream(self, refs: list[int], seed: int, created: int) -> None:
         """The answer comes from these slots."""
 
@@ -55,7 +58,7 @@ class Record(Protocol):
         """Give this connection to another frontend, which reads the request again: the handler will be cancelled.
 
         False, and nothing happens, if its record is not kept (the connection's number is beyond the journal's, or the
-        request does not fit) or something of the answer was written ("100 Continue", too). Only the handler of the
+        request does not fit) or something of the answer was written (an interim one is none). Only the handler of the
         request may call it; after True it should await, and not answer. The other may move it on: nobody counts that.
         Where no frontend has this index, the connection is reset.
         """

@@ -1,15 +1,27 @@
-"""aiohttp's server with answers of our own where a request is so malformed that no route ever sees it."""
+"""aiohttp's server with answers of our own where a request is so malformed that no route ever sees it.
+
+What a head asks of the connection is looked at here, before the app is: the version, how the body is framed, and what
+the client expects before it sends that. What cannot be is noted on the request, and answered by the app as any error.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from functools import partial
+from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, StreamReader, hdrs, web
+from aiohttp.http import HttpVersion10, RawRequestMessage, StreamWriter
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from .errors import ApiError
+from .notes import EXPECTS, UNFIT
+from .settings import printable
 
 LONGEST_LINE = 32 << 10  # of a request's head; tokens of some sign-on systems need more than aiohttp's 8 KiB
+CONTINUES = "100-continue"
 log = logging.getLogger("http")
 
 
@@ -17,6 +29,18 @@ class Connection(web.RequestHandler):
     """One client's connection."""
 
     __slots__ = ()
+
+    def __init__(self, manager: web.Server, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._request_factory = partial(_request, manager.request_factory)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """A client that expects something may keep its body to itself: where it does, nothing else can come."""
+        if EXPECTS in request and not request.content.is_eof():
+            resp.force_close()
+        return await super().finish_response(request, resp, start_time)
 
     def handle_error(
         self,
@@ -31,12 +55,64 @@ class Connection(web.RequestHandler):
         if isinstance(exc, HttpProcessingError):
             reason = _reason(exc, message)
             log.debug("a malformed request of %s: %s", request.remote, reason)
-            response = ApiError(status, f"The request is malformed: {reason}.").response()
+            error = ApiError(status, f"The request is malformed: {reason}.")
         else:
             log.error("a request of %s failed", request.remote, exc_info=exc)
-            response = ApiError(500, "The server made a mistake; its log says which.").response()
+            error = ApiError(500, "The server made a mistake; its log says which.")
+        response = error.response()
         response.force_close()
         return response
+
+
+class _Writer(StreamWriter):
+    """Says nothing of the software that the server is made of."""
+
+    async def write_headers(self, status_line: str, headers: CIMultiDict[str]) -> None:
+        headers.popall(hdrs.SERVER, None)
+        await super().write_headers(status_line, headers)
+
+
+def _request(
+    make: Any,
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: web.RequestHandler,
+    writer: StreamWriter,
+    task: asyncio.Task[None],
+) -> web.BaseRequest:
+    """The request as the app sees it: in a version that it can be answered in, and without an Expect header, which
+    aiohttp would answer before anybody has looked for a key.
+    """
+    unfit, expected = _objection(message), message.headers.get(hdrs.EXPECT)
+    if message.version not in (HttpVersion10, HttpVersion11):
+        message = message._replace(version=HttpVersion11)
+    if expected is not None:
+        headers = CIMultiDict(message.headers)
+        headers.popall(hdrs.EXPECT)
+        message = message._replace(headers=CIMultiDictProxy(headers))
+    request: web.BaseRequest = make(message, payload, protocol, _Writer(protocol, writer.loop), task)
+    if unfit is not None:
+        request[UNFIT] = unfit
+    elif expected is not None and message.version == HttpVersion11:
+        request[EXPECTS] = True
+    return request
+
+
+def _objection(message: RawRequestMessage) -> ApiError | None:
+    """Why a request with this head is not served."""
+    version, headers = message.version, message.headers
+    if version not in (HttpVersion10, HttpVersion11):
+        return ApiError(505, f"HTTP/{version.major}.{version.minor} is not spoken here: use HTTP/1.1.")
+    codings = headers.getall(hdrs.TRANSFER_ENCODING) if hdrs.TRANSFER_ENCODING in headers else []
+    if codings and [coding.strip().lower() for coding in codings] != ["chunked"]:
+        given = printable(", ".join(codings))[:100]
+        return ApiError(501, f"Transfer-Encoding must be chunked if there is one, not {given}.")
+    if codings and version == HttpVersion10:
+        return ApiError(400, "Transfer-Encoding does not go with HTTP/1.0: send a Content-Length.")
+    expected = headers.get(hdrs.EXPECT, CONTINUES)
+    if expected.strip().lower() != CONTINUES and version == HttpVersion11:
+        return ApiError(417, f"Expect must be {CONTINUES} if there is one, not {printable(expected)[:100]}.")
+    return None
 
 
 def _reason(error: HttpProcessingError, message: str | None) -> str:

@@ -6,9 +6,12 @@ page of words, then a ring of bytes by their count in the connection's life.
     refs, seed, created   the answer that is being streamed: its slots and what its id and time are made of
     end, choice, state    the step of the last commit: which choice it brings to which state; end is stored last
     committed             bytes that were handed over, in the count of the kernel: it makes the step count
+    begun                 the value of committed before the first byte of an answer; NOBODY: the record is given up
+    interim               the value of committed behind an interim answer (100 Continue) to this request
     full                  when its client was too slow for what was written, CLOCK_MONOTONIC ns; 0: it is not
     states                of the choices, then of the answer; the last step's is stored after it was committed
-States are the callers' words. A death between two stores leaves a step done or not begun.
+States are the callers' words. A death between two stores leaves a step done or not begun. An interim answer moves begun
+first, then committed: in between begun is ahead, and nothing was handed over.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ PAGE = mmap.PAGESIZE
 RING = 1 << 17  # bytes: more than waits for a connection before its writer pauses
 MOST_REFS = 96
 ANSWER_STATES = 2  # behind those of the choices, for the answer as a whole
-COMMITTED, BEGUN, COMPLETE, REFS, SEED, CREATED, CHOICE, STATE, END, FULL = range(10)
+COMMITTED, BEGUN, COMPLETE, REFS, SEED, CREATED, CHOICE, STATE, END, FULL, INTERIM = range(11)
 FIRST_REF = 16
 FIRST_STATE = FIRST_REF + MOST_REFS
 NOBODY = (1 << 64) - 1
@@ -55,9 +58,27 @@ class Answers:
         words[first + REFS] = 0
         words[first + COMPLETE] = 0
         words[first + CHOICE] = NOBODY
+        words[first + INTERIM] = NOBODY
         store_fence()
         words[first + COMMITTED] = written
         words[first + BEGUN] = written
+
+    def interim(self, number: int, data: bytes) -> bool:
+        """These bytes are about to be handed to the kernel, and are not of the answer, of which nothing is there.
+
+        False, and nothing happens, if such were handed over for this request before.
+        """
+        words, first = self._words, self._first(number)
+        end = words[first + COMMITTED]
+        if words[first + INTERIM] == end:
+            return False
+        self._copy(first, end, data)
+        end += len(data)
+        words[first + BEGUN] = end
+        words[first + INTERIM] = end
+        store_fence()
+        words[first + COMMITTED] = end  # SYNC: answers.committed
+        return True
 
     def stream(self, number: int, refs: Sequence[int], seed: int, created: int) -> None:
         """What is answered now is streamed from these slots."""
@@ -115,16 +136,25 @@ class Answers:
         first = self._first(number)
         self._words[first + COMPLETE] = 0
         self._words[first + REFS] = 0
+        self._words[first + BEGUN] = NOBODY
         store_fence()
         self._words[first + COMMITTED] = 0  # SYNC: answers.committed
-        self._words[first + BEGUN] = NOBODY
 
     # --- its successor -------------------------------------------------------------------------------------------
 
     def untouched(self, number: int) -> bool:
         """Nothing of an answer was handed over."""
         first = self._first(number)
-        return self._words[first + COMMITTED] == self._words[first + BEGUN]
+        return self._words[first + COMMITTED] <= self._words[first + BEGUN] < NOBODY
+
+    def settle(self, number: int) -> None:
+        """Nothing of an answer was handed over: a predecessor's interim answer that was not committed never was."""
+        first = self._first(number)
+        self._words[first + BEGUN] = self._words[first + COMMITTED]
+
+    def is_spoiled(self, number: int) -> bool:
+        """Its frontend has given the record up."""
+        return self._words[self._first(number) + BEGUN] == NOBODY
 
     def unsent(self, number: int, written: int) -> bytes | None:
         """What was handed over and the kernel did not take; None if that is no longer known."""

@@ -18,6 +18,7 @@ import pytest
 from tests.server import LAUNCH, Server
 
 WAIT_S = 30.0
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 FEW = "import os, sys, resource as r; r.setrlimit(r.RLIMIT_NOFILE, (80, 80)); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -105,20 +106,70 @@ def test_a_request_that_is_half_sent_goes_on(server: Server, pieces: int) -> Non
     assert answer.startswith(b"HTTP/1.1 200 OK") and b"Paris" in answer
 
 
+def send_when_told(connection: socket.socket, data: bytes) -> None:
+    """As curl sends what is long, and .NET whatever there is: the body once the server wants it."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    connection.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
+    told = b""
+    while len(told) < len(CONTINUE) and (piece := connection.recv(len(CONTINUE) - len(told))):
+        told += piece
+    assert told == CONTINUE
+    connection.sendall(body)
+
+
+@pytest.mark.parametrize("expects", [False, True])
 @pytest.mark.parametrize("stream", [True, False])
-def test_requests_that_wait_for_their_first_byte_are_done_again(server: Server, stream: bool) -> None:
+def test_requests_that_wait_for_their_first_byte_are_done_again(server: Server, stream: bool, expects: bool) -> None:
     """The scheduler is stopped meanwhile, so that none is answered before its frontend dies."""
     scheduler = server.pids()["scheduler"]
     os.kill(scheduler, signal.SIGSTOP)
     connections = [raw(server) for _ in range(12)]
     for connection in connections:
-        connection.sendall(request({"max_tokens": 4, "stream": stream}))
+        data = request({"max_tokens": 4, "stream": stream})
+        send_when_told(connection, data) if expects else connection.sendall(data)
     kill_frontends(server)
     os.kill(scheduler, signal.SIGCONT)
     for connection in connections:
         answer = read_all(connection)
         texts = re.findall(rb'"text":"(.*?)"', answer)
         assert answer.startswith(b"HTTP/1.1 200 OK") and b"".join(texts) == b" Paris."
+
+
+def test_a_body_that_was_asked_for_may_come_to_the_successor(server: Server) -> None:
+    connections = [raw(server) for _ in range(4)]
+    head, _, body = request({"max_tokens": 4}).partition(b"\r\n\r\n")
+    for connection in connections:
+        connection.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
+    assert all(connection.recv(len(CONTINUE), socket.MSG_WAITALL) == CONTINUE for connection in connections)
+    kill_frontends(server)
+    for connection in connections:
+        connection.sendall(body)
+    assert all(read_all(connection).startswith(b"HTTP/1.1 200 OK") for connection in connections)
+
+
+@pytest.mark.parametrize("why", ["key", "response"])
+def test_requests_that_belong_to_another_frontend_are_told_to_continue(server: Server, why: str) -> None:
+    """Each is handled by one of two frontends, whichever has read its body."""
+    first = {"input": "Hello!", "max_output_tokens": 1}
+    for number in range(50):
+        fields: dict[str, object] = {"max_output_tokens": 1, "input": "Hello!"}
+        if why == "response":
+            fields["previous_response_id"] = json.loads(read_all_of(server, first))["id"]
+        data = json.dumps(fields).encode()
+        head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(data)}\r\n"
+        key = f"Idempotency-Key: {why}-{number}\r\n" if why == "key" else ""
+        connection = raw(server)
+        send_when_told(connection, f"{head}{key}\r\n".encode() + data)
+        assert read_all(connection).startswith(b"HTTP/1.1 200 OK")
+
+
+def read_all_of(server: Server, fields: dict[str, object]) -> bytes:
+    """The body of a response that is kept."""
+    connection = connect(server)
+    connection.request("POST", "/v1/responses", json.dumps(fields), {"Content-Type": "application/json"})
+    data = connection.getresponse().read()
+    connection.close()
+    return data
 
 
 def test_a_request_behind_another_is_not_lost(server: Server) -> None:

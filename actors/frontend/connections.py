@@ -159,6 +159,8 @@ class ConnectionPool:
         predecessor = read_predecessor(self.answers, number)
         if predecessor is None and not self.answers.untouched(number):
             return None
+        if self.answers.untouched(number):
+            self.answers.settle(number)
         self.journal.take_over(number, request)
         return Left(request, predecessor, unsent)
 

@@ -51,9 +51,7 @@ class Tap:
         """Commit and hand over."""
         if self.muted or not data:
             return
-        if self._last:
-            self._answers.spoil(self._number)
-            self._kept = self._last = False
+        self._spoil_behind_last()
         if self._kept:
             choice, state = self._step
             self._answers.commit(self._number, bytes(data), self._ends, choice, state)
@@ -64,7 +62,19 @@ class Tap:
         """As one piece."""
         self.write(b"".join(list_of_data))
 
+    def _spoil_behind_last(self) -> None:
+        if self._last:
+            self._answers.spoil(self._number)
+            self._kept = self._last = False
+
     # --- the record ----------------------------------------------------------------------------------------------
+
+    def interim(self, data: bytes) -> None:
+        if self.muted:
+            return
+        self._spoil_behind_last()
+        if not self._kept or self._answers.interim(self._number, data):
+            self._hand_over(data)
 
     def keep_no_more(self) -> None:
         """What comes behind the answer that is out cannot be told from it: nobody shall go on with the next one."""

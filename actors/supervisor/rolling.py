@@ -249,7 +249,7 @@ class Rolling:
         if system.config.ssl_certfile is not None or (numbers and numbers[-1] >= system.answers):
             return not numbers
         answers = Answers(memory.files["answers"], system.answers, mmap.ACCESS_READ)
-        return not any(_is_spoiled(answers, number) for number in numbers)
+        return not any(map(answers.is_spoiled, numbers))
 
     async def _until(self, reached: Callable[[], bool], seconds: float | None) -> bool:
         """Wait for it; False if it has not come in time. Stopped if the server ends."""
@@ -270,11 +270,6 @@ def in_batches(children: Sequence[Child], chosen: Sequence[Child]) -> list[list[
     workers = [child for child in children if child.spec.kind == "worker"]
     batches = [[child] for kind in ONE_BY_ONE for child in chosen if child.spec.kind == kind]
     return [*batches, workers] if any(child in workers for child in chosen) else batches
-
-
-def _is_spoiled(answers: Answers, number: int) -> bool:
-    """Its frontend has given the record up: it is at no byte, and yet not where it began."""
-    return answers.unsent(number, 0) == b"" and not answers.untouched(number)
 
 
 def _names(batch: Iterable[Child]) -> str:

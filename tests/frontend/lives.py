@@ -20,6 +20,8 @@ from aiohttp import web
 from actorserve.actors.frontend import connection as connection_module
 from actorserve.actors.frontend import connections, tap
 from actorserve.actors.frontend.connections import ConnectionPool
+from actorserve.http.bodies import CONTINUE
+from actorserve.http.notes import EXPECTS
 from actorserve.http.resume import Predecessor, Record, record_of
 from actorserve.shm import answers as answers_module
 from actorserve.shm import journal as journal_module
@@ -111,8 +113,11 @@ class Life:
         self.served += 1
         if request.path == "/early":
             return web.Response(body=b"early")
-        body, record = await request.read(), record_of(request)
+        record = record_of(request)
         assert record is not None
+        if EXPECTS in request and not request.content.is_eof():
+            record.interim(CONTINUE)
+        body = await request.read()
         if body == b"wait":
             await asyncio.Event().wait()
         if body.startswith(b"move"):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from actorserve.actors.frontend import connections
 from actorserve.actors.supervisor.connections import Connections
+from actorserve.http.bodies import CONTINUE
 from actorserve.shm.answers import Answers
 from actorserve.shm.journal import Journal
 
@@ -20,6 +21,7 @@ from .lives import MOST, ROOM, TEXT, Killed, Lethal, Life, Socket, one_turn
 
 NAMES = ("frontend-0", "frontend-1")
 TURNS = 2000  # after which a scene hangs
+MANY = 1000  # answers
 T = TypeVar("T")
 recv_fds = socket.recv_fds
 HEAD = re.compile(rb"HTTP/1\.1 200 OK\r\n(?:[^\r]+\r\n)*?(?:Content-Length: (\d+)|Transfer-Encoding: chunked)\r\n")
@@ -113,14 +115,17 @@ def watch(life: Life) -> None:
     connections.socket = SimpleNamespace(**{**vars(socket), "recv_fds": receive, "socket": new})  # type: ignore
 
 
-def request(body: bytes) -> bytes:
-    return b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+def request(body: bytes, more: bytes = b"") -> bytes:
+    """`more`: lines of its head."""
+    return b"POST / HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s" % (more, len(body), body)
 
 
 def bodies(data: bytes) -> list[bytes]:
-    """Those of the whole answers at the beginning of what a client got. AssertionError if there is anything else."""
+    """Those of the whole answers at the beginning of what a client got, before each of which one interim answer may
+    stand. AssertionError if there is anything else.
+    """
     found = []
-    while head := HEAD.match(data):
+    while head := HEAD.match(data := data.removeprefix(CONTINUE)):
         _, end, rest = data.partition(b"\r\n\r\n")
         last = rest.find(b"0\r\n\r\n")
         size = int(head[1]) if head[1] else last + 5
@@ -128,7 +133,7 @@ def bodies(data: bytes) -> list[bytes]:
             break
         found.append(rest[:size])
         data = rest[size:]
-    assert data[:15] == b"HTTP/1.1 200 OK"[: len(data)]
+    assert data[:15] == b"HTTP/1.1 200 OK"[: len(data)] or CONTINUE.startswith(data)
     return found
 
 
@@ -176,6 +181,18 @@ class Client:
             whole = request(body)
             for piece in (whole[:20], whole[20:50], whole[50:]):
                 self.send(piece)
+            self.scene.until(lambda: self.has(so_far + 1))  # noqa: B023
+        return bodies(self.data)
+
+    def ask_expecting(self, *asked: bytes) -> list[bytes]:
+        """One request after the other, each body only when it is asked for; the answers."""
+        for body in asked:
+            so_far = len(bodies(self.data))
+            whole = request(body, b"Expect: 100-continue\r\n")
+            before = self.data.count(CONTINUE)
+            self.send(whole[: -len(body)])
+            self.scene.until(lambda: self.has(MANY) or self.data.count(CONTINUE) > before)  # noqa: B023
+            self.send(body)
             self.scene.until(lambda: self.has(so_far + 1))  # noqa: B023
         return bodies(self.data)
 

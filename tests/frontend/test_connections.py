@@ -12,6 +12,7 @@ import pytest
 
 from actorserve.actors.frontend.connection import Wire, behind_first
 from actorserve.actors.frontend.connections import GIVEN, MOST_GIVEN, ConnectionPool
+from actorserve.http.bodies import CONTINUE
 
 from .lives import Killed, Lethal
 from .scenes import ANSWERS, ASKED, CHUNKED, STREAMED, Client, bodies, request, scene_of
@@ -48,6 +49,37 @@ def test_a_death_anywhere_costs_nothing_to_who_asks_before_the_handler_has_ended
             gc.collect()
         with scene_of(Lethal(at)) as (_, client):
             assert client.ask(*asked) == [STREAMED, STREAMED, b"three"] and not client.over
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_death_anywhere_costs_nothing_to_who_is_told_to_continue(victim: int) -> None:
+    """That is no part of an answer, and is said once; connections are moved before and behind it."""
+    dry = Lethal()
+    with scene_of(dry, victim) as (_, client):
+        client.ask_expecting(*ASKED)
+    assert len(dry.telling) > 200
+    for count, at in enumerate(dry.telling):
+        if count % 40 == 0:
+            gc.collect()
+        with scene_of(Lethal(at), victim) as (_, client):
+            assert client.ask_expecting(*ASKED) == ANSWERS and not client.over
+            assert client.data.count(CONTINUE) == len(ASKED)
+
+
+def test_what_the_client_has_not_taken_of_an_interim_answer_is_written_by_the_successor() -> None:
+    with scene_of() as (scene, client):
+        scene.until(lambda: scene.lives[0].records())
+        scene.lives[0].sockets[-1].room = 0  # type: ignore[attr-defined]
+        head, _, body = request(b"one", b"Expect: 100-continue\r\n").partition(b"one")
+        client.begin(head)
+        scene.until(lambda: scene.lives[0].records()[0].get_write_buffer_size())
+        assert not client.has(1) and not client.data
+        scene.reborn(0)
+        scene.until(lambda: client.has(1) or client.data)
+        assert client.data == CONTINUE
+        client.send(b"one")
+        scene.until(lambda: client.has(1))
+        assert bodies(client.data) == [b"one"] and client.data.count(CONTINUE) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import StreamReader, web
 
 from actorserve.http import bodies
-from tests.http.serving import HI, Served, finish_all
+from tests.http.serving import HI, Served, finish_all, serving
 
 MALFORMED: dict[str, bytes] = {
     "no HTTP": b"hello\r\n\r\n",
@@ -143,9 +143,81 @@ async def test_expect_100_continue(served: Served) -> None:
     assert (await client.answer()).status == 200
 
 
-async def test_an_expectation_that_nobody_meets(served: Served) -> None:
-    answer = await served.ask("POST", "/v1/completions", b"{}", Expect="more")
-    assert answer.status == 417
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/v1/completions", {"Content_Length": "16"}, 401),
+        ("/nowhere", {"Content_Length": "16", "X_Api_Key": "secret"}, 404),
+        ("/v1/completions", {"Content_Length": "100001", "X_Api_Key": "secret"}, 413),
+        ("/v1/completions", {"Content_Length": "16", "X_Api_Key": "secret", "Content_Type": "text/plain"}, 415),
+    ],
+)
+async def test_nobody_is_told_to_continue_whose_body_is_not_read(
+    path: str, headers: dict[str, str], status: int
+) -> None:
+    """It may never come, so that nothing can come behind it."""
+    async with serving(api_keys=["secret"]) as served:
+        client = await served.client()
+        answer = await client.ask("POST", path, None, Expect="100-continue", **headers)
+        assert answer.status == status and answer.error and answer.headers["connection"] == "close"
+        assert await client.is_closed()
+
+
+async def test_who_sends_the_body_at_once_is_not_told_to_continue(served: Served) -> None:
+    client = await served.client()
+    for version in ("1.1", "1.0"):
+        client.send(
+            "POST", "/v1/completions", {"prompt": "hi"}, version, Expect="100-Continue", Connection="keep-alive"
+        )
+        finish_all(await served.job())
+        assert (await client.answer()).status == 200
+
+
+UNFIT: dict[str, tuple[bytes, int, str]] = {
+    "HTTP/2 without TLS": (b"GET /health HTTP/2.0\r\nHost: a\r\n\r\n", 505, "HTTP/2.0"),
+    "HTTP/0.9": (b"GET /health HTTP/0.9\r\nHost: a\r\n\r\n", 505, "HTTP/0.9"),
+    "two codings": (
+        b"POST /tokenize HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        501,
+        "Transfer-Encoding must be chunked",
+    ),
+    "chunks in HTTP/1.0": (
+        b"POST /tokenize HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+        "Transfer-Encoding",
+    ),
+    "another expectation": (
+        b"POST /tokenize HTTP/1.1\r\nHost: a\r\nExpect: more\r\nContent-Length: 2\r\n\r\n{}",
+        417,
+        "Expect must be 100-continue",
+    ),
+    "another expectation of Anthropic's clients": (
+        b"POST /v1/messages HTTP/1.1\r\nHost: a\r\nExpect: more\r\nContent-Length: 2\r\n\r\n{}",
+        417,
+        "Expect must be 100-continue",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+async def test_a_head_that_cannot_be_served(served: Served, name: str) -> None:
+    sent, status, reason = UNFIT[name]
+    client = await served.client()
+    client.raw(sent)
+    answer = await client.answer()
+    assert answer.status == status and reason in answer.json["error"]["message"] and await client.is_closed()
+
+
+async def test_no_answer_tells_of_the_software_below(served: Served) -> None:
+    client = await served.client()
+    client.send("POST", "/v1/completions", {"prompt": "hi", "stream": True})
+    finish_all(await served.job())
+    answers = [await client.answer()]
+    for path in ("/health", "/", "/page/page.js", "/nowhere", "//health", "/v1//models"):
+        answers.append(await client.ask("GET", path))
+    client.raw(MALFORMED["no HTTP"])
+    answers.append(await client.answer())
+    assert not [answer.headers for answer in answers if "server" in answer.headers]
 
 
 # --- bodies --------------------------------------------------------------------------------------------------------
