@@ -143,6 +143,11 @@ class Context:
         self.status.set_state(state)
         wake(self.eventfds["supervisor"])
 
+    @property
+    def is_asked_to_end(self) -> bool:
+        """Does the supervisor want this life to end? A SIGTERM may be anybody's."""
+        return self.board.is_asked_to_end(self.spec.position)
+
     def request_stop(self) -> None:
         """End the loop after this turn (SIGTERM)."""
         self.stopping = True

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .fence import load_fence, store_fence
 
@@ -152,9 +152,9 @@ class Answers:
         first = self._first(number)
         self._words[first + BEGUN] = self._words[first + COMMITTED]
 
-    def is_spoiled(self, number: int) -> bool:
-        """Its frontend has given the record up."""
-        return self._words[self._first(number) + BEGUN] == NOBODY
+    def are_kept(self, numbers: Iterable[int]) -> bool:
+        """Has each of these a record that its frontend has not given up, so that another can go on with it?"""
+        return all(number < self.count and self._words[self._first(number) + BEGUN] != NOBODY for number in numbers)
 
     def unsent(self, number: int, written: int) -> bytes | None:
         """What was handed over and the kernel did not take; None if that is no longer known."""

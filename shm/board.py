@@ -1,7 +1,7 @@
 """The board: a few words about every actor that anyone may read, also while the actor hangs.
 
 Layout of an actor's block, in words:
-    line 0      incarnation, start (ns), how the life before ended                        the supervisor
+    line 0      incarnation, start (ns), how the life before ended, asked to end          the supervisor
     line 1      incarnation << 32 | state, pid, heartbeat (ns), hand, tries, given up     the actor
     lines 2..5  GAUGES general words, whose names are not known here     the actor
 What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
@@ -20,7 +20,7 @@ from enum import IntEnum
 from .fence import load_fence, store_fence
 from .segment import Segment
 
-INCARNATION, STARTED, ENDED = 0, 1, 2
+INCARNATION, STARTED, ENDED, ASKED = 0, 1, 2, 3
 STATE, PID, HEARTBEAT, HAND, TRIES, GIVEN_UP = 8, 9, 10, 11, 12, 13
 FIRST_GAUGE, GAUGES = 16, 32
 BLOCK_WORDS = FIRST_GAUGE + GAUGES
@@ -114,6 +114,14 @@ class Board:
     def set_ended(self, index: int, cause: int) -> None:
         """The supervisor's: to be stored before the incarnation that asks for it."""
         self.words[self.word(index, ENDED)] = cause
+
+    def is_asked_to_end(self, index: int) -> bool:
+        """Is the end of this life, or of the one that is to come, the supervisor's wish?"""
+        return bool(self.words[self.word(index, ASKED)])
+
+    def ask_to_end(self, index: int, asked: bool) -> None:
+        """The supervisor's: to be stored before the signal that goes with it, and before a life begins."""
+        self.words[self.word(index, ASKED)] = asked
 
     def set_incarnation(self, index: int, incarnation: int) -> None:
         """The supervisor's: from now on only this life's words count."""

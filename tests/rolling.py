@@ -68,6 +68,7 @@ class Load:
         self.done = threading.Event()
         self.begun: set[int] = set()
         self.answers: list[str] = []
+        self.connects = 0  # of the short ones
 
     def run(self, action: Callable[[], Any]) -> None:
         """Do `action` once all streams run; all clients end behind it. Every mistake of a client raises."""
@@ -102,6 +103,7 @@ class Load:
         connection = http.client.HTTPConnection(self.server.base_url.removeprefix("http://"), timeout=WAIT_S)
         while not self.done.is_set():
             connection.connect()
+            self.connects += 1
             connection.auto_open = 0
             while connection.sock is not None and not self.done.is_set():
                 connection.request("POST", "/v1/completions", json.dumps(SHORT))

@@ -44,9 +44,9 @@ def ask(connection: http.client.HTTPConnection) -> str:
     return str(json.load(response)["choices"][0]["text"])
 
 
-def kill_frontends(server: Server, times: int = 1) -> None:
+def kill_frontends(server: Server, times: int = 1, number: signal.Signals = signal.SIGKILL) -> None:
     for name in ("frontend-0", "frontend-1") * times:
-        os.kill(server.pids()[name], signal.SIGKILL)
+        os.kill(server.pids()[name], number)
         server.wait_for(rf"{name} is up")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
 from typing import Any
 
 import aiohttp
@@ -35,6 +38,32 @@ def test_a_drain_lets_streams_end() -> None:
         assert drained.returncode == 0 and "requests left" in drained.stdout, drained
         assert "the server has ended" in drained.stdout
         assert all(isinstance(text, str) and text for text in streams), streams
+
+
+def test_a_drain_goes_on_when_a_frontend_dies() -> None:
+    """Killed, or terminated by somebody who terminates all processes at once: its successor drains."""
+    with Server(*SCRIPTED, "--scripted-step-ms", "5", "--frontends", "2", "--shutdown-timeout", "60") as server:
+        streams = asyncio.run(_die_in_a_drain(server))
+        assert server.wait() == 0
+        assert all(isinstance(text, str) and text for text in streams), streams
+        assert len(re.findall("started again to answer what it had", server.read_all())) >= 2
+
+
+async def _die_in_a_drain(server: Server) -> list[Any]:
+    begun: set[int] = set()
+    async with aiohttp.ClientSession(server.base_url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:
+        streams = [asyncio.create_task(_one(session, number, 600, begun)) for number in range(8)]
+        while len(begun) < len(streams):
+            await asyncio.sleep(0.001)
+        pids = server.pids()
+        server.signal(signal.SIGTERM)
+        os.kill(pids["frontend-0"], signal.SIGTERM)
+        await asyncio.to_thread(server.wait_for, "the server stops")
+        os.kill(pids["frontend-1"], signal.SIGKILL)
+        os.kill(pids["scheduler"], signal.SIGTERM)
+        await asyncio.to_thread(server.wait_for, r"frontend-1 is up")
+        os.kill(server.pids()["frontend-1"], signal.SIGKILL)
+        return await asyncio.gather(*streams, return_exceptions=True)
 
 
 def test_a_drain_has_a_time_limit() -> None:

@@ -13,7 +13,7 @@ import pytest
 from actorserve.actors.system import SPARE_SLOTS
 from tests.rolling import Load
 from tests.server import Server
-from tests.test_connections import connect, kill_frontends, raw, read_all, request
+from tests.test_connections import ask, connect, kill_frontends, raw, read_all, request
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,43 @@ def test_kept_connections_ask_again_and_again_while_frontends_die(server: Server
     load = Load(server, streams=16, tokens=4)
     load.run(lambda: kill_frontends(server, 5))
     assert all(len(texts) == 1 for texts in load.texts.values()) and set(load.answers) == {" Paris."}
+
+
+def test_kept_connections_go_on_while_frontends_are_terminated(server: Server) -> None:
+    """By anybody: the supervisor has not asked for their end. None is closed between two requests either."""
+    kept = [connect(server) for _ in range(12)]
+    load = Load(server, streams=8, tokens=16)
+
+    def terminate() -> None:
+        for _ in range(6):
+            kill_frontends(server, 1, signal.SIGTERM)
+            assert all("Paris" in ask(connection) for connection in kept)
+
+    load.run(terminate)
+    assert all(len(texts) == 1 for texts in load.texts.values()) and set(load.answers) == {" Paris."}
+    assert load.connects == load.short
+    for connection in kept:
+        connection.close()
+
+
+def test_signals_that_anybody_sends_cost_no_request(server: Server) -> None:
+    """SIGTERM is a death for all actors, and SIGINT, which a terminal sends to all, is nothing."""
+    load = Load(server, streams=8, tokens=16)
+    before = server.pids()
+    os.kill(before.pop("template"), signal.SIGTERM)
+
+    def signal_all() -> None:
+        for pid in before.values():
+            os.kill(pid, signal.SIGINT)
+        for name in before:
+            assert server.pids()[name] == before[name]
+            os.kill(before[name], signal.SIGTERM)
+            server.wait_for(rf"{name} ended \(pid {before[name]}, (killed by SIGTERM|exit status 0)")
+            server.wait_for(rf"{name} is up")
+
+    load.run(signal_all)
+    assert all(len(texts) == 1 for texts in load.texts.values()) and set(load.answers) == {" Paris."}
+    assert load.connects == load.short
 
 
 @pytest.mark.slow

@@ -132,6 +132,22 @@ def test_a_stream_is_reset_when_its_frontend_dies(server: Server, files: Files) 
     assert ask(connect(server, files.context())) == " Paris."
 
 
+def test_a_frontend_that_is_terminated_answers_what_it_has(server: Server, files: Files) -> None:
+    """Nobody could go on with that; new ones are not given to it."""
+    connections = [connect(server, files.context()) for _ in range(2)]
+    for connection in connections:
+        body = {**ASKED, "stream": True, "max_tokens": 300, "ignore_eos": True}
+        connection.request("POST", "/v1/completions", json.dumps(body))
+    responses = [connection.getresponse() for connection in connections]
+    assert all(response.read(10) for response in responses)
+    for name in ("frontend-0", "frontend-1"):
+        os.kill(server.pids()[name], signal.SIGTERM)
+    assert all(b"data: [DONE]" in response.read() for response in responses)
+    for name in ("frontend-0", "frontend-1"):
+        server.wait_for(rf"{name} is up")
+    assert ask(connect(server, files.context())) == " Paris."
+
+
 def test_who_has_not_begun_to_speak_is_served_by_the_successor(server: Server, files: Files) -> None:
     connections = [socket.create_connection(address(server), timeout=WAIT_S) for _ in range(4)]
     assert all(ask(connect(server, files.context())) == " Paris." for _ in range(2))  # both had them in their queue

@@ -1,8 +1,10 @@
 """The frontend actor: an event loop between the clients' connections and the mailbox.
 
-On SIGTERM it drains: nobody accepts any more, and it answers what it has and what still comes over open connections,
-each answer with `Connection: close`, and ends when nothing runs any more. How long that may take is the supervisor's
-to say.
+When the supervisor asks it to end, by SIGTERM and a word on the board, it drains: nobody accepts any more, and it
+answers what it has and what still comes over open connections, each answer with `Connection: close`, and ends when
+nothing runs any more. How long that may take is the supervisor's to say. If it dies meanwhile, its successor finds the
+word on the board, and goes on with that. A SIGTERM of anybody else is a death, after which a successor goes on with all
+connections; only where none could (TLS, connections without a record) it drains, too.
 """
 
 from __future__ import annotations
@@ -55,10 +57,11 @@ class Frontend:
         if self.tls is not None:  # a connection cannot be moved: whoever has it handles its keys
             self.engine.index, self.engine.frontends = 0, 1
         self.draining = False
-        self.over: asyncio.Future[None] = self.loop.create_future()  # SIGTERM has come, or an exception
+        self.pool: ConnectionPool | None = None
+        self.over: asyncio.Future[None] = self.loop.create_future()  # it is to drain, or an exception has come
 
     async def run(self) -> None:
-        """Serve until SIGTERM, then drain."""
+        """Serve until the end is asked for, then drain."""
         self.loop.add_signal_handler(signal.SIGTERM, self._told_to_stop)
         if self.context.config.debug:
             self.loop.add_signal_handler(signal.SIGUSR1, self._fail)
@@ -86,6 +89,8 @@ class Frontend:
         journal = Journal(self.context.files["journal"], kept if self.tls is None else 0, room)
         self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls, ends)
         self.context.set_state(ActorState.READY)
+        if self.context.stopping or self.context.is_asked_to_end:  # since before it could hear
+            self._told_to_stop()
         warming = self._warm_up() if is_wanted(self.context) else None
         try:
             await self.over
@@ -109,8 +114,15 @@ class Frontend:
             self.over.set_exception(error)
 
     def _told_to_stop(self) -> None:
-        if not self.over.done():
+        """SIGTERM has come."""
+        if self.over.done():
+            return
+        if self.context.is_asked_to_end or not (self.pool is None or self.pool.can_hand_over()):
             self.over.set_result(None)
+        else:
+            self.context.log.info("SIGTERM: its successor goes on with what it has")
+            self.loop.remove_signal_handler(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _fail(self) -> None:
         """The event loop only logs what is raised in a callback; this ends the process as in other actors."""
@@ -186,7 +198,7 @@ class Frontend:
         quiet_since = self.loop.time()
         while self.loop.time() - quiet_since < LINGER_S:
             await asyncio.sleep(LINGER_S / 10)  # a request is seen only when it comes: this is time, not a signal
-            if self.engine.in_flight():
+            if self.engine.in_flight() or (self.pool is not None and self.pool.is_adopting):
                 quiet_since = self.loop.time()
 
 

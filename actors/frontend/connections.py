@@ -67,6 +67,7 @@ class ConnectionPool:
         self.server = server
         self.spare = memoryview(bytearray(MOST_READ))  # for what is read and not kept
         self._loop = asyncio.get_running_loop()
+        self._numbers: set[int] = set()  # that were taken and not given back
         self._given: list[tuple[int, int]] = []  # that are closed here, and where they go
         self._tls: dict[str, Any] = {}
         if tls is not None:
@@ -81,6 +82,18 @@ class ConnectionPool:
         self.journal.rest(number, read)
         self.answers.forget(number)
 
+    @property
+    def is_adopting(self) -> bool:
+        """Are connections on their way here?"""
+        try:
+            return bool(self._attaching) or bool(self._channel.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
+
+    def can_hand_over(self) -> bool:
+        """Can a successor go on with all of them, byte for byte?"""
+        return not self._numbers or (not self._tls and self.answers.are_kept(self._numbers))
+
     def can_move(self, number: int, connection: socket.socket) -> bool:
         """Is all that another frontend needs in the records, and nothing of an answer given out?"""
         return (
@@ -92,6 +105,7 @@ class ConnectionPool:
 
     def lost(self, number: int, where: int = CLOSED) -> None:
         """It is closed here, or about to be in this turn; the supervisor closes its own end, or hands it on."""
+        self._numbers.discard(number)
         self._given.append((number, where))
         if len(self._given) == 1:
             self._loop.call_soon(self._give_back)
@@ -118,6 +132,7 @@ class ConnectionPool:
                 self._loop.remove_reader(self._channel)
                 return
             number, resumed = HANDED.unpack(data)
+            self._numbers.add(number)
             if not fds:
                 log.error("a connection is closed: this process has no descriptor left for it")
                 self.lost(number)

@@ -10,7 +10,7 @@ import os
 import time
 
 from actorserve.shm.answers import Answers
-from actorserve.shm.board import Board
+from actorserve.shm.board import ActorState, Board
 from actorserve.shm.journal import Journal
 from actorserve.shm.logprobs import Logprobs
 from actorserve.shm.mailbox import wake
@@ -91,6 +91,10 @@ class Memory:
     def is_ready(self, actor: ActorSpec) -> bool:
         """The life that counts has said that it is ready."""
         return self.board.is_ready(actor.position)
+
+    def is_draining(self, actor: ActorSpec) -> bool:
+        """It ends once it has answered what it has."""
+        return self.board.snapshot(actor.position).state is ActorState.DRAINING
 
     def kv_tokens(self) -> int:
         """How many tokens the KV memory holds; of workers that share a model each has a part of all of them."""

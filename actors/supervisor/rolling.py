@@ -215,7 +215,7 @@ class Rolling:
                 await self._end(child, at_once=child is not batch[0])
             except Stopped:
                 for other in batch:
-                    other.signal(signal.SIGTERM)
+                    self._supervisor.ask_to_end(other)
                 raise
 
     def _is_replaced(self, child: Child) -> bool:
@@ -228,13 +228,15 @@ class Rolling:
         """End this life. It finishes what it has in hand, unless another can go on with that as well."""
         config = self._supervisor.system.config
         seconds = config.step_timeout if child.rules.computes else config.hang_timeout
-        number = signal.SIGKILL if at_once else signal.SIGTERM
         if child.spec.kind == "frontend":
             self._supervisor.connections.pass_by(child.name)
             seconds = config.shutdown_timeout
             if self._can_hand_over(child):
-                number = signal.SIGKILL
-        child.signal(number)
+                at_once = True
+        if at_once:
+            child.signal(signal.SIGKILL)
+        else:
+            self._supervisor.ask_to_end(child)
         if await self._until(lambda: self._is_dead(child), seconds):
             return
         self._supervisor.output.say(f"{child.name} has not ended after {seconds:g} s and is killed", "warning")
@@ -246,10 +248,8 @@ class Rolling:
         """Can a successor go on with all its connections, byte for byte, as after a death?"""
         system, memory = self._supervisor.system, self._supervisor.memory
         numbers = self._supervisor.connections.numbers(child.name)
-        if system.config.ssl_certfile is not None or (numbers and numbers[-1] >= system.answers):
-            return not numbers
         answers = Answers(memory.files["answers"], system.answers, mmap.ACCESS_READ)
-        return not any(map(answers.is_spoiled, numbers))
+        return not numbers or (system.config.ssl_certfile is None and answers.are_kept(numbers))
 
     async def _until(self, reached: Callable[[], bool], seconds: float | None) -> bool:
         """Wait for it; False if it has not come in time. Stopped if the server ends."""

@@ -113,6 +113,7 @@ class Supervisor:
         if self.ending.is_set() and (self.forced or not self.ready):
             child.gone.set()
             return
+        self.memory.board.ask_to_end(child.spec.position, child.stopping)
         channel = self.connections.open_channel(child.name) if child.spec.kind == "frontend" else None
         boot = self.memory.boot(child.spec, channel.fileno() if channel else None)
         pass_fds = [*self.memory.inherited, *([channel.fileno()] if channel else [])]
@@ -132,13 +133,16 @@ class Supervisor:
         """An actor has changed its state on the board."""
         self.memory.clear_wakeup()
         for child in self.children:
-            if not child.up and self.memory.is_ready(child.spec):
+            draining = self.memory.is_draining(child.spec)
+            if not child.up and (draining or self.memory.is_ready(child.spec)):
                 child.up = True
                 if child.spec.kind == "frontend" and not self.ending.is_set():
                     self.connections.up(child.name)
                 if not self.ready:
                     self.memory.phase_ends(Phase.ACTORS)
                 self.output.say(f"{child.name} is up (pid {child.pid}, {self.memory.how_long(child.name)})")
+            if draining and child.spec.kind == "frontend":
+                self.connections.pass_by(child.name)
         if not self.ready and all(child.up for child in self.children) and self.service.is_warm():
             self.ready = True
             self.memory.phase_ends(Phase.FIRST_TOKEN)
@@ -176,7 +180,10 @@ class Supervisor:
         wanted = self.rolling.died(child, death, was_up)
         self.memory.raise_incarnation(child.spec, death.how(wanted))
         self.memory.wake_all()
-        if child.stopping or child.rules.restart is Restart.TEMPORARY:
+        if child.stopping and self._leaves_work(child, death):
+            self.output.say(f"{death}; it is started again to answer what it had", "error")
+            self._start(child)
+        elif child.stopping or child.rules.restart is Restart.TEMPORARY:
             self.output.say(str(death))
             child.gone.set()
             for member in child.group:  # those that waited for this one are not started any more
@@ -200,6 +207,16 @@ class Supervisor:
         else:
             child.gone.set()
             self._end(1, f"{death}; it has died too often, the server gives up")
+
+    def _leaves_work(self, child: Child, death: Death) -> bool:
+        """A frontend that has not come to the end of its drain: its successor drains, too."""
+        return (
+            child.spec.kind == "frontend"
+            and not child.final
+            and death.returncode != 0
+            and bool(self.connections.numbers(child.name))
+            and child.intensity.allow(asyncio.get_running_loop().time())
+        )
 
     def _is_a_request_to_blame(self, child: Child, death: Death) -> bool:
         """Its successor gives the request up at once, or after some deaths, of which the first alone counts here: a few
@@ -270,13 +287,19 @@ class Supervisor:
             timeout = self.shutdown_s if kind == "frontend" else STOP_S
             await self._stop_some([child for child in self.children if child.spec.kind == kind], timeout)
 
+    def ask_to_end(self, child: Child) -> None:
+        """In order. Actors take a SIGTERM that does not come from here for a death like any other."""
+        self.memory.board.ask_to_end(child.spec.position, True)
+        child.signal(signal.SIGTERM)
+
     async def _stop_some(self, children: Sequence[Child], timeout: float) -> None:
         for child in children:
             child.stopping = True
-            child.signal(signal.SIGTERM)
+            self.ask_to_end(child)
         if await _gone(children, timeout):
             return
         for child in children:
+            child.final = True
             if not child.gone.is_set():
                 self.output.say(f"{child.name} has not ended after {timeout:g} s and is killed", "warning")
                 child.signal(signal.SIGKILL)
@@ -286,7 +309,7 @@ class Supervisor:
 
     def _kill_all(self) -> None:
         for child in self.children:
-            child.stopping = True
+            child.stopping = child.final = True
             child.signal(signal.SIGKILL)
 
 
