@@ -19,7 +19,7 @@ from .anthropic.answers import count
 from .anthropic.errors import body_of
 from .anthropic.requests import prompt_of, renamed
 from .anthropic.schemas import CountRequest
-from .bodies import read_body
+from .bodies import BodyBudget, read_body
 from .decoding import check_model, decode
 from .edge import Edge, check_depth, redirect
 from .errors import ApiError, bad_request, json_response
@@ -82,12 +82,13 @@ class Api:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine = engine
         self.settings = settings
+        self._unfinished = BodyBudget(settings.max_body_bytes)
         self._generator = Generator(engine, settings)
         self.described = Described(settings)
         self.responses = ResponsesApi(self._generator)
 
     async def _body(self, request: web.Request) -> bytes:
-        return check_depth(await read_body(request, self.settings.max_body_bytes))
+        return check_depth(await read_body(request, self.settings.max_body_bytes, self._unfinished))
 
     # --- generating ----------------------------------------------------------------------------------------------
 
@@ -214,7 +215,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
             raise request[UNFIT]
         return await handler(request)
     except ApiError as error:
-        request[REFUSED] = error
+        request[REFUSED] = error.with_traceback(None)  # whose frames would keep the request, which keeps this
         response = error_response(request, error)
         if UNFIT in request:  # where the next one begins cannot be told
             response.force_close()

@@ -16,6 +16,7 @@ from aiohttp.http import HttpVersion10, RawRequestMessage, StreamWriter
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from .bodies import SHORT
 from .errors import ApiError
 from .notes import EXPECTS, UNFIT
 from .settings import printable
@@ -37,8 +38,10 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """A client that expects something may keep its body to itself: where it does, nothing else can come."""
-        if EXPECTS in request and not request.content.is_eof():
+        """Of a body that is not wanted the rest may never come, where the client waits to be asked for it, or may be
+        long: nothing else is taken on this connection.
+        """
+        if not request.content.is_eof() and (EXPECTS in request or _is_long(request)):
             resp.force_close()
         return await super().finish_response(request, resp, start_time)
 
@@ -62,6 +65,10 @@ class Connection(web.RequestHandler):
         response = error.response()
         response.force_close()
         return response
+
+
+def _is_long(request: web.BaseRequest) -> bool:
+    return request.content_length is None or request.content_length > SHORT
 
 
 class _Writer(StreamWriter):

@@ -53,7 +53,19 @@ class Journal:
             length = words[first + LENGTH]
             words[first + LENGTH] = 0
             if length > LONG:
-                self._map.madvise(mmap.MADV_REMOVE, first * 8 + PAGE, self._room)
+                self._free(first)
+
+    def give_up(self, number: int) -> None:
+        """A request was answered before all of it has come, and nobody goes on with it: what is long is not kept."""
+        words, first = self._words, self._first(number)
+        if number < self.count and words[first + LENGTH] > LONG:
+            words[first + BEGIN] = LOST  # before anything is gone
+            store_fence()
+            words[first + LENGTH] = 0
+            self._free(first)
+
+    def _free(self, first: int) -> None:
+        self._map.madvise(mmap.MADV_REMOVE, first * 8 + PAGE, self._room)
 
     def room(self, number: int) -> memoryview | None:
         """Where the kernel is to put what it reads next; None if it shall not be kept."""

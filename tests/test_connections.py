@@ -229,6 +229,19 @@ def test_a_chunked_request_comes_to_rest(server: Server, size: int) -> None:
     assert "Paris" in ask(connection)
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_chunk_that_is_too_long_is_refused_before_it_comes(server: Server, dies: bool) -> None:
+    """Long before anybody gives up waiting for it."""
+    connection = raw(server)
+    connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n")
+    assert "Paris" in ask(connect(server)) and "Paris" in ask(connect(server))  # both have read what was there
+    if dies:
+        kill_frontends(server)
+    connection.sendall(b"ffffffffffffffff\r\n")
+    head, _, body = read_all(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 413") and "--max-body-bytes" in json.loads(body)["error"]["message"]
+
+
 LONG: dict[str, object] = {"max_tokens": 400, "ignore_eos": True, "n": 2, "temperature": 1.0, "seed": 5}
 
 

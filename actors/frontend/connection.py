@@ -28,6 +28,7 @@ from typing import Any, Protocol, cast
 
 from aiohttp import web
 
+from actorserve.http.bodies import AnnouncedLength
 from actorserve.http.heads import TimedConnection
 from actorserve.http.resume import Predecessor
 from actorserve.shm.answers import Answers
@@ -38,6 +39,7 @@ from .tap import Tap
 
 LONGEST_HEAD = 64 << 10
 MOST_UNSENT = 64 << 10  # bytes that wait here for a slow reader before its writer pauses; with TLS it would be more
+CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 LAST_CHUNK = b"0\r\n\r\n"  # of a chunked body
 CLOSED = 0  # in what is given back; k + 1: moved to frontend k
 
@@ -91,6 +93,7 @@ class Connection(TimedConnection):
         self._head = b""  # of the request that was begun, as long as its end has not come
         self._body_at = -1  # bytes read when its body begins; -1: not known
         self._end = b""  # the last bytes that came
+        self.announced: AnnouncedLength | None = None  # of a body in chunks
         self._finishing: web.BaseRequest | None = None  # its handler has ended
         self._over: web.BaseRequest | None = None  # its end is noted, its handler has not ended
         self._where = CLOSED  # what the supervisor is told at its end
@@ -132,7 +135,7 @@ class Connection(TimedConnection):
     def _begin(self, data: bytes) -> None:
         """Of a request: from here on the answers' record speaks of it."""
         self._resting = False
-        self._head, self._body_at, self._end = b"", -1, b""
+        self._head, self._body_at, self._end, self.announced = b"", -1, b"", None
         self._pool.answers.begin(self._number, self._written())
         self._pool.journal.begin(self._number)
         self._look_at(data)
@@ -144,11 +147,16 @@ class Connection(TimedConnection):
 
     def _look_at(self, data: bytes) -> None:
         """Count what came, and find where the body begins."""
-        if self._body_at < 0 and len(self._head) < LONGEST_HEAD:
+        if self.announced is not None:
+            self.announced.follow(data)
+        elif self._body_at < 0 and len(self._head) < LONGEST_HEAD:
             self._head += data
             at = self._head.find(b"\r\n\r\n")
             if at >= 0:
                 self._body_at = self._read + len(data) - len(self._head) + at + 4
+                if CHUNKED.search(self._head, 0, at):
+                    self.announced = AnnouncedLength()
+                    self.announced.follow(self._head[at + 4 :])
                 self._head = b""
         self._read += len(data)
         self._end = (self._end + data[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
@@ -179,16 +187,19 @@ class Connection(TimedConnection):
         if record is not None and record.muted:  # what its predecessor had begun could not be gone on with
             record.abort()
         elif not over:  # otherwise the records are the next one's by now
-            self._note_end(request)
+            self._note_end(request, bool(finished[0].keep_alive))
         if self._pool.answered is not None:  # told now, when no successor would tell it again
             self._pool.answered(request, finished[0].status)
         return finished
 
-    def _note_end(self, request: web.BaseRequest) -> None:
+    def _note_end(self, request: web.BaseRequest, stays: bool) -> None:
+        """`stays`: the connection does."""
         if self._was_all(request):
             self._rest()
         elif not self._goes_on_behind(request) and self.record is not None:
             self.record.keep_no_more()
+            if not stays:
+                self._pool.journal.give_up(self._number)
 
     def _was_all(self, request: web.BaseRequest) -> bool:
         """All of this one was read, and nothing of a next request. False also where that cannot be said."""
@@ -272,7 +283,7 @@ def behind_first(data: bytes) -> bytes | None:
     head, end, body = data.lstrip(b"\r\n").partition(b"\r\n\r\n")
     if not end:
         return None
-    if re.search(rb"\r\ntransfer-encoding:", head, re.IGNORECASE):
+    if CHUNKED.search(head):
         return _behind_chunks(body)
     length = re.search(rb"\r\ncontent-length:[ \t]*(\d+)", head, re.IGNORECASE)
     size = int(length[1]) if length else 0
