@@ -34,6 +34,7 @@ from actorserve.http.resume import Predecessor
 from actorserve.shm.answers import Answers
 from actorserve.shm.journal import Journal
 
+from ..handover import CLOSED
 from .counts import written_so_far
 from .tap import Tap
 
@@ -41,7 +42,6 @@ LONGEST_HEAD = 64 << 10
 MOST_UNSENT = 64 << 10  # bytes that wait here for a slow reader before its writer pauses; with TLS it would be more
 CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 LAST_CHUNK = b"0\r\n\r\n"  # of a chunked body
-CLOSED = 0  # in what is given back; k + 1: moved to frontend k
 
 
 class Pool(Protocol):

@@ -32,12 +32,11 @@ from aiohttp import web
 from actorserve.shm.answers import Answers
 from actorserve.shm.journal import MOST_READ, Journal
 
-from .connection import CLOSED, NOTHING, Connection, Left, Wire, behind_first
+from ..handover import CLOSED, GIVEN, HANDED, NOT_TAKEN, RESUMED
+from .connection import NOTHING, Connection, Left, Wire, behind_first
 from .counts import read_so_far, written_so_far
 from .tap import read_predecessor
 
-HANDED = struct.Struct("<II")
-GIVEN = struct.Struct("<II")
 MOST_GIVEN = 512  # pairs of one message
 RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
 MOST_TAKEN = 8  # connections, of one turn of the loop
@@ -74,6 +73,7 @@ class ConnectionPool:
             times = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S}
             self._tls = {"ssl": tls, **times}
         self._attaching: set[asyncio.Task[None]] = set()
+        self._in_want = False  # the last connection could not be taken
         channel.setblocking(False)
         self._loop.add_reader(channel, self._take)
 
@@ -131,19 +131,26 @@ class ConnectionPool:
             if not data:  # the supervisor has let go: it is dead, or about to end this process
                 self._loop.remove_reader(self._channel)
                 return
-            number, resumed = HANDED.unpack(data)
-            self._numbers.add(number)
+            number, flags = HANDED.unpack(data)
             if not fds:
-                log.error("a connection is closed: this process has no descriptor left for it")
-                self.lost(number)
+                self._give_back_untaken(number, flags)
                 continue
+            self._in_want = False
+            self._numbers.add(number)
             connection = socket.socket(fileno=fds[0])
-            read = read_so_far(connection) if resumed else 0
+            read = read_so_far(connection) if flags & RESUMED else 0
             if read:
                 self._resume(connection, number, read)
             else:  # new, also if it was on its way to a predecessor
                 self.rest(number, 0)
                 self._serve(connection, number, 0, NOTHING)
+
+    def _give_back_untaken(self, number: int, flags: int) -> None:
+        """The kernel has dropped the descriptor, since this process may have no more; the supervisor has another."""
+        if not self._in_want:
+            log.error("this process has no descriptor left for connections")
+        self._in_want = True
+        self.lost(number, NOT_TAKEN | flags)
 
     def _resume(self, connection: socket.socket, number: int, read: int) -> None:
         """Go on with a predecessor's connection, or reset it."""

@@ -7,6 +7,7 @@ born cold, and another template is started.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from .descriptors import PAUSE_S, is_scarce
 from .output import Lines, Output
 
 PYTHON = (sys.executable, "-P", "-X", "faulthandler", "-m")  # -P: no json.py of the user's folder is taken for ours
@@ -33,8 +35,17 @@ class Process:
     """A child process, whoever has forked it."""
 
     def __init__(self, pid: int, popen: subprocess.Popen[bytes] | None = None) -> None:
+        """OSError if it cannot be watched: it is killed then, and nothing is left of it."""
         self.pid = pid
-        self.pidfd = os.pidfd_open(pid)
+        try:
+            self.pidfd = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)  # nobody has waited for it yet, so that the number is its own
+            if popen is not None:
+                popen.wait()
+            else:
+                os.waitpid(pid, 0)
+            raise
         self.returncode: int | None = None
         self._popen = popen  # it would reap the process if it were forgotten
 
@@ -81,6 +92,7 @@ class Template:
         self._lines: Lines | None = None
         self._waiting: deque[tuple[float, Callable[[int | None], None]]] = deque()
         self._deaths = deaths
+        self._again: asyncio.TimerHandle | None = None  # a start that is to come, when the kernel had no means
 
     @property
     def usable(self) -> bool:
@@ -98,20 +110,18 @@ class Template:
 
     def start(self) -> None:
         """Start the process; OSError if that cannot be."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        said, says = os.pipe2(os.O_CLOEXEC)
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with contextlib.ExitStack() as theirs_only, contextlib.ExitStack() as all_of_it:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            theirs_only.enter_context(theirs)
+            all_of_it.enter_context(ours)
+            said, says = os.pipe2(os.O_CLOEXEC)
+            theirs_only.callback(os.close, says)
+            all_of_it.callback(os.close, said)
+            nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            theirs_only.callback(os.close, nothing)
             command = (*TEMPLATE_COMMAND, str(theirs.fileno()))
             self._process = born_cold(command, nothing, says, (theirs.fileno(), *self._shared_fds))
-        except OSError:
-            os.close(said)
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(says)
-            os.close(nothing)
+            all_of_it.pop_all()
         ours.setblocking(False)
         self._control = ours
         self._lines = Lines(said, self._said)
@@ -168,9 +178,19 @@ class Template:
         waiting = list(self._waiting)
         self._waiting.clear()
         if self._deaths < MOST_TEMPLATES:
-            self.start()
+            self._start_again()
         for _, answered in waiting:
             answered(None)
+
+    def _start_again(self) -> None:
+        """Now, or as soon as the kernel has the means."""
+        self._again = None
+        try:
+            self.start()
+        except OSError as error:
+            if not is_scarce(error):
+                raise
+            self._again = asyncio.get_running_loop().call_later(PAUSE_S, self._start_again)
 
     def retire(self) -> None:
         """Let go of the process for good; who still waits for it is born cold."""
@@ -182,6 +202,9 @@ class Template:
 
     def close(self) -> None:
         """Let go of the process; it ends with its socket, or is killed."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
             self._control.close()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .births import ACTOR_COMMAND, Process, Template, born_cold
+from .descriptors import close_all
 from .output import Lines, Output
 from .pulse import Pulse
 from .restarts import Death, Intensity
@@ -86,12 +87,16 @@ class Child:
     ) -> None:
         """Begin a life: `died` is called once when it has ended, or `cannot` if there will be none.
 
-        `channel` is closed here once the process has it.
+        `channel` is closed here once the process has it. OSError if not even a beginning can be made.
         """
-        said, says = os.pipe2(os.O_CLOEXEC)
         if self.config is not None:
             boot = msgspec.structs.replace(boot, config=self.config)
-        told = memory_file(msgspec.msgpack.encode(boot))
+        said, says = os.pipe2(os.O_CLOEXEC)
+        try:
+            told = memory_file(msgspec.msgpack.encode(boot))
+        except OSError:
+            close_all(said, says)
+            raise
         self.process, self.pulse, self._unborn_signal = None, None, None
         self.up, self.hung, self.was_busy = False, "", False
         self.restarts += 1
@@ -106,6 +111,7 @@ class Child:
                 else:
                     self._live(Process(pid), died)
             except OSError as error:
+                self.restarts -= 1
                 cannot(error)
             finally:
                 os.close(says)
@@ -170,6 +176,10 @@ class Child:
 def memory_file(content: bytes) -> int:
     """A descriptor to read `content` from: unlike a pipe it takes any length at once, and unlike argv it is private."""
     fd = os.memfd_create("boot", os.MFD_CLOEXEC)
-    os.write(fd, content)
+    try:
+        os.write(fd, content)
+    except OSError:
+        os.close(fd)
+        raise
     os.lseek(fd, 0, os.SEEK_SET)
     return fd

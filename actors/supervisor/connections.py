@@ -2,12 +2,14 @@
 
 A connection is in the listeners' queue, or held here: at no moment does it hang on a frontend alone. Each has a number;
 its frontend says when it has closed it, and only then is the number free. A frontend's successor is handed all that the
-dead one had, marked as such. Channels are sequenced-packet sockets, one for each life of a frontend:
-    to it    number (uint32), 1 if a predecessor had it; the socket as a descriptor
-    from it  pairs of number (uint32) and where it goes (uint32): 0 closed, k + 1 to frontend k
-Who moves a connection to another has let go of it before it says so, and who is handed it finds in the records what is
-to be done. It is in one frontend's set at any moment; that frontend's life of today, or the next one, is handed it.
+dead one had, marked as such. What is said on channels stands in handover.py. Who moves a connection to another has let
+go of it before it says so, and who is handed it finds in the records what is to be done. It is in one frontend's set
+at any moment; that frontend's life of today, or the next one, is handed it.
 Nothing is read from a client here, and nothing is written but a refusal when there are too many.
+
+A frontend without a descriptor for a connection gives it back. One of which nobody has read goes to another, and no
+more come while another takes them; one that was gone on with is its own, and is tried again. Who is in want for too
+long is replaced (`in_want_s`).
 """
 
 from __future__ import annotations
@@ -17,19 +19,20 @@ import contextlib
 import errno
 import json
 import logging
-import resource
 import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from ..handover import CLOSED, GIVEN, HANDED, NEW, NOT_TAKEN, RESUMED
+from .descriptors import PAUSE_S, is_scarce
+
 MOST_GIVEN = 4096  # bytes of one message of numbers that are given back
 ACCEPTS = 64  # connections that are taken at one wake-up
-SPARE_DESCRIPTORS = 48  # open files that are not clients' connections
-PAUSE_S = 0.1  # before another try when no descriptor is left
-HANDED = struct.Struct("<II")
-GIVEN = struct.Struct("<II")
+RECOVERS_S = 1.0  # after a connection that it could not take a frontend gets no new ones, if another can take them
+FORGIVEN_S = 5.0  # after the last of them its want is over
+NEVER = float("-inf")
 RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
 log = logging.getLogger("connections")
 
@@ -55,9 +58,20 @@ class Channel:
     def __init__(self) -> None:
         self.socket: socket.socket | None = None
         self.numbers: set[int] = set()
-        self.unsent: deque[tuple[int, bool]] = deque()
+        self.unsent: deque[tuple[int, int]] = deque()
         self.again: asyncio.TimerHandle | None = None  # a try that is to come, when the kernel had no means
         self.up = False  # new ones may be given to it
+        self.wants_since = self.wanted_at = NEVER  # it gave connections back for want of descriptors, first and last
+
+    def is_in_want(self, now: float) -> bool:
+        """It could not take connections a moment ago."""
+        return now - self.wanted_at < RECOVERS_S
+
+    def cannot_take(self, now: float) -> None:
+        """It gave one back."""
+        if now - self.wanted_at > FORGIVEN_S:
+            self.wants_since = now
+        self.wanted_at = now
 
 
 class Connections:
@@ -84,7 +98,8 @@ class Connections:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         channel.socket = ours
-        channel.unsent.extend((number, True) for number in sorted(channel.numbers))
+        channel.wants_since = channel.wanted_at = NEVER
+        channel.unsent.extend((number, RESUMED) for number in sorted(channel.numbers))
         self._loop.add_reader(ours, self._hear, channel)
         self._send(channel)
         return theirs
@@ -98,6 +113,11 @@ class Connections:
         """This frontend is handed no new ones from now on."""
         self._channels[name].up = False
         self._gate()
+
+    def in_want_s(self, name: str) -> float:
+        """For how long this frontend has had no descriptors for connections; 0 if it has some."""
+        channel, now = self._channels[name], self._loop.time()
+        return now - channel.wants_since if channel.is_in_want(now) else 0.0
 
     def numbers(self, name: str) -> list[int]:
         """The connections of this frontend."""
@@ -156,7 +176,7 @@ class Connections:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if not is_scarce(error):
                     raise
                 self._pause()
                 return
@@ -164,13 +184,21 @@ class Connections:
             if not self._free:
                 _refuse(connection)
                 continue
-            channel = min(
-                (channel for channel in self._channels.values() if channel.up), key=lambda one: len(one.numbers)
-            )
             number = heappop(self._free)
             self._held[number] = connection
-            channel.numbers.add(number)
-            channel.unsent.append((number, False))
+            self._give(number, self._least())
+
+    def _least(self) -> Channel:
+        """The one that has least, of those that can take more."""
+        now = self._loop.time()
+        up = [channel for channel in self._channels.values() if channel.up]
+        return min(up, key=lambda one: (one.is_in_want(now), len(one.numbers)))
+
+    def _give(self, number: int, channel: Channel, flags: int = NEW) -> None:
+        """It is this frontend's from now on."""
+        channel.numbers.add(number)
+        if channel.socket is not None:  # otherwise its successor is handed it with all others
+            channel.unsent.append((number, flags))
             self._send(channel)
 
     def _pause(self) -> None:
@@ -188,21 +216,25 @@ class Connections:
         """Hand over what waits; the rest when there is room. What the dead are not handed, their successors are."""
         assert channel.socket is not None
         while channel.unsent and channel.again is None:
-            number, resumed = channel.unsent[0]
+            number, flags = channel.unsent[0]
             try:
-                socket.send_fds(channel.socket, [HANDED.pack(number, resumed)], [self._held[number].fileno()])
+                socket.send_fds(channel.socket, [HANDED.pack(number, flags)], [self._held[number].fileno()])
             except BlockingIOError:
                 self._loop.add_writer(channel.socket, self._send, channel)
                 return
             except ConnectionError:
                 break
             except OSError as error:
-                if error.errno not in (errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM):
+                if error.errno != errno.ETOOMANYREFS and not is_scarce(error):
                     raise
-                channel.again = self._loop.call_later(PAUSE_S, self._send_again, channel)
+                self._send_later(channel)
                 break
             channel.unsent.popleft()
         self._loop.remove_writer(channel.socket)
+
+    def _send_later(self, channel: Channel) -> None:
+        if channel.again is None:
+            channel.again = self._loop.call_later(PAUSE_S, self._send_again, channel)
 
     def _send_again(self, channel: Channel) -> None:
         channel.again = None
@@ -224,34 +256,38 @@ class Connections:
             for number, where in GIVEN.iter_unpack(data):
                 if number in channel.numbers:
                     channel.numbers.remove(number)
-                    self._pass_on(number, where)
+                    if where & NOT_TAKEN:
+                        self._not_taken(channel, number, where & ~NOT_TAKEN)
+                    else:
+                        self._pass_on(number, where)
 
     def _pass_on(self, number: int, where: int) -> None:
         """It is closed here, too, which ends it for its client; or it is another frontend's from now on."""
         if 0 < where <= len(self._channels):
-            target = list(self._channels.values())[where - 1]
-            target.numbers.add(number)
-            if target.socket is not None:  # otherwise its successor is handed it with all others
-                target.unsent.append((number, True))
-                self._send(target)
+            self._give(number, list(self._channels.values())[where - 1], RESUMED)
             return
         connection = self._held.pop(number)
-        if where:
+        if where != CLOSED:
             log.error("a connection is reset: it was to be moved to frontend %d, which does not exist", where - 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         connection.close()
         heappush(self._free, number)
 
+    def _not_taken(self, channel: Channel, number: int, flags: int) -> None:
+        """The frontend had no descriptor left for it. Slots of one that was gone on with are of no use to another."""
+        now = self._loop.time()
+        channel.cannot_take(now)
+        others = [one for one in self._channels.values() if one.up and not one.is_in_want(now)]
+        if others and not flags & RESUMED:
+            self._give(number, min(others, key=lambda one: len(one.numbers)), flags)
+        else:
+            self._send_later(channel)
+            self._give(number, channel, flags)
+
     @property
     def count(self) -> int:
         """How many are held."""
         return len(self._held)
-
-
-def most_connections(wanted: int) -> int:
-    """Each is a descriptor here, and two while it is handed over."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - SPARE_DESCRIPTORS))
 
 
 def _refuse(connection: socket.socket) -> None:

@@ -24,6 +24,7 @@ from ..system import System
 from .activation import take_sockets
 from .births import ACTOR_COMMAND
 from .control import Control
+from .descriptors import most_connections
 from .listen import ListenError, host_and_port, listen
 from .memory import Memory
 from .notify import MICROSECONDS, Manager, find_manager
@@ -50,6 +51,7 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
         passed = take_sockets(os.environ)
         listeners = passed or listen(config.host, config.port)
         memory = _load(config, manager, began, imported)
+        connections = most_connections(memory.system)
     except ConfigError as error:
         return _refuse(output, str(error), REFUSED)
     except ListenError as error:
@@ -65,13 +67,18 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     folder = memory.system.model.folder
     output.say(f"listening on {address}{how}, serving {config.served_names()[0]} from {folder}")
 
+    if connections < config.max_connections:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        few = f"{connections} of --max-connections {config.max_connections} connections"
+        output.say(f"the limit of open files, {limit}, allows {few}", "warning")
+
     def welcome() -> str:
         facts = f"model {config.served_names()[0]}, {memory.kv_tokens()} tokens of KV memory"
         return f"ready at {config.scheme}://{address} ({facts}, in {memory.how_long()})"
 
     try:
         parts = (memory.system, memory, listeners, output, control, manager)
-        supervisor = Supervisor(*parts, welcome=welcome, command=command)
+        supervisor = Supervisor(*parts, most_connections=connections, welcome=welcome, command=command)
         return asyncio.run(supervisor.run())
     finally:
         memory.close()

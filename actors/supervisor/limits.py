@@ -24,6 +24,11 @@ def why_hung(child: Child, config: Config) -> str:
     return f"its loop stood still for {pulse.still_s:.1f} s" if pulse.still_s > limit else ""
 
 
+def why_useless(in_want_s: float, config: Config) -> str:
+    """Why a frontend whose loop turns must be killed all the same, or nothing."""
+    return f"it had no descriptor for connections for {in_want_s:.1f} s" if in_want_s > config.hang_timeout else ""
+
+
 def is_in_order(child: Child, config: Config) -> bool:
     """Its loop turns, or it is being started again and has time left. False for one that should be dead and is not."""
     if child.hung:

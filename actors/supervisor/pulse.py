@@ -7,10 +7,13 @@ more to do than there are cores, together with the time for which it stood in li
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
 from actorserve.shm.board import ActorSnapshot, ActorState
+
+from .descriptors import is_scarce
 
 LOOK_S = 0.25  # between two looks; each counts for no more, however late it is
 BUSY = 0.5  # of the time in which the loop stood still and a core was to be had ...
@@ -41,26 +44,39 @@ class Pulse:
 
     @property
     def was_busy(self) -> bool:
-        """While its loop stood still the process used a core for most of the time in which it could have one."""
+        """While its loop stood still the process used a core for most of the time in which it could have one. False
+        where nobody could look: no request is blamed then.
+        """
         used, queued = cpu_seconds(self._pid) - self._cpu, queued_seconds(self._pid) - self._queued
         return used >= max(LEAST * self.still_s, BUSY * (self.still_s - queued))
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process; 0 if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
+    """User and system time of a process; 0 if it is gone, NaN if no descriptor is left to look."""
+    stat = _read(f"/proc/{pid}/stat")
+    if not stat:
+        return 0.0 if stat is not None else math.nan
     fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
     return (int(fields[11]) + int(fields[12])) / TICKS  # utime and stime (proc(5))
 
 
 def queued_seconds(pid: int) -> float:
     """For how long its first thread was ready to run and had no core (the kernel's sched-stats.rst); 0 if it is gone,
-    or nobody counts.
+    or nobody counts, NaN if no descriptor is left to look.
     """
+    stat = _read(f"/proc/{pid}/schedstat")
+    if not stat:
+        return 0.0 if stat is not None else math.nan
+    return int(stat.split()[1]) / 1e9
+
+
+def _read(path: str) -> str | None:
+    """A file of /proc; nothing in it if the process is gone, None if it cannot be opened now."""
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+        return Path(path).read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return 0.0
+        return ""
+    except OSError as error:
+        if not is_scarce(error):
+            raise
+        return None

@@ -30,6 +30,7 @@ from . import changes
 from .births import MOST_TEMPLATES, Template
 from .child import Child, memory_file
 from .control import Refused
+from .descriptors import is_scarce
 from .limits import KILL_S
 from .restarts import Death
 from .roll import Roll
@@ -139,6 +140,10 @@ class Rolling:
                     roll.say(f"{child.name} is replaced (pid {child.pid})")
         except Stopped as stopped:
             failed = str(stopped)
+        except OSError as error:
+            if not is_scarce(error):
+                raise
+            failed = f"{error.strerror}; nothing is changed"
         finally:
             self._lives.clear()
         self._keep(fresh, bool(failed))
@@ -152,7 +157,12 @@ class Rolling:
         if not supervisor.warm:
             return None
         fresh = Template(supervisor.output, supervisor.memory.inherited, deaths=MOST_TEMPLATES - 1)
-        fresh.start()
+        told = memory_file(msgspec.msgpack.encode(supervisor.memory.boot(batches[-1][0].spec)))
+        try:
+            fresh.start()
+        except OSError:
+            os.close(told)
+            raise
         supervisor.templates.append(fresh)
         checked: list[int | None] = []
 
@@ -160,8 +170,6 @@ class Rolling:
             checked.append(status)
             self.look()
 
-        child = batches[-1][0]
-        told = memory_file(msgspec.msgpack.encode(supervisor.memory.boot(child.spec)))
         try:
             fresh.check(self._layout, told, answered)
             await self._until(lambda: bool(checked), None)
@@ -248,8 +256,15 @@ class Rolling:
         """Can a successor go on with all its connections, byte for byte, as after a death?"""
         system, memory = self._supervisor.system, self._supervisor.memory
         numbers = self._supervisor.connections.numbers(child.name)
-        answers = Answers(memory.files["answers"], system.answers, mmap.ACCESS_READ)
-        return not numbers or (system.config.ssl_certfile is None and answers.are_kept(numbers))
+        if not numbers or system.config.ssl_certfile is not None:
+            return not numbers
+        try:
+            answers = Answers(memory.files["answers"], system.answers, mmap.ACCESS_READ)
+        except OSError as error:
+            if not is_scarce(error):
+                raise
+            return False  # nobody can look now: it finishes what it has
+        return answers.are_kept(numbers)
 
     async def _until(self, reached: Callable[[], bool], seconds: float | None) -> bool:
         """Wait for it; False if it has not come in time. Stopped if the server ends."""

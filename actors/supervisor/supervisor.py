@@ -16,9 +16,10 @@ from ..phases import Phase
 from ..system import KINDS, System
 from .births import ACTOR_COMMAND, Template
 from .child import Child
-from .connections import Connections, most_connections
+from .connections import Connections
 from .control import Control
-from .limits import KILL_S, STOP_S, why_hung
+from .descriptors import PAUSE_S, is_scarce
+from .limits import KILL_S, STOP_S, why_hung, why_useless
 from .memory import Memory
 from .notify import Manager
 from .output import Output
@@ -45,13 +46,14 @@ class Supervisor:
         control: Control,
         manager: Manager,
         *,
+        most_connections: int = 0,
         welcome: Callable[[], str],
         command: Sequence[str] = ACTOR_COMMAND,
     ) -> None:
         self.system = system
         self.memory = memory
         frontends = [actor.name for actor in system.of_kind("frontend")]
-        self.connections = Connections(listeners, frontends, most_connections(system.config.max_connections))
+        self.connections = Connections(listeners, frontends, most_connections)
         self.output = output
         self.control = control
         Verbs(self).add_all()
@@ -67,6 +69,7 @@ class Supervisor:
         self.ready = False  # all actors have been up at once
         self.forced = False  # everything ends now
         self.failed = False  # this class has a mistake: its own picture cannot be trusted
+        self._unborn: set[Child] = set()  # those for whom the kernel had no means
         self.ending = asyncio.Event()
 
     async def run(self) -> int:
@@ -114,20 +117,42 @@ class Supervisor:
             child.gone.set()
             return
         self.memory.board.ask_to_end(child.spec.position, child.stopping)
-        channel = self.connections.open_channel(child.name) if child.spec.kind == "frontend" else None
-        boot = self.memory.boot(child.spec, channel.fileno() if channel else None)
-        pass_fds = [*self.memory.inherited, *([channel.fileno()] if channel else [])]
-        child.start(
-            boot,
-            pass_fds,
-            lambda death: self._died(child, death),
-            lambda error: self._cannot_start(child, error),
-            channel,
-        )
+        channel = None
+        try:
+            if child.spec.kind == "frontend":
+                channel = self.connections.open_channel(child.name)
+            boot = self.memory.boot(child.spec, channel.fileno() if channel else None)
+            pass_fds = [*self.memory.inherited, *([channel.fileno()] if channel else [])]
+            child.start(
+                boot,
+                pass_fds,
+                lambda death: self._died(child, death),
+                lambda error: self._cannot_start(child, error),
+                channel,
+            )
+        except OSError as error:
+            if channel is not None:
+                channel.close()
+            self._cannot_start(child, error)
 
     def _cannot_start(self, child: Child, error: OSError) -> None:
-        child.gone.set()
-        self._end(1, f"{child.name} cannot be started: {error}")
+        """For now, or at all. What needs it waits, as for any actor that is being started again."""
+        if child.stopping:
+            child.gone.set()
+        elif self.ready and is_scarce(error):
+            if child not in self._unborn:
+                self._unborn.add(child)
+                self.output.say(f"{child.name} cannot be started yet: {error}; it is tried again", "warning")
+            asyncio.get_running_loop().call_later(PAUSE_S, self._start_again, child)
+        else:
+            child.gone.set()
+            self._end(1, f"{child.name} cannot be started: {error}")
+
+    def _start_again(self, child: Child) -> None:
+        if child.stopping:  # meanwhile
+            child.gone.set()
+        else:
+            self._start(child)
 
     def _look(self) -> None:
         """An actor has changed its state on the board."""
@@ -136,6 +161,7 @@ class Supervisor:
             draining = self.memory.is_draining(child.spec)
             if not child.up and (draining or self.memory.is_ready(child.spec)):
                 child.up = True
+                self._unborn.discard(child)
                 if child.spec.kind == "frontend" and not self.ending.is_set():
                     self.connections.up(child.name)
                 if not self.ready:
@@ -161,6 +187,9 @@ class Supervisor:
             child.pulse.look(self.memory.board.snapshot(child.spec.position))
             if reason := why_hung(child, self.system.config):
                 child.was_busy = child.pulse.was_busy
+            elif child.spec.kind == "frontend":
+                reason = why_useless(self.connections.in_want_s(child.name), self.system.config)
+            if reason:
                 child.hung = reason
                 child.signal(signal.SIGKILL)
         self.service.look()

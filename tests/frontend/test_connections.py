@@ -11,7 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from actorserve.actors.frontend.connection import Wire, behind_first
-from actorserve.actors.frontend.connections import GIVEN, MOST_GIVEN, ConnectionPool
+from actorserve.actors.frontend.connections import MOST_GIVEN, ConnectionPool
+from actorserve.actors.handover import GIVEN
 from actorserve.http.bodies import CONTINUE
 
 from .lives import Killed, Lethal
@@ -141,18 +142,25 @@ def test_a_death_before_anybody_knows_what_the_kernel_has_read(monkeypatch: pyte
 
 
 def test_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The kernel drops it on the way: the connection ends."""
+    """The kernel drops it on the way, be it new or a predecessor's: it is handed over again, and nothing is lost."""
+    drops: list[int] = [1] * 6
 
     def recv_fds(channel: socket.socket, *sizes: int) -> tuple[bytes, list[int], int, None]:
         data, fds, flags, _ = socket.recv_fds(channel, *sizes)
-        for fd in fds:
-            os.close(fd)
-        return data, [], flags, None
+        if fds and drops:
+            drops.pop()
+            os.close(fds.pop())
+        return data, fds, flags, None
 
+    monkeypatch.setattr("actorserve.actors.supervisor.connections.PAUSE_S", 0.0)
+    monkeypatch.setattr("tests.frontend.scenes.recv_fds", recv_fds)
     with scene_of() as (scene, client):
-        monkeypatch.setattr("tests.frontend.scenes.recv_fds", recv_fds)
-        scene.until(lambda: client.has(1))
-        assert client.over and "no descriptor left" in caplog.text
+        assert client.ask(b"one") == [b"one"] and not drops
+        drops += [1] * 6
+        for index in range(2):
+            scene.reborn(index)
+        assert client.ask(b"two") == [b"one", b"two"] and not drops and not client.over
+        assert "no descriptor left" in caplog.text
 
 
 def test_a_request_in_chunks_comes_to_rest_only_when_nothing_is_behind() -> None:

@@ -15,8 +15,9 @@ from aiohttp import web
 
 from actorserve.actors.config import Config, ConfigError, make_config
 from actorserve.actors.frontend import connections
-from actorserve.actors.frontend.connection import CLOSED, MOST_UNSENT
+from actorserve.actors.frontend.connection import MOST_UNSENT
 from actorserve.actors.frontend.connections import ConnectionPool
+from actorserve.actors.handover import CLOSED, GIVEN, HANDED
 from actorserve.actors.tls import make_context
 from actorserve.http import heads
 from actorserve.shm.answers import Answers
@@ -53,13 +54,13 @@ class Side:
             client = socket.create_connection(listener.getsockname())
             accepted, _ = listener.accept()
         with accepted:
-            socket.send_fds(self.channel, [connections.HANDED.pack(number, False)], [accepted.fileno()])
+            socket.send_fds(self.channel, [HANDED.pack(number, False)], [accepted.fileno()])
         client.setblocking(False)
         return client
 
     async def given_back(self) -> tuple[int, int]:
-        data = await asyncio.get_running_loop().sock_recv(self.channel, connections.GIVEN.size)
-        number, where = connections.GIVEN.unpack(data)
+        data = await asyncio.get_running_loop().sock_recv(self.channel, GIVEN.size)
+        number, where = GIVEN.unpack(data)
         return number, where
 
 

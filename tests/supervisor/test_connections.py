@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from actorserve.actors.handover import GIVEN, HANDED, NEW, NOT_TAKEN, RESUMED
 from actorserve.actors.supervisor import connections as module
-from actorserve.actors.supervisor.connections import GIVEN, HANDED, Connections
+from actorserve.actors.supervisor.connections import Connections
 
 NAMES = ("frontend-0", "frontend-1")
 MOST = 6
@@ -295,3 +296,44 @@ async def test_too_many_are_refused(server: Server) -> None:
     client.settimeout(20)
     answer = await asyncio.to_thread(client.recv, 1 << 16)
     assert answer.startswith(b"HTTP/1.1 503") and server.connections.count == MOST
+
+
+async def test_what_a_frontend_cannot_take_goes_to_another(server: Server) -> None:
+    """As do those that come behind it, though it has fewer."""
+    await server.hold(2)
+    assert server.take(0) == [(0, NEW)] and server.take(1) == [(1, NEW)]
+    server.give(0, (0, NOT_TAKEN | NEW))
+    await server.until(lambda: server.numbers() == [set(), {0, 1}])
+    assert server.take(1) == [(0, NEW)] and server.connections.count == 2
+    await server.hold(4)
+    assert server.take(0) == [] and server.take(1) == [(2, NEW), (3, NEW)]
+    assert server.connections.in_want_s(NAMES[0]) > 0 and not server.connections.in_want_s(NAMES[1])
+
+
+@pytest.mark.parametrize("flags", [NEW, RESUMED])
+async def test_what_no_other_can_take_is_tried_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch, flags: int
+) -> None:
+    """A new one where all others are in want or dead, and one that was gone on with in any case."""
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
+    if flags == NEW:
+        server.die(1)
+    await server.hold(1)
+    server.take(0)
+    for _ in range(3):
+        server.give(0, (0, NOT_TAKEN | flags))
+        await server.until(lambda: server.take(0) == [(0, flags)])
+        assert server.numbers() == [{0}, set()]
+    assert server.connections.count == 1 and server.connections.in_want_s(NAMES[0]) > 0
+
+
+async def test_a_want_ends_with_its_life(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had given back is handed to its successor, once."""
+    monkeypatch.setattr(module, "PAUSE_S", 1e6)
+    await server.hold(1)
+    server.take(0)
+    server.give(0, (0, NOT_TAKEN | RESUMED))
+    await server.until(lambda: server.connections.in_want_s(NAMES[0]) > 0)
+    server.die(0)
+    server.channels[0] = server.born(0)
+    assert server.take(0) == [(0, RESUMED)] and not server.connections.in_want_s(NAMES[0])

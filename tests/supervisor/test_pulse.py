@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -110,3 +113,20 @@ def test_a_process_that_is_gone_has_used_nothing() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     assert cpu_seconds(child) == 0.0
+
+
+def test_no_descriptor_is_left_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no mistake, and nobody is called busy for it; what can be seen again later is."""
+
+    def read_text(path: Path) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert math.isnan(cpu_seconds(os.getpid())) and math.isnan(queued_seconds(os.getpid()))
+    pulse = Pulse(os.getpid())
+    for _ in range(3):
+        pulse.look(seen(1))
+    assert pulse.still_s == 2 * LOOK_S and not pulse.was_busy
+    monkeypatch.undo()
+    pulse.look(seen(2))
+    assert not pulse.still_s and pulse.was_busy  # no time has passed
