@@ -107,6 +107,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_connections: Annotated[
         int, Meta(ge=1, le=1 << 16, description="clients' connections at once; whoever comes then gets 503")
     ] = 8192
+    max_connections_per_client: Annotated[
+        Positive | None, Meta(description="those of one address, or of one IPv6 network of 64 bits; all if left out")
+    ] = None
     hang_timeout: Annotated[
         float, Meta(ge=1, description="seconds after which an actor whose loop does not turn is killed and replaced")
     ] = 10.0

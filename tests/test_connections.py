@@ -19,7 +19,7 @@ from tests.server import LAUNCH, Server
 
 WAIT_S = 30.0
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-FEW = "import os, sys, resource as r; r.setrlimit(r.RLIMIT_NOFILE, (120, 120)); os.execv(sys.argv[1], sys.argv[1:])"
+FEW = "import os, sys, resource as r; r.setrlimit(r.RLIMIT_NOFILE, (150, 150)); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from ..runtime import Context
 from ..tls import make_context
 from ..tokenization import describe_tokenizer
 from ..trace_events import Kind
-from .connections import ConnectionPool
+from .connections import ConnectionPool, only_about_the_server
 from .engine import FrontendEngine
 from .parsers import choose_parsers
 from .request_log import watch_ends
@@ -68,6 +68,7 @@ class Frontend:
         app = make_app(self.engine, self._settings())
         app.on_response_prepare.append(self._close_when_draining)
         app.middlewares.insert(0, Turns().wait)
+        app.middlewares.insert(0, only_about_the_server)
         ends = watch_ends(self.context, app)
         runner = web.AppRunner(
             app,

@@ -52,6 +52,7 @@ class Pool(Protocol):
     answers: Answers
     spare: memoryview
     answered: Callable[[web.BaseRequest, int], None] | None
+    reserved: set[int]
 
     def rest(self, number: int, read: int) -> None:
         """Nothing is under way on this connection."""
@@ -96,6 +97,7 @@ class Connection(TimedConnection):
         self.announced: AnnouncedLength | None = None  # of a body in chunks
         self._finishing: web.BaseRequest | None = None  # its handler has ended
         self._over: web.BaseRequest | None = None  # its end is noted, its handler has not ended
+        self._rested_at = 0.0  # when nothing was under way any more
         self._where = CLOSED  # what the supervisor is told at its end
         self._read -= len(state.behind)
         if state.request:
@@ -113,6 +115,7 @@ class Connection(TimedConnection):
             left.unsent,
             self._move,
         )
+        self._rested_at = self._loop.time()
         super().connection_made(cast(asyncio.Transport, self.record))
         self._pool.answers.set_full(self._number, 0)
         if not self._read:
@@ -131,6 +134,17 @@ class Connection(TimedConnection):
             else:
                 self._look_at(data)
         super().data_received(data)
+
+    @property
+    def is_reserved(self) -> bool:
+        """There is no room for it beyond one question about the server itself."""
+        return self._number in self._pool.reserved
+
+    def idle_since(self) -> float | None:
+        """Since when nothing has been under way; None if something is."""
+        if not self._resting or self.record is None or self.record.is_closing():
+            return None
+        return self._rested_at if self._is_idle() and not self.record.get_write_buffer_size() else None
 
     def _begin(self, data: bytes) -> None:
         """Of a request: from here on the answers' record speaks of it."""
@@ -172,6 +186,7 @@ class Connection(TimedConnection):
 
     def _rest(self) -> None:
         self._resting = True
+        self._rested_at = self._loop.time()
         self._pool.rest(self._number, self._read)
 
     async def finish_response(

@@ -24,21 +24,25 @@ import logging
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
+from actorserve.http.edge import OPEN_PATHS
+from actorserve.http.errors import overloaded
 from actorserve.shm.answers import Answers
 from actorserve.shm.journal import MOST_READ, Journal
 
-from ..handover import CLOSED, GIVEN, HANDED, NOT_TAKEN, RESUMED
+from ..handover import CLOSE_IDLE, CLOSED, GIVEN, HANDED, MOST_TOLD, NOT_TAKEN, RESERVED, RESUMED
 from .connection import NOTHING, Connection, Left, Wire, behind_first
 from .counts import read_so_far, written_so_far
 from .tap import read_predecessor
 
 MOST_GIVEN = 512  # pairs of one message
 RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
+LEAST_IDLE_S = 1.0  # before a connection is closed for somebody else: its client may be about to ask
 MOST_TAKEN = 8  # connections, of one turn of the loop
 HANDSHAKE_S = 10.0  # what a client gets for its part of the TLS handshake
 GOODBYE_S = 5.0  # and to say that it has seen the end of TLS
@@ -73,6 +77,8 @@ class ConnectionPool:
             times = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S}
             self._tls = {"ssl": tls, **times}
         self._attaching: set[asyncio.Task[None]] = set()
+        self._connections: dict[int, Connection] = {}
+        self.reserved: set[int] = set()  # numbers of connections for one question about the server itself
         self._in_want = False  # the last connection could not be taken
         channel.setblocking(False)
         self._loop.add_reader(channel, self._take)
@@ -106,6 +112,8 @@ class ConnectionPool:
     def lost(self, number: int, where: int = CLOSED) -> None:
         """It is closed here, or about to be in this turn; the supervisor closes its own end, or hands it on."""
         self._numbers.discard(number)
+        self._connections.pop(number, None)
+        self.reserved.discard(number)
         self._given.append((number, where))
         if len(self._given) == 1:
             self._loop.call_soon(self._give_back)
@@ -125,18 +133,23 @@ class ConnectionPool:
         """Connections that the supervisor hands over."""
         for _ in range(MOST_TAKEN):  # what is left comes in the next turn of the loop
             try:
-                data, fds, _, _ = socket.recv_fds(self._channel, HANDED.size, 1)
+                data, fds, _, _ = socket.recv_fds(self._channel, MOST_TOLD, 1)
             except BlockingIOError:
                 return
             if not data:  # the supervisor has let go: it is dead, or about to end this process
                 self._loop.remove_reader(self._channel)
                 return
-            number, flags = HANDED.unpack(data)
+            number, flags = HANDED.unpack_from(data)
+            if flags & CLOSE_IDLE:
+                self._close_idle(number, memoryview(data)[HANDED.size :].cast("I"))
+                continue
             if not fds:
                 self._give_back_untaken(number, flags)
                 continue
             self._in_want = False
             self._numbers.add(number)
+            if flags & RESERVED:
+                self.reserved.add(number)
             connection = socket.socket(fileno=fds[0])
             read = read_so_far(connection) if flags & RESUMED else 0
             if read:
@@ -151,6 +164,14 @@ class ConnectionPool:
             log.error("this process has no descriptor left for connections")
         self._in_want = True
         self.lost(number, NOT_TAKEN | flags)
+
+    def _close_idle(self, count: int, numbers: Iterable[int]) -> None:
+        """So many of these, if they are idle: somebody else needs them more."""
+        since = {number: self._connections[number].idle_since() for number in numbers if number in self._connections}
+        latest = self._loop.time() - LEAST_IDLE_S
+        idle = sorted((at, number) for number, at in since.items() if at is not None and at <= latest)
+        for _, number in idle[:count]:
+            self._connections[number].force_close()
 
     def _resume(self, connection: socket.socket, number: int, read: int) -> None:
         """Go on with a predecessor's connection, or reset it."""
@@ -207,10 +228,24 @@ class ConnectionPool:
         options = {"loop": self._loop, **self.server._kwargs}  # what AppRunner was given for its own connections
 
         def protocol() -> Wire:
-            return Wire(Connection(self, connection, number, read, left, options), self, number)
+            self._connections[number] = Connection(self, connection, number, read, left, options)
+            return Wire(self._connections[number], self, number)
 
         try:
             await self._loop.connect_accepted_socket(protocol, connection, **self._tls)
         except OSError:  # it has broken off meanwhile, or does not speak TLS as it should
             connection.close()
             self.lost(number)
+
+
+@web.middleware
+async def only_about_the_server(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """On a connection of the reserve one question about the server itself is answered, and nothing else."""
+    if not isinstance(request.protocol, Connection) or not request.protocol.is_reserved:
+        return await handler(request)
+    if request.path in OPEN_PATHS:
+        response = await handler(request)
+    else:
+        response = overloaded("The server has as many connections as it takes. Try again soon.").response()
+    response.force_close()
+    return response

@@ -5,7 +5,8 @@ its frontend says when it has closed it, and only then is the number free. A fro
 dead one had, marked as such. What is said on channels stands in handover.py. Who moves a connection to another has let
 go of it before it says so, and who is handed it finds in the records what is to be done. It is in one frontend's set
 at any moment; that frontend's life of today, or the next one, is handed it.
-Nothing is read from a client here, and nothing is written but a refusal when there are too many.
+Nothing is read from a client here, and nothing is written but a refusal when there are too many: admission.py says who
+gets one then, and waits for it here for a moment.
 
 A frontend without a descriptor for a connection gives it back. One of which nobody has read goes to another, and no
 more come while another takes them; one that was gone on with is its own, and is tried again. Who is in want for too
@@ -17,16 +18,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import logging
 import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
-from heapq import heappop, heappush
 
-from ..handover import CLOSED, GIVEN, HANDED, NEW, NOT_TAKEN, RESUMED
+from ..handover import CLOSE_IDLE, CLOSED, GIVEN, HANDED, MOST_ASKED, NEW, NOT_TAKEN, NUMBER_BYTES, RESERVED, RESUMED
+from .admission import Admission, client_of
 from .descriptors import PAUSE_S, is_scarce
+from .newcomers import Newcomers
 
 MOST_GIVEN = 4096  # bytes of one message of numbers that are given back
 ACCEPTS = 64  # connections that are taken at one wake-up
@@ -35,21 +36,6 @@ FORGIVEN_S = 5.0  # after the last of them its want is over
 NEVER = float("-inf")
 RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
 log = logging.getLogger("connections")
-
-_BODY = json.dumps(
-    {
-        "error": {
-            "message": "The server has as many connections as it takes. Try again soon.",
-            "type": "service_unavailable_error",
-            "param": None,
-            "code": 503,
-        }
-    }
-).encode()
-REFUSAL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json; charset=utf-8\r\nRetry-After: 1\r\n"
-    b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
-)
 
 
 class Channel:
@@ -77,12 +63,13 @@ class Channel:
 class Connections:
     """All connections of the server."""
 
-    def __init__(self, listeners: Sequence[socket.socket], frontends: Sequence[str], most: int) -> None:
+    def __init__(self, listeners: Sequence[socket.socket], frontends: Sequence[str], admission: Admission) -> None:
         self._listeners = list(listeners)
         self._channels = {name: Channel() for name in frontends}
         self._held: dict[int, socket.socket] = {}
-        self._free = list(range(most))  # a heap: low numbers are used again first, since they are in the journal
-        self._accepting = False
+        self._admission = admission
+        self._newcomers = Newcomers(admission, self)
+        self._listening = False
         self._paused = False
 
     @property
@@ -99,7 +86,7 @@ class Connections:
         ours.setblocking(False)
         channel.socket = ours
         channel.wants_since = channel.wanted_at = NEVER
-        channel.unsent.extend((number, RESUMED) for number in sorted(channel.numbers))
+        channel.unsent.extend((number, self._flags(number, RESUMED)) for number in sorted(channel.numbers))
         self._loop.add_reader(ours, self._hear, channel)
         self._send(channel)
         return theirs
@@ -108,6 +95,7 @@ class Connections:
         """This frontend takes connections."""
         self._channels[name].up = True
         self._gate()
+        self._newcomers.settle()
 
     def pass_by(self, name: str) -> None:
         """This frontend is handed no new ones from now on."""
@@ -142,6 +130,7 @@ class Connections:
     def stop(self) -> None:
         """Take no more: whoever comes now is refused by the kernel."""
         self._gate(open_=False)
+        self._newcomers.close()
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -160,9 +149,9 @@ class Connections:
     def _gate(self, open_: bool = True) -> None:
         """Listen exactly while somebody takes what is accepted; until then the kernel keeps the queue."""
         wanted = open_ and not self._paused and any(channel.up for channel in self._channels.values())
-        if wanted == self._accepting:
+        if wanted == self._listening:
             return
-        self._accepting = wanted
+        self._listening = wanted
         for listener in self._listeners:
             if wanted:
                 self._loop.add_reader(listener, self._accept, listener)
@@ -172,7 +161,7 @@ class Connections:
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTS):
             try:
-                connection, _ = listener.accept()
+                connection, address = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -181,12 +170,17 @@ class Connections:
                 self._pause()
                 return
             connection.setblocking(False)
-            if not self._free:
-                _refuse(connection)
-                continue
-            number = heappop(self._free)
-            self._held[number] = connection
-            self._give(number, self._least())
+            self._newcomers.come(connection, client_of(address[0].partition("%")[0]))
+
+    @property
+    def accepting(self) -> bool:
+        """Some frontend takes connections."""
+        return self._listening and any(channel.up for channel in self._channels.values())
+
+    def hold(self, number: int, connection: socket.socket) -> None:
+        """It is handed over to the frontend that has least."""
+        self._held[number] = connection
+        self._give(number, self._least())
 
     def _least(self) -> Channel:
         """The one that has least, of those that can take more."""
@@ -197,6 +191,7 @@ class Connections:
     def _give(self, number: int, channel: Channel, flags: int = NEW) -> None:
         """It is this frontend's from now on."""
         channel.numbers.add(number)
+        flags = self._flags(number, flags)
         if channel.socket is not None:  # otherwise its successor is handed it with all others
             channel.unsent.append((number, flags))
             self._send(channel)
@@ -209,6 +204,7 @@ class Connections:
         def go_on() -> None:
             self._paused = False
             self._gate(bool(self._listeners))
+            self._newcomers.settle()
 
         self._loop.call_later(PAUSE_S, go_on)
 
@@ -271,7 +267,9 @@ class Connections:
             log.error("a connection is reset: it was to be moved to frontend %d, which does not exist", where - 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         connection.close()
-        heappush(self._free, number)
+        self._newcomers.ended.discard(number)
+        self._admission.release(number)
+        self._newcomers.settle()
 
     def _not_taken(self, channel: Channel, number: int, flags: int) -> None:
         """The frontend had no descriptor left for it. Slots of one that was gone on with are of no use to another."""
@@ -284,14 +282,27 @@ class Connections:
             self._send_later(channel)
             self._give(number, channel, flags)
 
+    def end(self, number: int) -> None:
+        """Its frontend sees it, and says so when it is free."""
+        with contextlib.suppress(OSError):  # its client has gone
+            self._held[number].shutdown(socket.SHUT_RDWR)
+
+    def _flags(self, number: int, flags: int) -> int:
+        return flags | RESERVED if self._admission.is_reserved(number) else flags
+
+    # --- when there is no room -----------------------------------------------------------------------------------
+
+    def ask_for_idle(self, client: str, count: int) -> None:
+        """Frontends close connections of this client that are idle, those first that have been so for longest."""
+        numbers = self._admission.ordinary.of(client)
+        for channel in self._channels.values():
+            own = [number for number in numbers if number in channel.numbers][:MOST_ASKED]
+            if channel.socket is not None and own:
+                told = b"".join(number.to_bytes(NUMBER_BYTES, "little") for number in own)
+                with contextlib.suppress(OSError):  # its end is full, or it has died: it is asked again
+                    channel.socket.send(HANDED.pack(count, CLOSE_IDLE) + told)
+
     @property
     def count(self) -> int:
         """How many are held."""
         return len(self._held)
-
-
-def _refuse(connection: socket.socket) -> None:
-    """503, as far as it goes without waiting."""
-    with contextlib.suppress(OSError), connection:  # the client may have gone
-        connection.send(REFUSAL)
-        connection.shutdown(socket.SHUT_WR)

@@ -22,6 +22,7 @@ from ..model_files import resolve_model
 from ..phases import Phase
 from ..system import System
 from .activation import take_sockets
+from .admission import BEYOND, Admission
 from .births import ACTOR_COMMAND
 from .control import Control
 from .descriptors import most_connections
@@ -51,7 +52,7 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
         passed = take_sockets(os.environ)
         listeners = passed or listen(config.host, config.port)
         memory = _load(config, manager, began, imported)
-        connections = most_connections(memory.system)
+        connections = most_connections(memory.system, BEYOND)
     except ConfigError as error:
         return _refuse(output, str(error), REFUSED)
     except ListenError as error:
@@ -78,7 +79,8 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
 
     try:
         parts = (memory.system, memory, listeners, output, control, manager)
-        supervisor = Supervisor(*parts, most_connections=connections, welcome=welcome, command=command)
+        admission = Admission(connections, config.max_connections_per_client)
+        supervisor = Supervisor(*parts, admission=admission, welcome=welcome, command=command)
         return asyncio.run(supervisor.run())
     finally:
         memory.close()

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..phases import Phase
 from ..system import KINDS, System
+from .admission import Admission
 from .births import ACTOR_COMMAND, Template
 from .child import Child
 from .connections import Connections
@@ -46,14 +47,14 @@ class Supervisor:
         control: Control,
         manager: Manager,
         *,
-        most_connections: int = 0,
+        admission: Admission | None = None,
         welcome: Callable[[], str],
         command: Sequence[str] = ACTOR_COMMAND,
     ) -> None:
         self.system = system
         self.memory = memory
         frontends = [actor.name for actor in system.of_kind("frontend")]
-        self.connections = Connections(listeners, frontends, most_connections)
+        self.connections = Connections(listeners, frontends, admission or Admission(0))
         self.output = output
         self.control = control
         Verbs(self).add_all()

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from actorserve.actors.frontend import connections
+from actorserve.actors.supervisor.admission import Admission
 from actorserve.actors.supervisor.connections import Connections
 from actorserve.http.bodies import CONTINUE
 from actorserve.shm.answers import Answers
@@ -42,7 +43,7 @@ class Scene:
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         self.address = listener.getsockname()
-        self.connections = Connections([listener], NAMES, MOST)
+        self.connections = Connections([listener], NAMES, Admission(MOST))
         self.files = Journal.create(MOST, ROOM), Answers.create(MOST)
         self.lives: list[Life] = []
         for index in range(len(NAMES)):
@@ -206,7 +207,7 @@ def scene_of(lethal: Lethal | None = None, victim: int = 0) -> Iterator[tuple[Sc
         yield scene, Client(scene)
         scene.client.close()
         scene.until(lambda: not scene.connections.count)
-        assert sorted(scene.connections._free) == list(range(MOST))
+        assert scene.connections._admission.ordinary.free() == list(range(MOST))
         assert all(not channel.numbers and not channel.unsent for channel in scene.connections._channels.values())
     finally:
         scene.close()

@@ -258,7 +258,7 @@ async def test_what_is_given_back_keeps_its_order(monkeypatch: pytest.MonkeyPatc
         def call_later(self, delay: float, callback: Callable[[], None]) -> None:
             later.append(callback)
 
-    vars(pool).update(_channel=channel, _given=[], _numbers=set(), _loop=Loop())
+    vars(pool).update(_channel=channel, _given=[], _numbers=set(), _loop=Loop(), _connections={}, reserved=set())
     pairs = [(number, number % 3) for number in range(2 * MOST_GIVEN + 10)]
     for pair in pairs[:-5]:
         pool.lost(*pair)

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.handover import GIVEN, HANDED, NEW, NOT_TAKEN, RESUMED
+from actorserve.actors.handover import CLOSE_IDLE, GIVEN, HANDED, MOST_TOLD, NEW, NOT_TAKEN, RESERVED, RESUMED
 from actorserve.actors.supervisor import connections as module
+from actorserve.actors.supervisor import newcomers
+from actorserve.actors.supervisor.admission import MOST_WAITING, RESERVE, Admission
 from actorserve.actors.supervisor.connections import Connections
 
 NAMES = ("frontend-0", "frontend-1")
@@ -22,10 +24,10 @@ MOST = 6
 class Server:
     """Connections with two frontends of which only the channels' ends are there."""
 
-    def __init__(self) -> None:
+    def __init__(self, admission: Admission | None = None) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.setblocking(False)
-        self.connections = Connections([self.listener], NAMES, MOST)
+        self.connections = Connections([self.listener], NAMES, admission or Admission(MOST))
         self.channels = [self.born(index) for index in range(2)]
         self.clients: list[socket.socket] = []
         self.handed: list[int] = []  # descriptors
@@ -40,8 +42,8 @@ class Server:
         self.channels[index].close()
         self.connections.lost(NAMES[index])
 
-    def connect(self) -> socket.socket:
-        client = socket.create_connection(self.listener.getsockname())
+    def connect(self, address: str = "127.0.0.1") -> socket.socket:
+        client = socket.create_connection(self.listener.getsockname(), source_address=(address, 0))
         client.setblocking(False)
         self.clients.append(client)
         return client
@@ -65,7 +67,7 @@ class Server:
         return [self.connections._channels[name].numbers for name in NAMES]
 
     def free(self) -> list[int]:
-        return sorted(self.connections._free)
+        return self.connections._admission.ordinary.free()
 
     async def until(self, what: Callable[[], object]) -> None:
         async with asyncio.timeout(20):
@@ -290,12 +292,98 @@ async def test_no_descriptor_is_left_for_a_channel(server: Server, monkeypatch: 
     assert server.take(0) == [(0, 1)]
 
 
-async def test_too_many_are_refused(server: Server) -> None:
-    await server.hold(MOST)
-    client = server.connect()
+def told(channel: socket.socket) -> tuple[int, list[int]]:
+    """How many of which connections are to be closed if they are idle."""
+    data = channel.recv(MOST_TOLD)
+    count, flags = HANDED.unpack_from(data)
+    assert flags == CLOSE_IDLE
+    return count, list(memoryview(data)[HANDED.size :].cast("I"))
+
+
+async def refused(client: socket.socket) -> bool:
+    """Is it told so, and its connection over?"""
+    client.setblocking(True)
     client.settimeout(20)
-    answer = await asyncio.to_thread(client.recv, 1 << 16)
-    assert answer.startswith(b"HTTP/1.1 503") and server.connections.count == MOST
+    return (await asyncio.to_thread(client.recv, 1 << 16)).startswith(b"HTTP/1.1 503")
+
+
+async def test_beyond_the_most_there_is_a_reserve_for_whoever_comes_last(server: Server) -> None:
+    """Its oldest are ended for that; more than it holds at once are refused."""
+    await server.hold(MOST)
+    assert {flags for index in range(2) for _, flags in server.take(index)} == {NEW}
+    await server.hold(MOST + RESERVE)
+    reserved = sorted(server.take(0) + server.take(1))
+    assert reserved == [(number, RESERVED) for number in range(MOST, MOST + RESERVE)]
+    for _ in range(MOST_WAITING):
+        server.connect()
+    await server.until(lambda: len(server.connections._newcomers._waiting) == MOST_WAITING)
+    server.connect()
+    first = server.clients.pop(MOST + RESERVE)
+    assert await refused(first) and server.connections.count == MOST + RESERVE
+    first.close()
+    for index, client in enumerate(server.clients[: MOST + RESERVE]):
+        if index < MOST:
+            with pytest.raises(BlockingIOError):
+                client.recv(1)
+        else:
+            assert client.recv(1) == b""
+    for index in range(2):  # their frontends see it
+        server.give(index, *[(number, 0) for number in server.numbers()[index] if number >= MOST])
+    await server.until(lambda: not server.connections._newcomers._waiting)
+    assert sorted(server.take(0) + server.take(1)) == reserved
+    server.die(0)
+    server.channels[0] = server.born(0)
+    assert all(flags == RESUMED | RESERVED for number, flags in server.take(0) if number >= MOST)
+
+
+async def test_the_client_that_has_most_gives_up_idle_ones(server: Server) -> None:
+    """They are asked for, those that have waited longest first, where they are; the newcomer is served as any."""
+    await server.hold(MOST)
+    server.take(0), server.take(1)
+    server.connect("127.0.0.2")
+    await server.until(lambda: len(server.connections._newcomers._waiting) == 1)
+    assert told(server.channels[0]) == (1, [0, 2, 4]) and told(server.channels[1]) == (1, [1, 3, 5])
+    server.give(1, (3, 0))
+    await server.until(lambda: not server.connections._newcomers._waiting)
+    assert server.take(0) == [] and server.take(1) == [(3, NEW)]
+    server.connect("127.0.0.2")
+    server.give(0, (0, 0), (2, 0), (4, 0))
+    await server.until(lambda: server.connections.count == 4)
+
+
+async def test_where_nobody_is_idle_the_reserve_is_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newcomers, "ROOM_S", 0.0)
+    await server.hold(MOST)
+    server.take(0), server.take(1)
+    server.connect("127.0.0.2")
+    await server.until(lambda: server.connections.count == MOST + 1)
+    assert server.take(0) == [(MOST, RESERVED)]
+
+
+async def test_newcomers_wait_while_no_frontend_is_up(server: Server) -> None:
+    await server.hold(MOST + RESERVE)
+    server.take(0), server.take(1)
+    server.connect()
+    await server.until(lambda: server.connections._newcomers._waiting)
+    server.give(0, (0, 0))
+    server.die(1)
+    server.die(0)
+    assert server.free() == [0] and server.connections._newcomers._waiting
+    server.channels[1] = server.born(1)
+    assert server.free() == [] and (0, NEW) in server.take(1)
+
+
+async def test_a_client_may_have_no_more_than_its_share() -> None:
+    server = Server(Admission(MOST, 2))
+    try:
+        for _ in range(3):
+            server.connect()
+        server.connect("127.0.0.2")
+        await server.until(lambda: server.connections.count == 4)
+        handed = server.take(0) + server.take(1)
+        assert sorted(handed) == [(0, NEW), (1, NEW), (2, NEW), (MOST, RESERVED)]
+    finally:
+        server.close()
 
 
 async def test_what_a_frontend_cannot_take_goes_to_another(server: Server) -> None:
