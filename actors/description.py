@@ -3,6 +3,10 @@
 The supervisor holds a memory file with a Description and listens on an abstract Unix socket: neither leaves anything
 on disk. Who may open the files of /proc/PID/fd, its user and root, finds the shared memory by the Description; so that
 works although nobody answers. Keys are not in it.
+
+Anybody may listen on an abstract name. Nobody can take a server's before it does, since part of it is random; one that
+only looks like it leads nowhere: who looks for servers takes a name for one of a process only if the socket is among
+that process's open files, and both ends ask the kernel who the other is (SO_PEERCRED).
 """
 
 from __future__ import annotations
@@ -10,6 +14,9 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import secrets
+import socket
+import struct
 
 import msgspec
 
@@ -19,7 +26,9 @@ from .config import Config
 from .model_files import ModelInfo
 
 FILE = "actorserve-description"
-SOCKET = re.compile(r"actorserve-(?P<uid>\d+)-(?P<port>\d+)-(?P<pid>\d+)")
+SOCKET = re.compile(r"actorserve-(?P<uid>\d+)-(?P<port>\d+)-(?P<pid>\d+)(-[0-9a-f]+)?")
+RANDOM_BYTES = 8  # of a name
+CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 SECRETS = ("api_key", "admin_api_key")
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -40,8 +49,15 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def socket_name(uid: int, port: int, pid: int) -> str:
-    """The abstract address, without the zero byte before it."""
-    return f"actorserve-{uid}-{port}-{pid}"
+    """A new abstract address, without the zero byte before it."""
+    return f"actorserve-{uid}-{port}-{pid}-{secrets.token_hex(RANDOM_BYTES)}"
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end: who has connected, or who listens there."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, _ = CREDENTIALS.unpack(credentials)
+    return pid, uid
 
 
 def without_secrets(config: Config) -> Config:

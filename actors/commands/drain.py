@@ -17,6 +17,7 @@ Prints how many are left, until the server has ended. The status is 1 if time wa
 FAILED = 1
 LOOK_S = 0.1  # between two looks at what is left
 ANSWER_S = 30.0
+LATE_S = 30.0  # beyond what the server takes itself, which it may be stopped or hang in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 once the server has ended, with all of its requests."""
     from ..observer.ask import AskError, ask
     from ..observer.attach import AttachError, choose, find_servers
+    from ..supervisor.limits import stop_seconds
 
     try:
         server = choose(find_servers(), arguments.server)
@@ -45,8 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"the server on {server} takes no more, and has {begun['seconds']:g} s", flush=True)
     left, over = 0, time.monotonic() + begun["seconds"]
     while not select.select([process], [], [], LOOK_S)[0]:
-        if time.monotonic() >= over:
-            continue  # what ends from here on is cut off
+        if time.monotonic() >= over:  # what ends from here on is cut off
+            if time.monotonic() < over + stop_seconds(0) + LATE_S:
+                continue
+            print(f"actorserve: error: the server on {server} has not ended", file=sys.stderr)
+            return FAILED
         try:
             before, left = left, ask(server, "left", {}, ANSWER_S)["requests"]
         except AskError:  # it ends at this moment, which the next look tells

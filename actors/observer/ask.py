@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import Any
 
 import msgspec
 
-from ..description import socket_name
+from ..description import peer_of
 from .attach import Found
 
 CONNECT_S = 5.0
+MOST_BYTES = 1 << 20  # of an answer
 
 
 class AskError(Exception):
@@ -23,22 +25,42 @@ class _Answer(msgspec.Struct):
 
 
 def ask(server: Found, verb: str, arguments: dict[str, Any] | None = None, timeout: float = 10.0) -> Any:
-    """The result of one verb; `timeout` is what the answer may take."""
+    """The result of one verb; `timeout` is what the answer may take. Nothing is told to anybody but that server."""
     request = msgspec.json.encode({"verb": verb, "arguments": arguments or {}}) + b"\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(CONNECT_S)
         try:
-            connection.connect("\0" + socket_name(server.uid, server.port, server.pid))
+            connection.connect(f"\0{server.name}")
+            pid, uid = peer_of(connection)
+            if (pid, uid) != (server.pid, server.uid):
+                raise AskError(f"not the supervisor on {server} listens there, but process {pid} of user {uid}")
             connection.sendall(request)
-            connection.settimeout(timeout)
-            line = connection.makefile("rb").readline()
+            line = _line(connection, time.monotonic() + timeout)
         except TimeoutError:
             raise AskError(f"the supervisor on {server} does not answer {verb!r} within {timeout:g} s") from None
         except OSError as error:
             raise AskError(f"the supervisor on {server} cannot be asked: {error.strerror}") from None
     if not line:
         raise AskError(f"the supervisor on {server} has closed the connection")
-    answer = msgspec.json.decode(line, type=_Answer)
+    try:
+        answer = msgspec.json.decode(line, type=_Answer)
+    except msgspec.DecodeError as error:
+        raise AskError(f"the supervisor on {server} is of another version: {error}") from None
     if answer.error is not None:
         raise AskError(answer.error)
     return answer.result
+
+
+def _line(connection: socket.socket, deadline: float) -> bytes:
+    """One line, or nothing if the connection ends before; TimeoutError if it takes longer, however much comes."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) <= MOST_BYTES:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        piece = connection.recv(1 << 16)
+        if not piece:
+            return b""
+        line += piece
+    return line

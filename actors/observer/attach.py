@@ -8,6 +8,7 @@ files is the Description, which says which of the others is the segment. Both pr
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -16,13 +17,13 @@ import msgspec
 from actorserve.shm.histogram import Counted
 from actorserve.shm.segment import Segment
 
-from ..description import FILE, SOCKET, Description
+from ..description import FILE, SOCKET, Description, peer_of
 from ..overview import Lookout, Overview
 from ..system import System
 
 SOCKETS = Path("/proc/net/unix")
 ACCEPTS = 0x10000  # among a socket's flags there: it listens (__SO_ACCEPTCON)
-FLAGS, PATH = 3, 7  # columns there
+FLAGS, INODE, PATH = 3, 6, 7  # columns there
 ROOT = 0
 
 
@@ -36,6 +37,7 @@ class Found(msgspec.Struct, frozen=True, order=True):
     port: int
     pid: int
     uid: int
+    name: str = ""  # of its socket
 
     def __str__(self) -> str:
         return f"port {self.port} (pid {self.pid})"
@@ -80,18 +82,36 @@ def find_servers(uid: int | None = None) -> list[Found]:
         name = columns[PATH] if len(columns) > PATH else ""
         match = SOCKET.fullmatch(name.removeprefix("@")) if name.startswith("@") else None
         if match and int(columns[FLAGS], 16) & ACCEPTS:
-            server = Found(int(match["port"]), int(match["pid"]), int(match["uid"]))
-            if uid in (ROOT, server.uid) and _is_owned(server):
+            server = Found(int(match["port"]), int(match["pid"]), int(match["uid"]), match[0])
+            if uid in (ROOT, server.uid) and _is_its_own(server, int(columns[INODE])):
                 found.append(server)
     return sorted(found)
 
 
-def _is_owned(server: Found) -> bool:
-    """Anyone can listen on any free name; but not own another user's process."""
+def _is_its_own(server: Found, inode: int) -> bool:
+    """Anyone can listen on any free name; but not own another user's process, nor put a socket among its files."""
+    folder = f"/proc/{server.pid}/fd"
     try:
-        return os.stat(f"/proc/{server.pid}").st_uid == server.uid
-    except FileNotFoundError:
+        if os.stat(f"/proc/{server.pid}").st_uid != server.uid:
+            return False
+        paths = [Path(folder, str(number)) for number in sorted(map(int, os.listdir(folder)))]  # it is one of the first
+        return any(_points_to(path) == f"socket:[{inode}]" for path in paths)
+    except (FileNotFoundError, ProcessLookupError):
         return False
+    except PermissionError:  # its files cannot be looked at, though it is this user's: it has more rights
+        return _is_there(server)
+
+
+def _is_there(server: Found) -> bool:
+    """The same by the other end of a connection, which costs the server one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
+        try:
+            connection.connect(f"\0{server.name}")
+            return peer_of(connection) == (server.pid, server.uid)
+        except BlockingIOError:  # others ask it, and it does not answer: whoever asks looks again
+            return True
+        except OSError:  # it has just ended
+            return False
 
 
 def choose(servers: list[Found], wanted: int | None) -> Found:
@@ -146,5 +166,5 @@ def _points_to(path: Path) -> str:
     """Where a descriptor leads; nothing if it was closed meanwhile."""
     try:
         return os.readlink(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return ""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import secrets
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 import requests
+from msgspec import structs
 
 from actorserve.actors.cli import main
 from actorserve.actors.observer import attach as module
@@ -230,20 +233,105 @@ def test_which_server(servers: list[tuple[int, int]], wanted: int | None, chosen
 def test_a_name_that_another_user_has_taken_is_no_server(
     server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def listed(uid: int, pid: int, flags: str = "00010000") -> list[Found]:
-        line = f"0000: 00000002 00000000 {flags} 0001 01 3941057 @actorserve-{uid}-1-{pid}"
+    real = next(line for line in module.SOCKETS.read_text().splitlines() if line.endswith(f"@{found(server).name}"))
+    inode = int(real.split()[module.INODE])
+
+    def listed(uid: int, pid: int, flags: str = "00010000", inode: int = inode) -> list[Found]:
+        line = f"0000: 00000002 00000000 {flags} 0001 01 {inode} @actorserve-{uid}-1-{pid}-0123456789abcdef"
         (tmp_path / "unix").write_text(f"Num RefCount Protocol Flags Type St Inode Path\n0000: 2 0 0 1 1 7\n{line}\n")
         monkeypatch.setattr(module, "SOCKETS", tmp_path / "unix")
         return find_servers()
 
     uid = os.getuid()
-    assert listed(uid, server.pid) == [Found(1, server.pid, uid)]
+    assert listed(uid, server.pid) == [Found(1, server.pid, uid, f"actorserve-{uid}-1-{server.pid}-0123456789abcdef")]
+    assert listed(uid, server.pid, inode=1 << 40) == [], "another process has that socket"
     assert listed(uid + 1, server.pid) == [], "it names a process of another user"
     assert listed(uid, 1 << 30) == [], "it names none"
     assert listed(uid, server.pid, "00000000") == [], "nobody listens"
-    (other,) = listed(uid, os.getpid())
-    with pytest.raises(AttachError, match="does not say where"):
-        attach(other.pid)
+    with socket.socket(socket.AF_UNIX) as own:
+        (other,) = listed(uid, os.getpid(), inode=os.fstat(own.fileno()).st_ino)
+        with pytest.raises(AttachError, match="does not say where"):
+            attach(other.pid)
+
+
+@contextmanager
+def as_another_user(act: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Another process and user does something on a Unix socket, and keeps it open meanwhile."""
+    done, says = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.setuid(65534)
+            with socket.socket(socket.AF_UNIX) as own:
+                act(own)
+                os.write(says, b"done")
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(says)
+    try:
+        assert os.read(done, 4) == b"done"
+        yield
+    finally:
+        os.close(done)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_another_user_can_neither_fake_a_server_nor_take_its_places(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that looks like its own is not listed, and who listens there is not told anything."""
+    mine = found(server)
+    false = f"actorserve-{mine.uid}-1-{mine.pid}-0123456789abcdef"
+
+    def listen(own: socket.socket) -> None:
+        own.bind(f"\0{false}")
+        own.listen()
+
+    def unseen(path: str) -> list[str]:
+        raise PermissionError
+
+    with as_another_user(listen):
+        for look in (os.listdir, unseen):  # a server with more rights than its user: who is connected there is asked
+            monkeypatch.setattr(os, "listdir", look)
+            assert find_servers().count(mine) == 1
+            assert all(each.name != false and each.port != 1 for each in find_servers())
+        with pytest.raises(AskError, match=f"not the supervisor on {re.escape(str(mine))} .* of user 65534"):
+            ask(structs.replace(mine, name=false), "status")
+    others: list[socket.socket] = []
+
+    def crowd(own: socket.socket) -> None:
+        for _ in range(100):
+            others.append(socket.socket(socket.AF_UNIX))
+            others[-1].connect(f"\0{mine.name}")
+
+    with as_another_user(crowd):
+        for _ in range(3):
+            assert ask(mine, "status")["ready"]
+
+
+def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then does not put the deadline off."""
+    name = f"actorserve-test-{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+
+        def drip() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):  # until the other end is gone
+                while True:
+                    connection.send(b" ")
+                    time.sleep(0.01)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(AskError, match="does not answer 'status' within 0.2 s"):
+            ask(Found(1, os.getpid(), os.getuid(), name), "status", timeout=0.2)
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
 
 
 def test_servers_of_others_are_for_root(server: Server) -> None:

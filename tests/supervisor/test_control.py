@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import secrets
@@ -207,6 +208,31 @@ def asked_by(user: int, name: str) -> Any:
 async def test_another_user_is_refused(control: Control, name: str) -> None:
     assert await asyncio.to_thread(asked_by, 0, name) == {"result": 2}
     assert (await asyncio.to_thread(asked_by, 65534, name))["error"].startswith("only the server's own user")
+
+
+async def test_no_descriptor_is_left_for_a_client(control: Control, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits until there is one, and a verb that finds none says so; neither is a mistake."""
+    listener, refusals = control._listener, [errno.EMFILE, errno.ENFILE]
+    assert listener is not None
+
+    class Listener(socket.socket):
+        def accept(self) -> Any:
+            if refusals:
+                raise OSError(refusals.pop(), "none left")
+            return super().accept()
+
+    async def needy(arguments: dict[str, Any]) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    control.add("needy", needy)
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
+    asyncio.get_running_loop().remove_reader(listener)
+    control._listener = Listener(fileno=listener.detach())
+    control._listen()
+    client = await Client.connect(name)
+    answer = await client.say(b'{"verb": "needy"}\n')
+    assert answer == {"error": "the server lacks the means for that now: Too many open files"} and not refusals
+    client.close()
 
 
 async def test_others_than_those_users_are_refused(

@@ -51,4 +51,6 @@ def test_it_survives_the_way_to_an_observer_and_is_sealed() -> None:
 def test_the_name_of_the_socket_says_whose_it_is() -> None:
     match = SOCKET.fullmatch(socket_name(1000, 8000, 42))
     assert match and match.groupdict() == {"uid": "1000", "port": "8000", "pid": "42"}
+    assert socket_name(1000, 8000, 42) != match[0], "nobody can take it before"
+    assert SOCKET.fullmatch("actorserve-1000-8000-42"), "a server from before names had a random part"
     assert len(socket_name(2**32 - 1, 65535, 2**22)) < 107, "a socket's address has room for so many bytes"
