@@ -52,9 +52,13 @@ def connect(server: Server, address: str = "127.0.0.1") -> http.client.HTTPConne
 
 
 def status(connection: http.client.HTTPConnection, path: str) -> int:
-    connection.request("GET", path)
-    response = connection.getresponse()
-    response.read()
+    """503 also where it is refused before it has asked."""
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        response.read()
+    except (ConnectionError, http.client.HTTPException):
+        return 503
     return response.status
 
 

@@ -17,7 +17,7 @@ from .admission import MOST_WAITING, Admission
 from .descriptors import PAUSE_S
 
 ROOM_S = 0.5  # that those with idle connections get to give one up
-REFUSED_S = 2.0  # after which a newcomer is told that there is no room
+REFUSED_S = 5.0  # after which a newcomer is told that there is no room
 NEVER = float("-inf")
 
 _BODY = json.dumps(
