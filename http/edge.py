@@ -17,7 +17,8 @@ from aiohttp.typedefs import Handler
 from yarl import URL
 
 from .errors import ApiError, bad_request
-from .notes import REPLAYED, REQUEST_ID
+from .keys import client_of
+from .notes import CLIENT, REPLAYED, REQUEST_ID
 from .page_routes import PAGE_PATHS
 from .settings import Settings, printable
 
@@ -62,8 +63,12 @@ class Edge:
         """401 unless one of the keys was sent, as a bearer token or in X-Api-Key."""
         if request.path in ADMIN_PATHS:
             return self._administer(request)
-        if self._keys and request.path not in OPEN_PATHS | PAGE_PATHS and not _has_key(request, self._keys):
-            raise _unknown()
+        request[CLIENT] = ""
+        if self._keys and request.path not in OPEN_PATHS | PAGE_PATHS:
+            key = sent_key(request)
+            if not _is_among(key, self._keys):
+                raise _unknown()
+            request[CLIENT] = client_of(key)
         return await handler(request)
 
     def _administer(self, request: web.Request) -> web.StreamResponse:
@@ -71,9 +76,10 @@ class Edge:
         path = f"{request.method} {request.path}"
         if not self._admin_keys:
             raise ApiError(404, f"Not Found: {path}")
-        if _has_key(request, self._admin_keys):
+        key = sent_key(request)
+        if _is_among(key, self._admin_keys):
             raise ApiError(501, f"{path} is not built yet.")
-        if self._keys and _has_key(request, self._keys):
+        if _is_among(key, self._keys):
             raise ApiError(403, "This takes the key of --admin-api-key.", code="invalid_api_key")
         raise _unknown()
 
@@ -121,10 +127,14 @@ class Edge:
             headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = EXPOSED
 
 
-def _has_key(request: web.Request, keys: Sequence[bytes]) -> bool:
+def sent_key(request: web.Request) -> bytes:
+    """The API key that was sent: a bearer token, else X-Api-Key, whatever else stands in Authorization."""
     scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     sent = token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
-    given = sent.encode(errors="replace")
+    return sent.encode(errors="replace")
+
+
+def _is_among(given: bytes, keys: Sequence[bytes]) -> bool:
     return any([hmac.compare_digest(given, key) for key in keys])  # a list: all are compared
 
 

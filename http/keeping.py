@@ -1,8 +1,8 @@
 """Responses that are kept: found again by their id, fetched, gone on from, deleted; and those in the background.
 
 A response's id names the frontend that keeps it, in shared memory, so that its successor has it; another frontend
-gives requests for it to that one. One that runs in the background goes on when its frontend dies: the successor finds
-its request and its slots.
+gives requests for it to that one. Only clients with the key that it was made with find it: to others it is not there.
+One that runs in the background goes on when its frontend dies: the successor finds its request and its slots.
 """
 
 from __future__ import annotations
@@ -72,14 +72,19 @@ class Keeping:
         """Keep it; False if it is too large."""
         return self.engine.put(_key("response", stored.id), stored.encode())
 
-    def get(self, name: str) -> Stored:
-        """The response of this id; 404 if it is not kept (any more)."""
-        found = self.find(name)
+    def get(self, name: str, client: str) -> Stored:
+        """The response of this id; 404 if it is not kept (any more), or another client's."""
+        found = self.find(name, client)
         if found is None:
             raise not_found(name)
         return found
 
-    def find(self, name: str) -> Stored | None:
+    def find(self, name: str, client: str) -> Stored | None:
+        found = self._load(name)
+        return found if found is not None and found.client == client else None
+
+    def _load(self, name: str) -> Stored | None:
+        """The same, whosever it is."""
         data = self.engine.get(_key("response", name))
         return Stored.decode(data) if data else None
 
@@ -94,18 +99,18 @@ class Keeping:
         self.engine.keep(key, running.job, seed, running.answer.created)
         self._watch(name, running, stored)
 
-    def go_on(self, make: Callable[[Background], tuple[Asked, Answer]]) -> None:
+    def go_on(self, make: Callable[[Background, str], tuple[Asked, Answer]]) -> None:
         """What a predecessor had in the background goes on."""
         for data in self.engine.kept_payloads():
             try:
                 left = msgspec.msgpack.decode(data, type=Background)
             except msgspec.DecodeError:  # a record of another kind
                 continue
-            stored = self.find(left.id)
+            stored = self._load(left.id)
             if stored is None or stored.status not in ("queued", "in_progress") or left.id in self.running:
                 continue
             try:
-                asked, answer = make(left)
+                asked, answer = make(left, stored.client)
             except ApiError as error:  # what it goes on from may be forgotten
                 self._fail(left.id, stored, error)
                 continue
@@ -123,7 +128,7 @@ class Keeping:
     def _fail(self, name: str, stored: Stored, error: ApiError) -> None:
         log.error("%s cannot go on: %s", name, error.message)
         reason = {"code": "server_error", "message": error.message}
-        self.put(Stored(stored.response | {"status": "failed", "error": reason}, stored.input))
+        self.put(msgspec.structs.replace(stored, response=stored.response | {"status": "failed", "error": reason}))
         self.engine.put(_key("background", name), b"")
 
     def _watch(self, name: str, running: Running, stored: Stored) -> None:
@@ -136,10 +141,10 @@ class Keeping:
                 body = form.failed_body(error)
             finally:
                 self.engine.release(running.job)
-            current = self.find(name)
+            current = self._load(name)
             if name not in self.running or (current is not None and current.status == "cancelled"):
                 pass  # deleted, or as `cancel` has kept it
-            elif not self.put(Stored(body, stored.input)):
+            elif not self.put(msgspec.structs.replace(stored, response=body)):
                 self._fail(name, stored, ApiError(500, "The response is too large to be kept."))
             self.engine.put(_key("background", name), b"")
 
@@ -151,18 +156,18 @@ class Keeping:
     def _oldest_ended(self) -> str | None:
         return next((name for name, one in self.running.items() if one.task is not None and one.task.done()), None)
 
-    def cancel(self, name: str) -> Stored:
+    def cancel(self, name: str, client: str) -> Stored:
         """Whoever asks for it from now on is told that it was cancelled."""
-        stored = self.get(name).cancelled()
+        stored = self.get(name, client).cancelled()
         running = self.running.get(name)
         if stored.status == "cancelled" and running is not None and not running.job.done.done():
             self.put(stored)
             self._end(name, running)
         return stored
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, client: str) -> None:
         """It is not found any more; what still runs is ended."""
-        self.get(name)
+        self.get(name, client)
         running = self.running.pop(name, None)
         self.engine.put(_key("response", name), b"")
         if running is not None and not running.job.done.done():

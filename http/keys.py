@@ -1,7 +1,11 @@
-"""The keys of requests that may be sent again, and what is kept by them. Leaf: the frontend's memory speaks of them."""
+"""The keys of requests that may be sent again, and what is kept by them; and what tells clients apart.
+
+Leaf: the frontend's memory speaks of them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import msgspec
@@ -26,3 +30,11 @@ class Key:
     name: bytes
     digest: bytes
     owner: int  # the frontend that handles this key
+
+
+def client_of(api_key: bytes) -> str:
+    """The name of all clients that send this API key; what is kept names them so, and never the key.
+
+    It is made of the key alone: a successor, or one that has read the file of keys again, makes the same of it.
+    """
+    return hashlib.sha256(b"client\0" + api_key).hexdigest()

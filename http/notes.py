@@ -40,6 +40,7 @@ def log_prompts(noted: Noted, most: int | None) -> None:
 
 
 REQUEST_ID = web.RequestKey("request_id", str)
+CLIENT = web.RequestKey("client", str)  # which key it sent (keys.client_of); empty where the server asks for none
 REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too
 NOTED = web.RequestKey("noted", Noted)
 EXPECTS = web.RequestKey("expects", bool)  # 100 Continue, before it sends its body

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from .choice import ENDED, further, make_state, read_state
 from .errors import ApiError, bad_request
 from .keys import KEY_BYTES, Kept, Key
+from .notes import CLIENT
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -25,7 +26,10 @@ STATE = re.compile(r"([0-9a-f]{1,8})-([0-9a-f]{1,7})(x?)")
 
 
 def key_of(request: web.Request, body: bytes, frontends: int, by_request_id: bool) -> Key | None:
-    """The request's key; None if it has none. Keys of different clients (API keys) and paths are different."""
+    """The request's key; None if it has none. Keys of different clients (API keys) and paths are different.
+
+    Where the server asks for no key, somebody before it may: clients differ by all that they send to be known by.
+    """
     given = request.headers.get("Idempotency-Key", "")
     if not given and by_request_id:
         given = request.headers.get("X-Request-Id", "")
@@ -35,8 +39,8 @@ def key_of(request: web.Request, body: bytes, frontends: int, by_request_id: boo
         return None
     if len(given) > MAX_KEY:
         raise bad_request(f"Idempotency-Key takes at most {MAX_KEY} characters.", "Idempotency-Key")
-    client = request.headers.get("Authorization", "") or request.headers.get("X-Api-Key", "")
-    scope = "\0".join((client, request.path, given)).encode(errors="surrogateescape")
+    sent = [request.headers.get(name, "") for name in ("Authorization", "X-Api-Key")]
+    scope = "\0".join((request[CLIENT] or repr(sent), request.path, given)).encode(errors="surrogateescape")
     name = hashlib.sha256(scope).digest()[:KEY_BYTES]
     return Key(name, hashlib.sha256(body).digest()[:KEY_BYTES], int.from_bytes(name[:8], "little") % frontends)
 

@@ -17,7 +17,7 @@ from .forms import Form, ResponsesForm
 from .generate import Generator, new_job, stream_answer
 from .jobs import Job
 from .keeping import Background, Keeping, Running, owner_of, response_id
-from .notes import NOTED, REQUEST_ID, Noted
+from .notes import CLIENT, NOTED, REQUEST_ID, Noted
 from .repeats import Progress
 from .responses.answers import Answer
 from .responses.requests import echo, input_items, renamed, to_chat
@@ -51,7 +51,7 @@ class ResponsesApi:
         if body.previous_response_id is not None:
             owner = self._owner_of_previous(body.previous_response_id)
             await self._generator.give_to(request, owner)
-        chat, asked = self._ask(body, request[REQUEST_ID])
+        chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
         model = check_model(chat.model, self._settings.served)
         if body.background:
             return await self._begin(request, raw, body, asked, model)
@@ -60,7 +60,7 @@ class ResponsesApi:
             key = response_id(self._engine.index, answer.seed, answer.created)
             own = Answer(key, model, answer.created, echo(body, self._settings.sampling_defaults))
             request[NOTED].answer_id = own.id
-            return ResponsesForm(own, job, at_end=lambda ended: self._keep(body, key, ended))
+            return ResponsesForm(own, job, at_end=lambda ended: self._keep(body, key, ended, request[CLIENT]))
 
         return await self._generator.answer(request, raw, chat, asked, form, owner)
 
@@ -69,7 +69,7 @@ class ResponsesApi:
         body = decode(ResponsesRequest, raw)
         if body.previous_response_id is not None:
             await self._generator.give_to(request, self._owner_of_previous(body.previous_response_id))
-        chat, asked = self._ask(body, request[REQUEST_ID])
+        chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
         check_model(chat.model, self._settings.served)
         tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
         return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
@@ -81,18 +81,18 @@ class ResponsesApi:
             history(lambda _: None, name)  # says that there is none
             raise
 
-    def _ask(self, body: ResponsesRequest, request_id: str) -> tuple[ChatRequest, Asked]:
+    def _ask(self, body: ResponsesRequest, request_id: str, client: str) -> tuple[ChatRequest, Asked]:
         previous = body.previous_response_id
-        earlier = history(self._keeping.find, previous) if previous is not None else []
+        earlier = history(lambda name: self._keeping.find(name, client), previous) if previous is not None else []
         try:
             chat = chat_request(to_chat(body, earlier))
             return chat, ask_chat(chat, self._settings, request_id)
         except ApiError as error:
             raise renamed(error) from None
 
-    def _keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any]) -> None:
+    def _keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any], client: str) -> None:
         if body.store is not False:
-            self._keeping.put(Stored(ended, input_items(body, key)))
+            self._keeping.put(Stored(ended, input_items(body, key), client))
 
     # --- in the background -----------------------------------------------------------------------------------------
 
@@ -108,13 +108,14 @@ class ResponsesApi:
         self._engine.submit(job)
         begun = answer.response("in_progress")
         running = Running(asked, answer, job, job.refs)
-        self._keeping.begin(answer.id, raw, seed, running, Stored(begun, input_items(body, key)))
+        stored = Stored(begun, input_items(body, key), request[CLIENT])
+        self._keeping.begin(answer.id, raw, seed, running, stored)
         return await self._events(request, running, -1) if body.stream else json_response(begun | {"status": "queued"})
 
-    def _background_again(self, left: Background) -> tuple[Asked, Answer]:
+    def _background_again(self, left: Background, client: str) -> tuple[Asked, Answer]:
         """What a predecessor had begun, from its request."""
         body = decode(ResponsesRequest, left.raw)
-        chat, asked = self._ask(body, left.id)
+        chat, asked = self._ask(body, left.id, client)
         key = response_id(self._engine.index, left.seed, left.created)
         model = check_model(chat.model, self._settings.served)
         return asked, Answer(key, model, left.created, echo(body, self._settings.sampling_defaults))
@@ -145,7 +146,7 @@ class ResponsesApi:
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/responses/{id}, with ?stream=true&starting_after=N."""
         name = await self._named(request)
-        stored = self._keeping.get(name)
+        stored = self._keeping.get(name, request[CLIENT])
         if request.query.get("stream", "false").lower() not in ("true", "1"):
             return json_response(stored.response)
         after = request.query.get("starting_after", "-1")
@@ -158,17 +159,17 @@ class ResponsesApi:
 
     async def input(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/responses/{id}/input_items."""
-        items = self._keeping.get(await self._named(request)).input
+        items = self._keeping.get(await self._named(request), request[CLIENT]).input
         first, last = (items[0]["id"], items[-1]["id"]) if items else (None, None)
         body = {"object": "list", "data": items[::-1], "first_id": first, "last_id": last, "has_more": False}
         return json_response(body)
 
     async def cancel(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses/{id}/cancel."""
-        return json_response(self._keeping.cancel(await self._named(request)).response)
+        return json_response(self._keeping.cancel(await self._named(request), request[CLIENT]).response)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """DELETE /v1/responses/{id}."""
         name = await self._named(request)
-        self._keeping.delete(name)
+        self._keeping.delete(name, request[CLIENT])
         return json_response({"id": name, "object": "response", "deleted": True})

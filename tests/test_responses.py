@@ -13,6 +13,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.rolling import restart
 from tests.scripted import LAST, scripted
 from tests.server import Server
 from tests.test_tool_calls import PARIS, QWEN, ROME, TOOLS
@@ -22,11 +23,18 @@ BOTTLES = "".join(f"{number} bottles, " for number in range(300))
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    file.write_text("-\nother\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, keys_file: Path) -> Iterator[Server]:
     folder = Path(tmp_path_factory.mktemp("qwen"))
     scripted(folder, {**QWEN.scripts, "long": BOTTLES}, template=f"{{# {QWEN.mark} #}}{LAST}")
     options = ("--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "gpt")
-    with Server(str(folder), *options) as running:
+    with Server(str(folder), "--api-key-file", str(keys_file), *options) as running:
         yield running
 
 
@@ -112,6 +120,37 @@ def test_a_conversation_goes_on_from_what_is_kept(client: OpenAI) -> None:
         assert second.output_text == "The answer, no STOP more" and second.previous_response_id == first.id
     with pytest.raises(openai.BadRequestError, match="not found"):
         client.responses.create(model="gpt", input="<none>", previous_response_id="resp_" + "0" * 26)
+
+
+def _is_not_there(stranger: OpenAI, name: str) -> None:
+    """Whatever this client tries with the id."""
+    responses: Any = stranger.responses
+    for attempt in (responses.retrieve, responses.cancel, responses.delete, responses.input_items.list):
+        with pytest.raises(openai.NotFoundError, match="not found"):
+            attempt(name)
+    for go_on in (responses.create, responses.input_tokens.count):
+        with pytest.raises(openai.BadRequestError, match="not found"):
+            go_on(model="gpt", input="<none>", previous_response_id=name)
+
+
+def test_another_key_does_not_find_them(client: OpenAI, server: Server, keys_file: Path) -> None:
+    kept = client.responses.create(model="gpt", input="<none>")
+    running = client.responses.create(model="gpt", input="<long>", background=True)
+    with OpenAI(base_url=client.base_url, api_key="other", max_retries=0) as stranger:
+        for change in ("nothing", "deaths", "keys"):
+            if change == "deaths":
+                kill_frontends(server)
+            if change == "keys":
+                keys_file.write_text("another\nother\n-\n")
+                restart(server, "frontend")
+            for name in (kept.id, running.id):
+                _is_not_there(stranger, name)
+            assert client.responses.retrieve(kept.id).output_text == QWEN.scripts["none"]
+        assert wait_for(client, running.id).output_text == BOTTLES
+        _is_not_there(stranger, running.id)
+        client.responses.delete(kept.id)
+        mine = stranger.responses.create(model="gpt", input="<none>")
+    _is_not_there(client, mine.id)
 
 
 def wait_for(client: OpenAI, name: str) -> Any:

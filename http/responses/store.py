@@ -17,6 +17,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     response: Object
     input: list[Object]
+    client: str = ""  # whose it is (keys.client_of): nobody else finds it
 
     @property
     def id(self) -> str:
@@ -51,7 +52,7 @@ class Stored(msgspec.Struct, frozen=True):
             raise bad_request(text, "response_id")
         if self.status not in RUNNING:
             return self
-        return Stored(self.response | {"status": "cancelled"}, self.input)
+        return msgspec.structs.replace(self, response=self.response | {"status": "cancelled"})
 
 
 def history(find: Callable[[str], Stored | None], response_id: str) -> list[Object]:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from actorserve.actors.config import ConfigError, make_config
-from tests.http.serving import Served, serving
+from tests.http.serving import Served, finish_all, serving
 from tests.server import Server
 
 BAD_KEYS: list[dict[str, str]] = [
@@ -54,6 +54,41 @@ async def test_keys() -> None:
 async def test_without_keys_any_key_will_do(served: Served) -> None:
     for headers in (*BAD_KEYS, *GOOD_KEYS):
         assert (await served.ask("GET", "/v1/models", **headers)).status == 200
+
+
+BASIC = "Basic dXNlcjpwYXNz"
+
+
+async def test_a_repetition_is_the_key_s_however_it_is_sent() -> None:
+    """What else stands in Authorization, for somebody before this server, hides no key."""
+    first = {"X_Api_Key": "one", "Authorization": BASIC}
+    same: list[dict[str, str]] = [{"X_Api_Key": "one"}, {"Authorization": "Bearer one"}, first]
+    others: list[dict[str, str]] = [{"X_Api_Key": "two", "Authorization": BASIC}, {"Authorization": "Bearer two"}]
+    async with serving(api_keys=["one", "two"]) as served:
+        assert await _makes_a_new_answer(served, first)
+        assert not any([await _makes_a_new_answer(served, headers) for headers in same])
+        assert [await _makes_a_new_answer(served, headers) for headers in others] == [True, False]
+
+
+async def test_without_keys_repetitions_are_told_apart_by_all_that_is_sent(served: Served) -> None:
+    sent: list[dict[str, str]] = [
+        {},
+        {"Authorization": BASIC},
+        {"Authorization": BASIC, "X_Api_Key": "two"},
+        {"X_Api_Key": "two"},
+    ]
+    for headers in sent:
+        assert await _makes_a_new_answer(served, headers) and not await _makes_a_new_answer(served, headers)
+
+
+async def _makes_a_new_answer(served: Served, headers: dict[str, str]) -> bool:
+    """To a request with an Idempotency-Key: or is it given an earlier one's?"""
+    client = await served.client()
+    client.send("POST", "/v1/completions", {"prompt": "hi"}, Idempotency_Key="again", **headers)
+    finish_all(await served.job())
+    answer = await client.answer()
+    assert answer.status == 200
+    return "idempotent-replayed" not in answer.headers
 
 
 # --- where they come from ------------------------------------------------------------------------------------------
