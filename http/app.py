@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime
-from uuid import uuid4
 
 import msgspec
 from aiohttp import web
@@ -25,10 +24,10 @@ from .edge import Edge, check_depth, redirect
 from .errors import ApiError, bad_request, json_response
 from .generate import Generator
 from .jobs import Engine
-from .notes import GO_ON, REFUSED, REQUEST_ID, UNFIT
+from .notes import GO_ON, REFUSED, REQUEST_ID, UNFIT, name_request
 from .openapi_page import Described
 from .page_routes import Page
-from .parameters import MAX_REQUEST_ID, check_built
+from .parameters import check_built
 from .prompts import chat_prompt, check_template, check_tokens, tools_of
 from .responses_api import ResponsesApi
 from .schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
@@ -209,7 +208,7 @@ class Api:
 @web.middleware
 async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every error leaves in OpenAI's form; one that nobody expected is logged and touches only its own request."""
-    request[REQUEST_ID] = printable(request.headers.get("X-Request-Id", ""))[:MAX_REQUEST_ID] or uuid4().hex
+    name_request(request, request.headers.get("X-Request-Id"))
     try:
         if UNFIT in request:
             raise request[UNFIT]

@@ -28,7 +28,7 @@ from .errors import ApiError, json_response, overloaded
 from .forms import Form, MakeForm, MessagesForm
 from .jobs import Engine, Job
 from .keys import Key
-from .notes import GIVEN_AWAY, NOTED, REPLAYED, REQUEST_ID, Noted, log_prompts
+from .notes import GIVEN_AWAY, NOTED, REPLAYED, REQUEST_ID, Noted, log_prompts, name_request
 from .parameters import max_tokens_of
 from .repeats import Progress, check_same, key_of, last_event
 from .resume import record_of
@@ -49,7 +49,7 @@ class Generator:
         """POST /v1/chat/completions."""
         body = decode(ChatRequest, raw)
         check_beams(body)
-        asked = ask_chat(body, self.settings, body.request_id or request[REQUEST_ID])
+        asked = ask_chat(body, self.settings, name_request(request, body.request_id))
         if body.use_beam_search:
             return await self._beams(request, body, asked, ChatAnswer)
         return await self.answer(request, raw, body, asked, ChatAnswer)
@@ -58,7 +58,7 @@ class Generator:
         """POST /v1/completions."""
         body = decode(CompletionRequest, raw)
         check_beams(body)
-        asked = ask_completion(body, self.settings, body.request_id or request[REQUEST_ID])
+        asked = ask_completion(body, self.settings, name_request(request, body.request_id))
         if body.use_beam_search:
             return await self._beams(request, body, asked, CompletionAnswer)
         for prompt in asked.echoed:
@@ -73,10 +73,10 @@ class Generator:
         """POST /inference/v1/generate."""
         body = decode(GenerateRequest, raw)
         given = completion_of(body)
-        asked = ask_completion(given, self.settings, body.request_id or request[REQUEST_ID])
+        asked = ask_completion(given, self.settings, name_request(request, given.request_id))
 
         def form(answer: Answer, job: Job, progress: Progress | None) -> Form:
-            return TokensForm(answer, job, progress, body.request_id or request[REQUEST_ID])
+            return TokensForm(answer, job, progress, request[REQUEST_ID])
 
         return await self.answer(request, raw, given, asked, form)
 
@@ -92,7 +92,7 @@ class Generator:
                 choice.text.append(await self.engine.detokenize(beam.tokens, True) if beam.tokens else "")
                 choice.tokens, choice.finish_reason = len(beam.tokens), beam.reason
         answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()))
-        request[NOTED] = Noted(body.request_id or request[REQUEST_ID], model, job, answer.id)
+        request[NOTED] = Noted(request[REQUEST_ID], model, job, answer.id)
         return json_response(make(answer, job, None).whole())
 
     async def messages(self, request: web.Request, raw: bytes) -> web.StreamResponse:
@@ -129,7 +129,7 @@ class Generator:
         key = await self._key(request, raw, owner)
         job = new_job(asked)
         answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()), asked.wants)
-        noted = request[NOTED] = Noted(body.request_id or request[REQUEST_ID], model, job)
+        noted = request[NOTED] = Noted(request[REQUEST_ID], model, job)
         log_prompts(noted, self.settings.max_log_len)
         start = self._submit(request, job, answer, key, bool(body.stream))
         noted.answer_id = answer.id

@@ -22,6 +22,7 @@ from .jobs import Engine, Job
 from .keys import KEY_BYTES, Key
 from .responses.answers import Answer
 from .responses.store import Stored, not_found
+from .settings import printable
 
 MOST_RUNNING = 256  # that are remembered after their end, for those who read their events
 CANCELLED = 499
@@ -126,7 +127,7 @@ class Keeping:
             self._watch(left.id, Running(asked, answer, job, job.refs), stored)
 
     def _fail(self, name: str, stored: Stored, error: ApiError) -> None:
-        log.error("%s cannot go on: %s", name, error.message)
+        log.error("%s cannot go on: %s", name, printable(error.message))
         reason = {"code": "server_error", "message": error.message}
         self.put(msgspec.structs.replace(stored, response=stored.response | {"status": "failed", "error": reason}))
         self.engine.put(_key("background", name), b"")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from aiohttp import web
 
 from .errors import ApiError
+from .settings import printable
 
 if TYPE_CHECKING:
     from .jobs import Job
@@ -41,6 +43,7 @@ def log_prompts(noted: Noted, most: int | None) -> None:
 
 REQUEST_ID = web.RequestKey("request_id", str)
 CLIENT = web.RequestKey("client", str)  # which key it sent (keys.client_of); empty where the server asks for none
+MAX_REQUEST_ID = 128  # characters
 REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too
 NOTED = web.RequestKey("noted", Noted)
 EXPECTS = web.RequestKey("expects", bool)  # 100 Continue, before it sends its body
@@ -48,3 +51,13 @@ UNFIT = web.RequestKey("unfit", ApiError)  # what its head asks for cannot be
 REFUSED = web.RequestKey("refused", ApiError)  # why the answer is an error
 GO_ON = web.AppKey("go_on", list[Noted])  # in the background, for a predecessor's clients; without their request ids
 GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it
+
+
+def name_request(request: web.Request, given: str | None) -> str:
+    """What all call the request from now on: as its client does, in a header or in the body, or as before.
+
+    It stands in logs, traces, records and answers: of what a client sends it has what can be printed, up to a length.
+    """
+    name = printable((given or "")[:MAX_REQUEST_ID]) or request.get(REQUEST_ID) or uuid4().hex
+    request[REQUEST_ID] = name
+    return name

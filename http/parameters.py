@@ -16,7 +16,6 @@ __all__ = ["check_built", "check_fields", "max_tokens_of", "parameters"]
 
 MAX_PARAMS_BYTES = 32 << 10  # what a slot of the request table has room for
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
-MAX_REQUEST_ID = 128
 
 
 def max_tokens_of(request: GenerationFields) -> int | None:
@@ -56,7 +55,7 @@ def parameters(
             skip_special_tokens=request.skip_special_tokens is not False and not keep_special,
             priority=request.priority or 0,
             stream=bool(request.stream),
-            request_id=request_id[:MAX_REQUEST_ID],
+            request_id=request_id,
             interval=request.stream_interval or 1,
             think=think,
             cache_salt=request.cache_salt or "",

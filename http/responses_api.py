@@ -17,7 +17,7 @@ from .forms import Form, ResponsesForm
 from .generate import Generator, new_job, stream_answer
 from .jobs import Job
 from .keeping import Background, Keeping, Running, owner_of, response_id
-from .notes import CLIENT, NOTED, REQUEST_ID, Noted
+from .notes import CLIENT, NOTED, REQUEST_ID, Noted, name_request
 from .repeats import Progress
 from .responses.answers import Answer
 from .responses.requests import echo, input_items, renamed, to_chat
@@ -51,7 +51,7 @@ class ResponsesApi:
         if body.previous_response_id is not None:
             owner = self._owner_of_previous(body.previous_response_id)
             await self._generator.give_to(request, owner)
-        chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
+        chat, asked = self._ask(body, name_request(request, body.request_id), request[CLIENT])
         model = check_model(chat.model, self._settings.served)
         if body.background:
             return await self._begin(request, raw, body, asked, model)

@@ -173,6 +173,25 @@ def test_text_lines_of_requests() -> None:
         ), found
 
 
+def test_nobody_forges_a_line() -> None:
+    """Whatever a client may send that is logged: the id of its request, its path, a name in an error."""
+    forged = "a\nINFO forged\r\x1b[2J"
+    with (
+        Server("--log-level", "debug") as server,
+        httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client,
+    ):
+        for path in ("/v1/chat/completions", "/v1/responses"):
+            asked = body(3, request_id=f"{forged} {path}", input="hi")
+            assert client.post(path, json=asked).status_code == 200
+        assert client.post("/inference/v1/generate", json={"token_ids": [5], "request_id": forged * 9999}).is_success
+        assert client.post("/v1/completions", json=body(prompt="", model=forged)).status_code == 404
+        assert client.get("/%0AINFO%20forged").status_code == 404
+        assert server.stop() == 0
+        output = server.read_all()
+    assert "forged" in output and "\x1b" not in output and "\r" not in output
+    assert not [line for line in output.splitlines() if "| INFO forged" in line or len(line) > 4000]
+
+
 def test_requests_are_told_only_if_wanted() -> None:
     with (
         Server("--no-enable-log-requests") as server,

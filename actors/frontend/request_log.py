@@ -176,5 +176,5 @@ def _why(error: Any, noted: Noted | None) -> str:
         return ""
     status = getattr(error, "status", 500)
     if status >= 500 or log.isEnabledFor(logging.DEBUG):
-        return str(error)[:LONGEST_REASON]
-    return str(getattr(error, "code", None) or getattr(error, "param", None) or "")
+        return printable(str(error)[:LONGEST_REASON])
+    return printable(str(getattr(error, "code", None) or getattr(error, "param", None) or "")[:LONGEST_REASON])

@@ -9,7 +9,7 @@ import pytest
 
 from actorserve.actors.parameters import Generation
 from actorserve.http.decoding import check_model, decode
-from actorserve.http.parameters import MAX_REQUEST_ID, max_tokens_of
+from actorserve.http.parameters import max_tokens_of
 from actorserve.http.schemas import ChatRequest, CompletionRequest, GenerationFields
 from tests.http.bodies import HI, body_of, for_chat, generations, refusal
 
@@ -67,11 +67,6 @@ def test_the_most_tokens() -> None:
     assert most(ChatRequest, max_tokens=5, max_completion_tokens=7) == 7
     assert most(ChatRequest, max_tokens=9, max_completion_tokens=7) == 7
     assert most(ChatRequest, max_tokens=9, max_completion_tokens=None) == 9
-
-
-def test_a_long_request_id_is_cut() -> None:
-    (made,) = generations(decode(ChatRequest, body_of(messages=HI)), name="x" * 100_000)
-    assert made.request_id == "x" * MAX_REQUEST_ID
 
 
 def test_models() -> None:

@@ -6,9 +6,11 @@ import asyncio
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import StreamReader, web
 
+from actorserve.actors.parameters import Generation
 from actorserve.http import bodies
 from tests.http.serving import HI, Served, finish_all, serving
 
@@ -302,6 +304,34 @@ async def test_a_request_id_that_is_no_utf8_reaches_the_engine(served: Served) -
     finish_all(await served.job())
     answer = await client.answer()
     assert answer.status == 200 and answer.headers["x-request-id"] == "a"
+
+
+NAMED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": HI},
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/responses": {"input": "hi"},
+    "/inference/v1/generate": {"token_ids": [1]},
+}
+
+
+@pytest.mark.parametrize("path", NAMED)
+async def test_a_request_id_in_the_body_is_treated_as_one_in_the_header(served: Served, path: str) -> None:
+    """Logs, traces and records have what all actors call the request."""
+    for sent, expected in (
+        ("mine", "mine"),
+        ("a\nERROR b\x1b[2Jc\u202ed\u2028", "aERROR b[2Jcd"),
+        ("é" * 500, "é" * 128),
+    ):
+        client = await served.client()
+        client.send("POST", path, {**NAMED[path], "request_id": sent}, X_Request_Id="other")
+        job = await served.job()
+        finish_all(job)
+        answer = await client.answer()
+        assert answer.status == 200, answer.body
+        assert msgspec.msgpack.decode(job.params[0], type=Generation).request_id == expected
+        assert answer.headers["x-request-id"].encode("latin-1").decode() == expected
+        assert answer.json.get("request_id", expected) == expected
+        client.leave()
 
 
 @pytest.mark.parametrize("path", [b"/\xff", b"/%ff", b"/%00", b"/\xc3\xa9", b"/v1/models/%ff", b"//", b"*"])
