@@ -62,7 +62,10 @@ class ResponsesApi:
             request[NOTED].answer_id = own.id
             return ResponsesForm(own, job, at_end=lambda ended: self._keep(body, key, ended, request[CLIENT]))
 
-        return await self._generator.answer(request, raw, chat, asked, form, owner)
+        try:
+            return await self._generator.answer(request, raw, chat, asked, form, owner)
+        except ApiError as error:
+            raise renamed(error) from None
 
     async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses/input_tokens: how many tokens its prompt has."""
@@ -71,7 +74,10 @@ class ResponsesApi:
             await self._generator.give_to(request, self._owner_of_previous(body.previous_response_id))
         chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
         check_model(chat.model, self._settings.served)
-        tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
+        try:
+            tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
+        except ApiError as error:
+            raise renamed(error) from None
         return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
     def _owner_of_previous(self, name: str) -> int:

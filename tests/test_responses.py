@@ -153,6 +153,14 @@ def test_another_key_does_not_find_them(client: OpenAI, server: Server, keys_fil
     _is_not_there(client, mine.id)
 
 
+def test_what_is_too_long_is_refused_by_its_name_here(client: OpenAI) -> None:
+    attempts: list[Any] = [client.responses.create, client.responses.input_tokens.count]
+    for attempt in attempts:
+        with pytest.raises(openai.BadRequestError, match="maximum context length") as refused:
+            attempt(model="gpt", input="word " * 200_000, truncation="auto")
+        assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
+
+
 def wait_for(client: OpenAI, name: str) -> Any:
     deadline = time.monotonic() + 60
     while (found := client.responses.retrieve(name)).status == "in_progress":

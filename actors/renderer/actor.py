@@ -158,8 +158,7 @@ class RendererActor(Actor):
             rendition = self.renditions.make(message, text)
         except GrammarError as error:
             raise Refused(400, str(error), message.wished_by) from None
-        if message.truncate_prompt_tokens is None:
-            self._check_length(message.prompt, text)
+        self._check_length(message.prompt, text)
         tokens = self._truncated(self._prompt_tokens(message.prompt, text), message)
         limit = self._limit(len(tokens), message)
         ids = np.array(tokens, np.int32).tobytes()
@@ -188,8 +187,7 @@ class RendererActor(Actor):
 
     def _prompt_tokens(self, prompt: Prompt, chat: str | None) -> list[int]:
         """The prompt's ids; never empty. `chat` is the text of a conversation."""
-        special = isinstance(prompt, ChatPrompt) and prompt.add_special_tokens
-        tokens = self._tokens(prompt) if chat is None else self._text_tokens(chat, special)
+        tokens = self._tokens(prompt, chat)
         if not tokens and self.bos is not None:
             tokens = [self.bos]
         if not tokens:
@@ -197,10 +195,10 @@ class RendererActor(Actor):
             raise Refused(400, "The prompt is empty: it must contain at least one token.", field)
         return tokens
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
+    def _tokens(self, prompt: Prompt, chat: str | None) -> list[int]:
         match prompt:
             case ChatPrompt():
-                return self._text_tokens(self._chat_text(prompt), prompt.add_special_tokens)
+                return self._text_tokens(chat or "", prompt.add_special_tokens)
             case TextPrompt():
                 return self._text_tokens(prompt.text, prompt.add_special_tokens)
             case TokenPrompt():
@@ -208,7 +206,9 @@ class RendererActor(Actor):
                 return prompt.tokens
 
     def _check_length(self, prompt: Prompt, chat: str | None) -> None:
-        """400 for a text that is seen to be too long before it is tokenised."""
+        """400 for a text that is seen to be too long before it is tokenised; also where most of it would be cut off, or
+        is to be counted only: everybody else's prompts would wait for that.
+        """
         text = prompt.text if isinstance(prompt, TextPrompt) else chat or ""
         if least := least_tokens(self.tokenizer, text, self.context.model.max_model_len):
             raise self._too_long(f"at least {least}", prompt)
@@ -267,7 +267,9 @@ class RendererActor(Actor):
 
     def _tokenize(self, message: Tokenize) -> None:
         caller = self._caller(message.call)
-        tokens = self._tokens(message.prompt)
+        text = self._chat_text(message.prompt) if isinstance(message.prompt, ChatPrompt) else None
+        self._check_length(message.prompt, text)
+        tokens = self._tokens(message.prompt, text)
         strings = [self.tokenizer.id_to_token(token) or "" for token in tokens] if message.token_strings else None
         size = 5 * len(tokens) + sum(5 + 4 * len(string) for string in strings or ())
         if size + REPLY_ROOM > self.context.outboxes[caller].max_message:
