@@ -19,7 +19,7 @@ from .anthropic.errors import body_of
 from .anthropic.requests import prompt_of, renamed
 from .anthropic.schemas import CountRequest
 from .bodies import BodyBudget, read_body
-from .decoding import check_model, decode
+from .decoding import check_model
 from .edge import Edge, check_depth, redirect
 from .errors import ApiError, bad_request, json_response
 from .generate import Generator
@@ -27,11 +27,11 @@ from .jobs import Engine
 from .notes import GO_ON, REFUSED, REQUEST_ID, UNFIT, name_request
 from .openapi_page import Described
 from .page_routes import Page
-from .parameters import check_built
 from .prompts import chat_prompt, check_template, check_tokens, tools_of
 from .responses_api import ResponsesApi
 from .schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from .settings import Settings, printable
+from .unsupported import read
 
 log = logging.getLogger("http")
 
@@ -107,7 +107,7 @@ class Api:
         return await self._generator.messages(request, await self._body(request))
 
     async def count_tokens(self, request: web.Request) -> web.Response:
-        body = decode(CountRequest, await self._body(request))
+        body = read(CountRequest, await self._body(request))
         check_model(body.model, self.settings.served)
         try:
             prompt = chat_prompt(chat_request(prompt_of(body)))
@@ -122,9 +122,8 @@ class Api:
     # --- text and models -----------------------------------------------------------------------------------------
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        body = decode(TokenizeRequest, await self._body(request))
+        body = read(TokenizeRequest, await self._body(request))
         check_model(body.model, self.settings.served)
-        check_built(body)
         if (bytes(body.messages) not in (b"", b"null")) == (body.prompt is not None):
             raise bad_request("Either prompt or messages must be given.", "prompt")
         tools_of(ChatRequest(messages=body.messages, tools=body.tools))
@@ -147,7 +146,7 @@ class Api:
         return json_response({"count": len(tokens), "max_model_len": length, "tokens": tokens, "token_strs": strings})
 
     async def detokenize(self, request: web.Request) -> web.Response:
-        body = decode(DetokenizeRequest, await self._body(request))
+        body = read(DetokenizeRequest, await self._body(request))
         check_model(body.model, self.settings.served)
         return json_response({"prompt": await self.engine.detokenize(check_tokens(body.tokens, "tokens"))})
 

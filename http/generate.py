@@ -23,7 +23,7 @@ from .beams import BeamSearch, check_beams
 from .chat_answers import ChatAnswer
 from .choice import read_state
 from .completion_answers import CompletionAnswer
-from .decoding import check_model, decode
+from .decoding import check_model
 from .errors import ApiError, json_response, overloaded
 from .forms import Form, MakeForm, MessagesForm
 from .jobs import Engine, Job
@@ -36,6 +36,7 @@ from .schemas import ChatRequest, CompletionRequest, GenerateRequest, Generation
 from .settings import Settings
 from .streams import EventStream
 from .tokens_answers import TokensForm, completion_of
+from .unsupported import read
 
 
 class Generator:
@@ -47,7 +48,7 @@ class Generator:
 
     async def chat(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/chat/completions."""
-        body = decode(ChatRequest, raw)
+        body = read(ChatRequest, raw)
         check_beams(body)
         asked = ask_chat(body, self.settings, name_request(request, body.request_id))
         if body.use_beam_search:
@@ -56,7 +57,7 @@ class Generator:
 
     async def completions(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/completions."""
-        body = decode(CompletionRequest, raw)
+        body = read(CompletionRequest, raw)
         check_beams(body)
         asked = ask_completion(body, self.settings, name_request(request, body.request_id))
         if body.use_beam_search:
@@ -71,7 +72,7 @@ class Generator:
 
     async def generate(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /inference/v1/generate."""
-        body = decode(GenerateRequest, raw)
+        body = read(GenerateRequest, raw)
         given = completion_of(body)
         asked = ask_completion(given, self.settings, name_request(request, given.request_id))
 
@@ -97,7 +98,7 @@ class Generator:
 
     async def messages(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/messages."""
-        body = decode(MessagesRequest, raw)
+        body = read(MessagesRequest, raw)
         chat = messages_to_chat(body)
         if self.settings.reasoning_parser is None:
             chat.pop("thinking_token_budget", None)  # a model that does not think keeps to any budget

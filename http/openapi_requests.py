@@ -32,7 +32,6 @@ from .ranges import (
 )
 from .responses.schemas import ResponsesRequest
 from .schemas import (
-    NOT_BUILT,
     ChatMessage,
     ChatRequest,
     CompletionRequest,
@@ -45,6 +44,7 @@ from .schemas import (
     ToolFunction,
 )
 from .settings import Settings
+from .unsupported import NOT_BUILT
 from .wishes import FORMATS, OPTIONS, OUTPUTS
 
 Schema = dict[str, Any]

@@ -9,10 +9,10 @@ import msgspec
 from actorserve.actors.parameters import Generation, Sampling, Think
 
 from .errors import bad_request
-from .ranges import SIXTY_FOUR, check_built, check_fields, stop_strings
+from .ranges import SIXTY_FOUR, check_fields, stop_strings
 from .schemas import ChatRequest, CompletionRequest, GenerationFields, TokensRequest
 
-__all__ = ["check_built", "check_fields", "max_tokens_of", "parameters"]
+__all__ = ["check_fields", "max_tokens_of", "parameters"]
 
 MAX_PARAMS_BYTES = 32 << 10  # what a slot of the request table has room for
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default

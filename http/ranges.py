@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import re
 
-import msgspec
-
 from actorserve.actors.parameters import MOST_LOGPROBS
 
 from .errors import bad_request
-from .schemas import NOT_BUILT, ChatRequest, CompletionRequest, GenerationFields
+from .schemas import ChatRequest, CompletionRequest, GenerationFields
+from .unsupported import check_built
 
 MAX_CHOICES = 128
 MAX_STOPS, MAX_STOP_LENGTH = 64, 1024
@@ -40,18 +39,6 @@ LEAST = {  # field: smallest value of a 31-bit integer
     "truncate_prompt_tokens": -1,
     "thinking_token_budget": -1,
 }
-
-
-def check_built(request: msgspec.Struct) -> None:
-    """A 400 for what clients know and this server cannot do yet."""
-    for field in request.__struct_fields__:
-        if field in NOT_BUILT and _asks(getattr(request, field), NOT_BUILT[field]):
-            raise bad_request(f"{field} is not supported by this server yet.", field)
-
-
-def _asks(value: object, nothing: tuple[object, ...]) -> bool:
-    """Does this value ask for something?"""
-    return not any(value == other and (isinstance(value, bool) == isinstance(other, bool)) for other in nothing)
 
 
 def check_fields(request: GenerationFields, vocab_size: int = 1 << 31) -> None:

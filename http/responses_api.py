@@ -11,7 +11,7 @@ from aiohttp import web
 from . import answers
 from .adapting import chat_request
 from .asking import Asked, ask_chat
-from .decoding import check_model, decode
+from .decoding import check_model
 from .errors import ApiError, bad_request, json_response
 from .forms import Form, ResponsesForm
 from .generate import Generator, new_job, stream_answer
@@ -24,6 +24,7 @@ from .responses.requests import echo, input_items, renamed, to_chat
 from .responses.schemas import ResponsesRequest
 from .responses.store import Stored, history, not_found
 from .schemas import ChatRequest
+from .unsupported import read
 
 GRAIN = 8  # characters of an event that may be asked for again
 
@@ -46,7 +47,7 @@ class ResponsesApi:
 
     async def create(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses."""
-        body = decode(ResponsesRequest, raw)
+        body = read(ResponsesRequest, raw)
         owner = None
         if body.previous_response_id is not None:
             owner = self._owner_of_previous(body.previous_response_id)
@@ -69,7 +70,7 @@ class ResponsesApi:
 
     async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses/input_tokens: how many tokens its prompt has."""
-        body = decode(ResponsesRequest, raw)
+        body = read(ResponsesRequest, raw)
         if body.previous_response_id is not None:
             await self._generator.give_to(request, self._owner_of_previous(body.previous_response_id))
         chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
@@ -120,7 +121,7 @@ class ResponsesApi:
 
     def _background_again(self, left: Background, client: str) -> tuple[Asked, Answer]:
         """What a predecessor had begun, from its request."""
-        body = decode(ResponsesRequest, left.raw)
+        body = read(ResponsesRequest, left.raw)
         chat, asked = self._ask(body, left.id, client)
         key = response_id(self._engine.index, left.seed, left.created)
         model = check_model(chat.model, self._settings.served)

@@ -1,7 +1,6 @@
-"""Request bodies of the generating endpoints, as msgspec structs: names and types. Ranges are in validation.py.
+"""Request bodies of the generating endpoints, as msgspec structs: names and types. Ranges are in ranges.py.
 
-null means absent for every field. What stands in NOT_BUILT is known to clients and not built yet: it is refused by name
-when it asks for something, and accepted where its value changes nothing.
+null means absent for every field. What clients know and this server cannot do is in unsupported.py.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     service_tier: str | None = None  # there is one
     store: bool | None = None  # answers of /v1/responses are kept, and no others
 
-    # known, and refused where they ask for something (NOT_BUILT)
+    # known, and refused where they ask for something (unsupported.py)
     kv_transfer_params: Any = None
     repetition_detection: Any = None
 
@@ -198,14 +197,3 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
     tokens: list[int]
     model: str | None = None
-
-
-NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
-NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change nothing
-    "kv_transfer_params": NOTHING,
-    "repetition_detection": NOTHING,
-    "functions": NOTHING,
-    "function_call": (None, "none", "auto"),
-    "suffix": NOTHING,
-    "prompt_embeds": NOTHING,
-}

@@ -9,10 +9,19 @@ import msgspec
 import pytest
 
 from actorserve.actors.messages import TextPrompt, TokenPrompt
+from actorserve.http.anthropic.schemas import CountRequest, MessagesRequest
 from actorserve.http.errors import ApiError
 from actorserve.http.ranges import MAX_CHOICES, MAX_STOP_LENGTH, MAX_STOPS
-from actorserve.http.schemas import NOT_BUILT, ChatRequest, CompletionRequest
-from tests.http.bodies import BIG, HI, for_chat, for_completion, refusal
+from actorserve.http.responses.schemas import ResponsesRequest
+from actorserve.http.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerateRequest,
+    TokenizeRequest,
+)
+from actorserve.http.unsupported import NOT_BUILT, check_built, read
+from tests.http.bodies import BIG, HI, body_of, for_chat, for_completion, refusal
 
 # --- what is accepted ----------------------------------------------------------------------------------------------
 
@@ -116,43 +125,97 @@ def test_special_tokens_of_a_completion() -> None:
 # --- what is not built ---------------------------------------------------------------------------------------------
 
 ASKING: dict[str, list[Any]] = {
-    "kv_transfer_params": [{"a": 1}],
     "repetition_detection": [{"a": 1}],
     "functions": [[{"name": "a"}]],
     "function_call": [{"name": "a"}],
     "suffix": ["a"],
     "prompt_embeds": ["a"],
+    "kv_transfer_params": [{"a": 1}],
+    "modalities": [["audio"], ["text", "audio"]],
+    "web_search_options": [{}, {"search_context_size": "low"}],
+    "separate_reasoning": [False],
+    "stream_reasoning": [False],
+    "return_prompt_text": [True],
+    "logprob_token_ids": [[1, 2]],
+    "data_parallel_rank": [1],
+}
+BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
+    ChatRequest: {"messages": HI},
+    CompletionRequest: {"prompt": "hi"},
+    GenerateRequest: {"token_ids": [1]},
+    ResponsesRequest: {"input": "hi"},
+    MessagesRequest: {"messages": HI, "max_tokens": 5},
+    CountRequest: {"messages": HI},
+    TokenizeRequest: {"prompt": "hi"},
+    DetokenizeRequest: {"tokens": [1]},
 }
 
 
-def test_every_field_that_is_not_built_is_tried() -> None:
-    assert ASKING.keys() == NOT_BUILT.keys()
-    fields = {*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__}
-    assert NOT_BUILT.keys() <= fields, "one that the schemas do not know would be ignored silently"
+def reading(kind: type[msgspec.Struct], **fields: Any) -> None:
+    """What every endpoint does first with a body; fields that its struct has are looked at where it is used."""
+    check_built(read(kind, body_of(**{**BODIES[kind], **fields})))
+
+
+def of_chat(kind: type[msgspec.Struct]) -> bool:
+    """Or is it another API's, whose own fields are refused where it becomes a request of chat?"""
+    return kind not in (ResponsesRequest, MessagesRequest, CountRequest)
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_what_is_not_built_is_refused_by_name(kind: type[msgspec.Struct]) -> None:
+    for field in NOT_BUILT:
+        declared = field in kind.__struct_fields__
+        for value in ASKING.get(field, [{"a": 1}, "a", 1, True]) if of_chat(kind) or not declared else ():
+            error = refusal(reading, kind, **{field: value})
+            assert error.status == 400 and error.param == field, value
+            wrong_type = declared and "Expected" in error.message
+            assert wrong_type or error.message == f"{field} is not supported by this server yet."
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_what_is_not_built_and_asks_for_nothing(kind: type[msgspec.Struct]) -> None:
+    for field, nothing in NOT_BUILT.items():
+        for value in nothing:
+            try:
+                reading(kind, **{field: value})
+            except ApiError as error:  # a value of a type that this field does not have
+                assert "Expected" in error.message and error.param == field
+
+
+def test_in_sampling_params_too() -> None:
+    for field in ("logprob_token_ids", "extra_args", "vllm_xargs"):
+        error = refusal(reading, GenerateRequest, sampling_params={field: {"a": 1}})
+        assert error.param == f"sampling_params.{field}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "instead"),
+    [
+        (ResponsesRequest, {"max_tokens": 5}, "max_output_tokens"),
+        (ResponsesRequest, {"response_format": {"type": "json_object"}}, "text.format"),
+        (ResponsesRequest, {"n": 2}, None),
+        (MessagesRequest, {"stop": ["a"]}, "stop_sequences"),
+        (MessagesRequest, {"min_p": 0.1}, None),
+        (MessagesRequest, {"n": 2}, None),
+    ],
+)
+def test_a_field_of_chat_that_another_api_does_not_have(
+    kind: type[msgspec.Struct], fields: dict[str, Any], instead: str | None
+) -> None:
+    (field,) = fields
+    error = refusal(reading, kind, **fields)
+    hint = f": here it is {instead}." if instead else " here."
+    assert (error.status, error.param, error.message) == (400, field, f"{field} is not supported{hint}")
+
+
+def test_of_chat_s_fields_what_changes_nothing_passes_everywhere() -> None:
+    for kind in (ResponsesRequest, MessagesRequest):
+        reading(kind, n=1, user="me", min_p=0, repetition_penalty=1.0, logprobs=False, max_completion_tokens=None)
 
 
 def calls_with(field: str) -> list[Any]:
     chats, completions = field in ChatRequest.__struct_fields__, field in CompletionRequest.__struct_fields__
     return [for_chat] * chats + [for_completion] * completions
-
-
-@pytest.mark.parametrize("field", NOT_BUILT)
-def test_what_is_not_built_is_refused_by_name(field: str) -> None:
-    for call in calls_with(field):
-        for value in ASKING[field]:
-            error = refusal(call, **{field: value})
-            assert (error.status, error.param) == (400, field), value
-            assert error.message == f"{field} is not supported by this server yet."
-
-
-@pytest.mark.parametrize("field", NOT_BUILT)
-def test_what_is_not_built_and_asks_for_nothing(field: str) -> None:
-    for call in calls_with(field):
-        for value in NOT_BUILT[field]:
-            try:
-                call(**{field: value})
-            except ApiError as error:  # a value of a type that this field does not have
-                assert "Expected" in error.message and error.param == field
 
 
 @pytest.mark.parametrize(
