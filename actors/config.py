@@ -187,6 +187,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = "auto"
     block_size: Annotated[int, Meta(ge=8, le=256, multiple_of=8, description="tokens in one KV block")] = 32
     enable_prefix_caching: Annotated[bool, Meta(description="use KV blocks of earlier requests again")] = True
+    prefix_cache_per_client: Annotated[
+        bool, Meta(description="use only those of requests with the same API key, so that none tells of another's")
+    ] = False
     max_num_batched_tokens: Annotated[int, Meta(ge=1, description="the token budget of one step")] = 1024
     target_itl_ms: Annotated[
         PositiveFloat | None,
@@ -285,6 +288,8 @@ def _check_keys(config: Config) -> None:
             raise ConfigError(
                 f"{option}: a key must not be empty, begin or end with a space, or hold control characters"
             )
+    if config.prefix_cache_per_client and not config.api_key:
+        raise ConfigError("--prefix-cache-per-client: there are no keys; give --api-key or --api-key-file")
     if config.admin_api_key in config.api_key:
         raise ConfigError("--admin-api-key: this is a key of --api-key, too, so that every client would have it")
 

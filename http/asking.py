@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from actorserve.actors.messages import Prompt
 from actorserve.actors.parameters import Think
@@ -19,6 +21,7 @@ from .schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
 from .settings import Settings
 from .wishes import wish_of
 
+Request = TypeVar("Request", bound=GenerationFields)
 MAX_SEQUENCES = 1024  # prompts times choices of one request
 
 
@@ -35,9 +38,10 @@ class Asked:
     echoed: list[Prompt] = field(default_factory=list)  # prompts whose text the answer begins with
 
 
-def ask_chat(body: ChatRequest, settings: Settings, request_id: str) -> Asked:
-    """A chat request, checked."""
+def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> Asked:
+    """A chat request, checked. `client` is the key's name (keys.client_of)."""
     check_fields(body, settings.vocab_size)
+    body = _salted(body, settings, client)
     check_template(body, settings.trust_request_chat_template)
     reasoning, tools = settings.reasoning_parser, _tool_parser(body, settings)
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
@@ -110,9 +114,17 @@ def _rendering(body: GenerationFields, settings: Settings) -> dict[str, Any]:
     }
 
 
-def ask_completion(body: CompletionRequest, settings: Settings, request_id: str) -> Asked:
-    """A completion request, checked."""
+def _salted(body: Request, settings: Settings, client: str) -> Request:
+    """With a salt that no other client's request has, if so wanted; its own one goes on keeping apart what it does."""
+    if not settings.prefix_cache_per_client:
+        return body
+    return msgspec.structs.replace(body, cache_salt=f"{client} {body.cache_salt or ''}")
+
+
+def ask_completion(body: CompletionRequest, settings: Settings, request_id: str, client: str = "") -> Asked:
+    """A completion request, checked. `client` is the key's name (keys.client_of)."""
     check_fields(body, settings.vocab_size)
+    body = _salted(body, settings, client)
     params = parameters(body, settings.sampling_defaults, request_id)
     prompts = completion_prompts(body)
     if len(prompts) * len(params) > MAX_SEQUENCES:

@@ -28,7 +28,7 @@ from .errors import ApiError, json_response, overloaded
 from .forms import Form, MakeForm, MessagesForm
 from .jobs import Engine, Job
 from .keys import Key
-from .notes import GIVEN_AWAY, NOTED, REPLAYED, REQUEST_ID, Noted, log_prompts, name_request
+from .notes import CLIENT, GIVEN_AWAY, NOTED, REPLAYED, REQUEST_ID, Noted, log_prompts, name_request
 from .parameters import max_tokens_of
 from .repeats import Progress, check_same, key_of, last_event
 from .resume import record_of
@@ -50,7 +50,7 @@ class Generator:
         """POST /v1/chat/completions."""
         body = read(ChatRequest, raw)
         check_beams(body)
-        asked = ask_chat(body, self.settings, name_request(request, body.request_id))
+        asked = ask_chat(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         if body.use_beam_search:
             return await self._beams(request, body, asked, ChatAnswer)
         return await self.answer(request, raw, body, asked, ChatAnswer)
@@ -59,7 +59,7 @@ class Generator:
         """POST /v1/completions."""
         body = read(CompletionRequest, raw)
         check_beams(body)
-        asked = ask_completion(body, self.settings, name_request(request, body.request_id))
+        asked = ask_completion(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         if body.use_beam_search:
             return await self._beams(request, body, asked, CompletionAnswer)
         for prompt in asked.echoed:
@@ -74,7 +74,7 @@ class Generator:
         """POST /inference/v1/generate."""
         body = read(GenerateRequest, raw)
         given = completion_of(body)
-        asked = ask_completion(given, self.settings, name_request(request, given.request_id))
+        asked = ask_completion(given, self.settings, name_request(request, given.request_id), request[CLIENT])
 
         def form(answer: Answer, job: Job, progress: Progress | None) -> Form:
             return TokensForm(answer, job, progress, request[REQUEST_ID])
@@ -104,7 +104,7 @@ class Generator:
             chat.pop("thinking_token_budget", None)  # a model that does not think keeps to any budget
         try:
             asked_for = chat_request(chat)
-            asked = ask_chat(asked_for, self.settings, request[REQUEST_ID])
+            asked = ask_chat(asked_for, self.settings, request[REQUEST_ID], request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
         asked.rendering.update(max_tokens=None, cap=body.max_tokens)  # more than the model's length is no error here

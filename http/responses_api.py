@@ -93,7 +93,7 @@ class ResponsesApi:
         earlier = history(lambda name: self._keeping.find(name, client), previous) if previous is not None else []
         try:
             chat = chat_request(to_chat(body, earlier))
-            return chat, ask_chat(chat, self._settings, request_id)
+            return chat, ask_chat(chat, self._settings, request_id, client)
         except ApiError as error:
             raise renamed(error) from None
 

@@ -25,6 +25,7 @@ class Settings:
     created: int  # when the server was started, Unix seconds
     idempotency: bool = True
     idempotent_request_ids: bool = False
+    prefix_cache_per_client: bool = False
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     trust_request_chat_template: bool = False

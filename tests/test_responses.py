@@ -34,7 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, keys_file: Path) -> Iterato
     folder = Path(tmp_path_factory.mktemp("qwen"))
     scripted(folder, {**QWEN.scripts, "long": BOTTLES}, template=f"{{# {QWEN.mark} #}}{LAST}")
     options = ("--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "gpt")
-    with Server(str(folder), "--api-key-file", str(keys_file), *options) as running:
+    keys = ("--api-key-file", str(keys_file), "--prefix-cache-per-client")
+    with Server(str(folder), *keys, *options) as running:
         yield running
 
 
@@ -151,6 +152,17 @@ def test_another_key_does_not_find_them(client: OpenAI, server: Server, keys_fil
         client.responses.delete(kept.id)
         mine = stranger.responses.create(model="gpt", input="<none>")
     _is_not_there(client, mine.id)
+
+
+def test_what_was_cached_does_not_tell_of_other_keys(client: OpenAI) -> None:
+    def cached(asking: OpenAI, **more: Any) -> int:
+        answer = asking.completions.create(model="gpt", prompt="one two " * 100, max_tokens=1, extra_body=more)
+        assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+        return answer.usage.prompt_tokens_details.cached_tokens or 0
+
+    with OpenAI(base_url=client.base_url, api_key="other", max_retries=0) as other:
+        assert [cached(client) > 60, cached(client) > 60, cached(other) > 0, cached(other) > 60] == [0, 1, 0, 1]
+        assert cached(client, cache_salt="a") == 0 and cached(client, cache_salt="a") > 60
 
 
 def test_what_is_too_long_is_refused_by_its_name_here(client: OpenAI) -> None:

@@ -144,6 +144,7 @@ class Frontend:
             created=int(time.time()),
             idempotency=config.idempotency_window > 0,
             idempotent_request_ids=config.idempotent_request_ids,
+            prefix_cache_per_client=config.prefix_cache_per_client,
             tool_parser=tools if config.enable_auto_tool_choice else None,
             reasoning_parser=reasoning,
             trust_request_chat_template=config.trust_request_chat_template,

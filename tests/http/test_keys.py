@@ -7,12 +7,15 @@ import json
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
 from actorserve.actors.config import ConfigError, make_config
-from tests.http.serving import Served, finish_all, serving
+from actorserve.actors.parameters import Generation
+from tests.http.serving import HI, Served, finish_all, serving
 from tests.server import Server
 
 BAD_KEYS: list[dict[str, str]] = [
@@ -54,6 +57,43 @@ async def test_keys() -> None:
 async def test_without_keys_any_key_will_do(served: Served) -> None:
     for headers in (*BAD_KEYS, *GOOD_KEYS):
         assert (await served.ask("GET", "/v1/models", **headers)).status == 200
+
+
+@pytest.mark.parametrize("per_key", [False, True])
+async def test_prefixes_are_shared_by_all_or_by_those_of_a_key(per_key: bool) -> None:
+    """Two salts are the same where two requests may share what was computed: renderer and scheduler are told alike."""
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": HI},
+        "/v1/completions": {"prompt": "hi"},
+        "/inference/v1/generate": {"token_ids": [1]},
+        "/v1/messages": {"messages": HI, "max_tokens": 5},
+        "/v1/responses": {"input": "hi"},
+    }
+    async with serving(api_keys=["one", "two"], prefix_cache_per_client=per_key) as served:
+
+        async def salt(path: str, key: str, **more: str) -> str:
+            client = await served.client()
+            client.send("POST", path, {**bodies[path], **more}, X_Api_Key=key)
+            job = await served.job()
+            finish_all(job)
+            await client.answer()
+            given: str = msgspec.msgpack.decode(job.params[0], type=Generation).cache_salt
+            assert job.rendering["cache_salt"] == given
+            return given
+
+        for path in bodies:
+            assert (await salt(path, "one") != await salt(path, "two")) is per_key
+            assert await salt(path, "one") == await salt("/v1/completions", "one")
+            if path != "/v1/messages":
+                mine = await salt(path, "one", cache_salt="a")
+                assert mine != await salt(path, "one") and mine != await salt(path, "one", cache_salt="b")
+                assert (mine != await salt(path, "two", cache_salt="a")) is per_key
+
+
+def test_prefixes_by_key_need_keys() -> None:
+    with pytest.raises(ConfigError, match="^--prefix-cache-per-client: there are no keys"):
+        make_config({"prefix_cache_per_client": True})
+    assert make_config({"prefix_cache_per_client": True, "api_key": ["a"]}).prefix_cache_per_client
 
 
 BASIC = "Basic dXNlcjpwYXNz"
