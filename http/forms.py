@@ -17,7 +17,6 @@ from .jobs import Job
 from .repeats import Progress
 from .responses import answers as responses
 from .responses.events import ResponseEvents
-from .responses.items import Output
 
 
 class Form(Writer, Protocol):
@@ -113,7 +112,7 @@ class ResponsesForm:
         """The response object of one that failed."""
         (choice,) = self._job.choices
         told, pieces = choice.told, choice.take().pieces
-        output = Output(self.answer.key, pieces, told)
+        output = self.answer.output(pieces, told)
         return self.answer.failed(output, error.message, error.status)
 
     def first(self, choice: Choice) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -16,7 +17,7 @@ from openai import OpenAI
 from tests.rolling import restart
 from tests.scripted import LAST, scripted
 from tests.server import Server
-from tests.test_tool_calls import PARIS, QWEN, ROME, TOOLS
+from tests.test_tool_calls import PARIS, QWEN, ROME, TOOLS, hermes
 
 FUNCTIONS: list[Any] = [{"type": "function", "strict": False, **tool["function"]} for tool in TOOLS]
 BOTTLES = "".join(f"{number} bottles, " for number in range(300))
@@ -32,7 +33,8 @@ def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, keys_file: Path) -> Iterator[Server]:
     folder = Path(tmp_path_factory.mktemp("qwen"))
-    scripted(folder, {**QWEN.scripts, "long": BOTTLES}, template=f"{{# {QWEN.mark} #}}{LAST}")
+    scripts = {**QWEN.scripts, "long": BOTTLES, "in a namespace": hermes("mcp__meteo__weather", PARIS)}
+    scripted(folder, scripts, template=f"{{# {QWEN.mark} #}}{LAST}")
     options = ("--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "gpt")
     keys = ("--api-key-file", str(keys_file), "--prefix-cache-per-client")
     with Server(str(folder), *keys, *options) as running:
@@ -80,12 +82,30 @@ def test_a_text(client: OpenAI) -> None:
 def test_calls_and_thinking(client: OpenAI) -> None:
     calls = [item for item in ask(client, "two").output if item.type == "function_call"]
     assert [call.name for call in calls] == ["weather"] * 2
-    import json
-
     assert [json.loads(call.arguments) for call in calls] == [PARIS, ROME]
     answer = ask(client, "think")
     assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
     assert answer.usage.output_tokens_details.reasoning_tokens > 3
+
+
+def test_a_tool_in_a_namespace_is_called_by_both_its_names(client: OpenAI, server: Server) -> None:
+    """As Codex offers what its MCP servers have, beside tools of its own host."""
+    tools: list[Any] = [
+        {"type": "namespace", "name": "mcp__meteo", "description": "The weather.", "tools": FUNCTIONS},
+        {"type": "web_search"},
+        {"type": "function", "name": "mcp__other", "parameters": {}, "strict": False},
+    ]
+    answer = ask(client, "in a namespace", tools=tools)
+    (call,) = answer.output
+    assert (call.type, call.namespace, call.name) == ("function_call", "mcp__meteo", "weather")
+    assert json.loads(call.arguments) == PARIS
+    begun = client.responses.create(model="gpt", input="<in a namespace>", tools=tools, background=True)
+    kill_frontends(server)
+    (again,) = wait_for(client, begun.id).output
+    assert (again.namespace, again.name) == ("mcp__meteo", "weather")
+    result: Any = {"type": "function_call_output", "call_id": again.call_id, "output": "rain"}
+    behind = client.responses.create(model="gpt", input=[result], previous_response_id=begun.id, tools=tools)
+    assert behind.status == "completed"
 
 
 def test_the_limit(client: OpenAI) -> None:

@@ -9,6 +9,7 @@ from actorserve.actors.messages import ToldToken
 
 from ..pieces import Piece
 from .items import Output
+from .namespaces import names_of
 from .schemas import Object
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -54,7 +55,11 @@ class Answer:
         told: Iterable[ToldToken] = (),
     ) -> Object:
         """The response to a request that has ended. `usage` is the chat answer's, `told` are tokens with logprobs."""
-        return self.ended(Output(self.key, pieces, told), finish_reason, usage, completed_at)
+        return self.ended(self.output(pieces, told), finish_reason, usage, completed_at)
+
+    def output(self, pieces: Iterable[Piece] = (), told: Iterable[ToldToken] = ()) -> Output:
+        """What the model said, as the client knows its tools."""
+        return Output(self.key, pieces, told, names_of(self.echo.get("tools", ())))
 
     def ended(self, output: Output, finish_reason: str, usage: Object, completed_at: int) -> Object:
         """The same, of items that were put together before."""

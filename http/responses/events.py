@@ -10,7 +10,7 @@ from actorserve.actors.messages import ToldToken
 
 from ..pieces import Piece, ToolCall
 from .answers import Answer, item_status, status_of
-from .items import Item, Output
+from .items import Item
 from .logprobs import logprobs_of
 from .schemas import Object
 
@@ -30,7 +30,7 @@ class ResponseEvents:
         self.answer = answer
         self.sequence = 0  # the next event's number
         self.ended: Object | None = None  # the response object, once all is written
-        self._output = Output(answer.key)
+        self._output = answer.output()
 
     def first(self) -> bytes:
         """What stands before all output."""

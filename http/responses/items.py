@@ -6,7 +6,7 @@ same ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,6 +14,7 @@ from actorserve.actors.messages import ToldToken
 
 from ..pieces import Arguments, Content, Piece, Reasoning, ToolCall
 from .logprobs import Tokens, logprobs_of
+from .namespaces import Named
 from .schemas import Object
 
 Kind = Literal["reasoning", "message", "function_call"]
@@ -28,6 +29,7 @@ class Item:
     key: str
     index: int  # in the output
     name: str = ""
+    namespace: str = ""  # of the tool that is called, if it is in one
     call_id: str = ""
     texts: list[str] = field(default_factory=list)  # as they came
     told: list[ToldToken] = field(default_factory=list)  # its tokens, where logprobs are wanted
@@ -50,7 +52,8 @@ class Item:
                 return head | {"summary": [], "content": parts, "encrypted_content": None}
             case "message":
                 return head | {"role": "assistant", "content": parts}
-        return head | {"call_id": self.call_id, "name": self.name, "arguments": "" if begun else self.text}
+        named = {"namespace": self.namespace} if self.namespace else {}
+        return head | named | {"call_id": self.call_id, "name": self.name, "arguments": "" if begun else self.text}
 
     def part(self, begun: bool = False) -> Object:
         """Its one content part."""
@@ -69,8 +72,16 @@ class Item:
 class Output:
     """Items as they grow: the last one is open."""
 
-    def __init__(self, key: str, pieces: Iterable[Piece] = (), told: Iterable[ToldToken] = ()) -> None:
+    def __init__(
+        self,
+        key: str,
+        pieces: Iterable[Piece] = (),
+        told: Iterable[ToldToken] = (),
+        names: Mapping[str, Named] | None = None,
+    ) -> None:
+        """`names`: of tools that the model was offered under other names than the client's."""
         self.key = key
+        self._names = names or {}
         self.items: list[Item] = []
         self.told: list[ToldToken] = []  # the tokens of what was added last
         self._tokens = Tokens()
@@ -109,7 +120,7 @@ class Output:
 
     def _call(self, piece: ToolCall) -> Item:
         item = self._new("function_call")
-        item.name = piece.name
+        item.namespace, item.name = self._names.get(piece.name, ("", piece.name))
         taken = {call.call_id for call in self._calls}
         item.call_id = piece.id if piece.id and piece.id not in taken else f"call_{self.key}{item.index:04x}"
         self._calls.append(item)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..adapting import checked
 from ..errors import bad_request
+from .namespaces import joined
 from .schemas import FunctionCall, FunctionCallOutput, Message, Object, Part, ReasoningItem
 
 TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
@@ -95,7 +96,7 @@ class Turns:
         self._assistant("content", "tool_calls")["content"] = content
 
     def call(self, call: FunctionCall) -> None:
-        function = {"name": call.name, "arguments": call.arguments}
+        function = {"name": joined(call.namespace, call.name), "arguments": call.arguments}
         calls = self._assistant().setdefault("tool_calls", [])
         calls.append({"id": call.call_id, "type": "function", "function": function})
 

@@ -12,6 +12,7 @@ from actorserve.actors.parameters import MOST_LOGPROBS
 from ..adapting import with_names
 from ..errors import ApiError, bad_request
 from .messages import messages_of
+from .namespaces import flattened, plain
 from .schemas import PASSED, Object, Reasoning, ResponsesRequest, Text, Tool, ToolChoice
 
 REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
@@ -28,7 +29,7 @@ INCLUDED = (  # results of tools that are refused themselves; and thinking, whic
 )
 HOSTED = (  # tools that run where the API is served
     *("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11", "file_search"),
-    *("code_interpreter", "image_generation", "computer_use_preview"),
+    *("code_interpreter", "image_generation", "computer_use_preview", "tool_search"),
 )
 UNFINISHED = ("in_progress", "incomplete")
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
@@ -108,7 +109,7 @@ def echo(request: ResponsesRequest, defaults: Mapping[str, float]) -> Object:
         "temperature": value("temperature", defaults.get("temperature", 1.0)),
         "text": text,
         "tool_choice": _choice_echo(given["tool_choice"]),
-        "tools": msgspec.to_builtins(_offered(request.tools or [])),
+        "tools": [plain(msgspec.to_builtins(tool)) for tool in _offered(request.tools or [])],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": value("top_p", defaults.get("top_p", 1.0)),
         "truncation": request.truncation or "disabled",
@@ -212,6 +213,7 @@ def _offered(tools: list[Tool]) -> list[Tool]:
 
 
 def _tools(given: list[Tool], choice: str | ToolChoice | None) -> Object:
+    given = flattened(given)
     tools = _offered(given)
     for tool in tools:
         index = given.index(tool)

@@ -68,13 +68,14 @@ class StreamOptions(msgspec.Struct):
 
 
 class Tool(msgspec.Struct):
-    """Of the tools, functions only can be called here."""
+    """Of the tools, functions only can be called here, also those in a namespace."""
 
     type: str
     name: str | None = None
     description: str | None = None
     parameters: Object | None = None
     strict: bool | None = None
+    tools: list[Object] | None = None  # in a namespace
 
 
 class ToolChoice(msgspec.Struct):
@@ -168,6 +169,7 @@ class FunctionCall(msgspec.Struct):
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
 
 
 class FunctionCallOutput(msgspec.Struct):

@@ -24,6 +24,26 @@ def written(pieces: list[Piece], finish: str = "stop") -> list[dict[str, Any]]:
     return events_of(writer.first() + writer.pieces(pieces) + writer.last([], finish, USAGE, END))
 
 
+def test_a_call_of_a_tool_in_a_namespace_has_both_names() -> None:
+    """As the client offered it, whole and streamed, and by whoever goes on."""
+    tools = [{"type": "namespace", "name": "mcp__a__", "tools": [{"type": "function", "name": "b"}]}]
+    answer = Answer(KEY, "m", 1, {**ANSWER.echo, "tools": [{"type": "function", "name": "c"}, *tools]})
+    pieces: list[Piece] = []
+    for index, name in enumerate(("mcp__a__b", "c", "mcp__a__c")):
+        pieces += [ToolCall(index, name), Arguments(index, "{}")]
+    expected = [("mcp__a__", "b"), (None, "c"), (None, "mcp__a__c")]
+    whole = answer.whole(pieces, "tool_calls", USAGE, END)["output"]
+    assert [(item.get("namespace"), item["name"]) for item in whole] == expected
+    writer, other = ResponseEvents(answer), ResponseEvents(answer)
+    data = writer.first() + writer.pieces(pieces)
+    other.skip(pieces)
+    events = events_of(data + other.last([], "tool_calls", USAGE, END))
+    items = [event["item"] for event in events if event["type"] == "response.output_item.added"]
+    assert [(item.get("namespace"), item["name"]) for item in items] == expected
+    assert events[-1]["response"]["output"] == whole
+    assert [event["name"] for event in events if event["type"].endswith("arguments.done")] == ["b", "c", "mcp__a__c"]
+
+
 def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [event["type"].removeprefix("response.") for event in events]
 

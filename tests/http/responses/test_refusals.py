@@ -21,6 +21,15 @@ def refused(**fields: Any) -> ApiError:
 IMAGE = {"type": "input_image", "image_url": "data:"}
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"input": None}, "input"),
+    ({"tools": [{"type": "namespace", "tools": [TIME]}]}, "tools[0].name"),
+    ({"tools": [{"type": "namespace", "name": "a"}]}, "tools[0].tools"),
+    ({"tools": [TIME, {"type": "namespace", "name": "a", "tools": [{"type": "mcp"}]}]}, "tools[1].tools[0].type"),
+    ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "function"}]}]}, "tools[0].tools[0].name"),
+    ({"tools": [{"type": "namespace", "name": "a", "tools": [TIME, TIME]}]}, "tools"),
+    (
+        {"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "function", "name": 5}]}]},
+        "tools[0].tools[0].name",
+    ),
     ({"input": []}, "input"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
     ({"input": [{"type": "web_search_call"}]}, "input[0].type"),

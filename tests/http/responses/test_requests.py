@@ -95,6 +95,27 @@ def test_hosted_tools_beside_functions_are_passed_over() -> None:
     assert [tool["name"] for tool in told] == [TIME["name"]]
 
 
+SPACE = {"type": "namespace", "name": "mcp__clock", "description": "Clocks.", "tools": [TIME, WEATHER]}
+
+
+def test_tools_in_a_namespace_are_functions_with_both_names() -> None:
+    tools = chat(tools=[{"type": "web_search"}, {"type": "tool_search"}, SPACE, TIME])["tools"]
+    names = [tool["function"]["name"] for tool in tools]
+    assert names == [f"mcp__clock__{TIME['name']}", f"mcp__clock__{WEATHER['name']}", TIME["name"]]
+    ended = {**SPACE, "name": "mcp__clock__", "tools": [{"type": "function", "name": "now", "defer_loading": True}]}
+    (tool,) = chat(tools=[ended])["tools"]
+    assert tool["function"] == {"name": "mcp__clock__now", "description": "Clocks."}
+    assert echo(request_of(tools=[SPACE, TIME]), {})["tools"][0]["tools"] == SPACE["tools"], "as they came"
+
+
+def test_a_call_of_a_tool_in_a_namespace_is_the_model_s_own_again() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "time", "arguments": "{}", "namespace": "mcp__clock"}
+    output = {"type": "function_call_output", "call_id": "c", "namespace": "mcp__clock", "output": "noon"}
+    said, result_of_it = chat(input=[call, output])["messages"]
+    assert said["tool_calls"][0]["function"]["name"] == "mcp__clock__time"
+    assert result_of_it["content"] == "noon"
+
+
 def test_messages_have_roles_and_texts() -> None:
     items = [
         {"role": "developer", "content": "d"},
