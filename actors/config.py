@@ -148,6 +148,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ContentFormat,
         Meta(description="the form in which templates read contents: a string, or a list of parts"),
     ] = "auto"
+    escape_special_tokens: Annotated[
+        bool, Meta(description="what users and tools say that reads like a special token stays text")
+    ] = False
     trust_request_chat_template: Annotated[
         bool, Meta(description="take chat templates from requests, too; they are programs, if in a sandbox")
     ] = False

@@ -40,10 +40,11 @@ from ..messages import (
 from ..runtime import Actor, Context, run
 from ..tokenization import load_tokenizer, special_tokens
 from ..trace_events import Kind
+from .escaping import Escaped, Escaping
 from .giants import least_tokens
 from .rendition import Renditions
 from .segments import SegmentCache
-from .template import ChatTemplate, TemplateProblem
+from .template import ChatTemplate, TemplateProblem, find_templates
 
 GONE = 499  # the client has gone: nobody reads this answer
 REPLY_ROOM = 512  # bytes of a reply that are not its token list
@@ -75,6 +76,9 @@ class RendererActor(Actor):
         self.segments = SegmentCache(self.tokenizer)
         self.renditions = Renditions(self.tokenizer, context.model, self.table.rendition_bytes)
         self.template = ChatTemplate(context.config, context.model)
+        self.escaping: Escaping | None = None
+        if context.config.escape_special_tokens:
+            self.escaping = Escaping(self.tokenizer, find_templates(context.config, context.model).values())
         self.bos = self.tokenizer.token_to_id(special_tokens(context.model).get("bos_token", ""))
         self.frontend = ""  # who is being answered: calls name no slot
 
@@ -209,8 +213,10 @@ class RendererActor(Actor):
         """400 for a text that is seen to be too long before it is tokenised; also where most of it would be cut off, or
         is to be counted only: everybody else's prompts would wait for that.
         """
-        text = prompt.text if isinstance(prompt, TextPrompt) else chat or ""
-        if least := least_tokens(self.tokenizer, text, self.context.model.max_model_len):
+        text, tokenizer = prompt.text if isinstance(prompt, TextPrompt) else chat or "", self.tokenizer
+        if self.escaping is not None and isinstance(text, Escaped):
+            text, tokenizer = text.renamed, self.escaping.copy
+        if least := least_tokens(tokenizer, text, self.context.model.max_model_len):
             raise self._too_long(f"at least {least}", prompt)
 
     def _too_long(self, count: str, prompt: Prompt) -> Refused:
@@ -228,20 +234,25 @@ class RendererActor(Actor):
             raise Refused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", field)
 
     def _chat_text(self, prompt: ChatPrompt) -> str:
-        text = self.template.render(
-            _loads(prompt.messages),
-            _loads(prompt.tools),
-            _loads(prompt.documents),
-            _loads(prompt.template_kwargs),
-            prompt.add_generation_prompt,
-            prompt.continue_final_message,
-            prompt.chat_template,
-        )
+        parts = (prompt.messages, prompt.documents, prompt.tools, prompt.template_kwargs)
+        messages, documents, *others = map(_loads, parts)
+
+        def render(messages: Any, documents: Any) -> str:
+            tools, variables = others
+            how = (prompt.add_generation_prompt, prompt.continue_final_message, prompt.chat_template)
+            return self.template.render(messages, tools, documents, variables, *how)
+
+        if self.escaping is None:
+            text = render(messages, documents)
+        else:
+            text = self.escaping.rendered(render, messages, documents, *others, prompt.chat_template)
         if SURROGATE.search(text):
             raise TemplateProblem("half a character (a lone surrogate) cannot be tokenised")
         return text
 
     def _text_tokens(self, text: str, add_special_tokens: bool) -> list[int]:
+        if self.escaping is not None and isinstance(text, Escaped):
+            return self.escaping.encode(text, add_special_tokens)
         if add_special_tokens:
             ids: list[int] = self.tokenizer.encode(text).ids
             return ids

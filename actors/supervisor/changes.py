@@ -21,7 +21,7 @@ OF_KIND = {
         "chat_template trust_request_chat_template tool_call_parser reasoning_parser enable_auto_tool_choice "
         "prefix_cache_per_client".split()
     ),
-    "renderer": frozenset({"chat_template", "chat_template_content_format"}),
+    "renderer": frozenset({"chat_template", "chat_template_content_format", "escape_special_tokens"}),
     "detokenizer": frozenset[str](),
     "scheduler": frozenset({"max_num_batched_tokens", "scheduling_policy"}),
     "worker": frozenset(

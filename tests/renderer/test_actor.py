@@ -49,7 +49,7 @@ TEXT = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
 class Bench:
     """The renderer and those around it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         byte_level().save(str(folder / "tokenizer.json"))
         (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
         size = byte_level().get_vocab_size()
@@ -62,7 +62,8 @@ class Bench:
             end_tokens=[],
             sampling_defaults={},
         )
-        config = Config(max_num_seqs=4, max_num_queued_reqs=4, chat_template=CHATML, block_size=8, max_body_bytes=4096)
+        sizes: dict[str, Any] = {"max_num_seqs": 4, "max_num_queued_reqs": 4, "block_size": 8, "max_body_bytes": 4096}
+        config = Config(chat_template=CHATML, **sizes, **options)
         self.memory = Memory(System(config, model))
         self.frontend, self.scheduler = self.born("frontend-0"), self.born("scheduler")
         self.table = self.frontend.table
