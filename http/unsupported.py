@@ -6,6 +6,7 @@ Not among them: labels and hints that change no answer (`user`, `prompt_cache_ke
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -15,10 +16,11 @@ from .anthropic.schemas import MessagesRequest
 from .decoding import decode
 from .errors import bad_request
 from .responses.schemas import ResponsesRequest
-from .schemas import ChatRequest, GenerateRequest
+from .schemas import ChatRequest, GenerateParameters, GenerateRequest
 
 T = TypeVar("T", bound=msgspec.Struct)
 NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
+INSIDE = "sampling_params."
 LABELS = frozenset({"request_id", "user", "metadata", "service_tier", "store", "stream_options"})
 
 NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change nothing
@@ -91,7 +93,6 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
     "best_of": (*NOTHING, 1),
     "repetition_penalty": (*NOTHING, 1),
     "length_penalty": (*NOTHING, 1),
-    "min_p": NOTHING,
     "top_k": (*NOTHING, -1),
     "stream_interval": (*NOTHING, 1),
     "add_generation_prompt": (None, True),
@@ -123,10 +124,18 @@ INSTEAD: dict[type, dict[str, str]] = {  # APIs that have another name for some 
 def read(kind: type[T], body: bytes) -> T:
     """The struct of a request's body. A 400 names the field that cannot be, or that is known and not supported."""
     request = decode(kind, body)
-    _check(kind, body, "")
-    if isinstance(request, GenerateRequest) and (given := _members(("sampling_params",))(body).sampling_params):
-        _check(type(request.sampling_params), bytes(given), "sampling_params.")
+    _check(kind, _passed_over(kind)(body), "")
+    if isinstance(request, GenerateRequest):
+        inside = decode(GenerateRaw, body).sampling_params
+        if bytes(inside):
+            _check(GenerateParameters, _passed_over(GenerateParameters)(bytes(inside)), INSIDE)
     return request
+
+
+class GenerateRaw(msgspec.Struct):
+    """A GenerateRequest's sampling parameters as they are written."""
+
+    sampling_params: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 def check_built(request: msgspec.Struct) -> None:
@@ -136,42 +145,36 @@ def check_built(request: msgspec.Struct) -> None:
             raise bad_request(f"{field} is not supported by this server yet.", field)
 
 
-def _check(kind: type[msgspec.Struct], body: bytes, path: str) -> None:
-    names = _passed_over(kind)
-    found: Any = _members(names)(body)
-    for name in names:
-        if (raw := bytes(getattr(found, name))) and _asks(_value(raw), _nothing(name)):
+def _check(kind: type[msgspec.Struct], passed_over: dict[str, object], path: str) -> None:
+    for name, value in passed_over.items():
+        if _asks(value, NOT_BUILT.get(name) or DEFAULTS.get(name, NOTHING)):
             other = INSTEAD.get(kind, {}).get(name)
             hint = f": here it is {other}." if other else " by this server yet." if name in NOT_BUILT else " here."
             raise bad_request(f"{path}{name} is not supported{hint}", f"{path}{name}")
 
 
-def _value(raw: bytes) -> object:
-    """Of a member that was skipped, and not read, before."""
-    try:
-        return msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
-        raise bad_request(f"The body is not valid JSON: {error}") from None
-
-
-def _nothing(name: str) -> tuple[object, ...]:
-    return NOT_BUILT.get(name) or DEFAULTS.get(name, NOTHING)
-
-
 @cache
-def _passed_over(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Known fields that this kind of body does not have."""
+def _passed_over(kind: type[msgspec.Struct]) -> Callable[[bytes], dict[str, object]]:
+    """Reads the known fields that this kind of body does not have."""
     names = set(NOT_BUILT)
     if kind in INSTEAD:
         names |= {*ChatRequest.__struct_fields__} - LABELS
-    return tuple(sorted(names - {*kind.__struct_fields__}))
+    return _decoder(tuple(sorted(names - {*kind.__struct_fields__})))
 
 
-@cache
-def _members(names: tuple[str, ...]) -> Any:
-    """Reads these members of an object as they are written, and no others."""
-    fields = [(name, msgspec.Raw, msgspec.field(default=msgspec.Raw())) for name in names]
-    return msgspec.json.Decoder(msgspec.defstruct("Members", fields)).decode
+def _decoder(names: tuple[str, ...]) -> Callable[[bytes], dict[str, object]]:
+    """Reads these members of an object and passes over all others, of which there may be many."""
+    fields = [(name, Any, msgspec.field(default=msgspec.UNSET)) for name in names]
+    decode_members = msgspec.json.Decoder(msgspec.defstruct("Members", fields)).decode
+
+    def members(body: bytes) -> dict[str, object]:
+        try:
+            found: dict[str, object] = msgspec.to_builtins(decode_members(body))
+        except msgspec.DecodeError as error:  # in a value that was skipped, and not read, before
+            raise bad_request(f"The body cannot be read: {error}") from None
+        return found
+
+    return members
 
 
 def _asks(value: object, nothing: tuple[object, ...]) -> bool:

@@ -182,6 +182,13 @@ def test_what_is_not_built_and_asks_for_nothing(kind: type[msgspec.Struct]) -> N
                 assert "Expected" in error.message and error.param == field
 
 
+@pytest.mark.parametrize("value", [b"1e999", b"9" * 5000, b'"\\ud800"', b"[" * 100 + b"]" * 100])
+def test_a_value_that_cannot_be_read_is_the_client_s_mistake(value: bytes) -> None:
+    for kind in (ChatRequest, GenerateRequest):
+        whole = body_of(**BODIES[kind])[:-1] + b', "audio": ' + value + b"}"
+        assert refusal(read, kind, whole).status == 400
+
+
 def test_in_sampling_params_too() -> None:
     for field in ("logprob_token_ids", "extra_args", "vllm_xargs"):
         error = refusal(reading, GenerateRequest, sampling_params={field: {"a": 1}})
