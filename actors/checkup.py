@@ -6,7 +6,6 @@ Nothing is started and nothing is kept; a model of the hub is downloaded, as it 
 from __future__ import annotations
 
 import importlib
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +15,13 @@ from actorserve.shm.segment import Segment, SegmentError
 
 from .config import Config, ConfigError
 from .frontend.parsers import choose_parsers
-from .model_files import ModelInfo, read_json, resolve_model
+from .model_files import ModelInfo, resolve_model
+from .models.weights import read_weights
 from .renderer.template import ChatTemplate
 from .system import System
 from .tokenization import find_templates, load_tokenizer
 
 INSPECTION = "actorserve.actors.worker.inspection"  # by name: it loads torch, which nobody else here needs
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 class Checkup:
@@ -97,26 +96,7 @@ class Checkup:
 
 def stored_bytes(folder: Path) -> dict[str, int]:
     """The sizes of the weights in the model's files, by the types in which they are stored."""
-    index = folder / INDEX
-    names = sorted(set(read_json(index).get("weight_map", {}).values())) if index.exists() else [SINGLE]
     sizes: Counter[str] = Counter()
-    for name in names:
-        for tensor in _header(folder / name).values():
-            first, end = tensor["data_offsets"]
-            sizes[tensor["dtype"]] += end - first
+    for tensor in read_weights(folder).values():
+        sizes[tensor.dtype] += tensor.size
     return dict(sizes)
-
-
-def _header(path: Path) -> dict[str, Any]:
-    """What a safetensors file says of its tensors: a length of 8 bytes, then JSON."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > path.stat().st_size:
-                raise ValueError("it ends inside its header")
-            header: dict[str, Any] = json.loads(file.read(length))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"model: {path} cannot be read: {reason}") from None
-    header.pop("__metadata__", None)
-    return header

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config import Config, ConfigError
 from .model_files import ModelInfo, read_json
+from .models.tokenizer_files import check_tokenizer, named_templates, read_template
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -24,9 +25,7 @@ def load_tokenizer(model: ModelInfo) -> Tokenizer:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer
 
-    path = Path(model.tokenizer_folder) / "tokenizer.json"
-    if not path.is_file():
-        raise ConfigError(f"--tokenizer: {path} is missing; only fast tokenizers (tokenizer.json) are supported")
+    path = check_tokenizer(Path(model.tokenizer_folder))
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
@@ -60,11 +59,8 @@ def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:
         return {"default": _given_template(config.chat_template)}
     path = Path(model.tokenizer_folder) / "chat_template.jinja"
     if path.is_file():
-        return {"default": path.read_text(encoding="utf-8")}
-    found = tokenizer_config(model).get("chat_template")
-    if isinstance(found, str):
-        return {"default": found}
-    return {entry["name"]: entry["template"] for entry in found or []}
+        return {"default": read_template(path)}
+    return named_templates(tokenizer_config(model).get("chat_template"), path.with_name("tokenizer_config.json"))
 
 
 def describe_tokenizer(config: Config, model: ModelInfo) -> dict[str, Any]:
@@ -78,9 +74,4 @@ def describe_tokenizer(config: Config, model: ModelInfo) -> dict[str, Any]:
 
 def _given_template(value: str) -> str:
     """--chat-template: a file, or the text itself, which always has a brace."""
-    if "{" in value:
-        return value
-    try:
-        return Path(value).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--chat-template: {value} cannot be read: {error}") from None
+    return value if "{" in value else read_template(Path(value).expanduser(), "--chat-template")

@@ -66,6 +66,22 @@ def checkpoint(kind: str, root: Path, **changes: Any) -> Path:
     return folder
 
 
+def write_shape(folder: Path) -> tuple[str, ...]:
+    """What a launch looks at before it starts actors, for those that are fake; returns the options that go with it."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 32,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "max_position_embeddings": 64,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    return str(folder), "--load-format", "dummy"
+
+
 def write_model(kind: str, folder: Path, shard: str | None = None, seed: int = 0, **changes: Any) -> None:
     """Weights in float32 and config.json; `shard` is the largest size of one file, e.g. "100KB"."""
     import torch

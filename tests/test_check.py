@@ -66,7 +66,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.splitlines()[-1] == "can be served"
     for words in ("LlamaForCausalLM, context of 128 tokens, stored: 6.6 MiB in F16", "2,048 words", "hermes", "2 seq"):
         assert words in told
-    assert main(["check", *OPTIONS, "--kv-cache-memory-bytes", "1k"]) == 1
+    assert main(["check", *OPTIONS, "--kv-cache-memory-bytes", "1k"]) == 2
     refused = capsys.readouterr().out
     assert "cannot be served: --kv-cache-memory-bytes: 1,000 bytes of KV memory hold 0 tokens" in refused
 

@@ -16,10 +16,10 @@ import pytest
 
 from actorserve.actors.config import ConfigError, make_config
 from actorserve.actors.gauges import SchedulerGauge as Gauge
+from actorserve.actors.machine import block_bytes, count_blocks
 from actorserve.actors.model_files import DEMO_FOLDER, resolve_model
 from actorserve.actors.speculative_config import count_drafts, read_speculative
 from actorserve.actors.system import System
-from actorserve.actors.worker.machine import block_bytes, count_blocks
 from actorserve.actors.worker.speculating import load_drafting
 from actorserve.shm.board import Board
 from actorserve.shm.segment import Segment

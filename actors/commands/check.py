@@ -10,9 +10,9 @@ from ..options import add_options, read_config
 
 DESCRIPTION = """Say what `actorserve launch` with the same options would load and how much fits, without starting.
 
-The exit status is 0 if the model can be served with these options on this machine as it is now, and 1 if not; then
+The exit status is 0 if the model can be served with these options on this machine as it is now, and 2 if not; then
 the reasons are told as launch would tell them."""
-CANNOT = 1
+CANNOT = 2  # as launch has it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it; 1 if it cannot be."""
+    """Print it; 2 if it cannot be."""
     config = read_config(arguments)
     from ..checkup import Checkup
 

@@ -20,7 +20,7 @@ from actorserve.shm.segment import SegmentError
 
 from ..config import Config, ConfigError
 from ..description import socket_name
-from ..model_files import resolve_model
+from ..start_checks import find_model
 from ..supervisor.control import Control
 from ..supervisor.memory import Memory
 from ..supervisor.notify import Manager, find_manager
@@ -104,7 +104,7 @@ def main() -> int:
     find_manager(os.environ)  # it is the caller's: nobody here speaks for that service
     config = msgspec.msgpack.decode(caller.recv(MOST_BYTES), type=Config)
     try:
-        system = System(config, resolve_model(config))
+        system = System(config, find_model(config))
         memory = Memory(system)
     except (ConfigError, SegmentError) as error:
         status = REFUSED if isinstance(error, ConfigError) else FAILED

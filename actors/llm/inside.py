@@ -11,8 +11,8 @@ from collections.abc import Callable
 from actorserve.shm.board import ActorState
 
 from ..config import Config, ConfigError
-from ..model_files import resolve_model
 from ..runtime import Actor, Boot, Context
+from ..start_checks import find_model
 from ..supervisor.memory import Memory
 from ..system import System
 
@@ -23,7 +23,7 @@ class Inside:
     def __init__(self, config: Config) -> None:
         if config.tensor_parallel_size > 1:
             raise ConfigError("--tensor-parallel-size: one process has one worker; leave in_process out")
-        system = System(config, resolve_model(config))
+        system = System(config, find_model(config))
         self._memory = Memory(system)
         self.boot: Boot = self._memory.boot(system.by_name["frontend-0"])
         self._contexts = [Context(self._memory.boot(spec)) for spec in system.actors if spec.kind != "frontend"]

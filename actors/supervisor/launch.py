@@ -18,9 +18,10 @@ from actorserve.shm.segment import SegmentError
 
 from ..config import Config, ConfigError
 from ..description import socket_name
-from ..model_files import resolve_model
 from ..phases import Phase
+from ..start_checks import NO_TEMPLATE, find_model
 from ..system import System
+from ..tokenization import find_templates
 from .activation import take_sockets
 from .admission import BEYOND, Admission
 from .births import ACTOR_COMMAND
@@ -67,6 +68,8 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     how = " (a socket of the service manager)" if passed else ""
     folder = memory.system.model.folder
     output.say(f"listening on {address}{how}, serving {config.served_names()[0]} from {folder}")
+    if not find_templates(config, memory.system.model):
+        output.say(NO_TEMPLATE, "warning")
 
     if connections < config.max_connections:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -99,7 +102,7 @@ def _load(config: Config, manager: Manager, began: int, imported: int) -> Memory
             manager.tell(STATUS="loading", EXTEND_TIMEOUT_USEC=int(SPECS["worker"].start_s * MICROSECONDS))
         except OSError as error:
             log.warning("the service manager cannot be told: %s", error.strerror)
-    system = System(config, resolve_model(config))
+    system = System(config, find_model(config))
     found = time.monotonic_ns()
     memory = Memory(system, began)
     for phase, end in ((Phase.IMPORTS, imported), (Phase.MODEL, found), (Phase.MEMORY, time.monotonic_ns())):

@@ -67,6 +67,7 @@ class Supervisor:
         self.children = [Child(spec, output, template, most, command) for spec in system.actors]
         self.rolling = Rolling(self)
         self.status = 0
+        self.reason = ""  # why it could not start
         self.ready = False  # all actors have been up at once
         self.forced = False  # everything ends now
         self.failed = False  # this class has a mistake: its own picture cannot be trusted
@@ -103,6 +104,8 @@ class Supervisor:
             self.connections.close()
             self.control.close()
             loop.remove_reader(self.memory.eventfds["supervisor"])
+            if self.reason:
+                self.output.say(self.reason, "critical")
         return self.status
 
     async def _open_control(self) -> None:
@@ -214,7 +217,8 @@ class Supervisor:
             self.output.say(f"{death}; it is started again to answer what it had", "error")
             self._start(child)
         elif child.stopping or child.rules.restart is Restart.TEMPORARY:
-            self.output.say(str(death))
+            if not self.reason:
+                self.output.say(str(death))
             child.gone.set()
             for member in child.group:  # those that waited for this one are not started any more
                 if member.waits:
@@ -297,7 +301,10 @@ class Supervisor:
         self._end(1, "the supervisor has failed")
 
     def _end(self, status: int, reason: str) -> None:
-        self.output.say(reason, "critical" if status else "info")
+        if status and not self.ready and not self.failed and not self.ending.is_set():
+            self.reason = reason  # it is the last line, behind all that others say at their ends
+        else:
+            self.output.say(reason, "critical" if status else "info")
         self.status = self.status or status
         self.ending.set()
         self.rolling.look()

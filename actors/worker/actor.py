@@ -21,11 +21,13 @@ from ..config import Config, ConfigError
 from ..gauges import WorkerGauge as Gauge
 from ..grammar_words import make_lltokenizer
 from ..hand import Ended, log_debug
+from ..machine import block_bytes, count_blocks, usable_cores
 from ..matchers import Matchers
 from ..messages import Hello, Message, Step, StepDone, StepFailed, ToWorker, WorkerReady
 from ..parameters import Rendition
 from ..phases import Phase
 from ..runtime import Actor, Context, run
+from ..start_checks import check_device, check_gpu
 from ..tokenization import load_tokenizer
 from ..trace_events import Kind, counts
 
@@ -162,6 +164,8 @@ def uses_gpu(config: Config) -> bool:
     """--device; ConfigError if it wants what is not there."""
     import torch
 
+    if config.device == "cuda":
+        check_gpu(config)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch finds no GPU here (nvidia-smi and torch.version.cuda may say why)")
     return config.device != "cpu" and torch.cuda.is_available()
@@ -171,15 +175,7 @@ def check_options(config: Config, on_gpu: bool) -> None:
     """ConfigError if one is for the other device, or for more devices than there are."""
     import torch
 
-    int8 = config.quantization == "int8"
-    if not on_gpu and config.kv_cache_dtype != "auto":
-        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
-    if not on_gpu and int8 and config.dtype not in ("auto", "float32"):
-        raise ConfigError(f"--quantization int8: what is not quantised is float32 on a CPU, not {config.dtype}")
-    if on_gpu and config.speculative_config is not None:
-        raise ConfigError("--speculative-config: drafts are made on a CPU only (--device cpu)")
-    if on_gpu and config.quantization != "none":
-        raise ConfigError(f"--quantization {config.quantization}: on a CPU only (--device cpu)")
+    check_device(config, on_gpu)
     if on_gpu and config.tensor_parallel_size > torch.cuda.device_count():
         raise ConfigError(f"--tensor-parallel-size: there are {torch.cuda.device_count()} GPUs here")
 
@@ -205,7 +201,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     import torch
 
     from .loader import load_model
-    from .machine import block_bytes, count_blocks, make_pool, usable_cores
+    from .machine import make_pool
     from .runner import Runner
     from .speculating import SpeculatingActor, load_drafting
 

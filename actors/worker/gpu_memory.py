@@ -10,8 +10,8 @@ from actorserve.kernels.quantised_kv import E4M3, Scales, supported
 from actorserve.kernels.rotary_kv import Pools
 
 from ..config import Config, ConfigError
-from .architecture import Architecture
-from .machine import block_bytes
+from ..machine import block_bytes
+from ..models.architecture import Architecture
 
 RESERVE = 128 << 20  # bytes for what is made later: the context of libraries, and rounding of the allocator
 LOWER = "--gpu-memory-utilization (if others use the GPU), --max-num-batched-tokens, --max-num-seqs or --max-model-len"

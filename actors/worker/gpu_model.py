@@ -25,7 +25,7 @@ from actorserve.kernels.rotary_kv import Norms, Pools, Turns, rotate_and_write
 from actorserve.kernels.silu_mul import silu_mul
 from actorserve.kernels.step_inputs import StepInputs
 
-from .architecture import Architecture
+from ..models.architecture import Architecture
 from .group import Group
 from .model import inverse_frequencies
 

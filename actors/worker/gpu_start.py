@@ -12,10 +12,10 @@ from actorserve.kernels.attention_reference import BLOCK_SIZES, LARGEST_GROUP, L
 
 from ..config import Config, ConfigError
 from ..model_files import read_json
+from ..models.architecture import Architecture, read_architecture, shard_shape
 from ..phases import Phase
 from ..runtime import Context
 from .actor import join_group, request_parts
-from .architecture import Architecture, read_architecture
 from .gpu_actor import GpuWorkerActor
 from .gpu_graphs import capture_sizes
 from .gpu_memory import blocks_in, kv_block_bytes, kv_kind, make_pools, measure, out_of_memory, room_for_blocks
@@ -23,7 +23,7 @@ from .gpu_model import GpuModel
 from .gpu_runner import GpuRunner, Sizes
 from .group import Group
 from .loader import DTYPES, open_checkpoint, random_tensors
-from .shards import ALL, shard, shard_shape
+from .shards import ALL, shard
 
 
 def start(context: Context) -> GpuWorkerActor:

@@ -13,14 +13,13 @@ from typing import Any
 import torch
 
 from ..config import Config
+from ..machine import available_bytes, block_bytes, count_blocks, usable_cores
 from ..model_files import ModelInfo, read_json
+from ..models.architecture import Architecture, read_architecture, shard_shape
 from ..system import System
 from .actor import check_options, uses_gpu
-from .architecture import Architecture, read_architecture
 from .int8 import Int8Linear
 from .loader import choose_dtype, open_checkpoint
-from .machine import available_bytes, block_bytes, count_blocks, usable_cores
-from .shards import shard_shape
 from .speculating import load_drafting
 
 Facts = Iterator[dict[str, Any]]

@@ -16,7 +16,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from .machine import cpu_flags
+from ..machine import cpu_flags
 
 LARGEST = 127
 PADDING = 16  # columns more: two are used, and rows stay in line

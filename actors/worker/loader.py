@@ -6,7 +6,6 @@ A Checkpoint is checked as a whole before the first tensor is read. Knows files;
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -14,22 +13,18 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..config import Config, ConfigError
+from ..machine import dtype_on_cpu
 from ..model_files import ModelInfo, read_json
-from .architecture import Architecture, read_architecture
+from ..models.architecture import Architecture, read_architecture, shard_shape
+from ..models.weights import check_weights
 from .group import Group
-from .machine import cpu_flags
 from .model import Model
-from .shards import ALL, Read, shard, shard_shape
+from .shards import ALL, Read, shard
 
 log = logging.getLogger("worker")
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
-FLOATS = ("F32", "F16", "BF16")
 STAYS_MAPPED = "model.embed_tokens.weight"  # by a map of its own: what is joined or packed needs no map when it is
-NAMED_AT_MOST = 5  # tensors named in an error
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-NATIVE_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is arm64's
 
 
 def load_model(config: Config, info: ModelInfo, group: Group | None = None) -> Model:
@@ -47,26 +42,20 @@ def load_model(config: Config, info: ModelInfo, group: Group | None = None) -> M
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
     """--dtype; `auto` is float32, or bfloat16 where the model is stored so and the processor multiplies it natively."""
-    if config.dtype != "auto":
-        return DTYPES[config.dtype]
-    if shape.stored_dtype != "bfloat16":
-        return torch.float32
-    native = bool(cpu_flags() & NATIVE_BFLOAT16)
-    reason = "multiplies it natively" if native else "has no instructions for it (avx512_bf16 or amx)"
-    log.info("--dtype auto: %s; the model is bfloat16, and this CPU %s", "bfloat16" if native else "float32", reason)
-    return torch.bfloat16 if native else torch.float32
+    name = dtype_on_cpu(config, shape)
+    if config.dtype == "auto" and shape.stored_dtype == "bfloat16":
+        reason = "multiplies it natively" if name == "bfloat16" else "has no instructions for it (avx512_bf16 or amx)"
+        log.info("--dtype auto: %s; the model is bfloat16, and this CPU %s", name, reason)
+    return DTYPES[name]
 
 
 def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     """Map the files of `folder`; the result reads parts of tensors. Names and shapes of all must be as they should."""
-    files = {path: _open(path) for path in _paths(folder)}
-    places = {name: file for file in files.values() for name in file.keys()}
-    _compare(folder, shape, {name: _shape(file, name) for name, file in places.items()})
-
-    homes = {name: path for path, file in files.items() for name in file.keys()}
+    homes = {name: stored.file for name, stored in check_weights(folder, shape).items()}
+    files = {path: _open(path) for path in set(homes.values())}
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
-        file = _open(homes[name]) if name == STAYS_MAPPED else places[name]
+        file = _open(homes[name]) if name == STAYS_MAPPED else files[homes[name]]
         part = file.get_slice(name)
         tensor: Tensor = part[rows] if columns is None or columns == ALL else part[rows, columns]
         return tensor
@@ -93,53 +82,8 @@ def random_tensors(shape: Architecture, seed: int, device: torch.device | str = 
     return read
 
 
-def _paths(folder: Path) -> list[Path]:
-    if not (folder / INDEX).exists():
-        if not (folder / SINGLE).exists():
-            raise ConfigError(f"model: {folder} has neither {SINGLE} nor {INDEX}; --load-format dummy needs no weights")
-        return [folder / SINGLE]
-    weight_map = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ConfigError(f"{folder / INDEX} has no weight_map")
-    paths = [folder / name for name in sorted(set(weight_map.values()))]
-    missing = [path.name for path in paths if not path.exists()]
-    if missing:
-        raise ConfigError(f"model: {folder} lacks {_some(missing)}, which {INDEX} names")
-    return paths
-
-
 def _open(path: Path) -> safe_open:
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"{path} is broken or cut off: {error}") from None
-
-
-def _shape(file: safe_open, name: str) -> tuple[int, ...]:
-    part = file.get_slice(name)
-    if part.get_dtype() not in FLOATS:
-        raise ConfigError(f"model: {name} is stored as {part.get_dtype()}; supported are {', '.join(FLOATS)}")
-    return tuple(part.get_shape())
-
-
-def _compare(folder: Path, shape: Architecture, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Every tensor of the architecture is there with its shape, and no other."""
-    wanted = shape.tensors()
-    needless = {name for name in found if name.endswith("rotary_emb.inv_freq")}  # of old checkpoints
-    needless |= {"lm_head.weight"} if shape.tied else set()
-    problems = []
-    if missing := sorted(wanted.keys() - found.keys()):
-        problems.append(f"lacks {_some(missing)}")
-    if unknown := sorted(found.keys() - wanted.keys() - needless):
-        problems.append(f"has {_some(unknown)}, for which the model has no use")
-    wrong = [name for name in wanted if name in found and found[name] != wanted[name]]
-    if wrong:
-        told = [f"{name} {list(found[name])} in place of {list(wanted[name])}" for name in wrong]
-        problems.append(f"has the shape of {_some(told)}")
-    if problems:
-        raise ConfigError(f"model: the weights in {folder} do not fit its config.json: it {'; it '.join(problems)}")
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - NAMED_AT_MOST
-    return ", ".join(names[:NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

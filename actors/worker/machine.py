@@ -1,108 +1,14 @@
-"""What the machine gives to the worker: compute threads, free memory, KV memory that costs nothing until it is written.
-
-Knows /proc and cgroups; torch only for the tensor over the KV memory.
-"""
+"""KV memory that costs nothing until it is written."""
 
 from __future__ import annotations
 
-import math
 import mmap
-import os
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..config import Config, ConfigError
-from .architecture import Architecture
-
-CGROUP = Path("/sys/fs/cgroup")
-OWN_CGROUP = Path("/proc/self/cgroup")
-UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a huge number
-
-
-def cpu_flags() -> set[str]:
-    """What the processor can do, in the kernel's names."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()
-
-
-def usable_cores() -> int:
-    """The cores that this process may run on, or as many as its cgroup's quota is worth."""
-    quotas = [_quota(folder) for folder in cgroup_folders()]
-    return max(1, min([len(os.sched_getaffinity(0)), *(math.floor(quota) for quota in quotas if quota is not None)]))
-
-
-def available_bytes() -> int:
-    """Memory that can be taken without swapping: the machine's, or what a limit of the cgroup leaves."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(lines["MemAvailable"].split()[0]) * 1024
-    return min([free, *(room for folder in cgroup_folders() if (room := _room(folder)) is not None)])
-
-
-def cgroup_folders(root: Path = CGROUP, own: Path = OWN_CGROUP) -> list[Path]:
-    """The folders whose limits hold for this process: its cgroup of each hierarchy (v2 or v1) and those above it."""
-    folders: list[Path] = []
-    for line in own.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        top = root / controllers if controllers else root
-        folder = top / path.lstrip("/")
-        folders += [place for place in (folder, *folder.parents) if place == top or top in place.parents]
-    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
-
-
-def _quota(folder: Path) -> float | None:
-    """The cores that a cgroup's CPU quota is worth."""
-    quota, period = [*_words(folder / "cpu.max"), *_words(folder / "cpu.cfs_quota_us"), "", ""][:2]
-    if not period and quota not in ("", "max"):
-        period = "".join(_words(folder / "cpu.cfs_period_us"))
-    return int(quota) / int(period) if period and quota.isdigit() else None
-
-
-def _room(folder: Path) -> int | None:
-    """The bytes that a cgroup's memory limit leaves; file pages that can be dropped count as used."""
-    for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        words, used = _words(folder / limit), _words(folder / usage)
-        if words and used and words[0].isdigit() and int(words[0]) < UNLIMITED:
-            return max(0, int(words[0]) - int(used[0]))
-    return None
-
-
-def _words(path: Path) -> list[str]:
-    """The words of a small file; none where it does not exist (another version of cgroups)."""
-    try:
-        return path.read_text().split()
-    except FileNotFoundError:
-        return []
-
-
-def block_bytes(shape: Architecture, block_size: int, dtype: torch.dtype) -> int:
-    """The size of one KV block in all layers."""
-    return shape.layers * 2 * shape.kv_heads * block_size * shape.head_dim * dtype.itemsize
-
-
-def count_blocks(config: Config, shape: Architecture, max_length: int, dtype: torch.dtype, beside: int = 0) -> int:
-    """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used.
-
-    `beside` are the bytes of a block in a draft model.
-    """
-    size = block_bytes(shape, config.block_size, dtype) + beside
-    if config.kv_cache_memory_bytes is not None:
-        option, room = "--kv-cache-memory-bytes", config.kv_cache_memory_bytes
-    else:
-        option, room = "--kv-cache-memory-fraction", int(available_bytes() * config.kv_cache_memory_fraction)
-    sequence = -(-max_length // config.block_size)
-    if room // size < sequence:
-        fits = room // size * config.block_size
-        advice = f"or set --max-model-len to at most {fits}" if fits else "which is less than one block"
-        raise ConfigError(
-            f"{option}: {room:,} bytes of KV memory hold {fits:,} tokens, and one sequence may have {max_length:,} "
-            f"({sequence * size:,} bytes); give more, {advice}"
-        )
-    return min(room // size, config.max_num_seqs * sequence)
+from ..machine import block_bytes
+from ..models.architecture import Architecture
 
 
 def make_pool(shape: Architecture, blocks: int, block_size: int, dtype: torch.dtype) -> Tensor:

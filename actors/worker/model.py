@@ -26,7 +26,7 @@ from torch import Tensor
 
 from actorserve.kernels.cpu_attention import PagedKV, StepAttention
 
-from .architecture import Architecture, Rope
+from ..models.architecture import Architecture, Rope
 from .group import Group
 from .int8 import Int8Linear
 from .linear import Linear, PackedLinear

@@ -5,14 +5,12 @@ of all other actors. It has no weights, no KV memory and no torch; the scheduler
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import numpy as np
 
 from actorserve.shm.table import slot_of
 
 from ..messages import Step
-from ..model_files import read_json
 from ..runtime import Context
 from .actor import WorkerActor
 
@@ -47,6 +45,6 @@ class ScriptedRunner:
 
 def start(context: Context) -> WorkerActor:
     """As many blocks as could ever be used."""
-    words = read_json(Path(context.model.folder) / "config.json")["vocab_size"]
+    words = context.model.vocab_size
     runner = ScriptedRunner(context.config.max_num_seqs, words, context.config.scripted_step_ms / 1e3)
     return WorkerActor(context, runner, context.system.max_blocks)

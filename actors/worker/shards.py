@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import msgspec
 import torch
 from torch import Tensor
 
-from ..config import ConfigError
-from .architecture import Architecture
+from ..models.architecture import Architecture
 
 Read = Callable[[str, slice, slice | None], Tensor]  # rows, and columns where there are any, of a tensor
 BY_HEADS = {"q_proj": "heads", "k_proj": "kv_heads", "v_proj": "kv_heads"}
@@ -31,21 +29,6 @@ class Place(Protocol):
 
     rank: int
     size: int
-
-
-def shard_shape(shape: Architecture, size: int) -> Architecture:
-    """The shape of one rank's part. ConfigError if the model cannot be cut into so many."""
-    for name, number in (("attention heads", shape.heads), ("numbers in its MLP", shape.intermediate_size)):
-        if number % size:
-            raise ConfigError(f"--tensor-parallel-size: the model has {number} {name}, which {size} does not divide")
-    if max(shape.kv_heads, size) % min(shape.kv_heads, size):
-        raise ConfigError(f"--tensor-parallel-size: {shape.kv_heads} KV heads cannot be shared by {size}")
-    return msgspec.structs.replace(
-        shape,
-        heads=shape.heads // size,
-        kv_heads=max(1, shape.kv_heads // size),
-        intermediate_size=shape.intermediate_size // size,
-    )
 
 
 def words_of(vocabulary: int, size: int) -> int:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from actorserve.kernels.cpu_attention import PagedKV
 
 from ..config import Config, ConfigError
 from ..gauges import WorkerGauge as Gauge
+from ..machine import block_bytes
 from ..messages import Step, StepDone
-from ..model_files import ModelInfo, resolve_model
+from ..model_files import ModelInfo
 from ..runtime import Context
-from ..speculative_config import OPTION, DraftModel, Ngram, read_speculative
+from ..speculative_config import DraftModel, Ngram, read_speculative
+from ..start_checks import draft_refused, find_draft_model
 from . import draft_model
 from .actor import WorkerActor
 from .group import Group
 from .loader import load_model
 from .lookup import Lookup
-from .machine import block_bytes, make_pool
+from .machine import make_pool
 from .model import Model
 from .runner import Runner
 from .speculation import Proposer, Speculation
@@ -72,13 +73,11 @@ def load_drafting(config: Config, info: ModelInfo, group: Group | None) -> Draft
         return None
     if isinstance(given, Ngram):
         return Drafting(given, None, 0)
-    own = msgspec.structs.replace(config, model=given.model, revision=None, tokenizer=None, max_model_len=None)
+    found = find_draft_model(config, info)
+    assert found is not None
     try:
-        found = resolve_model(own)
-        if found.vocab_size != info.vocab_size:
-            raise ConfigError(f"it has {found.vocab_size} words, and {info.folder} has {info.vocab_size}")
-        model = load_model(own, msgspec.structs.replace(found, max_model_len=info.max_model_len))
+        model = load_model(*found)
     except ConfigError as error:
-        raise ConfigError(f"{OPTION}: model: {given.model}: {error}") from None
+        raise draft_refused(given, error) from None
     size = block_bytes(model.shape, config.block_size, model.dtype)
     return Drafting(given, model if group is None or group.rank == 0 else None, size)

@@ -14,7 +14,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.actors.worker.architecture import Rope  # noqa: E402
+from actorserve.actors.models.architecture import Rope  # noqa: E402
 from actorserve.actors.worker.model import RMSNorm, _rotate, turn_table  # noqa: E402
 from actorserve.kernels.quantised_kv import E4M3, Scales, dequantise, quantise  # noqa: E402
 from actorserve.kernels.rotary_kv import (  # noqa: E402

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.checkpoints import write_shape
 from tests.server import Server
 
 from .commands import KEY
 
 FAKE = (sys.executable, str(Path(__file__).resolve().parent.parent / "supervisor" / "fake_launch.py"))
-MODEL = {"architectures": ["LlamaForCausalLM"], "vocab_size": 32, "max_position_embeddings": 64}
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +26,6 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def another(tmp_path: Path) -> Callable[[], Server]:
     """Starts one with fake actors."""
-    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    model = write_shape(tmp_path)
     small = ("--max-num-seqs", "2", "--max-num-queued-reqs", "2")
-    return lambda: Server(str(tmp_path), *small, command=FAKE)
+    return lambda: Server(*model, *small, command=FAKE)

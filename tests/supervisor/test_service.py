@@ -22,18 +22,18 @@ from actorserve.actors.supervisor.listen import ListenError
 from actorserve.actors.supervisor.notify import Manager, find_manager
 from actorserve.actors.supervisor.service import Service
 from actorserve.actors.supervisor.specs import SPECS
+from tests.checkpoints import write_shape
 from tests.manager import FakeManager, HeldSocket
 from tests.server import Server
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_launch.py")))
-CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 32, "max_position_embeddings": 64}
 Launch = Callable[..., Server]
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
     """Start a server whose actors live as `lives` says."""
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    model = write_shape(tmp_path)
 
     def start(
         *arguments: str,
@@ -44,7 +44,7 @@ def launch(tmp_path: Path) -> Launch:
     ) -> Server:
         small = ("--max-num-seqs", "2", "--max-num-queued-reqs", "2")
         env |= {"FAKE_ACTORS": json.dumps(lives or {}), "FAKE_DRAINED": str(tmp_path / "drained")}
-        return Server(str(tmp_path), *small, *arguments, command=(*before, *COMMAND), env=env, wait=wait)
+        return Server(*model, *small, *arguments, command=(*before, *COMMAND), env=env, wait=wait)
 
     return start
 

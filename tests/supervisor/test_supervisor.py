@@ -15,24 +15,24 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.checkpoints import write_shape
 from tests.server import Server
 
 HERE = Path(__file__).resolve().parent
 COMMAND = (sys.executable, str(HERE / "fake_launch.py"))
 NAMES = {"worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}
-CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 32, "max_position_embeddings": 64}
 Launch = Callable[..., Server]
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
     """Start a server whose actors live as `lives` says."""
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    model = write_shape(tmp_path)
 
     def start(*arguments: str, lives: dict[str, list[str]] | None = None, wait: bool = True) -> Server:
         small = ("--max-num-seqs", "2", "--max-num-queued-reqs", "2")
         env = {"FAKE_ACTORS": json.dumps(lives or {}), "FAKE_DRAINED": str(tmp_path / "drained")}
-        return Server(str(tmp_path), *small, *arguments, command=COMMAND, env=env, wait=wait)
+        return Server(*model, *small, *arguments, command=COMMAND, env=env, wait=wait)
 
     return start
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from actorserve.actors.config import ConfigError
-from actorserve.actors.worker.architecture import Rope, read_architecture
+from actorserve.actors.models.architecture import Rope, read_architecture
 from actorserve.actors.worker.model import inverse_frequencies
 
 VALUES: dict[str, Any] = {

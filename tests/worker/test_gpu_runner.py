@@ -19,8 +19,8 @@ if DEVICE.type == "cpu":
 
 from actorserve.actors.config import Config  # noqa: E402
 from actorserve.actors.model_files import read_json, resolve_model  # noqa: E402
+from actorserve.actors.models.architecture import read_architecture  # noqa: E402
 from actorserve.actors.parameters import Sampling  # noqa: E402
-from actorserve.actors.worker.architecture import read_architecture  # noqa: E402
 from actorserve.actors.worker.gpu_memory import kv_block_bytes, make_pools  # noqa: E402
 from actorserve.actors.worker.gpu_model import GpuModel  # noqa: E402
 from actorserve.actors.worker.gpu_runner import GpuRunner, Sizes  # noqa: E402

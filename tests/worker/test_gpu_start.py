@@ -14,8 +14,8 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
 from actorserve.actors.config import ConfigError, make_config  # noqa: E402
+from actorserve.actors.models.architecture import Architecture, Rope  # noqa: E402
 from actorserve.actors.worker.actor import uses_gpu  # noqa: E402
-from actorserve.actors.worker.architecture import Architecture, Rope  # noqa: E402
 from actorserve.actors.worker.gpu_graphs import DecodeGraphs, capture_sizes  # noqa: E402
 from actorserve.actors.worker.gpu_memory import (  # noqa: E402
     RESERVE,

@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from actorserve.actors import machine
 from actorserve.actors.config import ConfigError
 from actorserve.actors.model_files import resolve_model
-from actorserve.actors.worker import loader
 from actorserve.actors.worker.linear import Linear, PackedLinear
 from actorserve.actors.worker.loader import load_model
 from actorserve.actors.worker.model import Model
@@ -170,7 +170,7 @@ def test_narrow_weights_are_widened_exactly(copy: Path, stored: torch.dtype, tmp
 def test_the_automatic_type(
     flags: set[str], stored: str, chosen: torch.dtype, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "cpu_flags", lambda: flags)
+    monkeypatch.setattr(machine, "cpu_flags", lambda: flags)
     configure(copy, dtype=stored)
     assert load(copy, dtype="auto").dtype is chosen
     assert load(copy, dtype="float16").dtype is torch.float16

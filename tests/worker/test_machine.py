@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from actorserve.actors import machine
 from actorserve.actors.config import ConfigError, make_config
-from actorserve.actors.worker import machine
-from actorserve.actors.worker.architecture import Architecture, Rope
-from actorserve.actors.worker.machine import available_bytes, block_bytes, cgroup_folders, count_blocks, usable_cores
+from actorserve.actors.machine import available_bytes, block_bytes, cgroup_folders, count_blocks, usable_cores
+from actorserve.actors.models.architecture import Architecture, Rope
 
 SHAPE = Architecture(
     vocab_size=10,

@@ -110,9 +110,10 @@ def test_a_full_batch_of_other_rows_changes_nothing(runner: Runner) -> None:
 
 def test_kv_memory_is_taken_when_it_is_written(checkpoints: Folders) -> None:
     """A pool of 256 MiB costs nothing until then, and holds zeros."""
+    from actorserve.actors.machine import block_bytes
     from actorserve.actors.model_files import resolve_model
     from actorserve.actors.worker.loader import load_model
-    from actorserve.actors.worker.machine import block_bytes, make_pool
+    from actorserve.actors.worker.machine import make_pool
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

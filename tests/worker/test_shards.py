@@ -10,9 +10,9 @@ import torch
 
 from actorserve.actors.config import ConfigError
 from actorserve.actors.model_files import read_json
-from actorserve.actors.worker.architecture import read_architecture
+from actorserve.actors.models.architecture import read_architecture, shard_shape
 from actorserve.actors.worker.loader import open_checkpoint
-from actorserve.actors.worker.shards import ALL, shard, shard_shape, words_of
+from actorserve.actors.worker.shards import ALL, shard, words_of
 
 Folders = Callable[..., Path]
 

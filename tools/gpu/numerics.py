@@ -14,7 +14,7 @@ from .shapes import GREEDY
 
 from actorserve.actors.messages import NewRow, Step  # isort: skip
 from actorserve.actors.model_files import read_json  # isort: skip
-from actorserve.actors.worker.architecture import read_architecture  # isort: skip
+from actorserve.actors.models.architecture import read_architecture  # isort: skip
 from actorserve.actors.worker.gpu_memory import make_pools  # isort: skip
 from actorserve.actors.worker.gpu_model import GpuModel  # isort: skip
 from actorserve.actors.worker.gpu_runner import GpuRunner, Sizes  # isort: skip

@@ -1,0 +1,36 @@
+"""generation_config.json: what requests get that say nothing, and which tokens end an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .values import Values
+
+HINT = "; --generation-config none leaves the file's sampling defaults out"
+
+
+def sampling_defaults(given: Values) -> dict[str, float]:
+    """By the names of the requests' fields, which have the same ranges (a test compares them)."""
+    given = Values(given.file, given.values, HINT)
+    read = {
+        "temperature": given.real("temperature", 0, 2),
+        "top_k": given.whole("top_k", -1),
+        "top_p": given.real("top_p", 0, 1, above=True),
+        "min_p": given.real("min_p", 0, 1),
+        "repetition_penalty": given.real("repetition_penalty", 0, 100, above=True),
+        "max_new_tokens": given.whole("max_new_tokens"),
+    }
+    found: dict[str, float] = {name: value for name, value in read.items() if value is not None}
+    if not given.flag("do_sample", absent=True):
+        found["temperature"] = 0.0
+    return found
+
+
+def end_tokens(generation: Values, config: Values, words: int) -> list[int]:
+    """generation_config.json's end tokens, else config.json's; one id, a list, or none. The model has `words` words."""
+    given = generation if "eos_token_id" in generation.values else config
+    value: Any = given["eos_token_id"]
+    tokens = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < words for token in tokens):
+        raise given.wrong("eos_token_id", f"a token's number below vocab_size, {words}, or a list of such numbers")
+    return list(tokens)
