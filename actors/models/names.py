@@ -85,14 +85,16 @@ def _shown(name: str) -> str:
 
 
 def _near(path: Path) -> str:
-    """Folders beside it whose names are near."""
-    parent = path.parent
-    if not parent.is_dir():
-        first = next((folder for folder in parent.parents if folder.is_dir()), parent)
-        return f" (of its path {first} exists, and not what follows)"
-    names = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
-    near = get_close_matches(path.name, names, 3, 0.7) or [n for n in names if n.lower() == path.name.lower()]
-    return f"; did you mean {' or '.join(str(parent / name) for name in near)}?" if near else ""
+    """Folders with names that are near to the first part of it that does not exist."""
+    parent, wanted = path.absolute().parent, path.name
+    while not parent.is_dir():
+        parent, wanted = parent.parent, parent.name
+    try:
+        names = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
+    except OSError:  # it may be passed through, and not read
+        return ""
+    near = get_close_matches(wanted, names, 3, 0.7) or [name for name in names if name.lower() == wanted.lower()]
+    return f" (did you mean {' or '.join(str(parent / name) for name in near)}?)" if near else ""
 
 
 def _from_hub(name: str, revision: str | None, look: Look | None, weights: bool) -> Path:

@@ -45,8 +45,8 @@ def named_templates(given: Any, file: Path) -> dict[str, str]:
     if isinstance(given, str):
         return {"default": given}
     if isinstance(given, list):
-        entries = [entry for entry in given if isinstance(entry, dict)]
-        pairs = {entry["name"]: entry["template"] for entry in entries if {"name", "template"} <= entry.keys()}
-        if len(pairs) == len(given) and all(isinstance(text, str) for pair in pairs.items() for text in pair):
-            return pairs
+        pairs = [(entry.get("name"), entry.get("template")) for entry in given if isinstance(entry, dict)]
+        texts = {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
+        if len(texts) == len(given):
+            return texts
     raise ConfigError(f"model: {file}: chat_template is neither a text nor a list of objects with name and template")

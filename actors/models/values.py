@@ -6,7 +6,6 @@ Leaf module: such files come from strangers, so that nothing in them is taken fo
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +79,9 @@ class Values:
         value = self[key]
         if value is None:
             return None
-        if not (_is_number(value, int | float) and math.isfinite(value) and least <= value <= most) or (
+        if not (_is_number(value, int | float) and least <= value <= most) or (
             above and value == least
-        ):
+        ):  # NaN: neither
             bounds = f"above {least:g} and up to {most:g}" if above else f"from {least:g} to {most:g}"
             raise self.wrong(key, f"a number {bounds}")
         return float(value)
