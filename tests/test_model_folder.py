@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from actorserve import LLM
 from actorserve.actors import machine
 from actorserve.actors.config import ConfigError, make_config
 from actorserve.actors.model_files import DEMO_FOLDER, ModelInfo
@@ -78,11 +79,10 @@ WRONG: list[tuple[str, str, list[Any]]] = [  # file, field, values
 ]
 
 
-@pytest.mark.parametrize(
-    ("file", "field", "value"),
-    [(f, field, value) for f, field, many in WRONG for value in many],
-    ids=lambda value: repr(value)[:40],
-)
+CASES = [(file, field, value) for file, field, values in WRONG for value in values]
+
+
+@pytest.mark.parametrize(("file", "field", "value"), CASES, ids=lambda value: repr(value)[:40])
 def test_a_wrong_value_is_named_with_its_file(folder: Path, file: str, field: str, value: Any) -> None:
     if file == INDEX:
         (folder / INDEX).write_text("{}")
@@ -271,6 +271,14 @@ def test_launch_says_it_once_as_its_last_line_and_starts_nobody(folder: Path) ->
         assert server.wait() == 2
         (line,) = server.read_all().splitlines()
     assert re.fullmatch(rf"actorserve: error: model: {folder}/{GENERATION} says top_p = 7; a number above 0 .*", line)
+
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_llm_says_the_same(folder: Path, in_process: bool) -> None:
+    write(folder, GENERATION, top_p=7)
+    with pytest.raises(ConfigError) as caught:
+        LLM(str(folder), device="cpu", in_process=in_process)
+    assert str(caught.value) == refusal(folder)
 
 
 def test_a_model_without_template_is_served_with_a_warning(folder: Path) -> None:

@@ -135,7 +135,7 @@ class Hub:
                 if self.command == "GET":
                     self.wfile.write(body)
 
-            def log_message(self, format: str, *args: Any) -> None:
+            def log_message(self, *args: Any) -> None:
                 """Nothing: the test's output is for others."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -79,9 +79,8 @@ class Values:
         value = self[key]
         if value is None:
             return None
-        if not (_is_number(value, int | float) and least <= value <= most) or (
-            above and value == least
-        ):  # NaN: neither
+        inside = _is_number(value, int | float) and least <= value <= most  # NaN is not
+        if not inside or (above and value == least):
             bounds = f"above {least:g} and up to {most:g}" if above else f"from {least:g} to {most:g}"
             raise self.wrong(key, f"a number {bounds}")
         return float(value)
