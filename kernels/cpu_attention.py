@@ -49,8 +49,10 @@ class Span(NamedTuple):
 class PagedKV:
     """The KV memory of all layers, with what reading it needs: a place to gather in, and masks."""
 
-    def __init__(self, pool: Tensor, block_size: int) -> None:
+    def __init__(self, pool: Tensor, block_size: int, aligned: bool = False) -> None:
+        """`aligned`: what is computed over it has the same bits in every step (cpu_aligned.py)."""
         layers, _, heads, slots, head_dim = pool.shape
+        self.aligned = aligned
         self.pool = pool
         self.block_size = block_size
         self._memory = list(_as_array(pool))  # numpy stores a few tokens two to ten times as quickly as index_copy_

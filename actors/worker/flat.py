@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from actorserve.kernels.cpu_aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu_attention import PagedKV, Span, StepAttention
 
 from .model import Model
@@ -36,7 +37,7 @@ class Inputs(NamedTuple):
     ids: Ints
     positions: Ints
     slots: Ints
-    attention: StepAttention
+    attention: AnyAttention
 
     def forward(self, model: Model, kv: PagedKV) -> Tensor:
         """The last layer's output for each token."""
@@ -51,5 +52,6 @@ def prepare(model: Model, kv: PagedKV, tables: Tables, rows: Ints, counts: Ints,
     firsts, one_run = np.cumsum(counts) - counts, ~tables.scattered[rows]
     fields = (firsts.tolist(), counts.tolist(), starts.tolist(), tables.blocks[rows], one_run.tolist())
     spans = [Span(*values) for values in zip(*fields, strict=True)]
-    attention = StepAttention(kv, spans, model.shape.windows, model.shape.heads, model.shape.head_dim**-0.5)
+    make = AlignedAttention if kv.aligned else StepAttention
+    attention = make(kv, spans, model.shape.windows, model.shape.heads, model.shape.head_dim**-0.5)
     return Inputs(ids, positions, slots, attention)

@@ -18,7 +18,6 @@ from ..model_files import ModelInfo, read_json
 from ..models.architecture import Architecture, read_architecture, shard_shape
 from ..system import System
 from .actor import check_options, uses_gpu
-from .int8 import Int8Linear
 from .loader import choose_dtype, open_checkpoint
 from .speculating import load_drafting
 
@@ -84,10 +83,10 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
 
 
 def _weights(shape: Architecture, dtype: torch.dtype, int8: bool = False) -> int:
-    """Bytes; with 8 bits those of products, but for small ones."""
+    """Bytes; with 8 bits those of products."""
     sizes = 0
     for name, numbers in shape.tensors().items():
-        product = len(numbers) == 2 and "embed_tokens" not in name and prod(numbers) > Int8Linear.SMALLEST
+        product = len(numbers) == 2 and "embed_tokens" not in name
         sizes += prod(numbers) * (1 if int8 and product else dtype.itemsize)
     return sizes
 

@@ -24,7 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actorserve.kernels.cpu_attention import PagedKV, StepAttention
+from actorserve.kernels.cpu_aligned import AnyAttention
+from actorserve.kernels.cpu_attention import PagedKV
 
 from ..models.architecture import Architecture, Rope
 from .group import Group
@@ -87,7 +88,7 @@ class Builder:
         """The linears `parts` as one; a part with a number of heads has its rows reordered for the rotation."""
         weight = self._merged([(f"{name}.weight", heads) for name, heads in parts])
         bias = self._merged([(f"{name}.bias", heads) for name, heads in parts]) if biased else None
-        if self.int8 and weight.numel() > Int8Linear.SMALLEST:
+        if self.int8:
             return Int8Linear(weight, bias)
         if self.packs and _is_large(weight):
             return PackedLinear(weight, bias, self.from_memory)
@@ -139,7 +140,7 @@ class Layer:
         self.gate_up = build.linear([(mlp + "gate_proj", 0), (mlp + "up_proj", 0)], shape.mlp_bias)
         self.down = build.linear([(mlp + "down_proj", 0)], shape.mlp_bias)
 
-    def __call__(self, x: Tensor, turns: Tensor, slots: Tensor, kv: PagedKV, attention: StepAttention) -> None:
+    def __call__(self, x: Tensor, turns: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> None:
         """Add this layer to x; `turns` are the rotations of the tokens' positions, `slots` where their KV goes."""
         shape = self.shape
         heads = self.qkv(self.attention_norm(x)).view(len(x), -1, shape.head_dim)  # of q, then k, then v
@@ -181,6 +182,7 @@ class Model:
         self.group = group
         self.shape = shape
         self.dtype = dtype
+        self.int8 = int8
         table = get("model.embed_tokens.weight")
         keep = table.dtype.itemsize <= dtype.itemsize  # a 16-bit table stays: its rows are made float32 when read
         self.embeddings = table if keep else table.to(dtype)
@@ -189,7 +191,7 @@ class Model:
         self.head = build.linear([("model.embed_tokens" if shape.tied else "lm_head", 0)], False)
         self.turns = turn_table(shape.rope, shape.head_dim, max_length)
 
-    def forward(self, ids: Tensor, positions: Tensor, slots: Tensor, kv: PagedKV, attention: StepAttention) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> Tensor:
         """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`."""
         x = self._embed(ids)
         turns = self.turns[positions][:, None]

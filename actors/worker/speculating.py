@@ -61,7 +61,9 @@ class Drafting(NamedTuple):
             proposer = Lookup(*self.given.lookup)
         else:
             model = self.model
-            kv = PagedKV(make_pool(model.shape, blocks, size, model.dtype), size) if model is not None else None
+            kv = None
+            if model is not None:
+                kv = PagedKV(make_pool(model.shape, blocks, size, model.dtype), size, aligned=model.int8)
             proposer = draft_model.DraftModel(model, kv, rows, self.given.num_speculative_tokens, group)
         return Speculation(proposer, rows, length)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from actorserve.kernels import cpu_attention, cpu_decode
+from actorserve.kernels.cpu_aligned import AlignedAttention
 from actorserve.kernels.cpu_attention import PagedKV, Span, StepAttention
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -33,6 +34,7 @@ class Case:
     window: int | None = None
     block_size: int = 32
     dtype: torch.dtype = torch.float32
+    aligned: bool = False
     order: str = "mixed"  # how blocks follow one another: in one run, scattered, or either
 
 
@@ -55,7 +57,7 @@ def check(case: Case, lengths: list[tuple[int, int]] = LENGTHS, layers: int = 2)
     needed = [-(-context // case.block_size) for _, context in lengths]
     blocks = 2 * sum(needed)
     shape = (layers, 2, case.kv_heads, blocks * case.block_size, case.head_dim)
-    kv = PagedKV(torch.full(shape, float("nan"), dtype=case.dtype), case.block_size)
+    kv = PagedKV(torch.full(shape, float("nan"), dtype=case.dtype), case.block_size, case.aligned)
     tables, kinds = [], []
     scattered = random.permutation(np.arange(sum(needed), blocks))
     for index, count in enumerate(needed):
@@ -79,7 +81,8 @@ def check(case: Case, lengths: list[tuple[int, int]] = LENGTHS, layers: int = 2)
         for first, (queries, context), table, kind in zip(firsts, lengths, tables, kinds, strict=False)
     ]
     windows = [None if layer % 2 else case.window for layer in range(layers)]
-    attention = StepAttention(kv, spans, windows, case.kv_heads * case.group, case.head_dim**-0.5)
+    make = AlignedAttention if case.aligned else StepAttention
+    attention = make(kv, spans, windows, case.kv_heads * case.group, case.head_dim**-0.5)
     for layer in range(layers):
         out = attention(layer, q[layer])
         for span, memory in zip(spans, memories, strict=True):
@@ -91,19 +94,22 @@ def check(case: Case, lengths: list[tuple[int, int]] = LENGTHS, layers: int = 2)
 @pytest.mark.parametrize("window", [None, 64])
 @pytest.mark.parametrize("block_size", [16, 32, 64])
 @pytest.mark.parametrize("order", ["run", "scattered", "mixed"])
-def test_blocks_and_windows(window: int | None, block_size: int, order: str) -> None:
-    check(Case(window=window, block_size=block_size, order=order))
+@pytest.mark.parametrize("aligned", [False, True])
+def test_blocks_and_windows(window: int | None, block_size: int, order: str, aligned: bool) -> None:
+    check(Case(window=window, block_size=block_size, order=order, aligned=aligned))
 
 
 @pytest.mark.parametrize("head_dim", [32, 64, 80, 128])
 @pytest.mark.parametrize("window", [None, 64, 7])
-def test_head_sizes(head_dim: int, window: int | None) -> None:
-    check(Case(head_dim=head_dim, window=window))
+@pytest.mark.parametrize("aligned", [False, True])
+def test_head_sizes(head_dim: int, window: int | None, aligned: bool) -> None:
+    check(Case(head_dim=head_dim, window=window, aligned=aligned))
 
 
 @pytest.mark.parametrize("group", range(1, 8))
-def test_groups(group: int) -> None:
-    check(Case(group=group, kv_heads=3, window=100))
+@pytest.mark.parametrize("aligned", [False, True])
+def test_groups(group: int, aligned: bool) -> None:
+    check(Case(group=group, kv_heads=3, window=100, aligned=aligned))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
