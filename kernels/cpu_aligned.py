@@ -29,20 +29,26 @@ WIDTH = 64  # keys that a tile's first and last one are multiples of
 
 
 class _Tile(NamedTuple):
-    """One tile of a span: what it sees lies at [first, first + keys) of what is gathered."""
+    """One tile of a span, as views of memory that is the same in all layers. Some of its queries may not be there."""
 
-    number: int  # in the memory for queries and results
-    first: int
-    keys: int
-    own: int  # its first position, from the first key that it sees
+    queries: Tensor  # [kv_heads, positions * group, head_dim], as the results
+    keys: Tensor  # [kv_heads, head_dim, keys]
+    scores: Tensor  # [kv_heads, positions * group, keys], as the shares
+    near: Tensor  # the scores of those queries that are there, for keys of which some are not seen by all
+    hidden: Tensor  # what is added to these: 0, or -inf
+    own: Tensor  # all scores of those queries, [kv_heads, queries, group, keys]
+    own_shares: Tensor
+    shares: Tensor
+    values: Tensor
+    results: Tensor
 
 
 class _Seen(NamedTuple):
     """What the tiles of a span see through one window, gathered once a layer."""
 
     blocks: Tensor
-    end: int  # behind it nothing is known yet, or it is another sequence's
-    width: int
+    target: Tensor
+    unknown: Tensor  # the end of it, where nothing is known yet, or what is another sequence's
     tiles: list[_Tile]
 
 
@@ -58,49 +64,80 @@ class AlignedAttention:
         self.windows = windows
         self.scale = scale
         self.size = max(1, ROWS * kv_heads // heads)  # positions of a tile
-        group = heads // kv_heads
         places: list[tuple[int, int]] = []
-        first_tiles, tiles = [], 0
+        firsts, tiles = [], 0
         for span in spans:
-            first = span.position // self.size
-            first_tiles.append(tiles)
-            for position in range(span.position, span.position + span.size):
-                places.append((tiles + position // self.size - first, position % self.size))
+            before = tiles - span.position // self.size
+            firsts.append(tiles)
+            span_places = range(span.position, span.position + span.size)
+            places += [(before + position // self.size, position % self.size) for position in span_places]
             tiles = places[-1][0] + 1
         self.tile, self.place = torch.tensor(places).unbind(1)
-        self.queries = kv.pool.new_zeros(tiles, kv_heads, self.size, group, head_dim)
+        self.queries = kv.pool.new_zeros(tiles, kv_heads, self.size, heads // kv_heads, head_dim)
         self.results = torch.empty_like(self.queries)
-        self.seen = {
-            window: [self._seen(span, first, window) for span, first in zip(spans, first_tiles, strict=True)]
-            for window in set(windows)
-        }
-        self.masks = {window: self._mask(window) for window in self.seen}
-        most = max(len(seen.blocks) for some in self.seen.values() for seen in some)
-        kv.scratch(most)  # once for all
-
-    def _seen(self, span: Span, tile: int, window: int | None) -> _Seen:
-        """The tiles of a span, the first of which is the step's number `tile`, and what they see."""
-        size, block = self.size, self.kv.block_size
-        begins = range(span.position // size * size, span.position + span.size, size)
-        lows = [0 if window is None else max(0, begin - window + 1) // WIDTH * WIDTH for begin in begins]
-        ends = [-(-(begin + size) // WIDTH) * WIDTH for begin in begins]
-        start = lows[0] // block * block
-        count = -(-(ends[-1] - start) // block)
-        known = -(-(span.position + span.size) // block)
-        blocks = torch.from_numpy(span.blocks[start // block : known].copy())
-        more = torch.full((max(0, count - len(blocks)),), int(blocks[-1]))  # read, and then made zeros
-        tiles = [
-            _Tile(tile + number, low - start, end - low, begin - low)
-            for number, (begin, low, end) in enumerate(zip(begins, lows, ends, strict=True))
-        ]
-        return _Seen(torch.cat([blocks, more])[:count], span.position + span.size - start, ends[-1] - start, tiles)
+        longest = max(span.position + span.size for span in spans) + self.size + WIDTH
+        kv.scratch(-(-longest // kv.block_size) + 1)  # once for all: views of it are kept
+        self.scores, self.shares = kv.pool.new_zeros(2, self.queries[0, ..., 0].numel() * longest).unbind(0)
+        self.seen: dict[int | None, list[_Seen]] = {}
+        for window in set(windows):
+            mask = self._mask(window)
+            self.seen[window] = [self._see(*those, window, mask) for those in zip(spans, firsts, strict=True)]
 
     def _mask(self, window: int | None) -> tuple[int, Tensor]:
         """What to add to scores of a tile: 0, or -inf for not seen; and how many keys before the tile it begins."""
+        known = self.kv.masks_of_tiles.get((self.size, window))
+        if known is not None:
+            return known
         before = 0 if window is None else min(window + WIDTH, self.kv.pool.shape[3])
         distance = torch.arange(self.size)[:, None] - torch.arange(-before, self.size + WIDTH)[None, :]
         hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-        return before, torch.zeros(hidden.shape, dtype=self.kv.pool.dtype).masked_fill_(hidden, float("-inf"))
+        made = before, torch.zeros(hidden.shape, dtype=self.kv.pool.dtype).masked_fill_(hidden, float("-inf"))
+        self.kv.masks_of_tiles[self.size, window] = made
+        return made
+
+    def _see(self, span: Span, number: int, window: int | None, mask: tuple[int, Tensor]) -> _Seen:
+        """The tiles of a span, the first of which is the step's tile `number`, and what they see."""
+        size, block, end = self.size, self.kv.block_size, span.position + span.size
+        begins = range(span.position // size * size, end, size)
+        lows = [0 if window is None else max(0, begin - window + 1) // WIDTH * WIDTH for begin in begins]
+        ends = [-(-(begin + size) // WIDTH) * WIDTH for begin in begins]
+        start = lows[0] // block * block
+        blocks = torch.from_numpy(span.blocks[start // block : -(-end // block)])
+        count = -(-(ends[-1] - start) // block)
+        if count > len(blocks):  # so many more are read, and made zeros
+            blocks = torch.cat([blocks, blocks[-1:].expand(count - len(blocks))])
+        target = self.kv.scratch(count)
+        flat = target.view(2, target.shape[1], count * block, self.kv.pool.shape[4])
+        tiles = []
+        for index, (begin, low, high) in enumerate(zip(begins, lows, ends, strict=True)):
+            there = slice(max(0, span.position - begin), min(size, end - begin))
+            seen = flat[:, :, low - start : high - start]
+            tiles.append(self._tile(number + index, there, seen, begin - low, mask))
+        return _Seen(blocks, target, flat[:, :, end - start : ends[-1] - start], tiles)
+
+    def _tile(self, number: int, there: slice, seen: Tensor, before: int, mask: tuple[int, Tensor]) -> _Tile:
+        """`there` are those of its queries that the step computes, `before` the keys of `seen` before its first one."""
+        _, kv_heads, size, group, head_dim = self.queries.shape
+        keys = seen.shape[2]
+        scores, shares = (
+            memory[: kv_heads * size * group * keys].view(kv_heads, size, group, keys)
+            for memory in (self.scores, self.shares)
+        )
+        reach, hidden = mask
+        first = max(0, before - reach)  # what lies farther back all see
+        hidden = hidden[there, None, first - before + reach : keys - before + reach]
+        return _Tile(
+            self.queries[number].view(kv_heads, size * group, head_dim),
+            seen[0].transpose(1, 2),
+            scores.view(kv_heads, size * group, keys),
+            scores[:, there, :, first:],
+            hidden,
+            scores[:, there],
+            shares[:, there],
+            shares.view(kv_heads, size * group, keys),
+            seen[1],
+            self.results[number].view(kv_heads, size * group, head_dim),
+        )
 
     def advance(self) -> bool:
         """The same spans a position further on: another object has to be made for them."""
@@ -108,31 +145,17 @@ class AlignedAttention:
 
     def __call__(self, layer: int, queries: Tensor) -> Tensor:
         """The result for `queries` [tokens, heads, head_dim], in the same shape, contiguous."""
-        window = self.windows[layer]
-        _, kv_heads, size, group, head_dim = self.queries.shape
+        _, kv_heads, _, group, head_dim = self.queries.shape
         self.queries[self.tile, :, self.place] = (queries * self.scale).view(-1, kv_heads, group, head_dim)
-        rows, results = (part.view(-1, kv_heads, size * group, head_dim) for part in (self.queries, self.results))
-        for seen in self.seen[window]:
-            target = self.kv.scratch(len(seen.blocks))
-            torch.index_select(self.kv.blocks[layer], 2, seen.blocks, out=target)
-            keys, values = target.view(2, kv_heads, -1, head_dim).unbind(0)
-            if seen.width > seen.end:  # numbers that are none would make none of the others
-                target.view(2, kv_heads, -1, head_dim)[:, :, seen.end : seen.width] = 0
+        for seen in self.seen[self.windows[layer]]:
+            torch.index_select(self.kv.blocks[layer], 2, seen.blocks, out=seen.target)
+            seen.unknown.zero_()  # numbers that are none would make none of the others
             for tile in seen.tiles:
-                own = keys.narrow(1, tile.first, tile.keys)
-                scores = torch.bmm(rows[tile.number], own.transpose(1, 2))
-                self._hide(scores.view(kv_heads, size, group, tile.keys), tile, window)
-                shares = torch.softmax(scores, -1)
-                torch.bmm(shares, values.narrow(1, tile.first, tile.keys), out=results[tile.number])
+                torch.bmm(tile.queries, tile.keys, out=tile.scores)
+                tile.near.add_(tile.hidden)
+                tile.own_shares.copy_(torch.softmax(tile.own, -1))
+                torch.bmm(tile.shares, tile.values, out=tile.results)
         return self.results[self.tile, :, self.place].view(queries.shape)
-
-    def _hide(self, scores: Tensor, tile: _Tile, window: int | None) -> None:
-        """-inf for what a query does not see."""
-        before, mask = self.masks[window]
-        if before < tile.own:  # what lies farther back all see
-            scores = scores[..., tile.own - before :]
-        first = max(0, before - tile.own)
-        scores.add_(mask[:, None, first : first + scores.shape[-1]])
 
 
 AnyAttention = StepAttention | AlignedAttention

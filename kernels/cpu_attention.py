@@ -60,6 +60,7 @@ class PagedKV:
         self.numpy = NumpyKV(pool, block_size) if pays(pool) else None
         self._scratch = pool.new_empty(0)
         self._masks: dict[int | None, Tensor] = {}
+        self.masks_of_tiles: dict[tuple[int, int | None], tuple[int, Tensor]] = {}  # those of cpu_aligned.py
 
     def write(self, layer: int, slots: Tensor, keys_values: Tensor) -> None:
         """Store `keys_values` [tokens, 2, kv_heads, head_dim] at `slots`."""

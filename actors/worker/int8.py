@@ -38,6 +38,8 @@ class Int8Linear:
         self.bias = bias
         self.reduce_range = not cpu_flags() & VNNI
         self.steps = LARGEST // 2 if self.reduce_range else LARGEST
+        self.range = torch.zeros(PADDING)
+        self.range[0], self.range[1] = self.steps, -self.steps - 1
         padded = torch.zeros(len(weight), self.inputs + PADDING)
         padded[:, : self.inputs] = weight
         scale = padded.abs().amax(1).clamp_(min=TINY).double() / LARGEST
@@ -48,13 +50,13 @@ class Int8Linear:
         self.product = torch.ops.quantized.linear_dynamic.default
 
     def __call__(self, x: Tensor) -> Tensor:
-        largest = x.abs().amax(-1, keepdim=True).clamp_(min=LEAST)
-        whole = x.new_zeros(len(x), self.inputs + PADDING)
+        step = x.abs().amax(-1, keepdim=True).clamp_(min=LEAST).div_(self.steps)
+        whole = x.new_empty(len(x), self.inputs + PADDING)
         inputs = whole[:, : self.inputs]
-        torch.mul(x, self.steps / largest, out=inputs)
+        torch.div(x, step, out=inputs)
         inputs.nan_to_num_(0.0).round_()
-        whole[:, self.inputs], whole[:, self.inputs + 1] = self.steps, -self.steps - 1
-        result: Tensor = self.product(whole, self.weight, self.reduce_range).mul_(largest / self.steps)
+        whole[:, self.inputs :] = self.range
+        result: Tensor = self.product(whole, self.weight, self.reduce_range).mul_(step)
         return result if self.bias is None else result.add_(self.bias)
 
     def add_to(self, residual: Tensor, x: Tensor) -> None:

@@ -178,7 +178,7 @@ def test_what_is_multiplied_are_whole_numbers() -> None:
     weight, x = torch.randn(33, 200), inputs(6, 200)
     linear = Int8Linear(weight, None)
     largest = x.abs().amax(1, keepdim=True)
-    whole = (x * (linear.steps / largest)).round().long()
+    whole = (x / (largest / linear.steps)).round().long()
     scale = (weight.abs().amax(1) / 127).double()
     rounded = (weight.double() / scale[:, None]).round().long()
     exact = (whole @ rounded.T).double() * scale * (largest / linear.steps).double()
