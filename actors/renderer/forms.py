@@ -36,7 +36,7 @@ class Reads(NamedTuple):
 def read_forms(template: nodes.Template, content_format: str = "auto") -> Reads:
     """Find it out from what the template does with them; `content_format` overrides it for contents."""
     content, arguments = Uses(template, "content"), Uses(template, "arguments")
-    parts = content.loops or content.picks
+    parts = content.loops_over_parts or content.picks
     text = content.asks("string") or not parts
     if content_format != "auto":
         parts, text = content_format == "openai", content_format == "string"

@@ -11,6 +11,7 @@ PICKING = frozenset({"groupby", "map", "reject", "rejectattr", "select", "select
 TEXT_FILTERS = frozenset("capitalize e escape indent lower replace string title trim upper wordwrap".split())
 TEXT_METHODS = frozenset("endswith find lstrip replace rstrip split splitlines startswith strip".split())
 PART_FIELDS = frozenset({"text", "type"})
+CALL_FIELDS = frozenset({"arguments", "function"})
 MAPPING_FILTERS = frozenset({"dictsort", "items"})
 MAPPING_METHODS = frozenset({"get", "items", "keys", "values"})
 LONGEST_CHAIN = 6  # of variables that are set from each other
@@ -30,6 +31,15 @@ class Uses:
     @property
     def loops(self) -> bool:
         return any(self._reads(loop.iter) for loop in self._template.find_all(nodes.For))
+
+    @property
+    def loops_over_parts(self) -> bool:
+        """Not over calls: messages of a role of their own have these where others have a content (Mistral's)."""
+        calls = Uses(self._template, "tool_calls")
+        return any(
+            self._reads(loop.iter) and not _is_of_calls(loop, calls._reads(loop.iter))
+            for loop in self._template.find_all(nodes.For)
+        )
 
     @property
     def picks(self) -> bool:
@@ -121,6 +131,14 @@ def _named(targets: Iterable[nodes.Node], values: Iterable[nodes.Node]) -> Itera
     for target, value in zip(targets, values, strict=False):
         if name := _stored_as(target):
             yield name, value
+
+
+def _is_of_calls(loop: nodes.For, perhaps: bool) -> bool:
+    """Are its items calls, by the fields that it reads of them? `perhaps`: what it goes over may hold calls."""
+    name = _stored_as(loop.target)
+    taken: Iterator[nodes.Getattr | nodes.Getitem] = loop.find_all((nodes.Getattr, nodes.Getitem))
+    fields = {_field(one) for one in taken if isinstance(one.node, nodes.Name) and one.node.name == name}
+    return not fields & PART_FIELDS and (perhaps or bool(fields & CALL_FIELDS))
 
 
 def _stored_as(node: nodes.Node) -> str | None:

@@ -44,6 +44,45 @@ KIMI_K2 = r"""
 {%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>{%- endif -%}
 """
 
+MISTRAL_V3 = r"""
+{%- if messages[0]["role"] == "system" %}{% set system_message, loop_messages = messages[0]["content"], messages[1:] %}
+{%- else %}{% set loop_messages = messages %}{% endif %}
+{%- set user_messages = loop_messages | selectattr("role", "equalto", "user") | list %}
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if message["role"] == "user" %}
+        {%- if tools and message == user_messages[-1] %}{{ "[AVAILABLE_TOOLS] " + tools | tojson + "[/AVAILABLE_TOOLS]" }}{% endif %}
+        {%- if loop.last and system_message is defined %}
+            {{- "[INST] " + system_message + "\n\n" + message["content"] + "[/INST]" }}
+        {%- else %}
+            {{- "[INST] " + message["content"] + "[/INST]" }}
+        {%- endif %}
+    {%- elif message["role"] == "tool_calls" or message.tool_calls is defined %}
+        {%- if message.tool_calls is defined %}
+            {%- set tool_calls = message.tool_calls %}
+        {%- else %}
+            {%- set tool_calls = message.content %}
+        {%- endif %}
+        {{- "[TOOL_CALLS] [" }}
+        {%- for tool_call in tool_calls %}
+            {%- set out = tool_call.function | tojson %}
+            {{- out[:-1] + ', "id": "' + tool_call.id + '"}' }}{{ ", " if not loop.last else "]" + eos_token }}
+        {%- endfor %}
+    {%- elif message["role"] == "assistant" %}
+        {{- " " + message["content"] + eos_token }}
+    {%- elif message["role"] == "tool_results" or message["role"] == "tool" %}
+        {%- if message.content is defined and message.content.content is defined %}
+            {%- set content = message.content.content %}
+        {%- else %}
+            {%- set content = message.content %}
+        {%- endif %}
+        {{- '[TOOL_RESULTS] {"content": ' + content | string + ', "call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
+    {%- else %}
+        {{- raise_exception("Only user and assistant roles are supported, with an initial optional system message!") }}
+    {%- endif %}
+{%- endfor %}
+"""
+
 MISTRAL_V7 = r"""
 {%- if messages[0]['role'] == 'system' %}{% set system, turns = messages[0]['content'], messages[1:] %}
 {%- else %}{% set system, turns = '', messages %}{% endif %}

@@ -43,6 +43,19 @@ from .test_template import KNOWS_DEVELOPERS, READS_ARGUMENTS_AS_TEXT, READS_PART
         ),
         ("{% set c = m.content %}{% if c is not string %}{% for p in c %}{% endfor %}{% endif %}", Reads(True, True)),
         ("{% for p in m.content.split('x') %}{% endfor %}", Reads(False, True)),
+        ("{% for c in m.content %}{{ c.function | tojson }}{% endfor %}", Reads(False, True)),
+        ("{% for c in m.content %}{{ c['arguments'] | tojson }}{% endfor %}", Reads(False, True)),
+        ("{% for c in m.tool_calls or m.content %}{{ c | tojson }}{% endfor %}", Reads(False, True)),
+        (
+            "{% if m.tool_calls %}{% set t = m.tool_calls %}{% else %}{% set t = m.content %}{% endif %}"
+            "{% for c in t %}{{ c | tojson }}{% endfor %}",
+            Reads(False, True),
+        ),
+        ("{% set t = m.tool_calls or m.content %}{% for c in t %}{{ c.text }}{% endfor %}", Reads(True, False)),
+        (
+            "{% for c in m.content %}{{ c.function }}{% endfor %}{% for c in m.content %}{% endfor %}",
+            Reads(True, False),
+        ),
         ("{% if x is string %}{% for p in messages[0].content %}{% endfor %}{% endif %}", Reads(True, False)),
         ("{% if m.content is none %}{% endif %}", Reads(False, True, asks_none=True)),
         ("{% if m.role == 'developer' %}{% endif %}", Reads(False, True, developer=True)),
