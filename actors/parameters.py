@@ -35,7 +35,7 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Think(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How a model marks its thinking. `always`: its answers begin inside, though no start is seen."""
+    """How a model marks its thinking. `always`: its answers begin inside where the prompt leaves that open."""
 
     start: str
     end: str
@@ -70,7 +70,7 @@ class ThinkBudget(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Rendition(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What the renderer made of a request's parameters, for the worker and the detokenizer."""
 
-    opened: bool = False  # the prompt ends inside the model's thinking
+    opened: bool = False  # the answer begins inside the model's thinking
     bad_words: list[list[int]] = []  # sequences of tokens that must not be drawn
     budget: ThinkBudget | None = None
     grammar: bytes = b""  # zlib of what llguidance reads; the answer keeps to it

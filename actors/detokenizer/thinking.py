@@ -10,12 +10,12 @@ from ..parameters import Think
 
 
 class ThinkingGate:
-    """One sequence's text, told apart. `opened`: it begins inside the thinking."""
+    """One sequence's text, told apart. `opened`: it begins inside the thinking, as the renderer has found."""
 
     def __init__(self, think: Think, opened: bool) -> None:
         self._think = think
         self._held = ""  # the beginning, as long as it may become the start; later what may become the end
-        self.inside: bool | None = True if opened or think.always else None  # None: not known yet
+        self.inside: bool | None = True if opened else None  # None: not known yet
         self.is_over = False
 
     def push(self, text: str) -> tuple[str, str]:

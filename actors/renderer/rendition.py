@@ -9,7 +9,7 @@ import msgspec
 from ..grammars import GrammarError, Grammars, Wish
 from ..messages import ChatPrompt, Prompt, Render
 from ..parameters import Rendition, Think, ThinkBudget
-from .thinking import opens_thinking
+from .thinking import left_thinking
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -41,15 +41,15 @@ class Renditions:
 
         `text` is the rendered conversation. GrammarError has the reason why a wish cannot be fulfilled.
         """
-        think, opened, closed = message.think, False, False
+        think, left = message.think, None
         if think is not None and text is not None:
-            opened = think.always or opens_thinking(text, think.start, think.end, _continued(message.prompt))
-            closed = text.rstrip().endswith(think.end)
+            left = left_thinking(text, think.start, think.end, _continued(message.prompt))
+        opened = bool(think is not None and think.always) if left is None else left
         budget = None
         if think is not None and message.thinking_budget is not None:
             budget = ThinkBudget(message.thinking_budget, self._ids(think.start), self._ids(think.end))
         bad_words = [tokens for word in message.bad_words for tokens in self._spellings(word)]
-        grammar = self._grammar(message.wish, think, opened, closed) if message.wish else b""
+        grammar = self._grammar(message.wish, None if left is False else think, opened) if message.wish else b""
         rendition = Rendition(opened, bad_words, budget, grammar)
         if rendition.is_plain() and not opened:
             return b""
@@ -67,10 +67,11 @@ class Renditions:
         found = [self._ids(word), self._ids(" " + word.lstrip())]
         return [tokens for index, tokens in enumerate(found) if tokens and tokens not in found[:index]]
 
-    def _grammar(self, wish: bytes, think: Think | None, opened: bool, closed: bool) -> bytes:
+    def _grammar(self, wish: bytes, think: Think | None, opened: bool) -> bytes:
+        """`think` is None where the answer begins at once."""
         if self._grammars is None:
             self._grammars = Grammars(self._tokenizer, self._model.vocab_size, self._model.end_tokens)
-        if think is not None and not closed:
+        if think is not None:
             decoded = msgspec.json.decode(wish, type=Wish)
             before = None if opened else think.start
             wish = msgspec.json.encode(msgspec.structs.replace(decoded, after=think.end, before=before))

@@ -45,7 +45,7 @@ THINK_MARKERS: dict[str, tuple[str, str]] = {
 """What begins and ends reasoning, as text (with special tokens kept)."""
 
 STARTS_INSIDE = frozenset({"deepseek_r1", HARMONY_REASONING})
-"""The text begins with reasoning even where neither the prompt nor the model has opened it."""
+"""The text begins with reasoning where the prompt neither opens nor closes it: the renderer says so of each."""
 
 NEEDS_SPECIAL = frozenset((TOOL_PARSERS.keys() | THINK_MARKERS.keys()) - {JSON_ARRAY})
 """Their markers are special tokens in some model's vocabulary, so that the text must keep these."""
@@ -53,8 +53,7 @@ NEEDS_SPECIAL = frozenset((TOOL_PARSERS.keys() | THINK_MARKERS.keys()) - {JSON_A
 
 def _between(name: str) -> Callable[[bool], OutputParser]:
     start, end = THINK_MARKERS[name]
-    inside = name in STARTS_INSIDE
-    return lambda opened: Thinking((start,), (end,), inside or opened, anywhere=name == "mistral")
+    return lambda opened: Thinking((start,), (end,), opened, anywhere=name == "mistral")
 
 
 def _granite(opened: bool) -> OutputParser:
@@ -79,7 +78,7 @@ def make_parser(
 ) -> OutputParser:
     """One choice's parser. What is content to the reasoning parser is read for tool calls; harmony does both at once.
 
-    `opened`: the prompt ends inside reasoning. `named`: a grammar makes all content the arguments of this tool.
+    `opened`: the text begins inside reasoning. `named`: a grammar makes all content the arguments of this tool.
     """
     if tools == HARMONY_TOOLS and named is None:
         return Harmony(schemas, opened)

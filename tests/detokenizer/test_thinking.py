@@ -22,8 +22,9 @@ CASES = [  # think, opened, thinking, answer
     (THINK, False, "", "  "),
     (THINK, True, "it goes on</think>", "answer"),
     (THINK, True, "it never ends <", ""),
-    (ALWAYS, False, "hm</think>", "<think>x</think>"),
-    (ALWAYS, False, "<think>hm</think>", "y"),
+    (ALWAYS, True, "hm</think>", "<think>x</think>"),
+    (ALWAYS, True, "<think>hm</think>", "y"),
+    (ALWAYS, False, "", "the prompt has closed it"),
 ]
 
 

@@ -26,6 +26,7 @@ MODEL = ModelInfo(
     sampling_defaults={},
 )
 THINK = Think("<think>", "</think>")
+ALWAYS = Think("<think>", "</think>", always=True)
 CHAT = ChatPrompt(json.dumps([{"role": "user", "content": "hi"}]).encode())
 
 
@@ -59,7 +60,10 @@ def test_bad_words_are_spelled_at_a_beginning_and_behind_a_space(renditions: Ren
         ("assistant\n<think>\n", THINK, True),
         ("assistant\n<think>\n\n</think>\n\n", THINK, False),
         ("assistant\n", THINK, False),
-        ("assistant\n", Think("<think>", "</think>", always=True), True),
+        ("assistant\n", ALWAYS, True),
+        ("assistant\n<think>\n", ALWAYS, True),
+        ("<｜Assistant｜></think>", ALWAYS, False),
+        ("<｜Assistant｜><think></think>", ALWAYS, False),
         ("<think>", None, False),
     ],
 )
@@ -70,10 +74,15 @@ def test_does_the_prompt_open_the_thinking(
 
 
 def test_a_continued_message_that_thinks(renditions: Renditions) -> None:
-    for content, opened in (("<think>so far", True), ("<think>so</think>far", False)):
+    cases = (
+        ("<think>so far", THINK, True),
+        ("<think>so</think>far", THINK, False),
+        ("<think>a</think>b", ALWAYS, False),
+    )
+    for content, think, opened in cases:
         messages = json.dumps([{"role": "assistant", "content": content}]).encode()
         prompt = ChatPrompt(messages, add_generation_prompt=False, continue_final_message=True)
-        assert make(renditions, f"assistant\n{content}", prompt, think=THINK).opened is opened
+        assert make(renditions, f"assistant\n{content}", prompt, think=think).opened is opened
 
 
 def test_a_budget_has_its_marks_as_tokens(renditions: Renditions) -> None:
@@ -89,6 +98,8 @@ def test_a_budget_has_its_marks_as_tokens(renditions: Renditions) -> None:
         ("a", THINK, True, True),
         ("a<think>\n", THINK, True, False),
         ("a<think></think>\n", THINK, False, False),
+        ("a", ALWAYS, True, False),
+        ("a</think>", ALWAYS, False, False),
     ],
 )
 def test_grammars_hold_behind_the_thinking(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.renderer.thinking import opens_thinking
+from actorserve.actors.renderer.thinking import left_thinking
 
 from .templates import ALL
 from .templates_conversations import USER
@@ -16,24 +16,30 @@ ASSISTANT = "<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "opens"),
+    ("text", "left"),
     [
         ("<think>", True),
         ("x<think>\n", True),
         ("x<think>\n\n \t", True),
         ("<think>a</think>b<think>\n", True),
         ("<think>\n\n</think>\n\n", False),
-        ("</think>", False),
-        ("", False),
-        ("x", False),
-        ("what does <think> mean?" + ASSISTANT, False),
+        ("<｜Assistant｜></think>", False),
+        ("<｜Assistant｜><think></think>", False),
+        ("<think>a</think>", False),
+        ("", None),
+        ("x", None),
+        ("<think>a</think>b", None),
+        ("what does <think> mean?" + ASSISTANT, None),
+        ("what does </think> mean? </think>" + ASSISTANT, None),
         ("what does <think> mean?" + ASSISTANT + "<think>\n", True),
         ("what does </think> mean?" + ASSISTANT + "<think>\n", True),
-        ("<think>\nhm", False),
+        ("what does <think> mean?" + ASSISTANT + "<think>\n</think>", False),
+        ("<think>\nhm", None),
     ],
 )
-def test_what_a_prompt_leaves_open(text: str, opens: bool) -> None:
-    assert opens_thinking(text, "<think>", "</think>") == opens
+def test_what_a_prompt_leaves_open(text: str, left: bool | None) -> None:
+    """None: it is the model's matter whether it thinks."""
+    assert left_thinking(text, "<think>", "</think>") is left
 
 
 @pytest.mark.parametrize(
@@ -44,24 +50,28 @@ def test_what_a_prompt_leaves_open(text: str, opens: bool) -> None:
         ("<think>\n", "I wonder", True),
         ("<think>\n", "I wonder</think> so", False),
         ("<think>\n\n</think>\n\n", "Yes", False),
-        ("", "Yes", False),
+        ("", "Yes", None),
         ("", "a<think>b</think>c<think>d ", True),
         ("<think>\n", "", True),
-        ("", "", False),
+        ("", "", None),
         ("", " \n<think>", True),
     ],
 )
 @pytest.mark.parametrize("user", ["Hi", "what does <think> mean?", "and </think>?"])
-def test_what_a_continued_message_leaves_open(before: str, continued: str, opens: bool, user: str) -> None:
+def test_what_a_continued_message_leaves_open(before: str, continued: str, opens: bool | None, user: str) -> None:
     for said in (continued, continued.rstrip(), continued.strip()):
-        assert opens_thinking(user + ASSISTANT + before + said, "<think>", "</think>", continued) == opens
+        assert left_thinking(user + ASSISTANT + before + said, "<think>", "</think>", continued) is opens
 
 
 def test_other_markers() -> None:
-    start, end = "<|channel|>analysis<|message|>", "<|end|>"
-    assert opens_thinking("x<|end|><|start|>assistant" + start, start, end)
-    assert not opens_thinking("x" + start + "hm<|end|><|start|>assistant", start, end)
-    assert opens_thinking("[THINK]", "[THINK]", "") and not opens_thinking("x", "", "</think>")
+    start, end = "<|channel|>analysis", "<|channel|>final"
+    begun = "<|start|>assistant"
+    assert left_thinking(f"x<|end|>{begun}{start}<|message|>", start, end) is True
+    assert left_thinking(f"x{start}<|message|>hm<|end|>{begun}", start, end) is None
+    before = f"{begun}{start}<|message|>hm<|end|>{begun}{end}<|message|>"
+    assert left_thinking(f"{before}4, of", start, end, "4, of") is False
+    assert left_thinking(f"{before}4<|end|>{begun}", start, end) is None
+    assert left_thinking("[THINK]", "[THINK]", "") is True and left_thinking("x", "", "</think>") is None
 
 
 def test_templates_that_open_a_block(tmp_path: Path) -> None:
@@ -70,10 +80,10 @@ def test_templates_that_open_a_block(tmp_path: Path) -> None:
         ("nemotron", False, False),
         ("deepseek_v3_1", True, True),
         ("deepseek_v3_1", False, False),
-        ("qwen_3", True, False),
+        ("qwen_3", True, None),
         ("qwen_3", False, False),
-        ("glm_45", True, False),
+        ("glm_45", True, None),
     ]:
         ours = make(ALL[name], tmp_path, bos_token="<s>")
         text = ours.render([USER], variables={"enable_thinking": thinking})
-        assert opens_thinking(text, "<think>", "</think>") == opens, name
+        assert left_thinking(text, "<think>", "</think>") is opens, name

@@ -9,7 +9,6 @@ from actorserve.http.parsers.registry import (
     JSON_ARRAY,
     NEEDS_SPECIAL,
     REASONING_PARSERS,
-    STARTS_INSIDE,
     THINK_MARKERS,
     TOOL_PARSERS,
     detect,
@@ -70,8 +69,8 @@ def test_gate_of_stop_strings_agrees_with_the_parser(reasoning: str) -> None:
     parser = make_parser(reasoning=reasoning, tools=None, schemas={})
     assert parser.feed(start + thought + end) == [Reasoning("a")]
     assert parser.feed(answer) == [Content("b")]
-    inside = make_parser(reasoning=reasoning, tools=None, schemas={}).feed("a")
-    assert inside == ([Reasoning("a")] if reasoning in STARTS_INSIDE and not harmony else [Content("a")])
+    for opened, piece in ((True, Reasoning("a")), (False, Content("a"))):
+        assert make_parser(reasoning=reasoning, tools=None, schemas={}, opened=opened).feed("a") == [piece]
 
 
 def test_unknown_names_are_refused() -> None:

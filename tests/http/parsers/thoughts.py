@@ -11,7 +11,6 @@ _CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 
 def _of(name: str) -> list[Sample]:
     start, end = THINK_MARKERS[name]
-    inside = name == "deepseek_r1"
     thought = f"One < two,\n\n{start[:-1]} {end[:3]}{{}}"
     unopened = "".join((thought, end, "So."))
 
@@ -30,8 +29,8 @@ def _of(name: str) -> list[Sample]:
         sample("no thought", f"{start}{end}So.", thought=""),
         sample("no content", f"{start}{thought}{end}\n\n", content=""),
         sample("nothing", "", thought="", content=""),
-        sample("not opened", unopened, *((thought, "So.") if inside else ("", unopened))),
-        sample("white space", " \n", *((" \n", "") if inside else ("", " \n"))),
+        sample("not opened", unopened, "", unopened),
+        sample("white space", " \n", "", " \n"),
         sample("end again", f"{start}x{end}So.{end} ", "x", f"So.{end} "),
         Sample("call", f"{start}x{end}\n\n{_CALL}", "hermes", name, thought="x", calls=(("now", {}),)),
         Sample("call in thought", f"{_CALL}{end}So.", "hermes", name, opened=True, thought=_CALL, content="So."),
