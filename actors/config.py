@@ -43,7 +43,17 @@ ToolParser = Literal[
     "granite",
 ]
 ReasoningParser = Literal[
-    "auto", "none", "deepseek_r1", "deepseek_v3", "qwen3", "mistral", "openai_gptoss", "glm45", "granite"
+    "auto",
+    "none",
+    "deepseek_r1",
+    "deepseek_v3",
+    "qwen3",
+    "mistral",
+    "openai_gptoss",
+    "glm45",
+    "granite",
+    "granite33",
+    "seed_oss",
 ]
 
 

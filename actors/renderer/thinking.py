@@ -10,8 +10,9 @@ BEHIND = re.compile(r"\s*(?:<\|message\|>)?\s*")  # a marker, before the answer:
 def left_thinking(text: str, start: str, end: str, continued: str | None = None) -> bool | None:
     """Has the rendered text left a block open that `start` begins and `end` closes? None: it says nothing of one.
 
-    Messages may speak of the markers, so they count only at the very end: the generation prompt put them there. `continued` is the text of a final message that is being continued: what it opens itself
-    counts wherever it stands, and what it neither opens nor closes has left as it was what stands before it.
+    Messages may speak of the markers, so they count only at the very end: the generation prompt put them there.
+    `continued` is the text of a final message that is being continued: what it opens itself counts wherever it stands,
+    and what it neither opens nor closes has left as it was what stands before it.
     """
     if not start:
         return None

@@ -53,6 +53,30 @@ class Thinking(Reader):
             self._first(self._let_go() + self._text[self._at :])
 
 
+class Unwrapped(Reader):
+    """An answer between tags, without them. A text that does not begin with the first is as it is."""
+
+    def __init__(self, start: str, end: str) -> None:
+        super().__init__()
+        self._start, self._end = start, end
+
+    def _read(self) -> Steps[None]:
+        self._held = []  # white space, until it is known what it belongs to
+        try:
+            yield from self._space()
+            yield from self._expect(self._start)
+            self._let_go()
+            yield from self._run_of(lambda char: char in "\r\n")
+            yield from self._until((self._end,), self._content)
+        except Broken:
+            self._content(self._let_go())
+        yield from self._until((), self._content)
+
+    def _at_end(self) -> None:
+        if self._held is not None:
+            self._content(self._let_go() + self._text[self._at :])
+
+
 class Chain:
     """What is content to the first parser is read by the second."""
 

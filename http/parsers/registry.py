@@ -10,7 +10,7 @@ from .calls import Schemas
 from .harmony import Harmony
 from .json_calls import Granite, Hermes, JsonArray, Llama3Json, Mistral, Named
 from .pythonic import Pythonic
-from .reasoning import Chain, Plain, Thinking
+from .reasoning import Chain, Plain, Thinking, Unwrapped
 from .sections import DeepSeekV3, DeepSeekV31, KimiK2
 from .tagged import Glm45, Qwen3Coder
 
@@ -40,6 +40,8 @@ THINK_MARKERS: dict[str, tuple[str, str]] = {
     "glm45": ("<think>", "</think>"),
     "mistral": ("[THINK]", "[/THINK]"),
     "granite": ("Here is my thought process:", "Here is my response:"),
+    "granite33": ("<think>", "</think>"),
+    "seed_oss": ("<seed:think>", "</seed:think>"),
     HARMONY_REASONING: ("<|channel|>analysis", "<|channel|>final"),
 }
 """What begins and ends reasoning, as text (with special tokens kept)."""
@@ -62,6 +64,10 @@ def _granite(opened: bool) -> OutputParser:
     return Thinking(starts, ends, inside=opened)
 
 
+def _granite33(opened: bool) -> OutputParser:
+    return Chain(_between("granite33")(opened), Unwrapped("<response>", "</response>"))
+
+
 def _harmony(opened: bool) -> OutputParser:
     return Harmony(opened=opened, calls=False)
 
@@ -69,6 +75,7 @@ def _harmony(opened: bool) -> OutputParser:
 REASONING_PARSERS: dict[str, Callable[[bool], OutputParser]] = {
     **{name: _between(name) for name in THINK_MARKERS},
     "granite": _granite,
+    "granite33": _granite33,
     HARMONY_REASONING: _harmony,
 }
 
@@ -116,6 +123,8 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|channel\|>", HARMONY_REASONING),
     (r"\[THINK\]", "mistral"),
     (r"Here is my thought process:", "granite"),
+    (r"<response></response>", "granite33"),
+    (r"<seed:think>", "seed_oss"),
     (r"<arg_key>[\s\S]*</think>|</think>[\s\S]*<arg_key>", "glm45"),
     (r"<｜Assistant｜><think>", "deepseek_r1"),
     (r"<｜Assistant｜>[\s\S]*</think>|</think>[\s\S]*<｜Assistant｜>", "deepseek_v3"),

@@ -41,6 +41,8 @@ TEMPLATES = {
     "kimi_k2 qwen3": "<|tool_calls_section_begin|><think>{{ m.reasoning }}</think>",
     "granite": "<|start_of_role|>assistant<|end_of_role|><|tool_call|>{{ calls|tojson }}<|end_of_text|>",
     "granite granite": "<|tool_call|>Write your thoughts after 'Here is my thought process:' and then the response",
+    "granite granite33": "<|tool_call|>Write your thoughts between <think></think> and your response between "
+    "<response></response> for each user query.{{ c.split('</think>') }}",
     " qwen3": "{{ bos }}{% if '</think>' in m.content %}{{ m.content.split('</think>')[1] }}{% endif %}",
     "": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}",
 }

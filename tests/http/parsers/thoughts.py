@@ -49,6 +49,29 @@ THOUGHTS = [
         thought="\na\n",
         content="b",
     ),
+    *(
+        Sample(label, text, reasoning="granite33", opened=opened, thought=thought, content=content)
+        for label, text, opened, thought, content in (
+            ("wrapped", "<think>a</think>\n<response>\nb <i> c</response>\n", False, "a", "b <i> c\n"),
+            ("wrapped at once", "<think>a</think><response>b</response>", False, "a", "b"),
+            ("opened", "a</think> <response>b</response></response>", True, "a", "b</response>"),
+            ("no thought", " <response>b</response>", False, "", "b"),
+            ("not closed", "<think>a</think><response>b</resp", False, "a", "b</resp"),
+            ("closed only", "<think>a</think>b</response>", False, "a", "b</response>"),
+            ("half a tag", "<think>a</think><respon", False, "a", "<respon"),
+            ("tag inside", "<think>a</think>See <response>b</response>", False, "a", "See <response>b</response>"),
+            ("in the thinking", "<think><response>a</think>b", False, "<response>a", "b"),
+        )
+    ),
+    Sample(
+        "wrapped call",
+        '<think>a</think><response>b</response><|tool_call|>[{"name": "now", "arguments": {}}]',
+        "granite",
+        "granite33",
+        thought="a",
+        content="b",
+        calls=(("now", {}),),
+    ),
     Sample("forgotten end", f"<think>x\n\n{_CALL}", "hermes", "qwen3", thought="x\n\n", calls=(("now", {}),)),
     Sample(
         "forgotten end, two calls",
