@@ -21,8 +21,9 @@ class CallReader(Reader):
 
     starts: ClassVar[tuple[str, ...]] = ()
     bare: ClassVar[str] = ""  # the character that begins calls without a marker, first in the text or in a line
+    in_line: ClassVar[bool] = False  # or anywhere in a line
     closers: ClassVar[tuple[str, ...]] = ()  # may follow a call
-    ends: ClassVar[tuple[str, ...]] = ()  # end a call that is broken; the first closer is then over, too
+    ends: ClassVar[tuple[str, ...]] = ()  # end a call that is broken, as starts do; the first closer is then over, too
     between: ClassVar[str] = ""  # may stand between calls and closers, other than white space
 
     def __init__(self, schemas: Schemas | None = None) -> None:
@@ -67,11 +68,11 @@ class CallReader(Reader):
             yield from self._blanks()
             if (yield from self._char()) == self.bare:
                 return ""
-        in_line = ("\n" + self.bare,) if self.bare else ()
-        found = yield from self._until((*self.starts, *in_line, *sorted(self._closers)), self._content)
-        if found not in in_line:
+        begin = self.bare if self.in_line or not self.bare else "\n" + self.bare
+        found = yield from self._until((*self.starts, *filter(None, [begin]), *sorted(self._closers)), self._content)
+        if found != begin:
             return found
-        self._content("\n")
+        self._content(begin[:-1])
         self._at -= 1  # it is read as part of the call
         return ""
 
@@ -84,7 +85,7 @@ class CallReader(Reader):
 
     def _rest_of_call(self) -> Steps[None]:
         self._more_arguments(self._let_go())
-        found = yield from self._until(self.ends, self._more_arguments)
+        found = yield from self._until(tuple(dict.fromkeys((*self.ends, *self.starts))), self._more_arguments)
         self._whole = True
         if found in self.starts:
             self._at -= len(found)

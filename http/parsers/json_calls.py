@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .base import Broken, Steps
 from .calls import CallReader
+from .json_scan import JsonScan
 from .values import parsed, string
 
 _NAME, _ARGUMENTS = "name", ("arguments", "parameters")
@@ -118,12 +119,33 @@ class Hermes(JsonCalls):
 
 
 class Llama3Json(JsonCalls):
-    """{"name": …, "parameters": {…}}; {…}: with <|python_tag|> before it, or first in a line; or in Llama 4's tags."""
+    """{"name": …, "parameters": {…}}; {…}: with <|python_tag|> before it, or in Llama 4's tags, or without any."""
 
     starts = ("<|python_tag|>", "<|python_start|>")
     closers = ("<|python_end|>",)
     bare = "{"
+    in_line = True
     between = ";}"
+
+    def _call(self, marker: str) -> Steps[None]:
+        count = self._count
+        try:
+            yield from super()._call(marker)
+        except Broken:
+            if marker or self._count > count:
+                raise
+            yield from self._other_object()
+
+    def _other_object(self) -> Steps[None]:
+        """What is no call is content with all that is in it: objects inside an object are none either."""
+        begun = self._let_go()
+        scan = JsonScan()
+        scan.push(begun, 0)
+        self._content(begun)
+        while not (scan.done or scan.broken):
+            self._content(self._take(scan.push(self._text, self._at) - self._at))
+            if not (scan.done or scan.broken):
+                yield from self._more()
 
 
 class Granite(JsonCalls):

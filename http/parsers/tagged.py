@@ -23,7 +23,7 @@ class TaggedCalls(CallReader):
         """A value up to one of these ends. The next one's key, where that has ended it."""
         self._arguments((", " if self._given else "{") + json.dumps(key, ensure_ascii=False) + ": ")
         wanted = types(self._schema, key)
-        if wanted == {"string"}:
+        if wanted <= {"string"}:  # without a type it stays the text that it is
             self._arguments('"')
             following = yield from self._value(ends, lambda text: self._arguments(quoted(text)))
             self._arguments('"')
@@ -37,6 +37,11 @@ class TaggedCalls(CallReader):
         """Its text goes to the sink."""
         yield from self._until(ends, sink)
         return None
+
+    def _begins_again(self, found: str) -> None:
+        """A call that has begun inside this one, whose end the model has forgotten, is one of its own."""
+        if found in self.starts:
+            self._at -= len(found)
 
     def _close_object(self) -> None:
         if self._given:
@@ -59,7 +64,7 @@ class Qwen3Coder(TaggedCalls):
             raise Broken
         yield from self._expect(">")
         self._open_object(name)
-        next_tags = ("<parameter=", "</function>", "</tool_call>")
+        next_tags = ("<parameter=", "</function>", *self.closers, *self.starts)
         while (found := (yield from self._until(next_tags, _dropped))) == "<parameter=":
             first: list[str] = []
             yield from self._until((">",), first.append)
@@ -70,6 +75,7 @@ class Qwen3Coder(TaggedCalls):
                 key = yield from self._argument(key, ("\n</parameter>", "</parameter>", "\n<parameter="))
         self._close_object()
         self._closers.discard(found)
+        self._begins_again(found)
 
     def _value(self, ends: tuple[str, ...], sink: Sink) -> Steps[str | None]:
         """Where the model has forgotten the end, the next argument of the function ends it."""
@@ -101,12 +107,13 @@ class Glm45(TaggedCalls):
         while found == "<arg_key>":
             key: list[str] = []
             yield from self._until(("</arg_key>",), key.append)
-            found = yield from self._until(("<arg_value>", "</tool_call>"), _dropped)
+            found = yield from self._until(("<arg_value>", "</tool_call>", "<tool_call>"), _dropped)
             if found == "<arg_value>":
                 yield from self._argument("".join(key).strip(), ("</arg_value>",))
-                found = yield from self._until(("<arg_key>", "</tool_call>"), _dropped)
+                found = yield from self._until(("<arg_key>", "</tool_call>", "<tool_call>"), _dropped)
         self._close_object()
         self._closers.clear()
+        self._begins_again(found)
 
 
 def _dropped(text: str) -> None:

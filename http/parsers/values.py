@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 _NAMES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # templates print them so, models copy them
 _NESTED = {"object", "array", "null"}  # models write these as Python does, with single quotes
+_IMPLY = {"properties": "object", "additionalProperties": "object", "items": "array"}  # by words of a schema
 _MAX_REFERENCES = 8  # from one schema to the next
 
 
@@ -61,6 +62,8 @@ def _types(schema: Any, root: Mapping[str, Any], references: int = 0) -> frozens
         return frozenset(one for one in kinds_said if isinstance(one, str))
     if "const" in schema or isinstance(schema.get("enum"), list):
         return frozenset(_NAMES.get(type(one), "object") for one in schema.get("enum", [schema.get("const")]))
+    if implied := {kind for word, kind in _IMPLY.items() if word in schema}:
+        return frozenset(implied)
     kinds = [
         _types(one, root, references + 1)
         for word in ("anyOf", "oneOf", "allOf")
@@ -79,13 +82,15 @@ def _referred(reference: str, root: Mapping[str, Any]) -> Any:
 
 
 def typed(text: str, wanted: frozenset[str]) -> str:
-    """A value's text as JSON, by the types that it may have: what is no JSON of them is a string."""
+    """A value's text as JSON, by the types that it may have: what is no JSON of them is a string; so is all without."""
+    if not wanted:
+        return f'"{quoted(text)}"'
     stripped = text.strip()
     stripped = _PYTHON_WORDS.get(stripped, stripped)
     try:
         value = parsed(stripped)
     except ValueError:
-        said = _in_python(stripped) if wanted and wanted <= _NESTED else None
+        said = _in_python(stripped) if wanted <= _NESTED else None
         return f'"{quoted(text)}"' if said is None else said
     kind = _NAMES.get(type(value), "object")
     if "string" in wanted and not (kind != "string" and (kind in wanted or (kind == "integer" and "number" in wanted))):

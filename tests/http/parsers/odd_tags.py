@@ -98,8 +98,8 @@ _TAGGED = [
     one(
         "white space in a key",
         "glm45",
-        "<tool_call>now<arg_key> a </arg_key><arg_value>1</arg_value></tool_call>",
-        ("now", {"a": 1}),
+        "<tool_call>search<arg_key> limit </arg_key><arg_value>1</arg_value></tool_call>",
+        ("search", {"limit": 1}),
     ),
     one("no outer tag", "qwen3_coder", "<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n</function>"),
     one(
@@ -147,6 +147,33 @@ _TAGGED = [
     ),
     one("two functions in one", "qwen3_coder", "<tool_call><function=now></function></tool_call>", NOW),
     text("no function", "qwen3_coder", "<tool_call>now()</tool_call> <function = x> <function=>"),
+    Sample(
+        "another in one that is not closed",
+        "<tool_call>\n<function=search>\n<parameter=limit>\n7\n</parameter>\n"
+        "<tool_call>\n<function=now>\n</function>\n</tool_call>.",
+        "qwen3_coder",
+        content=".",
+        calls=(("search", {"limit": 7}), NOW),
+    ),
+    Sample(
+        "another function in one that is not closed",
+        "<tool_call><function=now><function=search><parameter=query>a</parameter><function=now></function></tool_call>",
+        "qwen3_coder",
+        calls=(NOW, ("search", {"query": "a"}), NOW),
+    ),
+    Sample(
+        "another in one that is not closed",
+        "<tool_call>search<arg_key>limit</arg_key><arg_value>7</arg_value>\n<tool_call>now</tool_call>.",
+        "glm45",
+        content=".",
+        calls=(("search", {"limit": 7}), NOW),
+    ),
+    one(
+        "no type known",
+        "qwen3_coder",
+        "<function=what><parameter=a>7</parameter><parameter=b>\n[true]\n</parameter></function>",
+        ("what", {"a": "7", "b": "[true]"}),
+    ),
     text("half a tag", "qwen3_coder", "<function=now and then"),
     Sample(
         "functions in one tag",

@@ -219,13 +219,22 @@ WRITERS: dict[str, Write] = {
     "granite": lambda scene: f"{scene.before}<|tool_call|>{_objects(scene)}{scene.after}",
     "json_array": lambda scene: _objects(scene, "parameters"),
 }
+TAGGED = ("qwen3_coder", "qwen3_xml", "glm45")  # their values are plain texts
 _OLD_MISTRAL: Write = lambda scene: f"{scene.before}[TOOL_CALLS]{_objects(scene)}{scene.after}"  # noqa: E731
+
+
+def _as_tags_say(call: Asked) -> Asked:
+    """Tags do not tell a value's type: without one in the schema it is the text that stands there."""
+    name, values = call
+    typed = SCHEMAS.get(name, {}).get("properties", {})
+    return name, {key: value if key in typed else _plain(value) for key, value in values.items()}
 
 
 def _written(tools: str, write: Write, scene: Scene, form: str = "") -> Sample:
     ids = tuple(f"functions.{name}:{at}" for at, (name, _) in enumerate(scene.calls)) if tools == "kimi_k2" else None
     content = scene.before + scene.after if tools != "json_array" else ""
-    return Sample(scene.label + form, write(scene), tools, content=content, calls=scene.calls, ids=ids)
+    calls = tuple(map(_as_tags_say, scene.calls)) if tools in TAGGED else scene.calls
+    return Sample(scene.label + form, write(scene), tools, content=content, calls=calls, ids=ids)
 
 
 def scenes() -> list[Sample]:

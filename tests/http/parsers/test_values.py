@@ -25,6 +25,9 @@ SCHEMA: dict[str, Any] = {
         "lost": {"$ref": "#/$defs/Lost"},
         "elsewhere": {"$ref": "https://example.com/x"},
         "true": True,
+        "object": {"properties": {"a": {}}},
+        "map": {"additionalProperties": {"type": "string"}},
+        "list": {"items": {}},
     },
     "$defs": {"Colour": {"enum": ["red", "blue"]}, "Loop": {"$ref": "#/$defs/Loop"}},
 }
@@ -46,6 +49,9 @@ SCHEMA: dict[str, Any] = {
         ("elsewhere", set()),
         ("true", set()),
         ("absent", set()),
+        ("object", {"object"}),
+        ("map", {"object"}),
+        ("list", {"array"}),
     ],
 )
 def test_types_of_a_schema(name: str, wanted: set[str]) -> None:
@@ -64,7 +70,9 @@ def test_types_of_a_schema(name: str, wanted: set[str]) -> None:
         ("null", {"string", "null"}, None),
         ("None", {"string", "null"}, None),
         ('"quoted"', {"string", "null"}, '"quoted"'),
-        ('"quoted"', set(), "quoted"),
+        ('"quoted"', set(), '"quoted"'),
+        (" 7", set(), " 7"),
+        ('"quoted"', {"integer"}, "quoted"),
         (" many ", {"integer"}, " many "),
         ("True", {"boolean"}, True),
         ("{'a': 1, 'b': [True, None]}", {"object"}, {"a": 1, "b": [True, None]}),
@@ -79,7 +87,8 @@ def test_types_of_a_schema(name: str, wanted: set[str]) -> None:
         ("[" * 100_000, {"array"}, "[" * 100_000),
         ("", {"integer"}, ""),
         ("red", set(), "red"),
-        ("[1, 2]", set(), [1, 2]),
+        ("[1, 2]", set(), "[1, 2]"),
+        ("[1, 2]", {"array"}, [1, 2]),
     ],
 )
 def test_value_of_a_text(text: str, wanted: set[str], value: object) -> None:
