@@ -14,6 +14,7 @@ from actorserve.actors.parameters import Think
 from .answers import Wants
 from .errors import ApiError, bad_request
 from .parameters import check_fields, max_tokens_of, parameters
+from .parsers.calls import ShortIds
 from .parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, STARTS_INSIDE, THINK_MARKERS, make_parser
 from .pieces import OutputParser
 from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
@@ -33,7 +34,7 @@ class Asked:
     params: list[bytes]
     rendering: dict[str, Any]
     wants: Wants
-    make_parser: Callable[[bool], OutputParser] | None = None
+    make_parser: Callable[[bool, str], OutputParser] | None = None
     wants_ids: bool = False
     echoed: list[Prompt] = field(default_factory=list)  # prompts whose text the answer begins with
 
@@ -54,8 +55,9 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
         think = Think(*THINK_MARKERS[reasoning], always=reasoning in STARTS_INSIDE)
     schemas = {tool.function.name: _schema(tool.function.parameters) for tool in tools_of(body)}
 
-    def parser(opened: bool) -> OutputParser:
-        return make_parser(reasoning=reasoning, tools=tools, schemas=schemas, opened=opened, named=named)
+    def parser(opened: bool, key: str) -> OutputParser:
+        made = make_parser(reasoning=reasoning, tools=tools, schemas=schemas, opened=opened, named=named)
+        return ShortIds(made, key) if settings.tool_parser == "mistral" and (tools or named) else made
 
     parsed = reasoning is not None or tools is not None or named is not None
     keep_special = bool({reasoning, tools} & NEEDS_SPECIAL)

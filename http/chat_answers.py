@@ -37,7 +37,6 @@ class ChatAnswer:
             **self._answer.head(False),
             "choices": [self._whole_choice(choice) for choice in job.choices],
             "usage": usage(job),
-            "system_fingerprint": None,
             "prompt_logprobs": told,
             "prompt_token_ids": first.prompt_ids if wants.ids else None,
         }
@@ -53,8 +52,8 @@ class ChatAnswer:
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if calls:  # as with OpenAI: clients ask whether there are calls by whether there is the field
             message["tool_calls"] = calls
-        if turn.reasoning and self._answer.wants.reasoning:
-            message |= {"reasoning": turn.reasoning, "reasoning_content": turn.reasoning}
+        reasoning = turn.reasoning if turn.reasoning and self._answer.wants.reasoning else None
+        message |= {"reasoning": reasoning, "reasoning_content": reasoning}
         body = {"index": choice.index, "message": message, "token_ids": None}
         return {**body, **self._beside(news), **self._ends(choice)}
 

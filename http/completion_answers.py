@@ -38,7 +38,6 @@ class CompletionAnswer:
             **self._answer.head(False),
             "choices": [self._whole_choice(choice, index) for index, choice in enumerate(choices)],
             "usage": usage(self._job, self._answer.wants.nothing),
-            "system_fingerprint": None,
         }
 
     def _best(self) -> list[Choice]:

@@ -43,11 +43,11 @@ class Job:
         prompts: list[Prompt],
         params: list[bytes],
         rendering: Mapping[str, Any] | None = None,
-        make_parser: Callable[[bool], OutputParser] | None = None,
+        make_parser: Callable[[bool, str], OutputParser] | None = None,
         wants_ids: bool = False,
     ) -> None:
         """`params`: the encoded Generation of each choice of a prompt; `rendering`: the fields of its Render;
-        `make_parser` makes a choice's, told whether it begins inside the model's thinking.
+        `make_parser` makes a choice's, told whether it begins inside the model's thinking, and a text of its own.
         """
         self.prompts = prompts
         self.params = params
@@ -70,7 +70,7 @@ class Job:
         if not choice.prompt_tokens:
             choice.prompt_tokens, choice.opened = prompt_tokens, opened
             if self.make_parser is not None:
-                choice.parser = self.make_parser(opened)
+                choice.parser = self.make_parser(opened, f"{self.seed:016x}{index:x}")
 
     def delta(self, index: int, delta: Delta, cached_tokens: int) -> bool:
         """Text or the end of a choice. What came before (a detokenizer was replaced) is dropped.

@@ -117,6 +117,7 @@ class Keeping:
                 continue
             kept = self.engine.kept(Key(_key("slots", left.id), b"", self.engine.index))
             job = Job(asked.prompts, asked.params, asked.rendering, asked.make_parser)
+            job.seed = left.seed
             try:
                 self.engine.submit(job, kept.refs if kept is not None else None)
             except ApiError as error:

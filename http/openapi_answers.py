@@ -86,9 +86,9 @@ class AssistantMessage(Said):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning: str | None
+    reasoning_content: str | None
     tool_calls: list[ToolCall] | UnsetType = UNSET
-    reasoning: str | UnsetType = UNSET
-    reasoning_content: str | UnsetType = UNSET
 
 
 class ChatChoice(Said):
@@ -107,7 +107,6 @@ class ChatCompletion(Said):
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    system_fingerprint: None
     prompt_logprobs: PromptLogprobs | None
     prompt_token_ids: Ids | None
 
@@ -186,7 +185,6 @@ class Completion(Said):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
-    system_fingerprint: None
 
 
 class CompletionChunk(Said):

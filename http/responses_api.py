@@ -132,6 +132,7 @@ class ResponsesApi:
         if not self._engine.has(running.refs):
             raise ApiError(404, "The events of this response are no longer kept.", "stream")
         job = new_job(running.asked)
+        job.seed = running.job.seed
         job.choices[0].grain = GRAIN
         self._engine.submit(job, running.refs)
         try:

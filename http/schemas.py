@@ -5,9 +5,10 @@ null means absent for every field. What clients know and this server cannot do i
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 Object = dict[str, Any]
 
@@ -26,7 +27,9 @@ class ContentPart(msgspec.Struct):
 class ChatMessage(msgspec.Struct):
     """One turn. Everything else in it is passed on to the chat template."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Annotated[
+        str, Meta(min_length=1, max_length=64)
+    ]  # those that are not OpenAI's are the chat template's matter
     content: str | list[ContentPart | str] | None = None
     tool_calls: list[Object] | None = None
 

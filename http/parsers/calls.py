@@ -7,12 +7,17 @@ and nothing else there, belongs to the markup.
 
 from __future__ import annotations
 
+import hashlib
+import re
+import string
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ..pieces import Arguments, ToolCall
+from ..pieces import Arguments, OutputParser, Piece, ToolCall
 from .base import SPACE, Broken, Reader, Steps
 
+SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
+CHARACTERS = string.ascii_letters + string.digits
 Schemas = Mapping[str, Mapping[str, Any]]  # the JSON schema of each tool's arguments, by its name
 
 
@@ -134,3 +139,25 @@ class CallReader(Reader):
             super()._content("".join(self._blank))
         elif self._held is not None and not self._marked:
             self._content(self._let_go() + self._text[self._at :])
+
+
+class ShortIds:
+    """Calls with ids of 9 letters or digits, as Mistral's models and their clients know them, made of a key."""
+
+    def __init__(self, parser: OutputParser, key: str) -> None:
+        self._parser = parser
+        self._key = key
+
+    def feed(self, text: str) -> list[Piece]:
+        """The parser's pieces."""
+        return [self._with_id(piece) for piece in self._parser.feed(text)]
+
+    def finish(self) -> list[Piece]:
+        """The parser's last pieces."""
+        return [self._with_id(piece) for piece in self._parser.finish()]
+
+    def _with_id(self, piece: Piece) -> Piece:
+        if not isinstance(piece, ToolCall) or SHORT_ID.fullmatch(piece.id or ""):
+            return piece
+        digest = hashlib.sha256(f"{self._key}_{piece.index}".encode()).digest()
+        return ToolCall(piece.index, piece.name, "".join(CHARACTERS[byte % len(CHARACTERS)] for byte in digest[:9]))

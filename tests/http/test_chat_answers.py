@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -99,3 +100,44 @@ async def test_an_unlimited_budget_needs_no_thinking() -> None:
             assert (await client.answer()).status == 200
         below = await served.ask("POST", "/v1/chat/completions", {"messages": HI, "thinking_token_budget": -2})
         assert below.status == 400 and below.error["param"] == "thinking_token_budget"
+
+
+async def test_without_reasoning_its_fields_are_null() -> None:
+    """Clients read them without asking whether they are there."""
+    async with serving(reasoning_parser="qwen3", tool_parser="hermes") as served:
+        for text, fields, expected in (
+            ("yes", {}, None),
+            ("<think>hm</think>yes", {}, "hm"),
+            ("<think>hm</think>yes", {"include_reasoning": False}, None),
+            ('<tool_call>{"name": "weather", "arguments": {}}</tool_call>', {"tools": [TOOL]}, None),
+        ):
+            body = (await ask(served, text, **fields)).json
+            message = body["choices"][0]["message"]
+            assert (message["reasoning"], message["reasoning_content"]) == (expected, expected)
+            assert "system_fingerprint" not in body, "a string, or not there"
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        ("auto", '[TOOL_CALLS]weather[ARGS]{"city": "Oslo"}[TOOL_CALLS]weather[ARGS]{}'),
+        ("auto", '[TOOL_CALLS][{"name": "weather", "arguments": {}, "id": "x"}, {"name": "weather", "arguments": {}}]'),
+        ("required", '[{"name": "weather", "parameters": {}}, {"name": "weather", "parameters": {}}]'),
+        ({"type": "function", "function": {"name": "weather"}}, "{}"),
+    ],
+)
+async def test_calls_of_mistral_have_short_ids(choice: Any, text: str) -> None:
+    """Its templates, and clients that check what they send, take 9 letters or digits."""
+    async with serving(tool_parser="mistral") as served:
+        answers = [await ask(served, text, tools=[TOOL], tool_choice=choice, stream=stream) for stream in (False, True)]
+    whole = [call["id"] for one in answers[0].json["choices"] for call in one["message"].get("tool_calls", ())]
+    deltas = [one["delta"] for event in answers[1].events for one in event["choices"]]
+    streamed = [call["id"] for delta in deltas for call in delta.get("tool_calls", ()) if "id" in call]
+    for ids in (whole, streamed):
+        assert ids and len(set(ids)) == len(ids) and all(re.fullmatch("[a-zA-Z0-9]{9}", one) for one in ids)
+
+
+async def test_an_id_that_mistral_has_given_itself_is_kept() -> None:
+    async with serving(tool_parser="mistral") as served:
+        answer = await ask(served, "[TOOL_CALLS]weather[CALL_ID]abc123XYZ[ARGS]{}", tools=[TOOL])
+    assert answer.json["choices"][0]["message"]["tool_calls"][0]["id"] == "abc123XYZ"

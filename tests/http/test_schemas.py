@@ -80,6 +80,13 @@ def test_messages_go_on_as_they_came(content: Any) -> None:
     assert json.loads(prompt.messages) == messages
 
 
+@pytest.mark.parametrize("role", ["ipython", "tool_results", "Doubao"])
+def test_other_roles_are_the_templates_matter(role: str) -> None:
+    """Some templates know more than OpenAI's; what they do not know they refuse themselves."""
+    messages = [*HI, {"role": role, "content": "4"}]
+    assert json.loads(for_chat(messages=messages)[0].messages) == messages
+
+
 @pytest.mark.parametrize("role", ["assistant", "tool", "function"])
 def test_who_may_be_without_content(role: str) -> None:
     for_chat(messages=[*HI, {"role": role, "content": None, "tool_calls": [{"id": "a"}]}, {"role": role}])
