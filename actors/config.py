@@ -41,6 +41,15 @@ ToolParser = Literal[
     "glm45",
     "kimi_k2",
     "granite",
+    "seed_oss",
+    "minimax_m2",
+    "minimax_m3",
+    "llama4_json",
+    "llama4_pythonic",
+    "hunyuan_a13b",
+    "jamba",
+    "nemotron_json",
+    "longcat",
 ]
 ReasoningParser = Literal[
     "auto",
@@ -54,6 +63,8 @@ ReasoningParser = Literal[
     "granite",
     "granite33",
     "seed_oss",
+    "minimax_m2",
+    "minimax_m3",
 ]
 
 

@@ -149,10 +149,31 @@ class Llama3Json(JsonCalls):
 
 
 class Granite(JsonCalls):
-    """<|tool_call|>[{…}, {…}]"""
+    """<|tool_call|>[{…}, {…}]; Phi-4-mini closes it, too."""
 
     starts = ("<|tool_call|>", "<tool_call>")
-    closers = ends = ("</tool_call>",)
+    closers = ends = ("</tool_call>", "<|/tool_call|>")
+
+
+class ToolCalls(JsonCalls):
+    """<tool_calls>[{…}, {…}]</tool_calls>, as Hunyuan, Jamba and Apriel write them."""
+
+    starts = ("<tool_calls>",)
+    closers = ends = ("</tool_calls>",)
+
+
+class Nemotron(JsonCalls):
+    """<TOOLCALL>[{…}, {…}]</TOOLCALL>"""
+
+    starts = ("<TOOLCALL>",)
+    closers = ends = ("</TOOLCALL>",)
+
+
+class Longcat(JsonCalls):
+    """<longcat_tool_call>{…}</longcat_tool_call>"""
+
+    starts = ("<longcat_tool_call>",)
+    closers = ends = ("</longcat_tool_call>",)
 
 
 class Mistral(JsonCalls):

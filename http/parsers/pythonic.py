@@ -1,4 +1,4 @@
-"""Calls as a list in Python: [f(a=1, b="x"), g()], as Llama 3.2 and 4 write them."""
+"""Calls as a list in Python: [f(a=1, b="x"), g()], as Llama 3.2 and 4 and LFM2 write them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ _CLOSES = {"(": ")", "[": "]", "{": "}"}
 class Pythonic(CallReader):
     """With <|python_start|> before it, or first in a line. An argument is given out when its value is whole."""
 
-    starts = ("<|python_start|>",)
+    starts = ("<|python_start|>", "<|tool_call_start|>")
     bare = "["
-    closers = ("<|python_end|>",)
-    ends = ("<|python_end|>",)
+    closers = ends = ("<|python_end|>", "<|tool_call_end|>")
 
     def _call(self, marker: str) -> Steps[None]:
         yield from self._space()

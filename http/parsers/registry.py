@@ -8,11 +8,12 @@ from collections.abc import Callable
 from ..pieces import OutputParser
 from .calls import Schemas
 from .harmony import Harmony
-from .json_calls import Granite, Hermes, JsonArray, Llama3Json, Mistral, Named
+from .json_calls import Granite, Hermes, JsonArray, Llama3Json, Longcat, Mistral, Named, Nemotron, ToolCalls
+from .nested import MinimaxM3
 from .pythonic import Pythonic
 from .reasoning import Chain, Plain, Thinking, Unwrapped
 from .sections import DeepSeekV3, DeepSeekV31, KimiK2
-from .tagged import Glm45, Qwen3Coder
+from .tagged import Glm45, MinimaxM2, Qwen3Coder, SeedOss
 
 JSON_ARRAY = "json_array"  # where a grammar forces calls; no option
 HARMONY_TOOLS, HARMONY_REASONING = "openai", "openai_gptoss"
@@ -30,6 +31,15 @@ TOOL_PARSERS: dict[str, Callable[[Schemas], OutputParser]] = {
     "glm45": Glm45,
     "kimi_k2": KimiK2,
     "granite": Granite,
+    "seed_oss": SeedOss,
+    "minimax_m2": MinimaxM2,
+    "minimax_m3": MinimaxM3,
+    "llama4_json": Llama3Json,
+    "llama4_pythonic": Pythonic,
+    "hunyuan_a13b": ToolCalls,
+    "jamba": ToolCalls,
+    "nemotron_json": Nemotron,
+    "longcat": Longcat,
     JSON_ARRAY: JsonArray,
 }
 
@@ -42,6 +52,8 @@ THINK_MARKERS: dict[str, tuple[str, str]] = {
     "granite": ("Here is my thought process:", "Here is my response:"),
     "granite33": ("<think>", "</think>"),
     "seed_oss": ("<seed:think>", "</seed:think>"),
+    "minimax_m2": ("<think>", "</think>"),
+    "minimax_m3": ("<mm:think>", "</mm:think>"),
     HARMONY_REASONING: ("<|channel|>analysis", "<|channel|>final"),
 }
 """What begins and ends reasoning, as text (with special tokens kept)."""
@@ -106,6 +118,9 @@ CALL_LINES = {
 
 _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|channel\|>", HARMONY_TOOLS),
+    (r"<seed:tool_call>", "seed_oss"),
+    (r"<minimax:tool_call>", "minimax_m2"),
+    (r"\]<\]minimax\[>\[", "minimax_m3"),
     (r"<arg_key>", "glm45"),
     (r"<function=[\s\S]*<parameter=", "qwen3_coder"),
     (r"<\|tool_calls_section_begin\|>", "kimi_k2"),
@@ -113,9 +128,13 @@ _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<｜tool▁calls▁begin｜>", "deepseek_v31"),
     (r"\[TOOL_CALLS\]", "mistral"),
     (r"<\|tool_call\|>", "granite"),
-    (r"\[func_name1\(", "pythonic"),
+    (r"<tool_calls>(?!\s*<)", "hunyuan_a13b"),
+    (r"<TOOLCALL>", "nemotron_json"),
+    (r"<longcat_tool_call>", "longcat"),
+    (r"\[func_name1\(|<\|tool_call_start\|>", "pythonic"),
     (r"<\|python_start\|>[\s\S]*\"parameters\"|\"parameters\"[\s\S]*<\|python_start\|>", "llama3_json"),
     (r"<\|python_start\|>", "pythonic"),
+    (r"<\|header_start\|>[\s\S]*\"parameters\"", "llama3_json"),
     (r"<\|python_tag\|>|<\|start_header_id\|>ipython", "llama3_json"),
     (r"<tool_call>", "hermes"),
 )
@@ -125,6 +144,8 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"Here is my thought process:", "granite"),
     (r"<response></response>", "granite33"),
     (r"<seed:think>", "seed_oss"),
+    (r"<mm:think>", "minimax_m3"),
+    (r"<minimax:tool_call>", "minimax_m2"),
     (r"<arg_key>[\s\S]*</think>|</think>[\s\S]*<arg_key>", "glm45"),
     (r"<｜Assistant｜><think>", "deepseek_r1"),
     (r"<｜Assistant｜>[\s\S]*</think>|</think>[\s\S]*<｜Assistant｜>", "deepseek_v3"),

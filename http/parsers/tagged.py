@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from .base import Broken, Sink, Steps
 from .calls import CallReader
 from .json_calls import name_char
 from .values import quoted, typed, types
+
+QUOTES = "\"'"
 
 
 class TaggedCalls(CallReader):
@@ -18,6 +20,16 @@ class TaggedCalls(CallReader):
     def _open_object(self, name: str) -> None:
         self._begin(name)
         self._schema: Mapping[str, Any] = self._schemas.get(name, {})
+
+    def _name(self) -> Steps[str]:
+        """A function's name, in quotes or not, up to the end of its tag."""
+        yield from self._run_of(lambda char: char in QUOTES)
+        name = yield from self._run_of(name_char)
+        if not name:
+            raise Broken
+        yield from self._run_of(lambda char: char in QUOTES)
+        yield from self._expect(">")
+        return name
 
     def _argument(self, key: str, ends: tuple[str, ...]) -> Steps[str | None]:
         """A value up to one of these ends. The next one's key, where that has ended it."""
@@ -52,27 +64,28 @@ class TaggedCalls(CallReader):
 class Qwen3Coder(TaggedCalls):
     """<tool_call><function=name><parameter=key>value</parameter></function></tool_call>, or without the outer tag."""
 
-    starts = ("<tool_call>", "<function=")
+    starts = ("<tool_call>", "<function=")  # of several calls, and of one
     closers = ("</tool_call>",)
+    over = "</function>"
+    parameter: ClassVar[tuple[str, str]] = ("<parameter=", "</parameter>")
+    own_lines: ClassVar[bool] = True  # values stand on lines of their own
 
     def _call(self, marker: str) -> Steps[None]:
         if marker == self.starts[0]:
             yield from self._space()
             yield from self._expect(self.starts[1])
-        name = yield from self._run_of(name_char)
-        if not name:
-            raise Broken
-        yield from self._expect(">")
-        self._open_object(name)
-        next_tags = ("<parameter=", "</function>", *self.closers, *self.starts)
-        while (found := (yield from self._until(next_tags, _dropped))) == "<parameter=":
+        self._open_object((yield from self._name()))
+        begin, end = self.parameter
+        ends = (*(["\n" + end] if self.own_lines else []), end, "\n" + begin)
+        next_tags = (begin, self.over, *self.closers, *self.starts)
+        while (found := (yield from self._until(next_tags, _dropped))) == begin:
             first: list[str] = []
             yield from self._until((">",), first.append)
-            key: str | None = "".join(first)
+            key: str | None = "".join(first).strip(QUOTES)
             while key is not None:
-                if (yield from self._char()) == "\n":
+                if self.own_lines and (yield from self._char()) == "\n":
                     self._take(1)
-                key = yield from self._argument(key, ("\n</parameter>", "</parameter>", "\n<parameter="))
+                key = yield from self._argument(key, ends)
         self._close_object()
         self._closers.discard(found)
         self._begins_again(found)
@@ -84,10 +97,28 @@ class Qwen3Coder(TaggedCalls):
             key: list[str] = []
             behind = yield from self._until((">", "\n"), key.append)
             name = "".join(key)
-            if behind == ">" and isinstance(known, Mapping) and name in known:
-                return name
+            if behind == ">" and isinstance(known, Mapping) and name.strip(QUOTES) in known:
+                return name.strip(QUOTES)
             sink(f"{found}{name}{behind}")
         return None
+
+
+class SeedOss(Qwen3Coder):
+    """The same with another tag around it; values begin and end in their tags."""
+
+    starts = ("<seed:tool_call>", "<function=")
+    closers = ("</seed:tool_call>",)
+    own_lines = False
+
+
+class MinimaxM2(Qwen3Coder):
+    """<minimax:tool_call><invoke name="name"><parameter name="key">value</parameter></invoke></minimax:tool_call>"""
+
+    starts = ("<minimax:tool_call>", "<invoke name=")
+    closers = ("</minimax:tool_call>",)
+    over = "</invoke>"
+    own_lines = False
+    parameter = ("<parameter name=", "</parameter>")
 
 
 class Glm45(TaggedCalls):

@@ -48,14 +48,27 @@ def string(raw: str) -> str | None:
 def types(schema: Mapping[str, Any], name: str) -> frozenset[str]:
     """The types that a schema of an object gives to one of its properties; empty where it says nothing."""
     properties = schema.get("properties")
-    return _types(properties.get(name), schema) if isinstance(properties, Mapping) else frozenset()
+    return kinds(properties.get(name), schema) if isinstance(properties, Mapping) else frozenset()
 
 
-def _types(schema: Any, root: Mapping[str, Any], references: int = 0) -> frozenset[str]:
+def inner(schema: Any, root: Mapping[str, Any], name: str) -> Any:
+    """The part of a schema that is about a property of this name, else about a list's items; None: none is."""
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(schema, Mapping):
+            return None
+        if not isinstance(reference := schema.get("$ref"), str):
+            break
+        schema = _referred(reference, root)
+    properties = schema.get("properties")
+    return properties.get(name) if isinstance(properties, Mapping) else schema.get("items")
+
+
+def kinds(schema: Any, root: Mapping[str, Any], references: int = 0) -> frozenset[str]:
+    """The types that a part of the schema `root` gives; empty where it says nothing."""
     if not isinstance(schema, Mapping) or references > _MAX_REFERENCES:
         return frozenset()
     if isinstance(reference := schema.get("$ref"), str):
-        return _types(_referred(reference, root), root, references + 1)
+        return kinds(_referred(reference, root), root, references + 1)
     said = schema.get("type")
     if said is not None:
         kinds_said = [said] if isinstance(said, str) else said if isinstance(said, list) else []
@@ -64,13 +77,13 @@ def _types(schema: Any, root: Mapping[str, Any], references: int = 0) -> frozens
         return frozenset(_NAMES.get(type(one), "object") for one in schema.get("enum", [schema.get("const")]))
     if implied := {kind for word, kind in _IMPLY.items() if word in schema}:
         return frozenset(implied)
-    kinds = [
-        _types(one, root, references + 1)
+    several_kinds = [
+        kinds(one, root, references + 1)
         for word in ("anyOf", "oneOf", "allOf")
         if isinstance(several := schema.get(word), list)
         for one in several
     ]
-    return frozenset[str]().union(*kinds) if all(kinds) else frozenset()
+    return frozenset[str]().union(*several_kinds) if all(several_kinds) else frozenset()
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> Any:

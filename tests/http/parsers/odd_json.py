@@ -162,6 +162,19 @@ _GRANITE = [
     text("no list", "granite", "<|tool_call|>now <|tool_call|>[now]"),
 ]
 
+_MARKED = [
+    one(
+        "closed",
+        "granite",
+        'I look.<|tool_call|>[{"name": "now", "arguments": {}}]<|/tool_call|>',
+        NOW,
+        content="I look.",
+    ),
+    one("one of them", "longcat", '<longcat_tool_call>{"name": "now", "arguments": {}}</longcat_tool_call>', NOW),
+    one("no list", "jamba", '<tool_calls>{"name": "now", "arguments": {}}</tool_calls>', NOW),
+    text("words", "nemotron_json", "<TOOLCALL>now</TOOLCALL>"),
+]
+
 _FORCED = [
     one("white space", "json_array", ' [ {"name" : "get_weather" , "parameters" : {"city" : "Oslo"} } ] \n'),
     one("unknown", "json_array", '[{"name": "what", "parameters": {}}]', ("what", {})),
@@ -186,4 +199,4 @@ _FORCED = [
     ),
 ]
 
-ODD_JSON = [*_HERMES, *_LLAMA, *_MISTRAL, *_GRANITE, *_FORCED]
+ODD_JSON = [*_HERMES, *_LLAMA, *_MISTRAL, *_GRANITE, *_MARKED, *_FORCED]

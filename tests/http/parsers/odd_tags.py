@@ -33,6 +33,9 @@ _PYTHONIC = [
         "[search(a=')]', b=['](', {\"}\": '['}], c='')]",
         ("search", {"a": ")]", "b": ["](", {"}": "["}], "c": ""}),
     ),
+    one(
+        "other markers", "pythonic", '<|tool_call_start|>[get_weather(city="Oslo")]<|tool_call_end|>So.', content="So."
+    ),
     one("behind a line", "pythonic", "I look.\n[now()]", NOW, content="I look.\n"),
     one("marked and unknown", "pythonic", "<|python_start|>[a.b(x=1)]<|python_end|>", ("a.b", {"x": 1})),
     text("unknown", "pythonic", "[what(x=1)] and [1, 2] and [now()]"),
@@ -193,6 +196,90 @@ _TAGGED = [
     text("words", "glm45", "<tool_call>this is none</tool_call> <tool_call></tool_call>"),
 ]
 
+M = "]<]minimax[>["
+
+
+def _m3(*invokes: str) -> str:
+    """With the marker before each tag."""
+    inside = "".join(invokes)
+    return f"<tool_call>\n{inside}</tool_call>".replace("<", f"{M}<")
+
+
+_MINIMAX = [
+    one(
+        "names without quotes",
+        "minimax_m2",
+        "<minimax:tool_call><invoke name=get_weather><parameter name='city'>Oslo</parameter></invoke>"
+        "</minimax:tool_call>",
+    ),
+    one(
+        "no outer tag",
+        "minimax_m2",
+        'So.<invoke name="search"><parameter name="limit">7</parameter></invoke>',
+        ("search", {"limit": 7}),
+        content="So.",
+    ),
+    text("no name", "minimax_m2", '<minimax:tool_call><invoke name=""></invoke>'),
+    one("one", "minimax_m3", _m3('<invoke name="get_weather"><city>Oslo</city></invoke>\n')),
+    one("no arguments", "minimax_m3", "So.\n" + _m3('<invoke name="now"></invoke>') + "\n.", NOW, content="So.\n\n."),
+    Sample(
+        "two",
+        _m3(
+            '<invoke name="search"><query> a > b\n{1}</query>\n<limit>7</limit><ratio>1e3</ratio></invoke>\n',
+            '<invoke name="now"></invoke>\n',
+        ),
+        "minimax_m3",
+        calls=(("search", {"query": " a > b\n{1}", "limit": 7, "ratio": 1000.0}), NOW),
+    ),
+    one(
+        "members",
+        "minimax_m3",
+        _m3(
+            '<invoke name="search"><tags><item>1</item>\n<item>x</item></tags><filters>\n<a><item>1</item></a>',
+            "<b><c>d</c></b><e></e></filters><note>null</note></invoke>",
+        ),
+        ("search", {"tags": ["1", "x"], "filters": {"a": ["1"], "b": {"c": "d"}, "e": ""}, "note": None}),
+    ),
+    one(
+        "nothing in them",
+        "minimax_m3",
+        _m3('<invoke name="search"><tags></tags><filters>\n</filters><query></query></invoke>'),
+        ("search", {"tags": [], "filters": {}, "query": ""}),
+    ),
+    one(
+        "as JSON",
+        "minimax_m3",
+        _m3('<invoke name="search"><tags>["a"]</tags><filters>{"a": 1}</filters></invoke>'),
+        ("search", {"tags": ["a"], "filters": {"a": 1}}),
+    ),
+    one("no type known", "minimax_m3", _m3('<invoke name="what"><a>7</a></invoke>'), ("what", {"a": "7"})),
+    raw(
+        "another in a value",
+        "minimax_m3",
+        f'{M}<invoke name="get_weather">{M}<days>{M}<invoke name="x">.',
+        f'{{"days": {M}<invoke name="x">.',
+    ),
+    Sample(
+        "another in one that is not closed",
+        _m3('<invoke name="search"><limit>7</limit>\n<invoke name="now"></invoke>'),
+        "minimax_m3",
+        calls=(("search", {"limit": 7}), NOW),
+    ),
+    Sample(
+        "others in one that is not closed",
+        _m3('<invoke name="search"><tool_call><invoke name="now"></invoke><invoke name="now"></invoke>'),
+        "minimax_m3",
+        calls=(("search", {}), NOW, NOW),
+    ),
+    raw(
+        "too deep",
+        "minimax_m3",
+        f'{M}<invoke name="get_weather">{M}<days>' + f"{M}<item>" * 40,
+        '{"days": ' + f"{M}<item>" * 40,
+    ),
+    text("marker only", "minimax_m3", f"{M} {M}<tool_call> {M}<invoke name=x y>"),
+]
+
 _HARMONY = [
     Sample("named", "<|channel|>final<|message|>{}", "openai", "openai_gptoss", named="now", calls=(NOW,)),
     Sample("opened", "Hm.<|end|><|channel|>final<|message|>", None, "openai_gptoss", opened=True, thought="Hm."),
@@ -278,4 +365,4 @@ _HARMONY = [
     ),
 ]
 
-ODD_TAGS = [*_PYTHONIC, *_SECTIONS, *_TAGGED, *_HARMONY]
+ODD_TAGS = [*_PYTHONIC, *_SECTIONS, *_TAGGED, *_MINIMAX, *_HARMONY]

@@ -139,6 +139,23 @@ def _qwen3_coder(scene: Scene) -> str:
     return scene.before + "\n".join(one(*call) for call in scene.calls) + scene.after
 
 
+def _seed_oss(scene: Scene) -> str:
+    def one(name: str, value: dict[str, Any]) -> str:
+        given = "".join(f"<parameter={key}>{_plain(one)}</parameter>\n" for key, one in value.items())
+        return f"<seed:tool_call>\n<function={name}>\n{given}</function>\n</seed:tool_call>"
+
+    return scene.before + "\n".join(one(*call) for call in scene.calls) + scene.after
+
+
+def _minimax_m2(scene: Scene) -> str:
+    def one(name: str, value: dict[str, Any]) -> str:
+        given = "".join(f'<parameter name="{key}">{_plain(one)}</parameter>\n' for key, one in value.items())
+        return f'<invoke name="{name}">\n{given}</invoke>\n'
+
+    calls = "".join(one(*call) for call in scene.calls)
+    return f"{scene.before}<minimax:tool_call>\n{calls}</minimax:tool_call>{scene.after}"
+
+
 def _glm45(scene: Scene) -> str:
     def one(name: str, value: dict[str, Any]) -> str:
         tags = "\n".join(
@@ -208,6 +225,8 @@ WRITERS: dict[str, Write] = {
     "hermes": _hermes,
     "qwen3_coder": _qwen3_coder,
     "qwen3_xml": _qwen3_coder,
+    "seed_oss": _seed_oss,
+    "minimax_m2": _minimax_m2,
     "glm45": _glm45,
     "llama3_json": _llama3_json,
     "pythonic": _pythonic,
@@ -217,9 +236,11 @@ WRITERS: dict[str, Write] = {
     "kimi_k2": _kimi_k2,
     "openai": _openai,
     "granite": lambda scene: f"{scene.before}<|tool_call|>{_objects(scene)}{scene.after}",
+    "hunyuan_a13b": lambda scene: f"{scene.before}<tool_calls>{_objects(scene)}</tool_calls>{scene.after}",
+    "nemotron_json": lambda scene: f"{scene.before}<TOOLCALL>{_objects(scene)}</TOOLCALL>{scene.after}",
     "json_array": lambda scene: _objects(scene, "parameters"),
 }
-TAGGED = ("qwen3_coder", "qwen3_xml", "glm45")  # their values are plain texts
+TAGGED = ("qwen3_coder", "qwen3_xml", "seed_oss", "minimax_m2", "glm45")  # their values are plain texts
 _OLD_MISTRAL: Write = lambda scene: f"{scene.before}[TOOL_CALLS]{_objects(scene)}{scene.after}"  # noqa: E731
 
 

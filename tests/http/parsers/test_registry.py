@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
+from actorserve.actors.config import ReasoningParser, ToolParser
 from actorserve.http.parsers.markers import Markers
 from actorserve.http.parsers.registry import (
     JSON_ARRAY,
@@ -27,6 +30,17 @@ TEMPLATES = {
     "pythonic": "put it in the format of [func_name1(params_name1=value)]<|start_header_id|>ipython<|end_header_id|>",
     "pythonic ": "<|header_start|>assistant<|header_end|><|python_start|>{{ calls }}<|python_end|><|eot|>",
     "llama3_json  ": 'Respond in the format {"name": name, "parameters": values}.<|python_start|><|python_end|>',
+    "llama3_json   ": "<|header_start|>user<|header_end|>Respond in the format "
+    '{"name": function name, "parameters": dictionary of argument name and its value}.{{ tools }}',
+    "seed_oss seed_oss": "{% set begin = '<seed:tool_call>' %}{% set think = '<seed:think>' %}\n"
+    "<function=example_function_name>\n<parameter=example_parameter_1>value_1</parameter>\n</function>",
+    "minimax_m2 minimax_m2": '{% set begin = "<minimax:tool_call>" %}<invoke name="tool-name-1">\n'
+    '<parameter name="param-key-1">param-value-1</parameter>\n</invoke>{{ "<think>" }}{{ c.split("</think>") }}',
+    "minimax_m3 minimax_m3": "{% set ns = ']<]minimax[>[' %}{% set begin = ns ~ '<tool_call>' %}<mm:think></mm:think>",
+    "hunyuan_a13b": "{{ '<tool_calls>' ~ calls ~ '</tool_calls>' }}",
+    "nemotron_json": "use <TOOLCALL>[{...}]</TOOLCALL>",
+    "longcat": "<longcat_tool_call>{{ call }}</longcat_tool_call>",
+    "pythonic  ": "{{ '<|tool_call_start|>[' ~ calls ~ ']<|tool_call_end|>' }}",
     "hermes  ": "Not <function=name>{}</function>, but <tool_call>{}</tool_call>",
     "mistral": "[INST]{{ m.content }}[/INST]{{ '[TOOL_CALLS] [' + calls + ']' }}",
     "mistral mistral": "[SYSTEM_PROMPT]First think: [THINK]...[/THINK][/SYSTEM_PROMPT][TOOL_CALLS]{{ c.name }}[ARGS]",
@@ -55,8 +69,11 @@ def test_template_tells_its_parsers(names: str) -> None:
 
 
 def test_names_that_users_know() -> None:
-    names = "hermes qwen3_coder qwen3_xml llama3_json pythonic mistral deepseek_v3 deepseek_v31 openai glm45 kimi_k2"
-    assert {*names.split(), "granite", JSON_ARRAY} == TOOL_PARSERS.keys()
+    names = """hermes qwen3_coder qwen3_xml llama3_json pythonic mistral deepseek_v3 deepseek_v31 openai glm45 kimi_k2
+        granite seed_oss minimax_m2 minimax_m3 llama4_json llama4_pythonic hunyuan_a13b jamba nemotron_json longcat"""
+    assert {*names.split(), JSON_ARRAY} == TOOL_PARSERS.keys()
+    assert {*get_args(ToolParser)} == TOOL_PARSERS.keys() - {JSON_ARRAY} | {"auto", "none"}
+    assert {*get_args(ReasoningParser)} == REASONING_PARSERS.keys() | {"auto", "none"}
     assert {"deepseek_r1", "qwen3", "mistral", "openai_gptoss", "glm45", "granite"} <= REASONING_PARSERS.keys()
     assert REASONING_PARSERS.keys() == THINK_MARKERS.keys()
     assert NEEDS_SPECIAL == (TOOL_PARSERS.keys() | THINK_MARKERS.keys()) - {JSON_ARRAY}
