@@ -14,8 +14,8 @@ from typing import Any
 from actorserve.shm.segment import Segment, SegmentError
 
 from .config import Config, ConfigError
-from .frontend.parsers import choose_parsers
-from .model_files import ModelInfo, resolve_model
+from .frontend.parsers import choose_parsers, unknown_calls
+from .model_files import ModelInfo, read_json, resolve_model
 from .models.weights import read_weights
 from .renderer.template import ChatTemplate
 from .system import System
@@ -74,6 +74,8 @@ class Checkup:
         tools, reasoning = choose_parsers(self.config, model)
         templates = sorted(find_templates(self.config, model))
         self._note("chat", templates=templates, tool_parser=tools, reasoning_parser=reasoning)
+        if doubt := unknown_calls(self.config, model):
+            self._note("chat", doubt=doubt)
 
     def _computing(self, model: ModelInfo) -> None:
         self._note("computing", workers=self.config.tensor_parallel_size)

@@ -112,6 +112,13 @@ def test_options_count() -> None:
     assert "stored_bytes" not in examine(load_format="dummy").facts["model"]
 
 
+def test_tools_that_no_parser_reads_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "chat_template.jinja").write_text("{{ tools }}{{ messages }}")
+    assert "--tool-call-parser" in examine(model=str(folder)).facts["chat"]["doubt"]
+    assert main(["check", str(folder), *OPTIONS]) == 0
+    assert "no form that is known: they are read as hermes" in capsys.readouterr().out
+
+
 def test_a_model_without_chat_template(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
     rewrite(folder / "tokenizer_config.json", lambda values: values.pop("chat_template", None))

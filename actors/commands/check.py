@@ -69,6 +69,8 @@ def _model(known: dict[str, Any]) -> str:
 def _chat(known: dict[str, Any]) -> str:
     templates = ", ".join(known["templates"])
     parsers = f"tool calls: {known['tool_parser'] or 'not read'}, thinking: {known['reasoning_parser'] or 'not read'}"
+    if "doubt" in known:
+        parsers = f"{parsers}; {known['doubt']}"
     return f"templates: {templates}; {parsers}" if templates else f"no chat template: completions only; {parsers}"
 
 

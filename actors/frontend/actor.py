@@ -32,7 +32,7 @@ from ..tokenization import describe_tokenizer
 from ..trace_events import Kind
 from .connections import ConnectionPool, only_about_the_server
 from .engine import FrontendEngine
-from .parsers import choose_parsers
+from .parsers import choose_parsers, unknown_calls
 from .request_log import watch_ends
 from .turns import Turns
 from .warm_up import is_wanted, warm_up
@@ -90,6 +90,7 @@ class Frontend:
         journal = Journal(self.context.files["journal"], kept if self.tls is None else 0, room)
         self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls, ends)
         self.context.set_state(ActorState.READY)
+        self._warn()
         if self.context.stopping or self.context.is_asked_to_end:  # since before it could hear
             self._told_to_stop()
         warming = self._warm_up() if is_wanted(self.context) else None
@@ -103,6 +104,12 @@ class Frontend:
             warming.cancel()
         await self._drain()
         await runner.cleanup()
+
+    def _warn(self) -> None:
+        """Once, of all frontends and their lives."""
+        doubt = unknown_calls(self.context.config, self.context.model)
+        if doubt and self.context.spec.index == 0 and self.context.incarnation == 1:
+            self.context.log.warning("%s", doubt)
 
     def _warm_up(self) -> asyncio.Task[None]:
         task = self.loop.create_task(warm_up(self.context, self.engine))

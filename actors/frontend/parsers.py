@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorserve.http.parsers.registry import detect
+from actorserve.http.parsers.registry import detect, speaks_of_tools
 
 from ..config import Config
 from ..model_files import ModelInfo
@@ -23,3 +23,16 @@ def choose_parsers(config: Config, model: ModelInfo) -> tuple[str | None, str | 
     if config.tool_call_parser == "auto" and found[0] is None:
         found[0] = COMMONEST
     return found[0], found[1]
+
+
+def unknown_calls(config: Config, model: ModelInfo) -> str | None:
+    """What to tell who starts the server where a template has tools, and calls in a form that no parser reads."""
+    if config.tool_call_parser != "auto" or not config.enable_auto_tool_choice:
+        return None
+    templates = find_templates(config, model).values()
+    if any(detect(template)[0] for template in templates) or not any(map(speaks_of_tools, templates)):
+        return None
+    return (
+        f"the chat template shows tools, but writes calls in no form that is known: they are read as {COMMONEST} has "
+        "them. Set --tool-call-parser to the form of the model's calls (--help lists them), or to none"
+    )

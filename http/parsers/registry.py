@@ -138,8 +138,9 @@ _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|python_tag\|>|<\|start_header_id\|>ipython", "llama3_json"),
     (r"<tool_call>", "hermes"),
 )
+_ALWAYS_THINKS = r"<｜Assistant｜><think>(?:\\n|\n)?['\"]?\s*-?(?:[}%]\}|\{%)"  # it is the prompt's end
 _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
-    (r"<\|channel\|>", HARMONY_REASONING),
+    (r"<\|channel\|>analysis", HARMONY_REASONING),
     (r"\[THINK\]", "mistral"),
     (r"Here is my thought process:", "granite"),
     (r"<response></response>", "granite33"),
@@ -147,15 +148,22 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<mm:think>", "minimax_m3"),
     (r"<minimax:tool_call>", "minimax_m2"),
     (r"<arg_key>[\s\S]*</think>|</think>[\s\S]*<arg_key>", "glm45"),
-    (r"<｜Assistant｜><think>", "deepseek_r1"),
+    (_ALWAYS_THINKS, "deepseek_r1"),
     (r"<｜Assistant｜>[\s\S]*</think>|</think>[\s\S]*<｜Assistant｜>", "deepseek_v3"),
     (r"</think>", "qwen3"),
 )
+_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
 
 
 def detect(template: str) -> tuple[str | None, str | None]:
     """(tool parser, reasoning parser) for models with this chat template, by the markup that stands in it."""
+    template = _COMMENT.sub("", template)
     return _first(_TOOL_SIGNS, template), _first(_REASONING_SIGNS, template)
+
+
+def speaks_of_tools(template: str) -> bool:
+    """Does it show tools, or calls of them, to the model?"""
+    return re.search(r"\btools\b|\btool_calls\b", _COMMENT.sub("", template)) is not None
 
 
 def _first(signs: tuple[tuple[str, str], ...], template: str) -> str | None:
