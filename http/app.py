@@ -176,6 +176,8 @@ class Api:
             "created_at": f"{datetime.fromtimestamp(self.settings.created, UTC):%Y-%m-%dT%H:%M:%SZ}",
             "max_input_tokens": self.settings.max_model_len,
             "max_tokens": self.settings.max_model_len,
+            "lifecycle": "active",
+            **dict.fromkeys(("capabilities", "deprecated_at", "line", "retires_at")),
         }
 
     # --- operations ----------------------------------------------------------------------------------------------

@@ -211,6 +211,11 @@ class Model(Said):
     created_at: str
     max_input_tokens: int
     max_tokens: int
+    lifecycle: Literal["active"]
+    capabilities: None
+    deprecated_at: None
+    line: None
+    retires_at: None
 
 
 class ModelList(Said):

@@ -10,6 +10,13 @@ from .blocks import Blocks
 from .schemas import Object
 
 CONTEXT_ENDED = "context"  # the finish reason of an answer that the model's length has ended before max_tokens
+NOT_ENDED: Object = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
+BESIDE: Object = {  # in the usage of a whole message: prefixes are kept without being asked, and cost nothing
+    "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
+    "inference_geo": None,
+    "server_tool_use": None,
+    "service_tier": "standard",
+}
 STOP_REASONS = {
     "length": "max_tokens",
     CONTEXT_ENDED: "model_context_window_exceeded",
@@ -37,9 +44,9 @@ class Answer:
             "role": "assistant",
             "model": self.model,
             "content": content,
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage_of(usage) | {"service_tier": "standard"},
+            "container": None,
+            **NOT_ENDED,
+            "usage": usage_of(usage) | BESIDE,
         }
 
     def blocks(self, pieces: Iterable[Piece] = ()) -> Blocks:
@@ -60,8 +67,9 @@ def ends(finish_reason: str, stop_reason: str | int | None, has_calls: bool) -> 
     sequence = stop_reason if isinstance(stop_reason, str) and finish_reason == "stop" else None
     if finish_reason in ("stop", "tool_calls"):
         otherwise = "tool_use" if has_calls else "end_turn"
-        return {"stop_reason": "stop_sequence" if sequence is not None else otherwise, "stop_sequence": sequence}
-    return {"stop_reason": STOP_REASONS.get(finish_reason), "stop_sequence": None}
+        reason = "stop_sequence" if sequence is not None else otherwise
+        return NOT_ENDED | {"stop_reason": reason, "stop_sequence": sequence}
+    return NOT_ENDED | {"stop_reason": STOP_REASONS.get(finish_reason)}
 
 
 def usage_of(usage: Object) -> Object:

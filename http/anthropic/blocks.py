@@ -40,7 +40,7 @@ class Block:
         """Its JSON object when it begins."""
         match self.kind:
             case "text":
-                return {"type": "text", "text": ""}
+                return {"type": "text", "text": "", "citations": None}
             case "thinking":
                 return {"type": "thinking", "thinking": "", "signature": ""}
         return {"type": "tool_use", "id": self.call_id, "name": self.name, "input": {}}

@@ -43,7 +43,7 @@ class MessageEvents:
         events = [self.pieces(pieces)]
         if self._blocks.open is not None:
             events += _close(self._blocks.open)
-        delta = ends(finish_reason, stop_reason, self._blocks.has_calls)
+        delta = ends(finish_reason, stop_reason, self._blocks.has_calls) | {"container": None}
         events += (_event("message_delta", delta=delta, usage=usage_of(usage)), _event("message_stop"))
         return b"".join(events)
 

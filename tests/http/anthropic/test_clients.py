@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 from anthropic import Anthropic, beta_tool
-from anthropic.types import ErrorResponse, Message, RawMessageStreamEvent, ToolParam
+from anthropic.types import ErrorResponse, Message, RawMessageStreamEvent, TextBlock, ToolParam
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
@@ -100,6 +100,16 @@ def same(message: Message, whole: dict[str, Any]) -> bool:
     for block in content:
         block.pop("parsed_output", None)
     return {name: value for name, value in said.items() if value is not None or name in whole} == whole
+
+
+def test_all_fields_of_the_clients_types_are_there(client: Anthropic) -> None:
+    """Not all clients take for null what is left out."""
+    PLAYER.says(*THOUGHT, *SAID, ToolCall(0, "f"))
+    message = ask(client)
+    assert Message.model_fields.keys() - PLAYER.last.keys() == {"diagnostics"}
+    assert type(message.usage).model_fields.keys() - PLAYER.last["usage"].keys() == {"speed"}
+    texts = [block for block in PLAYER.last["content"] if block["type"] == "text"]
+    assert TextBlock.model_fields.keys() == texts[0].keys()
 
 
 def test_create(client: Anthropic) -> None:

@@ -63,7 +63,7 @@ def test_thinking_then_text() -> None:
     assert [event["index"] for event in events[1:-2]] == [0] * 5 + [1] * 5
     assert whole([*THOUGHT, *SAID])["content"] == [
         {"type": "thinking", "thinking": "Let me see.", "signature": f"sig_{KEY}0000"},
-        {"type": "text", "text": "It is é\n2°."},
+        {"type": "text", "text": "It is é\n2°.", "citations": None},
     ]
 
 
@@ -121,7 +121,9 @@ def test_ends(pieces: list[Piece], finish: str, stop: Any, reason: str | None, s
     made = whole(pieces, finish, stop)
     assert (made["stop_reason"], made["stop_sequence"]) == (reason, sequence)
     delta = written(pieces, finish, stop)[-2]
-    assert delta["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
+    beside = {"stop_details": None, "container": None}
+    assert delta["delta"] == {"stop_reason": reason, "stop_sequence": sequence, **beside}
+    assert made.items() >= beside.items()
 
 
 def test_usage_has_the_names_of_this_api() -> None:
@@ -131,6 +133,9 @@ def test_usage_has_the_names_of_this_api() -> None:
         "cache_read_input_tokens": 4,
         "output_tokens": 7,
         "output_tokens_details": {"thinking_tokens": 3},
+        "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
+        "inference_geo": None,
+        "server_tool_use": None,
         "service_tier": "standard",
     }
     plain = usage_of({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3})

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from anthropic.types import ModelInfo
 
 from actorserve.actors.messages import Finish
 from actorserve.http.errors import ApiError
@@ -56,3 +57,5 @@ async def test_models_say_how_long_they_are(served: Served) -> None:
     model = (await served.ask("GET", "/v1/models/tiny")).json
     assert (model["max_input_tokens"], model["max_tokens"]) == (64, 64)
     assert (model["type"], model["display_name"], model["created_at"]) == ("model", "tiny", "2023-11-14T22:13:20Z")
+    assert model["lifecycle"] == "active" and model.keys() >= ModelInfo.model_fields.keys()
+    ModelInfo.model_validate(model)
