@@ -15,7 +15,7 @@ from actorserve.shm.segment import Segment, SegmentError
 
 from .config import Config, ConfigError
 from .frontend.parsers import choose_parsers, unknown_calls
-from .model_files import ModelInfo, read_json, resolve_model
+from .model_files import ModelInfo, resolve_model
 from .models.weights import read_weights
 from .renderer.template import ChatTemplate
 from .system import System
