@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -15,20 +16,39 @@ from tests.server import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("actors", "shm", "kernels", "http")
+SHORT_LIVED = ("actors/short_lived.py", "actors/gone/module.py", "http/page/short_lived.js")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built in a copy: what an earlier build left behind must not get in, and the tree stays clean."""
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, so that the tree itself stays clean."""
     copy = tmp_path_factory.mktemp("tree")
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for folder in (*FOLDERS, "tools"):
         shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=ignore)
-    for file in ("setup.cfg", "pyproject.toml", "README.md"):
+    for file in ("setup.cfg", "pyproject.toml", "README.md", "MANIFEST.in"):
         shutil.copy(ROOT / file, copy)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "dist", "."]
-    subprocess.run(command, cwd=copy, check=True, capture_output=True, text=True)
-    (built,) = (copy / "dist").glob("actorserve-*.whl")
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path) -> Path:
+    """Built a second time in one tree, when some files of the first are gone."""
+    short_lived = [tree / name for name in SHORT_LIVED]
+    for path in short_lived:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    first = _built(tree, "first")
+    assert set(SHORT_LIVED) <= {name.removeprefix("actorserve/") for name in zipfile.ZipFile(first).namelist()}
+    for path in short_lived:
+        path.unlink()
+    return _built(tree, "second")
+
+
+def _built(tree: Path, folder: str) -> Path:
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, "."]
+    subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True)
+    (built,) = (tree / folder).glob("actorserve-*.whl")
     return built
 
 
@@ -50,6 +70,7 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".md", ".pyc")
     }
     assert not expected - names
+    assert not {f"actorserve/{name}" for name in SHORT_LIVED} & names
     assert {"actorserve/__init__.py", "actorserve/__main__.py", "actorserve/py.typed"} <= names
     assert not {name for name in names if name.startswith(("tests/", "tools/", *(f"{f}/" for f in FOLDERS)))}
 
@@ -69,3 +90,12 @@ def test_the_server_runs_from_the_wheel(installed: Path) -> None:
     with Server(env={"PYTHONPATH": str(installed)}) as server:
         assert f"from {installed}" in server.output
         assert server.stop() == 0
+
+
+def test_the_source_distribution_can_be_built(tree: Path) -> None:
+    code = "import sys; sys.path.insert(0, 'tools'); import build_backend; build_backend.build_sdist('.')"
+    subprocess.run([sys.executable, "-c", code], cwd=tree, check=True, capture_output=True, text=True)
+    (file,) = tree.glob("actorserve-*.tar.gz")
+    with tarfile.open(file) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"tools/build_backend.py", "pyproject.toml", "tools/package/actorserve/actors/cli.py"} <= names
