@@ -147,6 +147,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     enable_log_requests: Annotated[
         bool, Meta(description="a line for each request at its end, with its tokens and times by stage")
     ] = True
+    log_stats_interval: Annotated[
+        float,
+        Meta(ge=0, description="seconds between two lines on load and throughput, while there is any; 0: none"),
+    ] = 10.0
     max_log_len: Annotated[
         NonNegative | None,
         Meta(description="characters of a prompt that --log-level debug shows; all that a line holds if left out"),

@@ -50,9 +50,20 @@ def iso_time(seconds: float) -> str:
     return f"{_second(whole)}.{rest:03d}Z"
 
 
+def local_time(seconds: float) -> str:
+    """The machine's own time with milliseconds, for people."""
+    whole, rest = divmod(int(seconds * 1000), 1000)
+    return f"{_local_second(whole)}.{rest:03d}"
+
+
 @lru_cache(maxsize=2)
 def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+@lru_cache(maxsize=2)
+def _local_second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def json_line(level: str, actor: str, pid: int, message: str, more: dict[str, Any] | None = None) -> bytes:

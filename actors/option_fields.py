@@ -16,6 +16,7 @@ FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**3
 UNITS = {  # of numbers, by the end of their names; others are counts
     "_timeout": "SECONDS",
     "_window": "SECONDS",
+    "_interval": "SECONDS",
     "_ms": "MILLISECONDS",
     "_bytes": "BYTES",
     "_log_len": "CHARACTERS",

@@ -162,10 +162,33 @@ def test_what_runs_in_the_background_is_told_by_the_successor() -> None:
     assert 0 < told["first_token_ms"] <= told["total_ms"] and not [line for line in lines if SECRET in json.dumps(line)]
 
 
+def test_load_and_throughput_are_told_whoever_dies() -> None:
+    slow = ("--worker", "scripted", "--scripted-step-ms", "5", "--log-stats-interval", "0.2")
+    with (
+        Server("--log-format", "json", "--frontends", "2", *slow) as server,
+        httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client,
+    ):
+        with client.stream("POST", CHAT, json=body(1000, stream=True, ignore_eos=True)) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            server.wait_for("1 running, 0 waiting")
+            for name in ("scheduler", "frontend-0", "frontend-1"):
+                os.kill(server.pids()[name], signal.SIGKILL)
+                server.wait_for(f"{name} is up")
+                server.wait_for("1 running, 0 waiting")
+            assert list(lines)[-2:] == ["data: [DONE]", ""]
+        server.stop()
+        told = [line for line in objects(server) if "generated_tokens_per_s" in line]
+    assert {(line["actor"], line["level"]) for line in told} == {("supervisor", "info")}
+    times = [line["time"] for line in told]
+    assert len(set(times)) == len(times) and max(line["generated_tokens_per_s"] for line in told) > 0
+    assert all(0 <= line["kv_use_percent"] <= 100 for line in told)
+
+
 def test_text_lines_of_requests() -> None:
     with Server() as server, httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
         client.post(CHAT, json=body(), headers=named("one"))
-        found = server.wait_for(r"frontend-0    \| INFO request one: (.*)")[1]
+        found = server.wait_for(r"^\d{4}-\d\d-\d\d [\d:.]{12} frontend-0    \| INFO request one: (.*)")[1]
         assert re.fullmatch(
             r"127.0.0.1 /v1/chat/completions 200; length, \d+ \+ 8 tokens; queued [\d.]+, rendered [\d.]+, "
             r"waiting [\d.]+, prefill [\d.]+, first token [\d.]+, decode [\d.]+, total [\d.]+ ms",

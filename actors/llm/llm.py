@@ -220,7 +220,8 @@ class LLM:
 def _config(model: str, options: dict[str, Any]) -> Config:
     if options.get("frontends", 1) != 1:
         raise ConfigError("--frontends: an LLM object is its only frontend")
-    return msgspec.structs.replace(make_config({"model": model, **options}), warm_up=False)  # that asks a frontend
+    quiet = {"log_stats_interval": 0.0}  # a script has its progress bar
+    return msgspec.structs.replace(make_config({"model": model, **quiet, **options}), warm_up=False)  # asks a frontend
 
 
 def _settings(config: Config, model: ModelInfo) -> Settings:

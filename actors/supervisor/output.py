@@ -1,7 +1,7 @@
 """The server's output: lines, each with the name of who says it. It knows no actor.
 
-As text the name stands before the line. As JSON each line is one object: actors write theirs whole (log_lines.py), and
-what comes in another form is made one here, be it half a line of an actor that was killed.
+As text the time and the name stand before the line. As JSON each line is one object: actors write theirs whole
+(log_lines.py), and what comes in another form is made one here, be it half a line of an actor that was killed.
 
 Nobody who reads slowly may hold the server up: actors write into pipes that the supervisor always empties, and when
 its own output blocks, lines wait in a bounded queue. Those that find it full are dropped and counted, and the count is
@@ -16,10 +16,10 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ..config import Config
-from ..log_lines import TEXT, UNSPOKEN, JsonFormatter, json_line, message_of, say_exceptions
+from ..log_lines import TEXT, UNSPOKEN, JsonFormatter, json_line, local_time, message_of, say_exceptions
 
 LIMIT = 1 << 20  # bytes that wait for a reader
 ATOMIC = 4096  # PIPE_BUF: a pipe that polls writable takes so much without blocking
@@ -32,9 +32,11 @@ OWN_NAME = "supervisor"
 class Output:
     """Writes lines to a descriptor without ever blocking on it."""
 
-    def __init__(self, fd: int, as_json: bool = False) -> None:
+    def __init__(self, fd: int, as_json: bool = False, with_time: bool = False) -> None:
+        """`with_time`: it stands before lines of text; objects always have one."""
         self._fd = fd
         self.as_json = as_json
+        self._with_time = with_time
         self._cut = False  # the last byte that was written ends no line
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
@@ -49,12 +51,12 @@ class Output:
             self._put(json_line(level, OWN_NAME, os.getpid(), text) + b"\n")
         else:
             for line in text.splitlines():
-                self._put(_text_line(OWN_NAME, line.encode(errors="replace")))
+                self._put(self._text_line(OWN_NAME, line.encode(errors="replace")))
 
     def line(self, name: str, text: bytes, pid: int = 0) -> bytes:
         """A line that this actor wrote; returns what it says, without its form."""
         if not self.as_json:
-            self._put(_text_line(name, text))
+            self._put(self._text_line(name, text))
             return text
         message = message_of(text)
         if message is None:
@@ -62,6 +64,10 @@ class Output:
             text = json_line(UNSPOKEN, name, pid, message)
         self._put(text + b"\n")
         return message.encode(errors="replace")
+
+    def _text_line(self, name: str, text: bytes) -> bytes:
+        when = f"{local_time(time.time())} " if self._with_time else ""
+        return b"%s%s | %s\n" % (when.encode(), name.ljust(NAME_WIDTH).encode(), text)
 
     def _put(self, line: bytes) -> None:
         """Queue one line and write what can be written now."""
@@ -127,10 +133,6 @@ class Output:
         self._size = 0
 
 
-def _text_line(name: str, text: bytes) -> bytes:
-    return b"%s | %s\n" % (name.ljust(NAME_WIDTH).encode(), text)
-
-
 class OutputHandler(logging.Handler):
     """What the supervisor's own modules log."""
 
@@ -146,7 +148,7 @@ class OutputHandler(logging.Handler):
 
 def make_output(fd: int, config: Config) -> Output:
     """The supervisor's; what this process logs goes there, too, and in JSON so do its tracebacks."""
-    output = Output(fd, config.log_format == "json")
+    output = Output(fd, config.log_format == "json", with_time=not is_journal(fd, os.environ))
     root = logging.getLogger()
     root.addHandler(OutputHandler(output))
     root.setLevel(config.log_level.upper())
@@ -154,6 +156,12 @@ def make_output(fd: int, config: Config) -> Output:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # they are no lines
         say_exceptions(OWN_NAME)
     return output
+
+
+def is_journal(fd: int, environ: Mapping[str, str]) -> bool:
+    """Whether this leads to systemd's journal, which has a time of its own for each line (systemd.exec(5))."""
+    file = os.fstat(fd)
+    return environ.get("JOURNAL_STREAM") == f"{file.st_dev}:{file.st_ino}"
 
 
 class Lines:

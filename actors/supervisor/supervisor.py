@@ -14,6 +14,7 @@ from typing import Any
 
 from ..phases import Phase
 from ..system import KINDS, System
+from .activity import Activity
 from .admission import Admission
 from .births import ACTOR_COMMAND, Template
 from .child import Child
@@ -59,6 +60,7 @@ class Supervisor:
         self.control = control
         Verbs(self).add_all()
         self.service = Service(self, manager)
+        self.activity = Activity(memory)
         self.welcome = welcome  # what to say when the server is ready
         self.shutdown_s = system.config.shutdown_timeout  # that running requests get to end
         self.warm = command == ACTOR_COMMAND  # actors are born of a template
@@ -197,6 +199,7 @@ class Supervisor:
                 child.hung = reason
                 child.signal(signal.SIGKILL)
         self.service.look()
+        self.activity.look()
         for template in self.templates:
             template.look()
         if not any(template.in_labour for template in self.templates):  # its newborn are nobody's yet

@@ -9,13 +9,14 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from actorserve.actors.log_lines import JsonFormatter, RequestName, iso_time, json_line, message_of
-from actorserve.actors.supervisor.output import LIMIT, LONGEST, Lines, Output
+from actorserve.actors.log_lines import JsonFormatter, RequestName, iso_time, json_line, local_time, message_of
+from actorserve.actors.supervisor.output import LIMIT, LONGEST, Lines, Output, is_journal
 
 
 @pytest.fixture
@@ -44,6 +45,33 @@ def test_a_line_bears_its_name(pipe: tuple[int, int]) -> None:
     output.line("worker", b"hello")
     output.say("ready")
     assert os.read(pipe[0], 1000) == b"worker        | hello\nsupervisor    | ready\n"
+
+
+def test_a_line_of_text_begins_with_the_local_time(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC-2")
+    time.tzset()
+    try:
+        assert local_time(1e9) == "2001-09-09 03:46:40.000"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    output = Output(pipe[1], with_time=True)
+    output.line("worker", b"hello")
+    output.say("two\nlines")
+    said = os.read(pipe[0], 1000).decode().splitlines()
+    when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} "
+    assert [re.sub(when, "", line) for line in said] == [
+        "worker        | hello",
+        "supervisor    | two",
+        "supervisor    | lines",
+    ]
+    assert all(re.match(when, line) for line in said)
+
+
+def test_the_journal_is_known_by_its_file(pipe: tuple[int, int]) -> None:
+    file = os.fstat(pipe[1])
+    assert is_journal(pipe[1], {"JOURNAL_STREAM": f"{file.st_dev}:{file.st_ino}"})
+    assert not is_journal(pipe[1], {"JOURNAL_STREAM": "8:1"}) and not is_journal(pipe[1], {})
 
 
 def test_a_reader_that_stands_still_gets_all_that_fits_and_a_count_of_the_rest(pipe: tuple[int, int]) -> None:
