@@ -1,38 +1,110 @@
 """argparse as all commands use it: mistakes are said in one line, and a wrong name with the right one beside it.
 
-Leaf module: it knows no command and no option.
+It knows no command and no option, but what names of other servers mean where a parser is told to.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import re
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+import msgspec
+
+from .other_servers import Meaning, meaning_of
+
 USAGE_STATUS = 2
+SWITCHES = ("true", "false", "on", "off", "auto")  # that may stand behind what is on or off
+OFF = ("false", "off")
+SHORT = 6  # letters of a name in which one wrong letter weighs more
+NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
 def nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
     """`; did you mean …?` to put behind a message, or nothing where no name is near. All names begin with `prefix`."""
     short = [one.removeprefix(prefix) for one in names]
-    found = difflib.get_close_matches(name.removeprefix(prefix), short, n=1, cutoff=0.7)
+    typed = name.removeprefix(prefix)
+    found = difflib.get_close_matches(typed, short, n=1, cutoff=0.7 if len(typed) <= SHORT else 0.82)
     return f"; did you mean {prefix}{found[0]}?" if found else ""
 
 
 class Parser(argparse.ArgumentParser):
-    """A command's parser."""
+    """A command's parser. `other_servers`: it takes the names that their users know, too."""
+
+    other_servers = False
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
         """Nothing may be left over: whatever is not known is refused here, by the parser that knows the names."""
-        found, unknown = super().parse_known_args(args, namespace)
+        words = list(sys.argv[1:] if args is None else args)
+        if self._subparsers is None:
+            words = self._own_words(words)
+        found, unknown = super().parse_known_args(words, namespace)
         if unknown:
             word = next((one for one in unknown if one.startswith("-")), unknown[0]).partition("=")[0]
             if word.startswith("-"):
-                self.error(f"{word}: no such option{nearest(word, self._option_string_actions, '--')}")
+                self.error(f"{word}: no such option{self._nearest(word)}")
             self.error(f"{word}: one argument too many")
         return found, unknown
 
+    def _own_words(self, words: list[str]) -> list[str]:
+        """The words with options by our names. All that are none are told at once."""
+        own: list[str] = []
+        troubles: list[str] = []
+        left = words[: words.index("--")] if "--" in words else list(words)
+        behind = words[len(left) :]
+        while left:
+            word = left.pop(0)
+            name, equals, value = word.partition("=")
+            if not is_option(word) or name in self._option_string_actions:
+                own.append(word)
+            elif (dashed := name.replace("_", "-")) in self._option_string_actions:
+                own.append(f"{dashed}{equals}{value}")
+            elif self.other_servers and (meaning := meaning_of(name)):
+                own += self._translated(name, value if equals else None, meaning, left, troubles)
+            else:
+                troubles.append(f"{name}: no such option{self._nearest(dashed)}")
+                if left and not equals and not is_option(left[0]):
+                    left.pop(0)
+        if len(troubles) > 1:
+            self.error(f"{len(troubles)} of the options cannot be:\n  " + "\n  ".join(troubles) + "\n ")
+        if troubles:
+            self.error(troubles[0])
+        return own + behind
+
+    def _translated(
+        self, name: str, value: str | None, meaning: Meaning, left: list[str], troubles: list[str]
+    ) -> list[str]:
+        """Our words for another server's option, whose value may be the next word `left`."""
+        if value is None and left and not is_option(left[0]):
+            if meaning.fixed is None and not meaning.needless or meaning.takes or left[0].lower() in SWITCHES:
+                value = left.pop(0)
+        if meaning.needless:
+            print(f"{self.prog}: warning: {name}: not needed: {meaning.needless}", file=sys.stderr)
+            return []
+        if meaning.refused:
+            if value is None or not meaning.allows(value):
+                troubles.append(f"{name}: not supported: {meaning.refused}")
+            return []
+        if isinstance(meaning.fixed, bool) and value is not None and value.lower() in OFF:
+            return msgspec.structs.replace(meaning, fixed=not meaning.fixed).words()
+        if meaning.fixed is not None or value is None:
+            return meaning.words()
+        if meaning.is_automatic(value):
+            return []
+        values = meaning.split(value)
+        return [*meaning.words(), *values] if isinstance(values, list) else [f"{meaning.words()[0]}={values}"]
+
+    def _nearest(self, word: str) -> str:
+        return nearest(word, (one for one in self._option_string_actions if one.startswith("--")), "--")
+
     def error(self, message: str) -> NoReturn:
         """One line: the usage of a command with many options would hide it."""
-        self.exit(USAGE_STATUS, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        self.exit(USAGE_STATUS, f"{self.prog}: error: {message.removeprefix('argument ')} (see {self.prog} --help)\n")
+
+
+def is_option(word: str) -> bool:
+    """It is the name of an option, and no value."""
+    return len(word) > 1 and word.startswith("-") and " " not in word and not NUMBER.fullmatch(word)

@@ -29,6 +29,7 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "replay": "run the scheduler again on what --record has kept, or another policy on it",
     "bench": "measure a server",
 }
+OTHER_NAMES = {"serve": "launch"}  # as other servers have them
 
 
 def make_parser(command: str | None) -> argparse.ArgumentParser:
@@ -37,8 +38,9 @@ def make_parser(command: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"actorserve {actorserve.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, help_text in COMMANDS.items():
-        own = commands.add_parser(name, help=help_text, allow_abbrev=False)
-        if name == command:
+        others = [other for other, named in OTHER_NAMES.items() if named == name]
+        own = commands.add_parser(name, help=help_text, allow_abbrev=False, aliases=others)
+        if name == OTHER_NAMES.get(command or "", command):
             module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
             own.description = module.DESCRIPTION
             own.formatter_class = argparse.RawDescriptionHelpFormatter

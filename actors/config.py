@@ -268,10 +268,13 @@ def make_config(values: dict[str, object]) -> Config:
     """Build a Config from plain values and the files that they name; raises ConfigError with the option's name."""
     if isinstance(drafts := values.get("speculative_config"), dict):
         values = {**values, "speculative_config": msgspec.json.encode(drafts).decode()}
+    from .option_fields import canonical  # which knows Config
+
+    values = {name: canonical(name, value) for name, value in values.items()}
     try:
         config = msgspec.convert(values, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(_with_option(str(error))) from None
+        raise ConfigError(_with_option(str(error), values)) from None
     if config.api_key_file is not None:
         keys = _read_keys(config.api_key_file)
         config = msgspec.structs.replace(config, api_key=config.api_key + keys)
@@ -340,9 +343,14 @@ def _check_origins(origins: list[str]) -> None:
             raise ConfigError(f"--allowed-origins: {origin} {text}")
 
 
-def _with_option(message: str) -> str:
-    """`Expected … - at `$.max_num_seqs`` as people know the option: `--max-num-seqs: Expected …`."""
+def _with_option(message: str, values: dict[str, object]) -> str:
+    """msgspec's `Expected … - at `$.max_num_seqs`` as people know option and value."""
+    from .option_fields import flag, option_fields, trouble_with, unknown_option
+
+    if unknown := [name for name in values if name not in option_fields()]:
+        return "; ".join(f"{name}: there is no such option{unknown_option(name)}" for name in unknown)
     text, _, path = message.partition(" - at `$.")
     if not path:
         return message
-    return f"--{path.rstrip('`').split('[')[0].replace('_', '-')}: {text}"
+    name = path.rstrip("`").split("[")[0]
+    return f"{flag(name)}: {trouble_with(name, values[name], text)}"

@@ -13,10 +13,12 @@ from typing import NamedTuple, Protocol
 
 from .config import Config, ConfigError
 from .models.architecture import Architecture
+from .option_fields import flag
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a huge number
+GPU_OPTIONS = ("gpu_memory_utilization", "enforce_eager", "cudagraph_capture_sizes")
 GPU_FILES = ("nvidiactl", "dxg", "nvmap", "kfd")  # in /dev, of drivers: NVIDIA's, WSL's, Jetson's, AMD's
 DEVICES = Path("/dev")
 NATIVE_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is arm64's
@@ -78,6 +80,16 @@ def available_bytes() -> int:
     return min([free, *(room for folder in cgroup_folders() if (room := _room(folder)) is not None)])
 
 
+def total_bytes() -> int:
+    """All memory that this process could ever have: the machine's, or the limit of its cgroup."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    own = [int(lines["MemTotal"].split()[0]) * 1024]
+    for folder in cgroup_folders():
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            own += [int(word) for word in _words(folder / name)[:1] if word.isdigit()]
+    return min(own)
+
+
 def cgroup_folders(root: Path = CGROUP, own: Path = OWN_CGROUP) -> list[Path]:
     """The folders whose limits hold for this process: its cgroup of each hierarchy (v2 or v1) and those above it."""
     folders: list[Path] = []
@@ -132,9 +144,47 @@ def count_blocks(config: Config, shape: Architecture, max_length: int, dtype: Si
     sequence = -(-max_length // config.block_size)
     if room // size < sequence:
         fits = room // size * config.block_size
-        advice = f"or set --max-model-len to at most {fits}" if fits else "which is less than one block"
+        hold = f"hold {fits:,} tokens" if fits else f"are less than one block of {config.block_size} tokens"
+        advice = f", or set --max-model-len to at most {fits}" if fits else ""
         raise ConfigError(
-            f"{option}: {room:,} bytes of KV memory hold {fits:,} tokens, and one sequence may have {max_length:,} "
-            f"({sequence * size:,} bytes); give more, {advice}"
+            f"{option}: {room:,} bytes of KV memory {hold}, and one sequence may have {max_length:,} tokens "
+            f"({sequence * size:,} bytes); give more{advice}"
         )
-    return min(room // size, config.max_num_seqs * sequence)
+    blocks = min(room // size, config.max_num_seqs * sequence)
+    if config.kv_cache_memory_bytes is not None and blocks * size > (there := total_bytes()):
+        raise ConfigError(f"{option}: {blocks * size:,} bytes are more than the {there:,} that there are")
+    return blocks
+
+
+def unused_memory(config: Config, max_length: int, blocks: int, size: int) -> str:
+    """What to say where --kv-cache-memory-bytes is more than could ever be used; nothing if it is not. `blocks` were
+    made of it, each of `size` bytes.
+    """
+    given = config.kv_cache_memory_bytes
+    if (
+        given is None
+        or given < (blocks + 1) * size
+        or blocks < config.max_num_seqs * -(-max_length // config.block_size)
+    ):
+        return ""
+    return (
+        f"--kv-cache-memory-bytes: of {given:,} bytes {blocks * size:,} are taken, which is all that "
+        f"{config.max_num_seqs} sequences (--max-num-seqs) of {max_length:,} tokens (--max-model-len) can use"
+    )
+
+
+def without_effect(config: Config, on_gpu: bool) -> list[str]:
+    """What to say of options that were set and change nothing on this device."""
+    device, other = ("a GPU", "a CPU") if on_gpu else ("a CPU", "a GPU")
+    names = ["kv_cache_memory_fraction", "threads"] if on_gpu else list(GPU_OPTIONS)
+    said = [f"{flag(name)}: it has no effect on {device}, only on {other}" for name in names if _differs(name, config)]
+    share = "gpu_memory_utilization" if on_gpu else "kv_cache_memory_fraction"
+    if config.kv_cache_memory_bytes is not None and _differs(share, config):
+        said.append(f"{flag(share)}: it has no effect beside --kv-cache-memory-bytes")
+    if config.load_format != "dummy" and _differs("seed", config):
+        said.append("--seed: it has no effect without --load-format dummy; requests have seeds of their own")
+    return said
+
+
+def _differs(name: str, config: Config) -> bool:
+    return bool(getattr(config, name) != getattr(Config(), name))

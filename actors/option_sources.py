@@ -6,7 +6,7 @@ Both give values by field name. A value that cannot be is refused with the name 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import get_type_hints
 
@@ -15,7 +15,8 @@ from msgspec import inspect
 
 from .arguments import nearest
 from .config import Config, ConfigError
-from .option_fields import flag, integer, option_fields, plain_type
+from .option_fields import canonical, flag, integer, option_fields, plain_type, trouble_with, unknown_option
+from .other_servers import Meaning, meaning_of
 
 PREFIX = "ACTORSERVE_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
@@ -32,7 +33,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, object]:
             continue
         if name not in fields:
             near = nearest(name, [*fields, CONFIG_VARIABLE], PREFIX)
-            print(f"actorserve: warning: {name}: there is no such option{near}", file=sys.stderr)
+            warn(f"{name}: there is no such option{near}")
         elif text:
             values[fields[name].name] = _environment_value(name, fields[name], text)
     return values
@@ -45,15 +46,15 @@ def variable(name: str) -> str:
 
 def _environment_value(name: str, field: inspect.Field, text: str) -> object:
     kind = plain_type(field.type)
+    value: object = text
     try:
-        value: object
         if isinstance(kind, inspect.ListType):
             value = [_scalar(plain_type(kind.item_type), item) for item in _items(field.name, text)]
         else:
-            value = _scalar(kind, text)
+            value = canonical(field.name, _scalar(kind, text))
         return msgspec.convert(value, get_type_hints(Config, include_extras=True)[field.name])
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{name}: {error}") from None
+        raise ConfigError(f"{name}: {trouble_with(field.name, value, str(error))}") from None
     except ValueError as error:
         raise ConfigError(f"{name}: {text} is {error}") from None
 
@@ -78,21 +79,13 @@ def _scalar(kind: inspect.Type, text: str) -> object:
                 raise ValueError("neither 1 nor 0, true nor false")
             return BOOLEANS[text.lower()]
         case inspect.IntType():
-            return whole_number(text)
+            return integer(text)
         case inspect.FloatType():
             try:
                 return float(text)
             except ValueError:
                 raise ValueError("not a number") from None
     return text
-
-
-def whole_number(text: str) -> int:
-    """`integer`, whose error says what the text is not."""
-    try:
-        return integer(text)
-    except ValueError:
-        raise ValueError("not a whole number") from None
 
 
 def read_yaml(path: Path, named: str = "--config") -> dict[str, object]:
@@ -108,24 +101,53 @@ def read_yaml(path: Path, named: str = "--config") -> dict[str, object]:
     if not isinstance(content, dict):
         raise ConfigError(f"{named}: {path} holds no mapping of options to values")
     fields = option_fields()
+    given = named_values({str(key): value for key, value in content.items()}, f"{named}: {path}", warn)
+    return {name: _yaml_value(fields[name], value) for name, value in given.items()}
+
+
+def warn(text: str) -> None:
+    """To whoever starts a command."""
+    print(f"actorserve: warning: {text}", file=sys.stderr)
+
+
+def named_values(given: Mapping[str, object], where: str, warn: Callable[[str], None]) -> dict[str, object]:
+    """By field name, whatever the name by which they are given; ConfigError tells all names that mean nothing here."""
+    fields = option_fields()
     values: dict[str, object] = {}
-    for key, value in content.items():
-        name = str(key).replace("-", "_")
-        if name not in fields:
-            near = nearest(name.replace("_", "-"), [one.replace("_", "-") for one in fields])
-            raise ConfigError(f"{named}: {path} sets {key}, and there is no such option{near}")
-        values[name] = _yaml_value(name, fields[name], value)
+    troubles: list[str] = []
+    for key, value in given.items():
+        name = key.replace("-", "_")
+        if name in fields:
+            values[name] = value
+            continue
+        meaning = meaning_of(flag(name))
+        if meaning is None:
+            troubles.append(f"{key}: there is no such option{unknown_option(key)}")
+        elif meaning.needless:
+            warn(f"{where}: {key}: not needed: {meaning.needless}")
+        elif meaning.refused:
+            if value not in (None, False) and not meaning.allows(str(value)):
+                troubles.append(f"{key}: not supported: {meaning.refused}")
+        else:
+            values |= _meant(meaning, value)
+    if troubles:
+        raise ConfigError(f"{where}: {'; '.join(troubles)}")
     return values
 
 
-def _yaml_value(name: str, field: inspect.Field, value: object) -> object:
+def _meant(meaning: Meaning, value: object) -> dict[str, object]:
+    """What another server's name with this value sets."""
+    if value is None or meaning.is_automatic(str(value)):
+        return {}
+    if meaning.fixed is None:
+        return {meaning.field: meaning.split(value) if isinstance(value, str) else value}
+    if isinstance(meaning.fixed, bool) and isinstance(value, bool):
+        return {meaning.field: meaning.fixed is value}
+    return {meaning.field: meaning.fixed} if value else {}
+
+
+def _yaml_value(field: inspect.Field, value: object) -> object:
     """YAML knows its types; only numbers with a unit and single list items are written as on the command line."""
-    kind = plain_type(field.type)
-    if isinstance(kind, inspect.IntType) and isinstance(value, str):
-        try:
-            return whole_number(value)
-        except ValueError as error:
-            raise ConfigError(f"{flag(name)}: {value} is {error}") from None
-    if isinstance(kind, inspect.ListType) and isinstance(value, str):
+    if isinstance(plain_type(field.type), inspect.ListType) and isinstance(value, str):
         return [value]
-    return value
+    return canonical(field.name, value)

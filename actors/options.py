@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import inspect
 
+from .arguments import Parser
 from .config import Config, ConfigError, make_config
 from .option_fields import default, description, flag, integer, option_fields, plain_type, unit
 from .option_sources import CONFIG_VARIABLE, read_environment, read_yaml
@@ -41,13 +42,17 @@ GROUPS = {  # by the fields that begin them; what follows belongs to it, too
 }
 SOURCES = """Every option may also stand in the file of --config, and in the environment: --max-num-seqs 16 is
 ACTORSERVE_MAX_NUM_SEQS=16 there, lists have commas, and what is on or off is 1 or 0. The environment wins over
-the file, and the command line over both. BYTES, TOKENS and N may have a unit: 4k is 4000, 4K is 4096; so m, M, g, G."""
+the file, and the command line over both. BYTES, TOKENS and N may have a unit: k, m, g and t count in thousands, K, M,
+G, T and Ki, Mi, Gi, Ti in 1,024, and a B may stand behind: 4k is 4000, 4K, 4Ki and 4KiB are 4096. Names that users of
+vLLM, SGLang and llama-server know (--model-path, --tp, --ctx-size ...) are taken, or refused with the reason."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Give the parser one option for each field of Config. What is not given leaves no trace in the result."""
     parser.usage = f"{parser.prog} [MODEL] [options]"
     parser.epilog = SOURCES
+    if isinstance(parser, Parser):
+        parser.other_servers = True
     groups: dict[str, Any] = {}
     group = parser
     for field in option_fields().values():
@@ -55,7 +60,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             group = groups[title] if title in groups else groups.setdefault(title, parser.add_argument_group(title))
         help_text = _help(field).replace("%", "%%")
         if field.name == POSITIONAL:
-            group.add_argument(field.name, nargs="?", metavar="MODEL", default=argparse.SUPPRESS, help=help_text)
+            once: dict[str, Any] = {"action": _Once, "metavar": "MODEL", "default": argparse.SUPPRESS}
+            group.add_argument(field.name, nargs="?", **once, help=help_text)
+            group.add_argument(flag(field.name), dest=field.name, **(once | {"help": argparse.SUPPRESS}))
             said = "a YAML file of options, named as here without --"
             group.add_argument("--config", metavar="FILE", type=Path, help=said)
         else:
@@ -121,6 +128,32 @@ def given_words(arguments: argparse.Namespace) -> tuple[list[str], list[Path]]:
     return words, paths
 
 
+class _Once(argparse.Action):
+    """MODEL, before the options or as one of them, as other servers have it."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        before = getattr(namespace, self.dest, values)
+        if before != values:
+            parser.error(f"MODEL: there are two, {before} and {values}")
+        setattr(namespace, self.dest, values)
+
+
+def _integer(text: str) -> int:
+    try:
+        return integer(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} is {error}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a number") from None
+
+
 def _description(field: inspect.Field) -> str:
     """With the default, where that says something."""
     value = field.default
@@ -149,11 +182,11 @@ def _arguments(name: str, kind: inspect.Type) -> dict[str, Any]:
         case inspect.BoolType():
             return common | {"action": argparse.BooleanOptionalAction}
         case inspect.LiteralType(values=values):
-            return common | {"choices": values}
+            return common | {"metavar": f"{{{','.join(map(str, values))}}}"}  # make_config looks at the value
         case inspect.IntType():
-            return common | {"type": integer, "metavar": unit(name)}
+            return common | {"type": _integer, "metavar": unit(name)}
         case inspect.FloatType():
-            return common | {"type": float, "metavar": unit(name)}
+            return common | {"type": _number, "metavar": unit(name)}
         case inspect.ListType(item_type=item):
             return common | _arguments(name, plain_type(item)) | {"action": "extend", "nargs": "+"}
         case inspect.StrType():

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from .arguments import nearest
 from .config import Config, ConfigError
 
 OPTION = "--speculative-config"
@@ -40,6 +41,7 @@ class DraftModel(
 
 
 Speculative = Ngram | DraftModel
+METHODS = ("ngram", "draft_model")
 
 
 def read_speculative(config: Config) -> Speculative | None:
@@ -53,6 +55,8 @@ def read_speculative(config: Config) -> Speculative | None:
             values = {"method": "draft_model", **values}
         found: Speculative = msgspec.convert(values, Ngram | DraftModel)
     except msgspec.ValidationError as error:
+        if trouble := _unknown_method(values):
+            raise ConfigError(f"{OPTION}: method: {trouble}") from None
         message, _, path = str(error).partition(" - at `$")
         key = path.strip(".`")
         raise ConfigError(f"{OPTION}: {f'{key}: ' if key else ''}{message}") from None
@@ -63,6 +67,14 @@ def read_speculative(config: Config) -> Speculative | None:
             f"{OPTION}: prompt_lookup_min: {found.lookup[0]} is more than prompt_lookup_max, {found.lookup[1]}"
         )
     return found
+
+
+def _unknown_method(values: Any) -> str:
+    """What is wrong with the method, if that is it."""
+    given = values.get("method") if isinstance(values, dict) else None
+    if given in METHODS or not isinstance(given, str):
+        return ""
+    return f"{given} is none of {', '.join(METHODS)}{nearest(given, METHODS)}"
 
 
 def count_drafts(config: Config) -> int:

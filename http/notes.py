@@ -9,6 +9,8 @@ from uuid import uuid4
 
 from aiohttp import web
 
+from actorserve.actors.messages import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+
 from .errors import ApiError
 from .settings import printable
 
@@ -34,11 +36,22 @@ def log_prompts(noted: Noted, most: int | None) -> None:
     """For who debugs, and for nobody else: what was asked, the first `most` characters of each prompt."""
     if log.isEnabledFor(logging.DEBUG):
         for prompt in noted.job.prompts:
-            text = str(prompt)
+            text = _text_of(prompt)
             shown = text if most is None or len(text) <= most else f"{text[:most]}…"
             log.debug(
                 "request %s asks for %s", noted.request_id, shown, extra={"fields": {"request_id": noted.request_id}}
             )
+
+
+def _text_of(prompt: Prompt) -> str:
+    """What the client sent: a conversation as its JSON, a text as it is, token ids."""
+    match prompt:
+        case ChatPrompt(messages=messages):
+            return messages.decode(errors="replace")
+        case TextPrompt(text=text):
+            return text
+        case TokenPrompt(tokens=tokens):
+            return str(tokens)
 
 
 REQUEST_ID = web.RequestKey("request_id", str)

@@ -68,7 +68,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         assert words in told
     assert main(["check", *OPTIONS, "--kv-cache-memory-bytes", "1k"]) == 2
     refused = capsys.readouterr().out
-    assert "cannot be served: --kv-cache-memory-bytes: 1,000 bytes of KV memory hold 0 tokens" in refused
+    assert "cannot be served: --kv-cache-memory-bytes: 1,000 bytes of KV memory are less than one block" in refused
 
 
 def test_the_facts_of_the_packaged_model() -> None:

@@ -67,19 +67,48 @@ def test_lists_may_be_repeated() -> None:
     assert read("--api-key", "a", "--api-key", "b", "c").api_key == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(("text", "value"), [("12", 12), ("3k", 3000), ("3K", 3072), ("1m", 10**6), ("1G", 1 << 30)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("12", 12), ("3k", 3000), ("3K", 3072), ("1m", 10**6), ("1G", 1 << 30), ("2t", 2 * 10**12)),
+        *(("16Mi", 16 << 20), ("16MiB", 16 << 20), ("16MB", 16 << 20), ("16mB", 16_000_000), ("16 MiB", 16 << 20)),
+        *(("4kB", 4000), ("4KB", 4096), ("4Ki", 4096), ("4ki", 4096), ("1.5G", 3 << 29), ("0.5k", 500), ("7B", 7)),
+    ],
+)
 def test_units(text: str, value: int) -> None:
     assert integer(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "k", "16Mx", "1.5", "1.3K", "0x10", "1e3", "4kk", "4 k i", "many", "٣"])
+def test_what_is_no_number_says_what_would_be(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="not a whole number, such as 4096, 4k"):
+        integer(text)
+    with pytest.raises(SystemExit):
+        main(["launch", f"--kv-cache-memory-bytes={text}"])
+    assert f"--kv-cache-memory-bytes: {text} is not a whole number, such as 4096, 4k (4000)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
         (("--block-size", "12"), ("--block-size", "multiple of 8")),
-        (("--max-num-seqs", "0"), ("--max-num-seqs", ">= 1")),
-        (("--port", "70000"), ("--port", "65535")),
-        (("--kv-cache-memory-fraction", "1"), ("--kv-cache-memory-fraction", "< 1")),
-        (("--max-model-len", "0"), ("--max-model-len", ">= 1")),
+        (("--max-num-seqs", "0"), ("--max-num-seqs: 0 is out of range (at least 1, at most 4096)",)),
+        (("--port", "80000"), ("--port: 80000 is out of range (at least 0, at most 65535)",)),
+        (
+            ("--kv-cache-memory-fraction", "1"),
+            ("--kv-cache-memory-fraction: 1.0 is out of range (more than 0, less than 1)",),
+        ),
+        (("--max-model-len", "0"), ("--max-model-len", "at least 1")),
+        (
+            ("--dtype", "float61"),
+            ("--dtype: float61 is none of auto, bfloat16, float16, float32; did you mean float16?",),
+        ),
+        (("--device", "tpu"), ("--device: tpu is none of auto, cpu, cuda\n",)),
+        (
+            ("--speculative-config", '{"method": "n-gram", "num_speculative_tokens": 3}'),
+            ("--speculative-config: method: n-gram is none of ngram, draft_model; did you mean ngram?",),
+        ),
+        (("--speculative-config", '{"method": "eagle3"}'), ("method: eagle3 is none of ngram, draft_model\n",)),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(
@@ -90,7 +119,7 @@ def test_what_cannot_be_is_refused_by_name(
     assert all(word in error for word in words)
 
 
-@pytest.mark.parametrize("argv", [["--port", "x"], ["--dtype", "float8"], ["--no-such-option"], ["--max-num", "3"]])
+@pytest.mark.parametrize("argv", [["--port", "x"], ["--no-such-option"], ["--max-num", "3"]])
 def test_what_is_no_option_is_refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         main(["launch", *argv])
@@ -167,10 +196,10 @@ def test_the_environment_sets_any_option(monkeypatch: pytest.MonkeyPatch, name: 
     ("name", "text", "words"),
     [
         ("MAX_NUM_SEQS", "many", "many is not a whole number"),
-        ("MAX_NUM_SEQS", "0", ">= 1"),
+        ("MAX_NUM_SEQS", "0", "0 is out of range (at least 1, at most 4096)"),
         ("SHUTDOWN_TIMEOUT", "soon", "soon is not a number"),
         ("DEBUG", "perhaps", "perhaps is neither 1 nor 0"),
-        ("DTYPE", "float8", "float8"),
+        ("DTYPE", "float8", "float8 is none of auto"),
         ("CUDAGRAPH_CAPTURE_SIZES", "1,x", "not a whole number"),
         ("CUDAGRAPH_CAPTURE_SIZES", "[1", "[1 is no list"),
         ("CONFIG", "/none.yaml", "/none.yaml cannot be read"),
@@ -224,7 +253,7 @@ def test_the_nearest_name_is_told(argv: list[str], words: str, capsys: pytest.Ca
 def test_the_nearest_name_is_told_for_yaml(tmp_path: Path) -> None:
     file = tmp_path / "options.yaml"
     file.write_text("max_num_seq: 7\n")
-    with pytest.raises(ConfigError, match=r"no such option; did you mean max-num-seqs\?"):
+    with pytest.raises(ConfigError, match=r"no such option; did you mean max_num_seqs\?"):
         read("--config", str(file))
 
 
@@ -244,6 +273,12 @@ def test_help_has_groups_and_says_each_default_and_unit(capsys: pytest.CaptureFi
         assert words in text
     for option, _ in describe_options()[1:]:
         assert re.search(rf"{option}(,| )", text)
+
+
+def test_serve_is_launch() -> None:
+    parsed = make_parser("serve").parse_args(["serve", "folder", "--port", "1"])
+    assert read_config(parsed) == read("folder", "--port", "1")
+    assert parsed.run is make_parser("launch").parse_args(["launch"]).run
 
 
 def test_groups_begin_at_options_that_there_are() -> None:

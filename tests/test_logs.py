@@ -238,6 +238,8 @@ def test_a_request_is_named_alike_by_all_actors_and_its_prompt_is_for_who_debugs
     with Server(*options) as server, httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
         prompt = "0123456789" * 5
         client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 3}, headers=named("mine"))
+        client.post("/v1/completions", json={"prompt": "é" * 30, "max_tokens": 3}, headers=named("fits"))
+        client.post(CHAT, json=body(3), headers=named("chat"))
         client.get("/v1/models", headers=named("models"))
         server.stop()
         lines = objects(server)
@@ -247,7 +249,10 @@ def test_a_request_is_named_alike_by_all_actors_and_its_prompt_is_for_who_debugs
     assert all("request mine" in line["message"] for line in told)
     assert requests_of(lines)["models"]["level"] == "debug"
     (asked,) = [line["message"] for line in told if "asks for" in line["message"]]
-    assert "0123456789" in asked and prompt not in asked and asked.endswith("…")
+    assert asked == f"request mine asks for {prompt[:30]}…", "characters of the prompt itself"
+    asks = {line["request_id"]: line["message"] for line in lines if "asks for" in line["message"]}
+    assert asks["fits"] == f"request fits asks for {'é' * 30}"
+    assert asks["chat"] == 'request chat asks for [{"role":"user","content":"not…'
 
 
 def test_a_request_that_changes_its_frontend_is_told_once() -> None:

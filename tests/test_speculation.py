@@ -116,7 +116,7 @@ def test_two_workers_draft_alike(config: str, plain: Plain) -> None:
     [
         ("{", "is no JSON"),
         ("[]", "Expected `object`"),
-        ('{"method": "eagle", "num_speculative_tokens": 3}', "method: Invalid value 'eagle'"),
+        ('{"method": "eagle", "num_speculative_tokens": 3}', "method: eagle is none of ngram, draft_model"),
         ('{"num_speculative_tokens": 3}', "method"),
         ('{"method": "ngram"}', "num_speculative_tokens"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens: Expected `int` >= 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from typing import Any
 
@@ -26,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = read_config(arguments)
     from ..checkup import Checkup
 
+    logging.basicConfig(format="actorserve: warning: %(message)s", level=logging.WARNING)
     checkup = Checkup(config)
     checkup.run()
     if arguments.json:

@@ -15,6 +15,7 @@ import itertools
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -27,6 +28,7 @@ from actorserve.http.settings import Settings
 
 from ..config import Config, ConfigError, make_config
 from ..model_files import ModelInfo
+from ..option_sources import named_values
 from .batch import Batch, Wanted, make_wanted
 from .engine import Engine
 from .inside import Inside
@@ -220,8 +222,9 @@ class LLM:
 def _config(model: str, options: dict[str, Any]) -> Config:
     if options.get("frontends", 1) != 1:
         raise ConfigError("--frontends: an LLM object is its only frontend")
+    given = named_values(options, "LLM", lambda text: warnings.warn(text, stacklevel=4))
     quiet = {"log_stats_interval": 0.0}  # a script has its progress bar
-    return msgspec.structs.replace(make_config({"model": model, **quiet, **options}), warm_up=False)  # asks a frontend
+    return msgspec.structs.replace(make_config({"model": model, **quiet, **given}), warm_up=False)  # asks a frontend
 
 
 def _settings(config: Config, model: ModelInfo) -> Settings:

@@ -153,6 +153,11 @@ def start(context: Context) -> WorkerActor:
     """The actor of the device that there is, its model loaded; ConfigError if model or memory cannot be had."""
     on_gpu = uses_gpu(context.config)
     check_options(context.config, on_gpu)
+    if context.spec.index == 0:
+        from ..machine import without_effect
+
+        for words in without_effect(context.config, on_gpu):
+            context.log.warning("%s", words)
     if not on_gpu:
         return _start_on_cpu(context)
     from . import gpu_start
@@ -222,7 +227,9 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     blocks = count_blocks(config, model.shape, context.model.max_model_len, model.dtype, beside)
     if group is not None:
         blocks = group.least(blocks)
-    size = blocks * (block_bytes(model.shape, config.block_size, model.dtype) + beside) / 2**30
+    each = block_bytes(model.shape, config.block_size, model.dtype) + beside
+    say_unused(context, blocks, each)
+    size = blocks * each / 2**30
     tokens = f"{blocks * config.block_size:,} tokens in {blocks:,} blocks of {config.block_size}"
     log.info("KV memory: %.2f GiB, holds %s", size, tokens)
     pool = make_pool(model.shape, blocks, config.block_size, model.dtype)
@@ -232,6 +239,15 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     parts = request_parts(context, model.shape.vocab_size)
     runner = Runner(model, pool, ids, config.block_size, rows, *parts, speculation)
     return (SpeculatingActor if drafting else WorkerActor)(context, runner, blocks)
+
+
+def say_unused(context: Context, blocks: int, size: int) -> None:
+    """More KV memory was given than can be used: the rest is nobody's, which once is worth a line."""
+    from .machine import unused_memory
+
+    words = unused_memory(context.config, context.model.max_model_len, blocks, size)
+    if words and context.spec.index == 0:
+        context.log.warning("%s", words)
 
 
 def request_parts(

@@ -15,7 +15,7 @@ from ..model_files import read_json
 from ..models.architecture import Architecture, read_architecture, shard_shape
 from ..phases import Phase
 from ..runtime import Context
-from .actor import join_group, request_parts
+from .actor import join_group, request_parts, say_unused
 from .gpu_actor import GpuWorkerActor
 from .gpu_graphs import capture_sizes
 from .gpu_memory import blocks_in, kv_block_bytes, kv_kind, make_pools, measure, out_of_memory, room_for_blocks
@@ -115,6 +115,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: Group | None) -> in
     if group is not None:
         blocks = group.least(blocks)
     runner.pools = make_pools(shape, blocks, size, kind, model.device)
+    say_unused(context, blocks, kv_block_bytes(shape, size, kind))
     memory = blocks * kv_block_bytes(shape, size, kind) / 2**30
     tokens = f"{blocks * size:,} tokens in {blocks:,} blocks of {size}"
     log.info("of %.1f GiB, %.2f GiB are used and a step takes %.2f", *(v / 2**30 for v in (total, used, peak)))

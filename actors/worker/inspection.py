@@ -5,6 +5,7 @@ Sizes and refusals are the worker's own.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from ..config import Config
-from ..machine import available_bytes, block_bytes, count_blocks, usable_cores
+from ..machine import available_bytes, block_bytes, count_blocks, unused_memory, usable_cores, without_effect
 from ..model_files import ModelInfo, read_json
 from ..models.architecture import Architecture, read_architecture, shard_shape
 from ..system import System
@@ -22,6 +23,7 @@ from .loader import choose_dtype, open_checkpoint
 from .speculating import load_drafting
 
 Facts = Iterator[dict[str, Any]]
+log = logging.getLogger("check")
 
 
 def inspect(config: Config, model: ModelInfo) -> Facts:
@@ -39,6 +41,8 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
         open_checkpoint(Path(model.folder), shape)
     on_gpu = uses_gpu(config)
     check_options(config, on_gpu)
+    for words in without_effect(config, on_gpu):
+        log.warning("%s", words)
     yield from (_on_gpu if on_gpu else _on_cpu)(config, model, own)
 
 
@@ -57,6 +61,7 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
         "available_bytes": available_bytes(),
     }
     blocks = count_blocks(config, shape, model.max_model_len, dtype, beside)
+    _say_unused(config, model, blocks, block)
     yield {"blocks": blocks, "kv_bytes": blocks * block, "estimated": False}
 
 
@@ -79,7 +84,13 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     }
     room = room_for_blocks(config, total, total - free + weights, 0)
     blocks = blocks_in(config, shape, model.max_model_len, kind, room)
+    _say_unused(config, model, blocks, block)
     yield {"blocks": blocks, "kv_bytes": blocks * block, "estimated": True}
+
+
+def _say_unused(config: Config, model: ModelInfo, blocks: int, size: int) -> None:
+    if words := unused_memory(config, model.max_model_len, blocks, size):
+        log.warning("%s", words)
 
 
 def _weights(shape: Architecture, dtype: torch.dtype, int8: bool = False) -> int:

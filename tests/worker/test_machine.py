@@ -10,7 +10,15 @@ import torch
 
 from actorserve.actors import machine
 from actorserve.actors.config import ConfigError, make_config
-from actorserve.actors.machine import available_bytes, block_bytes, cgroup_folders, count_blocks, usable_cores
+from actorserve.actors.machine import (
+    available_bytes,
+    block_bytes,
+    cgroup_folders,
+    count_blocks,
+    unused_memory,
+    usable_cores,
+    without_effect,
+)
 from actorserve.actors.models.architecture import Architecture, Rope
 
 SHAPE = Architecture(
@@ -53,9 +61,48 @@ def test_too_little_memory_says_what_would_fit() -> None:
         blocks(1000, kv_cache_memory_bytes=10 * BLOCK)
     said = str(caught.value)
     assert said.startswith("--kv-cache-memory-bytes: ") and "--max-model-len to at most 320" in said
-    assert f"1,000 ({32 * BLOCK:,} bytes)" in said
-    with pytest.raises(ConfigError, match="less than one block"):
-        blocks(1000, kv_cache_memory_bytes=10)
+    assert f"1,000 tokens ({32 * BLOCK:,} bytes)" in said
+    with pytest.raises(ConfigError) as caught:
+        blocks(1000, kv_cache_memory_bytes=1000)
+    assert str(caught.value) == (
+        "--kv-cache-memory-bytes: 1,000 bytes of KV memory are less than one block of 32 tokens, and one sequence may "
+        f"have 1,000 tokens ({32 * BLOCK:,} bytes); give more"
+    )
+
+
+def test_more_memory_than_can_be_used_is_said() -> None:
+    config = make_config({"kv_cache_memory_bytes": "900G", "max_num_seqs": 2})
+    assert unused_memory(config, 65, 6, BLOCK) == (
+        f"--kv-cache-memory-bytes: of {900 << 30:,} bytes {6 * BLOCK:,} are taken, which is all that 2 sequences "
+        "(--max-num-seqs) of 65 tokens (--max-model-len) can use"
+    )
+    exact = make_config({"kv_cache_memory_bytes": 6 * BLOCK + 5, "max_num_seqs": 2})
+    assert not unused_memory(exact, 65, 6, BLOCK) and not unused_memory(make_config({}), 65, 6, BLOCK)
+
+
+def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "total_bytes", lambda: 10 * BLOCK)
+    assert blocks(64, kv_cache_memory_bytes=10 * BLOCK) == 10
+    with pytest.raises(ConfigError, match=f"{11 * BLOCK:,} bytes are more than the {10 * BLOCK:,} that there are"):
+        blocks(64, kv_cache_memory_bytes=11 * BLOCK)
+    assert blocks(64, kv_cache_memory_bytes=1 << 40, max_num_seqs=2) == 4, "what is never used need not be there"
+
+
+def test_options_of_the_other_device_are_said() -> None:
+    given = make_config({"gpu_memory_utilization": 0.5, "enforce_eager": True, "seed": 3})
+    assert [line.partition(":")[0] for line in without_effect(given, on_gpu=False)] == [
+        "--gpu-memory-utilization",
+        "--enforce-eager",
+        "--seed",
+    ]
+    assert without_effect(given, on_gpu=True) == [
+        "--seed: it has no effect without --load-format dummy; requests have seeds of their own"
+    ]
+    beside = make_config({"kv_cache_memory_bytes": "1G", "kv_cache_memory_fraction": 0.5, "threads": 2})
+    assert without_effect(beside, on_gpu=False) == [
+        "--kv-cache-memory-fraction: it has no effect beside --kv-cache-memory-bytes"
+    ]
+    assert len(without_effect(beside, on_gpu=True)) == 2 and not without_effect(make_config({}), on_gpu=True)
 
 
 def folders(tmp_path: Path, own: str, files: dict[str, str]) -> list[Path]:

@@ -1,0 +1,257 @@
+"""Names that users of vLLM, SGLang and llama-server type, and what they stand for here.
+
+Some are other names of our options, some ask for what is always so, and some for what there is not: then the reason is
+told, and not another option that merely looks alike. Leaf module: it knows our options by their names alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+
+class Meaning(msgspec.Struct, frozen=True):
+    """What one name stands for: a field, or why it is needless, or why it is refused."""
+
+    field: str = ""
+    fixed: bool | str | float | None = None  # what the name sets by itself; None: its value
+    automatic: tuple[str, ...] = ()  # values that leave our default
+    lists: bool = False  # its value is a list with commas
+    needless: str = ""
+    takes: bool = False  # the needless one has a value
+    refused: str = ""
+    harmless: tuple[str, ...] = ()  # values that are so anyway
+
+    def allows(self, value: str) -> bool:
+        """A refused option says with this value what is so anyway."""
+        return value.lower() in self.harmless
+
+    def is_automatic(self, value: str) -> bool:
+        """The value asks for a default."""
+        return value.lower() in self.automatic
+
+    def split(self, value: str) -> str | list[str]:
+        """The value as our option has it."""
+        return [item.strip() for item in value.split(",")] if self.lists else value
+
+    def words(self) -> list[str]:
+        """Our option, and the value that the name itself stands for."""
+        option = f"--{self.field.replace('_', '-')}"
+        if self.fixed is None:
+            return [option]
+        if isinstance(self.fixed, bool):
+            return [option if self.fixed else f"--no-{option[2:]}"]
+        return [f"{option}={self.fixed}"]
+
+
+def meaning_of(name: str) -> Meaning | None:
+    """Of a name as it is typed; parts of a JSON option, `--compilation-config.mode`, mean what the whole does."""
+    if name.startswith("-O") and name[2:].isdigit():
+        return msgspec.structs.replace(MEANINGS["-O"], takes=False)
+    name = name.partition(".")[0].rstrip("+")
+    if name.startswith("--"):
+        name = name.replace("_", "-")
+    if name.startswith("--no-") and name not in MEANINGS:
+        return _opposite(MEANINGS.get(f"--{name[5:]}"))
+    return MEANINGS.get(name)
+
+
+def _opposite(meaning: Meaning | None) -> Meaning | None:
+    """Of what may be off as well: what there is not may well be, and what is always so is all the same."""
+    if meaning is None:
+        return None
+    if meaning.refused:
+        return Meaning(needless="it is not there anyway")
+    if isinstance(meaning.fixed, bool):
+        return msgspec.structs.replace(meaning, fixed=not meaning.fixed)
+    return msgspec.structs.replace(meaning, takes=False) if meaning.needless else None
+
+
+VALUES = {  # of options: other names of the values; case and - for _ do not matter
+    "dtype": {"half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16"}
+    | {"float": "float32", "fp32": "float32", "f32": "float32"},
+    "kv_cache_dtype": {"fp8_e4m3": "fp8", "fp8_e4m3fn": "fp8"},
+    "device": {"gpu": "cuda"},
+    "generation_config": {"vllm": "none"},
+    "quantization": {"null": "none"},
+    "log_level": {"warn": "warning", "critical": "error"},
+    "tool_call_parser": {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "llama3": "llama3_json"}
+    | {"deepseekv3": "deepseek_v3", "deepseekv31": "deepseek_v31", "gpt_oss": "openai", "glm": "glm45"},
+    "reasoning_parser": {"gpt_oss": "openai_gptoss", "deepseek_v31": "deepseek_v3"},
+}
+
+SAME = {  # field: names that take the same value
+    "model": "-m --model-path --model-tag -hf -hfr --hf-repo",
+    "served_model_name": "-a --alias",
+    "tokenizer": "--tokenizer-path",
+    "chat_template": "--chat-template-file",
+    "ssl_certfile": "--ssl-cert-file",
+    "ssl_keyfile": "--ssl-key-file",
+    "allowed_origins": "--cors-origins",
+    "allowed_methods": "--cors-methods",
+    "allowed_headers": "--cors-headers",
+    "max_model_len": "-c --ctx-size --context-length --max-context-len --max-seq-len",
+    "max_num_seqs": "-np --parallel --max-running-requests --max-batch-size",
+    "max_num_queued_reqs": "--max-queued-requests",
+    "max_num_batched_tokens": "-b --batch-size --chunked-prefill-size --max-prefill-tokens",
+    "tensor_parallel_size": "--tp --tp-size",
+    "frontends": "--api-server-count -asc",
+    "renderers": "--tokenizer-worker-num",
+    "detokenizers": "--detokenizer-worker-num",
+    "gpu_memory_utilization": "--mem-fraction-static",
+    "block_size": "--page-size",
+    "scheduling_policy": "--schedule-policy",
+    "cudagraph_capture_sizes": "--cuda-graph-bs --cuda-graph-sizes",
+    "quantization": "-q",
+    "threads": "-t",
+    "seed": "-s --random-seed",
+    "step_timeout": "--watchdog-timeout",
+    "speculative_config": "-sc",
+}
+AUTOMATIC = {"max_model_len": ("0", "-1", "auto"), "max_num_seqs": ("-1",), "threads": ("-1",)}
+LISTS = ("served_model_name", "allowed_origins", "allowed_methods", "allowed_headers")
+
+FIXED: dict[str, tuple[str, bool | str | float]] = {
+    "--disable-radix-cache": ("enable_prefix_caching", False),
+    "--cache-prompt": ("enable_prefix_caching", True),
+    "--disable-cuda-graph": ("enforce_eager", True),
+    "--log-requests": ("enable_log_requests", True),
+    "--disable-log-requests": ("enable_log_requests", False),
+    "--disable-log-stats": ("log_stats_interval", 0.0),
+    "--log-jsonl": ("log_format", "json"),
+    "--verbose": ("log_level", "debug"),
+    "-v": ("log_level", "debug"),
+    "--warmup": ("warm_up", True),
+    "--skip-server-warmup": ("warm_up", False),
+}
+
+ONE_WAY = "there is one way to do this, and nothing to choose"
+NEEDLESS = {  # reason: names
+    "prompts are always computed in parts, beside running streams": "--enable-chunked-prefill",
+    "no code of a model's folder is ever run": "--trust-remote-code",
+    "the next step is always planned while one runs": "--async-scheduling --enable-overlap-schedule -ove",
+    "nothing is compiled; CUDA graphs are on but for --enforce-eager": "-O --optimization-level --compilation-config "
+    "-cc --enable-torch-compile --max-seq-len-to-capture --max-cudagraph-capture-size --cuda-graph-max-bs "
+    "--performance-mode",
+    "a batch always takes new sequences as it runs": "-cb --cont-batching",
+    "chat templates are always Jinja": "--jinja",
+    "weights are read into memory, and stay there": "--mlock --mmap --use-tqdm-on-load --numa --warmups",
+    "all layers are where --device says": "-ngl --gpu-layers --n-gpu-layers",
+    "attention never writes the whole matrix": "-fa --flash-attn",
+    "/metrics is always there": "--metrics --enable-metrics",
+    "usage always tells cached tokens": "--enable-prompt-tokens-details --enable-cache-report",
+    "/load and /tokenizer_info are always there": "--enable-server-load-tracking --enable-tokenizer-info-endpoint",
+    "reasoning is found out from the chat template; --reasoning-parser names another form": "--enable-reasoning "
+    "--reasoning-format",
+    "there is no access log beside the line of each request": "--disable-uvicorn-access-log "
+    "--disable-access-log-for-endpoints",
+    "there is one log, of which --log-level and --log-stats-interval say how much it tells": "--uvicorn-log-level "
+    "--log-level-http --decode-log-interval",
+    "the page is always there": "--ui --webui",
+    ONE_WAY: "--attention-backend --sampling-backend --grammar-backend --guided-decoding-backend "
+    "--structured-outputs-config --prefix-caching-hash-algo --use-v2-block-manager --disable-custom-all-reduce "
+    "--num-lookahead-slots --preemption-mode -ub --ubatch-size --disable-frontend-multiprocessing --model-impl "
+    "--stream-interval --mamba-cache-dtype -tb --threads-batch --threads-http --sleep-on-idle --repack --perf "
+    "-kvu --kv-unified --log-colors --log-timestamps --log-prefix --uvicorn-access-log",
+}
+WITH_VALUE = frozenset(  # of the needless; the others are on or off
+    "-O --optimization-level --compilation-config -cc --max-seq-len-to-capture --max-cudagraph-capture-size "
+    "--cuda-graph-max-bs --performance-mode --numa --warmups -ngl --gpu-layers --n-gpu-layers "
+    "--reasoning-format --disable-access-log-for-endpoints --attention-backend --sampling-backend --grammar-backend "
+    "--guided-decoding-backend --structured-outputs-config --prefix-caching-hash-algo --num-lookahead-slots "
+    "--preemption-mode -ub --ubatch-size --model-impl --stream-interval --mamba-cache-dtype -tb --threads-batch "
+    "--threads-http --log-colors --uvicorn-log-level --log-level-http --decode-log-interval".split()
+)
+
+LORA = "there are no LoRA adapters; merge them into the weights"
+PARALLEL = "a server shares a model over the GPUs of one machine by --tensor-parallel-size alone; start several of them"
+CLIENTS = "clients say it with each request, and the model's generation_config.json where they do not"
+SPECULATION = 'drafts are set by --speculative-config \'{"method": "ngram", "num_speculative_tokens": 5}\''
+REFUSED = {  # reason: names
+    LORA: "--enable-lora --lora --lora-scaled --lora-modules --lora-paths --max-loras --max-cpu-loras --max-lora-rank "
+    "--max-loras-per-batch --lora-dtype --lora-extra-vocab-size --fully-sharded-loras --enable-lora-bias "
+    "--lora-backend",
+    PARALLEL: "-pp --pp --pp-size --pipeline-parallel-size -dp --dp --dp-size --data-parallel-size -dpl "
+    "--data-parallel-size-local --data-parallel-rank --data-parallel-address --data-parallel-backend --headless "
+    "--nnodes --node-rank --dist-init-addr --master-addr --master-port -ep --ep --ep-size --enable-expert-parallel "
+    "--enable-eplb --expert-parallel-size -dcp --decode-context-parallel-size --distributed-executor-backend "
+    "--enable-dp-attention --disaggregation-mode --kv-transfer-config -ts --tensor-split -sm --split-mode --rpc",
+    CLIENTS: "-n --predict --n-predict --temp --temperature --top-k --top-p --min-p --repeat-penalty "
+    "--presence-penalty --frequency-penalty --override-generation-config --sampling-defaults --ignore-eos",
+    "clients say it with each request": "--chat-template-kwargs --default-chat-template-kwargs --response-role "
+    "--enable-force-include-usage --return-tokens-as-token-ids --reasoning-budget --reasoning-effort --grammar "
+    "--grammar-file "
+    "-j --json-schema --prefill-assistant",
+    SPECULATION: "--speculative-model --num-speculative-tokens --speculative-algorithm --speculative-algo "
+    "--speculative-draft-model-path --speculative-draft-model --speculative-num-steps --speculative-eagle-topk "
+    "--speculative-num-draft-tokens -md --model-draft --draft --draft-max --draft-min --draft-p-min",
+    "texts alone are understood": "--limit-mm-per-prompt --mm-processor-kwargs -mm --mmproj --mmproj-url "
+    "--enable-multimodal --allowed-local-media-path --mm-processor-cache-gb --disable-mm-preprocessor-cache "
+    "--media-io-kwargs --language-model-only --interleave-mm-strings",
+    "texts are generated, and nothing else": "--task --runner --convert --is-embedding --embedding --embeddings "
+    "--pooling "
+    "--rerank --reranking --pooler-config",
+    "KV memory stays where the model is": "--cpu-offload-gb --swap-space --kv-offloading-size --kv-offloading-backend "
+    "--enable-hierarchical-cache --hicache-ratio --hicache-size --enable-lmcache --kv-offload -cram --cache-ram",
+    "--kv-cache-memory-bytes sets the KV memory": "--num-gpu-blocks-override --max-total-tokens",
+    "--kv-cache-dtype auto or fp8 sets the type of keys and values": "-ctk --cache-type-k -ctv --cache-type-v",
+    "a GGUF file cannot be read; take a folder of safetensors": "--hf-file -hff --model-url -mu",
+    "the folder of the model's config.json says it": "--rope-scaling --rope-theta --rope-scale --rope-freq-base "
+    "--hf-overrides --json-model-override-args --config-format --hf-config-path --override-kv --load-config",
+    "HF_HOME says where models of the hub are kept": "--download-dir",
+    "HF_TOKEN holds the key of the hub": "--hf-token -hft",
+    "the tokenizer is always tokenizer.json's": "--tokenizer-mode --tokenizer-pool-size --skip-tokenizer-init "
+    "--tokenizer-revision --code-revision",
+    "put a proxy before the server": "--root-path --fastapi-root-path --api-prefix --middleware --uds "
+    "--enable-ssl-refresh --ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
+    "no code is loaded beside the server's own": "--tool-parser-plugin --reasoning-parser-plugin "
+    "--logits-processors --logits-processor-pattern --scheduler-cls --worker-cls --worker-extension-cls "
+    "--tool-server --tools",
+    "requests may ask for 20 logprobs, and no more": "--max-logprobs",
+    "browsers send no cookies along": "--allow-credentials --cors-credentials",
+    "CUDA_VISIBLE_DEVICES chooses the GPUs": "--base-gpu-id --gpu-id-step -mg --main-gpu -dev",
+    "what the server says goes to its standard output": "--log-file --log-disable --log-config-file "
+    "--enable-log-outputs",
+    "`actorserve top` shows it": "--slots --props",
+    "a sequence ends at --max-model-len": "--context-shift",
+    "all weights are on one device, that of --device": "--offload-backend --cpu-moe -cmoe --n-cpu-moe -ncmoe -ot "
+    "--override-tensor",
+    "--shutdown-timeout and --step-timeout are there": "--timeout -to",
+    "sequences run in the order of --scheduling-policy": "--scheduler-delay-factor --max-num-partial-prefills "
+    "--max-long-partial-prefills --long-prefill-token-threshold --num-scheduler-steps --schedule-conservativeness",
+}
+HARMLESS = {  # values of the refused that say what is so anyway
+    **dict.fromkeys(REFUSED[PARALLEL].split(), ("1",)),
+    "--node-rank": ("0",),
+    "--data-parallel-rank": ("0",),
+    "--distributed-executor-backend": ("mp",),
+    "--disaggregation-mode": ("null",),
+    "--task": ("auto", "generate"),
+    "--runner": ("auto", "generate"),
+    "--convert": ("auto", "none"),
+    "--tokenizer-mode": ("auto", "fast", "hf"),
+    "--config-format": ("auto", "hf"),
+    "--response-role": ("assistant",),
+    "--sampling-defaults": ("model",),
+    "--num-scheduler-steps": ("1",),
+    "--cpu-offload-gb": ("0", "0.0"),
+    "--swap-space": ("0", "0.0", "4"),  # 4 is what vLLM took by itself
+    "--max-logprobs": ("20",),
+    "-ctk": ("f16", "bf16"),
+    "-ctv": ("f16", "bf16"),
+    "--cache-type-k": ("f16", "bf16"),
+    "--cache-type-v": ("f16", "bf16"),
+}
+
+
+def _spread(table: dict[str, str], make: Callable[[str, str], Meaning]) -> dict[str, Meaning]:
+    return {name: make(key, name) for key, names in table.items() for name in names.split()}
+
+
+MEANINGS = {
+    **_spread(SAME, lambda field, _: Meaning(field=field, automatic=AUTOMATIC.get(field, ()), lists=field in LISTS)),
+    **{name: Meaning(field=field, fixed=value) for name, (field, value) in FIXED.items()},
+    **_spread(NEEDLESS, lambda reason, name: Meaning(needless=reason, takes=name in WITH_VALUE)),
+    **_spread(REFUSED, lambda reason, name: Meaning(refused=reason, harmless=HARMLESS.get(name, ()))),
+}
