@@ -35,8 +35,10 @@ def _die_with_parent() -> None:
 class Started:
     """`with Started(["MODEL", "--max-num-seqs", "16"], 600) as server:`, and it is ready at `server.base_url`."""
 
-    def __init__(self, arguments: Sequence[str], timeout_s: float) -> None:
+    def __init__(self, arguments: Sequence[str], timeout_s: float, own_group: bool = False) -> None:
+        """`own_group`: a Ctrl-C at the terminal is not for it."""
         self.arguments = list(arguments)
+        self._group = 0 if own_group else None
         self.base_url = ""
         self._timeout_s = timeout_s
         self._said: deque[bytes] = deque(maxlen=LINES)
@@ -59,7 +61,12 @@ class Started:
     def __enter__(self) -> Started:
         command = [sys.executable, "-m", "actorserve", "launch", "--port", "0", *self.arguments]
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_die_with_parent,
+            process_group=self._group,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
