@@ -64,6 +64,8 @@ class Parser(argparse.ArgumentParser):
                 own.append(f"{dashed}{equals}{value}")
             elif self.other_servers and (meaning := meaning_of(name)):
                 own += self._translated(name, value if equals else None, meaning, left, troubles)
+            elif word[1] != "-" and word[:2] in self._option_string_actions:  # its value stands in the same word
+                own.append(word)
             else:
                 troubles.append(f"{name}: no such option{self._nearest(dashed)}")
                 if left and not equals and not is_option(left[0]):

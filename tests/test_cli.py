@@ -275,6 +275,11 @@ def test_help_has_groups_and_says_each_default_and_unit(capsys: pytest.CaptureFi
         assert re.search(rf"{option}(,| )", text)
 
 
+def test_a_value_in_the_word_of_its_option() -> None:
+    parsed = make_parser("bench").parse_args(["bench", "plot", "a.json", "-ob.svg"])
+    assert (parsed.files, parsed.output) == (["a.json"], "b.svg")
+
+
 def test_serve_is_launch() -> None:
     parsed = make_parser("serve").parse_args(["serve", "folder", "--port", "1"])
     assert read_config(parsed) == read("folder", "--port", "1")

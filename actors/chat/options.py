@@ -20,8 +20,8 @@ FAILED = 1
 def add_chat(parser: argparse.ArgumentParser) -> None:
     """What is said, and how it is answered."""
     group = parser.add_argument_group("chat")
-    said = "one message, whose answer is all; - is standard input, which otherwise may stand behind it"
-    group.add_argument("--message", "-q", "--quick", metavar="TEXT", help=said)
+    said = "one message, whose answer is all; - is all of standard input. More of them are its parts"
+    group.add_argument("--message", "-q", "--quick", metavar="TEXT", action="append", help=said)
     group.add_argument("--system", metavar="TEXT", help="an instruction for the model")
     group.add_argument("--temperature", type=float, metavar="N", help="0: always the likeliest word")
     group.add_argument("--max-tokens", type=int, metavar="TOKENS", help="of an answer")
@@ -57,10 +57,9 @@ def talk(client: Client, arguments: argparse.Namespace, model: str | None = None
         return FAILED
 
 
-def _message(text: str) -> str:
-    """With what comes through a pipe behind it."""
-    given = "" if sys.stdin.isatty() else sys.stdin.read()
-    message = given if text == WHOLE_INPUT else f"{text}\n\n{given}" if given.strip() else text
+def _message(parts: list[str]) -> str:
+    """The parts together."""
+    message = "\n\n".join(sys.stdin.read() if part == WHOLE_INPUT else part for part in parts)
     if not message.strip():
         raise ConfigError("--message: it is empty")
     return message

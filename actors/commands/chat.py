@@ -18,7 +18,7 @@ DESCRIPTION = """Chat in the terminal with a running server; `actorserve run MOD
 Without --url it is the one that runs on this machine. ACTORSERVE_API_KEY holds the key, or OPENAI_API_KEY for a server
 that --url names. Through a pipe each line is a message, and the answers alone are written:
     echo 'What is the capital of France?' | actorserve chat
-    actorserve chat --message 'What does this do?' < program.py"""
+    actorserve chat --message 'What does this do?' --message - < program.py"""
 DEFAULT = "http://127.0.0.1:8000"
 
 

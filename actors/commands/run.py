@@ -46,4 +46,5 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return talk(Client(server.base_url, key, verify=False), arguments)
     finally:
-        server.__exit__(None, None, None)
+        with beside.status("stopping"):
+            server.__exit__(None, None, None)

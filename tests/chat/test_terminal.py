@@ -98,7 +98,9 @@ def test_through_a_pipe_each_line_is_a_message(demo_server: Server) -> None:
 def test_one_message(demo_server: Server) -> None:
     server = ("--url", f"{demo_server.base_url}/v1", "--temperature", "0")
     assert chat("chat", *server, "--message", CAPITAL).stdout == PARIS
+    first, rest = CAPITAL.split(" ", 1)
     assert chat("chat", *server, "--message", "-", said=CAPITAL).stdout == PARIS
+    assert chat("chat", *server, "-q", first, "-q", "-", said=rest).returncode == 0
     short = chat("chat", *server, "-q", CAPITAL, "--max-tokens", "2")
     assert short.returncode == 0 and PARIS.startswith(short.stdout.strip()) and short.stdout != PARIS
 

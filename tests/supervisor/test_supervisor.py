@@ -215,9 +215,11 @@ def test_helpers_of_a_dead_actor_die_too(launch: Launch) -> None:
 def test_every_line_of_a_chatterer_arrives_with_its_name(launch: Launch) -> None:
     with launch(lives={"detokenizer-0": ["chatter"]}) as server:
         server.wait_for("all said")
-        lines = re.findall(r"^detokenizer-0 \| line (\d+)$", server.output, re.MULTILINE)
+        lines = re.findall(r"^[-0-9 :.]{23} detokenizer-0 \| line (\d+)$", server.output, re.MULTILINE)
         assert [int(n) for n in lines] == list(range(20_000))
-        assert sum(map(len, re.findall(r"^detokenizer-0 \| (x+)$", server.output, re.MULTILINE))) == 40_000
+        assert (
+            sum(map(len, re.findall(r"^[-0-9 :.]{23} detokenizer-0 \| (x+)$", server.output, re.MULTILINE))) == 40_000
+        )
 
 
 def test_a_mistake_of_the_supervisor_itself_ends_the_server(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:

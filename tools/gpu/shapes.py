@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from actorserve.actors.messages import NewRow, Step
-from actorserve.actors.parameters import Sampling
 from actorserve.actors.models.architecture import Architecture, read_architecture
+from actorserve.actors.parameters import Sampling
 from actorserve.actors.worker.gpu_graphs import capture_sizes
 from actorserve.actors.worker.gpu_memory import make_pools
 from actorserve.actors.worker.gpu_model import GpuModel
