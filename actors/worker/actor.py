@@ -243,7 +243,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
 
 def say_unused(context: Context, blocks: int, size: int) -> None:
     """More KV memory was given than can be used: the rest is nobody's, which once is worth a line."""
-    from .machine import unused_memory
+    from ..machine import unused_memory
 
     words = unused_memory(context.config, context.model.max_model_len, blocks, size)
     if words and context.spec.index == 0:
