@@ -105,17 +105,16 @@ class WorkerActor(Actor):
         self.tell_done(message, tokens, time.perf_counter() - start)
 
     def tell_done(self, message: Step, tokens: np.ndarray, seconds: float) -> None:
-        """A step has ended."""
-        self._tell(StepDone(message.epoch, message.step, tokens.tobytes(), seconds))
-        self.trace_step(message, seconds)
+        """A step has ended now."""
+        self._tell(self.done(message, tokens, seconds))
+        small = counts(len(message.rows) // 4, int(np.frombuffer(message.counts, np.int32).sum()))
+        self.context.trace.add(time.monotonic_ns(), Kind.STEP, int(seconds * 1e9), message.step, small)
         self.context.status.add(Gauge.STEPS, 1)
         self.context.status.add(Gauge.STEP_NS, int(seconds * 1e9))
 
-    def trace_step(self, message: Step, seconds: float) -> None:
-        """It has ended now."""
-        rows, tokens = len(message.rows) // 4, int(np.frombuffer(message.counts, np.int32).sum())
-        small = counts(rows, tokens)
-        self.context.trace.add(time.monotonic_ns(), Kind.STEP, int(seconds * 1e9), message.step, small)
+    def done(self, message: Step, tokens: np.ndarray, seconds: float) -> StepDone:
+        """What the scheduler is told of a step that has ended."""
+        return StepDone(message.epoch, message.step, tokens.tobytes(), seconds)
 
     def fail(self, message: Step, reason: str) -> None:
         """A step could not be computed, nor can those behind it."""

@@ -232,9 +232,16 @@ class Runner:
         self.slot[row] = slot
         self.blocks[row, : blocks.size] = blocks
         self.scattered[row] = (np.diff(blocks) != 1).any()
-        values = (drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p, drawn.seed & (1 << 64) - 1)
-        for array, value in zip(self.sampling, values, strict=False):  # the position is `known`
-            array[row] = value
+        values = {
+            "temperature": drawn.temperature,
+            "top_k": drawn.top_k,
+            "top_p": drawn.top_p,
+            "min_p": drawn.min_p,
+            "seed": drawn.seed & (1 << 64) - 1,
+            "position": new.known,  # the same array as `known`
+        }
+        for name, array in self.sampling._asdict().items():
+            array[row] = values[name]
         prompt, answer = self.log[slot, : new.prompt_tokens], self.log[slot, new.prompt_tokens : new.known]
         rendition = self.read_rendition(new.ref)
         self.adjustments.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist())

@@ -9,7 +9,6 @@ import numpy as np
 from actorserve.kernels.cpu_attention import PagedKV
 
 from ..config import Config, ConfigError
-from ..gauges import WorkerGauge as Gauge
 from ..machine import block_bytes
 from ..messages import Step, StepDone
 from ..model_files import ModelInfo
@@ -34,16 +33,13 @@ class SpeculatingActor(WorkerActor):
         self._drafting = runner
         super().__init__(context, runner, blocks)
 
-    def tell_done(self, message: Step, tokens: np.ndarray, seconds: float) -> None:
-        """A step has ended."""
-        outcome = self._drafting.outcome
+    def done(self, message: Step, tokens: np.ndarray, seconds: float) -> StepDone:
+        """With drafts, beside the tokens."""
+        told, outcome = super().done(message, tokens, seconds), self._drafting.outcome
         if outcome is None:
-            super().tell_done(message, tokens, seconds)
-            return
-        counts = (numbers.astype(np.int32).tobytes() for numbers in (outcome.drawn, outcome.drafted))
-        self._tell(StepDone(message.epoch, message.step, tokens.tobytes(), seconds, *counts))
-        self.trace_step(message, seconds)
-        self.context.status.add(Gauge.STEPS, 1)
+            return told
+        drawn, drafted = (numbers.astype(np.int32).tobytes() for numbers in (outcome.drawn, outcome.drafted))
+        return msgspec.structs.replace(told, drawn=drawn, drafted=drafted)
 
 
 class Drafting(NamedTuple):

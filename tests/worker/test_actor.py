@@ -19,6 +19,8 @@ from actorserve.actors.runtime import Context
 from actorserve.actors.supervisor.memory import Memory
 from actorserve.actors.system import System
 from actorserve.actors.worker.actor import WorkerActor, main
+from actorserve.actors.worker.speculating import SpeculatingActor
+from actorserve.actors.worker.speculation import Outcome
 
 from .driver import GREEDY, Driver, Sequence, config_for, make_runner
 
@@ -165,3 +167,18 @@ def test_no_step_is_begun_while_stopping(scheduler: Scheduler, actor: Any) -> No
     actor.context.stopping = True
     actor.runner.error = AssertionError("it was run")
     actor.handle(Step(1, 1, [], b"", b"", b""))
+
+
+@pytest.mark.parametrize("outcome", [None, Outcome(np.array([2]), np.array([3]))], ids=["no drafts", "drafts"])
+def test_the_time_of_each_step_is_counted(outcome: Outcome | None, scheduler: Scheduler) -> None:
+    runner: Any = FailingRunner()
+    runner.outcome = outcome
+    worker = SpeculatingActor(scheduler.born("worker"), runner, 10)
+    for number in (1, 2):
+        worker.handle(Step(1, number, [], b"", b"", b""))
+    _, first, second = scheduler.receive(3)
+    expected = (ints(2), ints(3)) if outcome is not None else (b"", b"")
+    assert (first.tokens, first.drawn, first.drafted) == (ints(1), *expected)
+    words = worker.context.board.gauges(worker.context.spec.position)
+    assert words[WorkerGauge.STEPS] == 2
+    assert words[WorkerGauge.STEP_NS] == sum(int(done.seconds * 1e9) for done in (first, second)) > 0
