@@ -26,10 +26,10 @@ from actorserve.shm.answers import Answers
 from actorserve.shm.board import ActorState
 from actorserve.shm.journal import Journal
 
+from ..event_loop import LoopTurns
 from ..runtime import Context
 from ..tls import make_context
 from ..tokenization import describe_tokenizer
-from ..trace_events import Kind
 from .connections import ConnectionPool, only_about_the_server
 from .engine import FrontendEngine
 from .parsers import choose_parsers, unknown_calls
@@ -37,10 +37,24 @@ from .request_log import watch_ends
 from .turns import Turns
 from .warm_up import is_wanted, warm_up
 
-BEAT_S = 0.5
-FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
 COLLECT_AT = 50_000  # objects more than at the last look for garbage: a burst of requests is not garbage
 LINGER_S = 0.3  # a client that was told to close may have sent a request meanwhile
+
+
+class Mailbox(LoopTurns):
+    """What other actors tell the engine."""
+
+    def __init__(
+        self, context: Context, loop: asyncio.AbstractEventLoop, engine: FrontendEngine, server: web.Server
+    ) -> None:
+        super().__init__(context, loop, engine.handle)
+        self._engine, self._server = engine, server
+
+    def work(self) -> int:
+        return self._engine.turn_ends()
+
+    def beat(self) -> None:
+        self._engine.beat(len(self._server.connections))
 
 
 class Frontend:
@@ -48,7 +62,6 @@ class Frontend:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.inbox = context.inbox
         self.loop = asyncio.get_running_loop()
         self.tls = make_context(context.config)
         kept = context.system.answers if self.tls is None else 0
@@ -82,10 +95,8 @@ class Frontend:
             max_field_size=LONGEST_LINE,
         )
         await runner.setup()
-        self.loop.add_reader(self.inbox.fileno(), self._woken)
-        self._turn()
-        self._beat(runner)
         assert self.context.channel is not None and runner.server is not None
+        Mailbox(self.context, self.loop, self.engine, runner.server).start()
         kept, room = self.context.system.journal
         journal = Journal(self.context.files["journal"], kept if self.tls is None else 0, room)
         self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls, ends)
@@ -163,38 +174,6 @@ class Frontend:
             max_log_len=config.max_log_len,
             tokenizer_info=describe_tokenizer(config, model),
         )
-
-    # --- the mailbox ---------------------------------------------------------------------------------------------
-
-    def _woken(self) -> None:
-        self.inbox.disarm()
-        self._turn()
-
-    def _turn(self) -> None:
-        """Handle what is there, publish what that caused, and sleep again if nothing is left."""
-        began = time.monotonic_ns()
-        done = self.inbox.drain(self.engine.handle)
-        handled = time.monotonic_ns()
-        answers = self.engine.turn_ends()
-        flushed = self.context.flush()
-        if done:
-            now = time.monotonic_ns()
-            self.context.trace.add(now, Kind.FLUSH, now - handled, answers)
-            self.context.trace.add(now, Kind.TURN, now - began, done)
-        if flushed:
-            self.inbox.commit()
-        else:
-            self.loop.call_later(FULL_LANE_S, self._turn)
-            return
-        if not self.inbox.arm():
-            self.loop.call_soon(self._turn)
-
-    def _beat(self, runner: web.AppRunner) -> None:
-        """The loop turns: say so; and a wake-up that got lost costs no more than this."""
-        self.context.status.beat()
-        self.engine.beat(len(runner.server.connections) if runner.server is not None else 0)
-        self.loop.call_later(BEAT_S, self._beat, runner)
-        self._turn()
 
     # --- the end -------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from actorserve.http.errors import ApiError
 from actorserve.http.jobs import Job
 from actorserve.shm.board import ActorState
 
+from ..event_loop import LoopTurns
 from ..frontend.engine import FrontendEngine
 from ..messages import Finish
 from ..runtime import Context
@@ -25,9 +27,34 @@ from .inside import Inside
 from .link import EngineDead, Link
 from .words import Ended
 
-BEAT_S = 0.5
-FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
 MARGIN_BYTES = 4096  # of a message, beside prompt and parameters
+
+
+class Turns(LoopTurns):
+    """A frontend's turns without HTTP; actors inside this process have theirs in between."""
+
+    def __init__(
+        self,
+        context: Context,
+        loop: asyncio.AbstractEventLoop,
+        engine: FrontendEngine,
+        pump: Callable[[], None],
+        link: Link | Inside,
+    ) -> None:
+        """`pump` begins with prompts that there is room for."""
+        super().__init__(context, loop, engine.handle)
+        self._engine, self._pump, self._link = engine, pump, link
+
+    def work(self) -> int:
+        answers = self._engine.turn_ends()
+        self._pump()
+        return answers
+
+    def published(self) -> int:
+        return self._link.turn() if isinstance(self._link, Inside) else 0
+
+    def beat(self) -> None:
+        self._engine.beat(0)
 
 
 class Engine:
@@ -101,18 +128,17 @@ class Engine:
             self._loop.run_forever()
         self._context.close()
         self._loop.close()
-        for name in ("_engine", "_context"):  # and with them the shared memory, though the LLM object may live on
+        for name in ("_engine", "_context", "_turns"):  # and with them the shared memory, though the object may live on
             self.__dict__.pop(name, None)
 
     async def _begin(self) -> None:
         self._engine = FrontendEngine(self._context)
         self._loop.set_exception_handler(self._mistake)
-        self._loop.add_reader(self._context.inbox.fileno(), self._woken)
+        self._turns = Turns(self._context, self._loop, self._engine, self._pump, self._link)
         if isinstance(self._link, Link):
             self._loop.add_reader(self._link.socket, self._heard, self._link)
         self._context.set_state(ActorState.READY)
-        self._turn()
-        self._beat()
+        self._turns.start()
 
     def _stop(self) -> None:
         self._die(EngineDead("the LLM object is closed"))
@@ -139,32 +165,6 @@ class Engine:
         for batch in told.values():
             batch.fail(self.dead)
 
-    def _woken(self) -> None:
-        self._context.inbox.disarm()
-        self._turn()
-
-    def _turn(self) -> None:
-        """Handle what is there, publish what that caused, and sleep again if nothing is left."""
-        inbox = self._context.inbox
-        inbox.drain(self._engine.handle)
-        self._engine.turn_ends()
-        self._pump()
-        if not self._context.flush():
-            self._loop.call_later(FULL_LANE_S, self._turn)
-            return
-        inbox.commit()
-        others = self._link.turn() if isinstance(self._link, Inside) else 0
-        if not inbox.arm() or others:
-            inbox.disarm()
-            self._loop.call_soon(self._turn)
-
-    def _beat(self) -> None:
-        """The loop turns: say so; and a wake-up that got lost costs no more than this."""
-        self._context.status.beat()
-        self._engine.beat(0)
-        self._loop.call_later(BEAT_S, self._beat)
-        self._turn()
-
     # --- prompts -------------------------------------------------------------------------------------------------
 
     def _submit(self, batch: Batch) -> None:
@@ -172,7 +172,7 @@ class Engine:
             batch.fail(self.dead)
             return
         self._waiting.extend((batch, index) for index in range(len(batch.wanted)))
-        self._turn()
+        self._turns.turn()
 
     def _pump(self) -> None:
         """Begin with as many as there is room for, in order."""
@@ -209,7 +209,7 @@ class Engine:
             self._waiting.appendleft((batch, index))
             return
         batch.end(index, batch.wanted[index].output(job, self._decode) if error is None else str(error))
-        self._turn()
+        self._turns.turn()
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
@@ -220,4 +220,4 @@ class Engine:
             _, index = self._running.pop(job)
             self._sequences -= batch.wanted[index].sequences
             self._engine.release(job)
-        self._turn()
+        self._turns.turn()
