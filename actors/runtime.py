@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from actorserve.shm.board import ActorState, Board, BoardWriter
+from actorserve.shm.board import ActorState, Board, BoardWriter, Order
 from actorserve.shm.event_ring import TraceWriter
 from actorserve.shm.mailbox import Inbox, Outbox, wake
 from actorserve.shm.phases import PhaseWriter
@@ -146,7 +146,7 @@ class Context:
     @property
     def is_asked_to_end(self) -> bool:
         """Does the supervisor want this life to end? A SIGTERM may be anybody's."""
-        return self.board.is_asked_to_end(self.spec.position)
+        return self.board.order(self.spec.position) is not Order.NONE
 
     def request_stop(self) -> None:
         """End the loop after this turn (SIGTERM)."""

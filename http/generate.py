@@ -140,7 +140,7 @@ class Generator:
                 await asyncio.shield(job.done)
                 return json_response(form.whole())
             if not (start.on_wire and start.begun):
-                await asyncio.shield(job.started)
+                await _has_started(job, start.on_wire)
             return await stream_answer(request, job, form, start)
         finally:
             self.engine.release(job)
@@ -193,6 +193,15 @@ class Generator:
         if record and (before is None or refs is not before.refs):
             record.stream(job.refs, answer.seed, answer.created)
         return start
+
+
+async def _has_started(job: Job, on_wire: bool) -> None:
+    """Wait until something has come. Where the head is out, an error can be told in the stream alone."""
+    try:
+        await asyncio.shield(job.started)
+    except ApiError:
+        if not on_wire:
+            raise
 
 
 def new_job(asked: Asked) -> Job:

@@ -45,6 +45,12 @@ class Connection(web.RequestHandler):
             resp.force_close()
         return await super().finish_response(request, resp, start_time)
 
+    def give_up(self, error: ApiError) -> None:
+        """A request whose body has not come whole is answered with this error, and not waited for."""
+        request = self._current_request
+        if request is not None and not request.content.is_eof():
+            request.content.set_exception(error)
+
     def handle_error(
         self,
         request: web.BaseRequest,

@@ -1,12 +1,16 @@
 """The board: a few words about every actor that anyone may read, also while the actor hangs.
 
 Layout of an actor's block, in words:
-    line 0      incarnation, start (ns), how the life before ended, asked to end          the supervisor
+    line 0      incarnation, start (ns), how the life before ended, order                 the supervisor
     line 1      incarnation << 32 | state, pid, heartbeat (ns), hand, tries, given up     the actor
     lines 2..5  GAUGES general words, whose names are not known here     the actor
 What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
 The exceptions are for its successor: `hand` names what an actor is working on, `tries` how many lives have begun that;
 and the general words that count: a successor goes on from where its predecessor died.
+
+The order counts for this life of an actor and those to come: one that is born behind it finds it, too. GIVE_UP is
+never taken back; END is, for the successor of one that was ended to be replaced. Its writer wakes the actor behind the
+store. If it dies in between, so does the whole server.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from enum import IntEnum
 from .fence import load_fence, store_fence
 from .segment import Segment
 
-INCARNATION, STARTED, ENDED, ASKED = 0, 1, 2, 3
+INCARNATION, STARTED, ENDED, ORDER = 0, 1, 2, 3
 STATE, PID, HEARTBEAT, HAND, TRIES, GIVEN_UP = 8, 9, 10, 11, 12, 13
 FIRST_GAUGE, GAUGES = 16, 32
 BLOCK_WORDS = FIRST_GAUGE + GAUGES
@@ -34,6 +38,14 @@ class ActorState(IntEnum):
     READY = 1
     DRAINING = 2
     STOPPED = 3
+
+
+class Order(IntEnum):
+    """What the supervisor wants of an actor beside its work."""
+
+    NONE = 0
+    END = 1  # in order, once it has answered what it has
+    GIVE_UP = 2  # the server cannot go on: whoever waits for an answer is to be told so now
 
 
 @dataclass(frozen=True)
@@ -111,17 +123,17 @@ class Board:
         """How the life before ended, in the supervisor's numbers; 0 for the first."""
         return self.words[self.word(index, ENDED)]
 
+    def order(self, index: int) -> Order:
+        """What the supervisor wants of the actor."""
+        return Order(self.words[self.word(index, ORDER)])
+
+    def set_order(self, index: int, order: Order) -> None:
+        """The supervisor's: to be stored before the signal that goes with it, and before a life begins."""
+        self.words[self.word(index, ORDER)] = order
+
     def set_ended(self, index: int, cause: int) -> None:
         """The supervisor's: to be stored before the incarnation that asks for it."""
         self.words[self.word(index, ENDED)] = cause
-
-    def is_asked_to_end(self, index: int) -> bool:
-        """Is the end of this life, or of the one that is to come, the supervisor's wish?"""
-        return bool(self.words[self.word(index, ASKED)])
-
-    def ask_to_end(self, index: int, asked: bool) -> None:
-        """The supervisor's: to be stored before the signal that goes with it, and before a life begins."""
-        self.words[self.word(index, ASKED)] = asked
 
     def set_incarnation(self, index: int, incarnation: int) -> None:
         """The supervisor's: from now on only this life's words count."""

@@ -5,6 +5,9 @@ answers what it has and what still comes over open connections, each answer with
 nothing runs any more. How long that may take is the supervisor's to say. If it dies meanwhile, its successor finds the
 word on the board, and goes on with that. A SIGTERM of anybody else is a death, after which a successor goes on with all
 connections; only where none could (TLS, connections without a record) it drains, too.
+
+If the server gives up (Order.GIVE_UP on the board), be it in the middle of a drain, whoever waits is told so, and it
+ends as soon as that is out.
 """
 
 from __future__ import annotations
@@ -15,15 +18,18 @@ import logging
 import os
 import signal
 import time
+from typing import cast
 
 import uvloop
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from actorserve.http.app import make_app
-from actorserve.http.server import LONGEST_LINE
+from actorserve.http.resume import record_of
+from actorserve.http.server import LONGEST_LINE, Connection
 from actorserve.http.settings import Settings
 from actorserve.shm.answers import Answers
-from actorserve.shm.board import ActorState
+from actorserve.shm.board import ActorState, Order
 from actorserve.shm.journal import Journal
 
 from ..event_loop import LoopTurns
@@ -31,30 +37,31 @@ from ..runtime import Context
 from ..tls import make_context
 from ..tokenization import describe_tokenizer
 from .connections import ConnectionPool, only_about_the_server
-from .engine import FrontendEngine
+from .engine import FrontendEngine, about_to_end, cannot_finish
 from .parsers import choose_parsers, unknown_calls
 from .request_log import watch_ends
 from .turns import Turns
 from .warm_up import is_wanted, warm_up
 
 COLLECT_AT = 50_000  # objects more than at the last look for garbage: a burst of requests is not garbage
+GIVE_UP_S = 3.0  # what clients get to take an error, when the server gives up
 LINGER_S = 0.3  # a client that was told to close may have sent a request meanwhile
 
 
 class Mailbox(LoopTurns):
     """What other actors tell the engine."""
 
-    def __init__(
-        self, context: Context, loop: asyncio.AbstractEventLoop, engine: FrontendEngine, server: web.Server
-    ) -> None:
-        super().__init__(context, loop, engine.handle)
-        self._engine, self._server = engine, server
+    def __init__(self, frontend: Frontend) -> None:
+        super().__init__(frontend.context, frontend.loop, frontend.engine.handle)
+        self._frontend = frontend
 
     def work(self) -> int:
-        return self._engine.turn_ends()
+        answers = self._frontend.engine.turn_ends()
+        self._frontend.heed()  # after what has ended in this turn
+        return answers
 
     def beat(self) -> None:
-        self._engine.beat(len(self._server.connections))
+        self._frontend.engine.beat(len(self._frontend.connections))
 
 
 class Frontend:
@@ -71,6 +78,8 @@ class Frontend:
             self.engine.index, self.engine.frontends = 0, 1
         self.draining = False
         self.pool: ConnectionPool | None = None
+        self.server: web.Server | None = None
+        self.patience: asyncio.Timeout | None = None  # while it drains
         self.over: asyncio.Future[None] = self.loop.create_future()  # it is to drain, or an exception has come
 
     async def run(self) -> None:
@@ -82,6 +91,7 @@ class Frontend:
         app.on_response_prepare.append(self._close_when_draining)
         app.middlewares.insert(0, Turns().wait)
         app.middlewares.insert(0, only_about_the_server)
+        app.middlewares.append(self._refuse_when_giving_up)
         ends = watch_ends(self.context, app)
         runner = web.AppRunner(
             app,
@@ -96,7 +106,8 @@ class Frontend:
         )
         await runner.setup()
         assert self.context.channel is not None and runner.server is not None
-        Mailbox(self.context, self.loop, self.engine, runner.server).start()
+        self.server = runner.server
+        Mailbox(self).start()
         kept, room = self.context.system.journal
         journal = Journal(self.context.files["journal"], kept if self.tls is None else 0, room)
         self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls, ends)
@@ -113,8 +124,12 @@ class Frontend:
         self.draining = True
         if warming is not None:
             warming.cancel()
-        await self._drain()
-        await runner.cleanup()
+        try:
+            async with asyncio.timeout(GIVE_UP_S if self.engine.gives_up else None) as self.patience:
+                await self._drain()
+                await runner.cleanup()
+        except TimeoutError:
+            self.context.log.warning("%d clients do not take what they are told", self.engine.in_flight())
 
     def _warn(self) -> None:
         """Once, of all frontends and their lives."""
@@ -131,6 +146,32 @@ class Frontend:
         """It ends well, or is cancelled, or has a mistake, with which this process ends as with any other."""
         if not task.cancelled() and (error := task.exception()) is not None and not self.over.done():
             self.over.set_exception(error)
+
+    @web.middleware
+    async def _refuse_when_giving_up(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """What a predecessor has begun is told so in its own form; whatever else comes now is not waited for."""
+        record = record_of(request)
+        if self.engine.gives_up and (record is None or record.predecessor is None):
+            raise about_to_end()
+        return await handler(request)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that are open."""
+        return cast(list[Connection], self.server.connections if self.server is not None else [])
+
+    def heed(self) -> None:
+        """If the server gives up, so does this frontend."""
+        if self.engine.gives_up or self.context.board.order(self.context.spec.position) is not Order.GIVE_UP:
+            return
+        self.context.log.warning("the server gives up: %d requests get an error", self.engine.in_flight())
+        self.draining = True
+        self.engine.give_up()
+        for connection in self.connections:
+            connection.give_up(cannot_finish())
+        if self.patience is not None:
+            self.patience.reschedule(self.loop.time() + GIVE_UP_S)
+        self._told_to_stop()
 
     def _told_to_stop(self) -> None:
         """SIGTERM has come."""
@@ -182,12 +223,13 @@ class Frontend:
             response.force_close()
 
     async def _drain(self) -> None:
+        assert self.pool is not None
         self.context.set_state(ActorState.DRAINING)
-        quiet_since = self.loop.time()
+        quiet_since, taken = self.loop.time(), self.pool.taken
         while self.loop.time() - quiet_since < LINGER_S:
             await asyncio.sleep(LINGER_S / 10)  # a request is seen only when it comes: this is time, not a signal
-            if self.engine.in_flight() or (self.pool is not None and self.pool.is_adopting):
-                quiet_since = self.loop.time()
+            if self.engine.in_flight() or self.pool.is_adopting or taken != self.pool.taken:
+                quiet_since, taken = self.loop.time(), self.pool.taken
 
 
 def _quiet_logger() -> logging.Logger:

@@ -36,6 +36,13 @@ class Calls:
         assert isinstance(answer, Detokenized)
         return answer.text
 
+    def give_up(self, error: ApiError) -> None:
+        """Whoever waits for an answer gets this error, and nothing is asked any more."""
+        self._most = 0
+        for future in self._open.values():
+            if not future.done():
+                future.set_exception(error)
+
     async def _ask(self, number: int, message: Message) -> Message:
         if len(self._open) >= self._most:
             raise overloaded("The server has as many calls as it takes. Try again soon.")

@@ -80,6 +80,7 @@ class ConnectionPool:
         self._connections: dict[int, Connection] = {}
         self.reserved: set[int] = set()  # numbers of connections for one question about the server itself
         self._in_want = False  # the last connection could not be taken
+        self.taken = 0  # connections that were handed over so far
         channel.setblocking(False)
         self._loop.add_reader(channel, self._take)
 
@@ -143,6 +144,7 @@ class ConnectionPool:
             if flags & CLOSE_IDLE:
                 self._close_idle(number, memoryview(data)[HANDED.size :].cast("I"))
                 continue
+            self.taken += 1
             if not fds:
                 self._give_back_untaken(number, flags)
                 continue

@@ -34,6 +34,16 @@ from .slots import Phase, Slots
 RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
 
 
+def cannot_finish() -> ApiError:
+    """What clients are told when the server gives up."""
+    return ApiError(500, "The server cannot go on and is about to end: this request will not be answered.")
+
+
+def about_to_end() -> ApiError:
+    """What those are told who come then."""
+    return overloaded("The server is about to end. Try again soon.")
+
+
 class FrontendEngine:
     """Implements http.jobs.Engine; what comes from other actors is `handle`d by Incoming."""
 
@@ -47,6 +57,7 @@ class FrontendEngine:
         self.prompts: Counter[str] = Counter()  # sequences whose prompt is at each renderer
         self._jobs: dict[Job, list[int]] = {}  # and their refs
         self._deadlines: dict[Job, asyncio.TimerHandle] = {}
+        self.gives_up = False
         self.calls = Calls(index, context.system.slots_per_frontend, self._send_to_any)
         self.tokenize, self.detokenize = self.calls.tokenize, self.calls.detokenize
         self._decode_rendition = msgspec.msgpack.Decoder(Rendition).decode
@@ -73,7 +84,11 @@ class FrontendEngine:
         """
         if refs is not None:
             self._take_over(job, refs)
+            if self.gives_up:
+                job.fail(cannot_finish())
             return
+        if self.gives_up:
+            raise about_to_end()
         if len(job.choices) > self.context.system.slots_per_frontend:
             raise ApiError(400, f"{len(job.choices)} sequences are more than this server ever takes at once.", "n")
         while len(job.choices) > self.slots.free and (old := self.keeper.make_room()):
@@ -197,6 +212,13 @@ class FrontendEngine:
         if running:
             self.context.post("scheduler", Cancel(running))
             self._flush_soon()
+
+    def give_up(self) -> None:
+        """The server cannot go on: whoever waits is told, and nothing is begun any more."""
+        self.gives_up = True
+        self.calls.give_up(cannot_finish())
+        for job in list(self._jobs):
+            job.fail(cannot_finish())
 
     def _too_late(self, job: Job) -> None:
         uses = (self.slots.use(ref) for ref in self._jobs.get(job, []))

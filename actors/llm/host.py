@@ -75,7 +75,7 @@ class Host(Supervisor):
         self.forced = True
         asyncio.get_running_loop().remove_reader(self._caller)
         self._end(0, f"process {self._caller_pid} has ended")
-        self._kill_all()
+        self.shutdown.kill_all()
 
     def _welcome(self) -> str:
         say(self._caller, Ready())

@@ -47,7 +47,6 @@ class Child:
         self.gone = asyncio.Event()  # no process is left and none will be started
         self.up = False  # this life has said that it is ready
         self.stopping = False  # its end is wanted
-        self.final = False  # so is that of what it has in hand: it is not started again, whatever it leaves
         self.with_others = False  # it is ended to be started again: with one that died, or since that is wanted
         self.waits = False  # it is dead, and started again once the rest of its group is, too
         self.group: list[Child] = [self]  # those that are started again together, itself included

@@ -10,7 +10,7 @@ import os
 import time
 
 from actorserve.shm.answers import Answers
-from actorserve.shm.board import ActorState, Board
+from actorserve.shm.board import ActorState, Board, Order
 from actorserve.shm.journal import Journal
 from actorserve.shm.logprobs import Logprobs
 from actorserve.shm.mailbox import wake
@@ -87,6 +87,13 @@ class Memory:
         """
         self.board.set_ended(actor.position, ended)
         self.board.set_incarnation(actor.position, self.board.incarnation(actor.position) + 1)
+
+    def order(self, actor: ActorSpec, order: Order) -> None:
+        """Tell an actor, in this life of it and in those to come; who gives up already goes on with that."""
+        if self.board.order(actor.position) is Order.GIVE_UP:
+            return
+        self.board.set_order(actor.position, order)
+        wake(self.eventfds[actor.name])
 
     def is_ready(self, actor: ActorSpec) -> bool:
         """The life that counts has said that it is ready."""

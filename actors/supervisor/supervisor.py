@@ -9,11 +9,13 @@ import asyncio
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from actorserve.shm.board import Order
+
 from ..phases import Phase
-from ..system import KINDS, System
+from ..system import System
 from .activity import Activity
 from .admission import Admission
 from .births import ACTOR_COMMAND, Template
@@ -21,7 +23,7 @@ from .child import Child
 from .connections import Connections
 from .control import Control
 from .descriptors import PAUSE_S, is_scarce
-from .limits import KILL_S, STOP_S, why_hung, why_useless
+from .limits import KILL_S, why_hung, why_useless
 from .memory import Memory
 from .notify import Manager
 from .output import Output
@@ -29,6 +31,7 @@ from .pulse import LOOK_S
 from .restarts import Death
 from .rolling import Rolling
 from .service import Service
+from .shutdown import Shutdown
 from .specs import Restart, Strategy
 from .strays import become_subreaper, reap_strays
 from .verbs import Verbs
@@ -68,6 +71,7 @@ class Supervisor:
         template, most = self.templates[0] if self.warm else None, system.config.max_restarts
         self.children = [Child(spec, output, template, most, command) for spec in system.actors]
         self.rolling = Rolling(self)
+        self.shutdown = Shutdown(self)
         self.status = 0
         self.reason = ""  # why it could not start
         self.ready = False  # all actors have been up at once
@@ -90,17 +94,19 @@ class Supervisor:
             for template in self.templates:
                 template.start()
             for child in self.children:
-                self._start(child)
+                self.start(child)
             self.rolling.remember_layout()
             loop.call_later(LOOK_S, self._look_after)
             await self.ending.wait()
             self.service.stopping()
-            if not self.failed:
-                await self._stop()
+            if self.failed:
+                self.shutdown.tell_clients()
+            else:
+                await self.shutdown.stop()
         finally:
             for template in self.templates:
                 template.close()
-            self._kill_all()
+            self.shutdown.kill_all()
             for child in self.children:
                 child.reap(KILL_S)
             self.connections.close()
@@ -118,11 +124,12 @@ class Supervisor:
 
     # --- up ------------------------------------------------------------------------------------------------------
 
-    def _start(self, child: Child) -> None:
+    def start(self, child: Child) -> None:
+        """Begin a life of it, unless all of them end."""
         if self.ending.is_set() and (self.forced or not self.ready):
             child.gone.set()
             return
-        self.memory.board.ask_to_end(child.spec.position, child.stopping)
+        self.memory.order(child.spec, Order.END if child.stopping else Order.NONE)
         channel = None
         try:
             if child.spec.kind == "frontend":
@@ -158,7 +165,7 @@ class Supervisor:
         if child.stopping:  # meanwhile
             child.gone.set()
         else:
-            self._start(child)
+            self.start(child)
 
     def _look(self) -> None:
         """An actor has changed its state on the board."""
@@ -216,9 +223,12 @@ class Supervisor:
         wanted = self.rolling.died(child, death, was_up)
         self.memory.raise_incarnation(child.spec, death.how(wanted))
         self.memory.wake_all()
-        if child.stopping and self._leaves_work(child, death):
+        if self.shutdown.begins_last_life(child, death):
+            self.output.say(f"{death}; it is started once more, to tell its clients", "error")
+            self.start(child)
+        elif child.stopping and self.shutdown.leaves_work(child, death):
             self.output.say(f"{death}; it is started again to answer what it had", "error")
-            self._start(child)
+            self.start(child)
         elif child.stopping or child.rules.restart is Restart.TEMPORARY:
             if not self.reason:
                 self.output.say(str(death))
@@ -242,18 +252,11 @@ class Supervisor:
             self._end_others(child)
             self._start_group(child)
         else:
-            child.gone.set()
             self._end(1, f"{death}; it has died too often, the server gives up")
-
-    def _leaves_work(self, child: Child, death: Death) -> bool:
-        """A frontend that has not come to the end of its drain: its successor drains, too."""
-        return (
-            child.spec.kind == "frontend"
-            and not child.final
-            and death.returncode != 0
-            and bool(self.connections.numbers(child.name))
-            and child.intensity.allow(asyncio.get_running_loop().time())
-        )
+            if self.shutdown.begins_last_life(child, death):
+                self.start(child)  # its clients can be told by nobody else
+            else:
+                child.gone.set()
 
     def _is_a_request_to_blame(self, child: Child, death: Death) -> bool:
         """Its successor gives the request up at once, or after some deaths, of which the first alone counts here: a few
@@ -284,14 +287,14 @@ class Supervisor:
         if not any(member.with_others for member in child.group):
             for member in child.group:
                 member.waits = False
-                self._start(member)
+                self.start(member)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self.ending.is_set():
             self.forced = True
             self.status = self.status or 1
             self.output.say(f"{number.name} again: everything ends now", "warning")
-            self._kill_all()
+            self.shutdown.kill_all()
         else:
             self._end(0, f"{number.name}: the server stops")
 
@@ -311,54 +314,15 @@ class Supervisor:
         self.status = self.status or status
         self.ending.set()
         self.rolling.look()
+        if status:
+            self.shutdown.give_up()
 
     def drain(self, seconds: float) -> None:
         """End in order, as SIGTERM does; running requests get so long."""
         self.shutdown_s = seconds
         self._end(0, f"drain: the server stops once running requests have ended, after {seconds:g} s at most")
 
-    async def _stop(self) -> None:
-        """Frontends first, which finish their requests; then what is behind them, in the reverse order of starting."""
-        if not self.ready:
-            self.forced = True  # nobody is being served
-            self._kill_all()
-        self.connections.stop()
-        for kind in reversed(KINDS):
-            timeout = self.shutdown_s if kind == "frontend" else STOP_S
-            await self._stop_some([child for child in self.children if child.spec.kind == kind], timeout)
-
     def ask_to_end(self, child: Child) -> None:
         """In order. Actors take a SIGTERM that does not come from here for a death like any other."""
-        self.memory.board.ask_to_end(child.spec.position, True)
+        self.memory.order(child.spec, Order.END)
         child.signal(signal.SIGTERM)
-
-    async def _stop_some(self, children: Sequence[Child], timeout: float) -> None:
-        for child in children:
-            child.stopping = True
-            self.ask_to_end(child)
-        if await _gone(children, timeout):
-            return
-        for child in children:
-            child.final = True
-            if not child.gone.is_set():
-                self.output.say(f"{child.name} has not ended after {timeout:g} s and is killed", "warning")
-                child.signal(signal.SIGKILL)
-        if not await _gone(children, KILL_S):
-            self.status = self.status or 1
-            self.output.say(f"{', '.join(c.name for c in children if not c.gone.is_set())} cannot be killed", "error")
-
-    def _kill_all(self) -> None:
-        for child in self.children:
-            child.stopping = child.final = True
-            child.signal(signal.SIGKILL)
-
-
-async def _gone(children: Iterable[Child], timeout: float) -> bool:
-    """Wait until all of them have ended; False if they have not in time."""
-    try:
-        async with asyncio.timeout(timeout):
-            for child in children:
-                await child.gone.wait()
-    except TimeoutError:
-        return False
-    return True

@@ -1,0 +1,146 @@
+"""How the server ends: in order, once running requests have ended; or at once, when it gives up.
+
+In order: frontends first, which finish their requests; then what is behind them, in the reverse order of their start.
+
+At once: each frontend finds the order on the board (shm/board.py), answers whoever waits with an error in the form of
+its API, and ends. All that this needs is in the frontends, so the others are killed. A frontend that dies is started
+once more, also the one that has died too often, since nobody else can tell its clients. Who is too slow is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from actorserve.shm.board import Order
+
+from ..system import KINDS
+from .limits import KILL_S, STOP_S
+
+if TYPE_CHECKING:
+    from .child import Child
+    from .restarts import Death
+    from .supervisor import Supervisor
+
+
+class Shutdown:
+    """The end of one server."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._at_once = False
+        self._last_lives: set[Child] = set()
+
+    @property
+    def _frontends(self) -> list[Child]:
+        return [child for child in self._supervisor.children if child.spec.kind == "frontend"]
+
+    async def stop(self) -> None:
+        """Return when all actors have ended."""
+        supervisor = self._supervisor
+        supervisor.connections.stop()
+        if not supervisor.ready:
+            self.give_up()  # no request can be finished
+        for kind in reversed(KINDS):
+            if self._at_once:
+                await self._end_at_once()
+                return
+            children = [child for child in supervisor.children if child.spec.kind == kind]
+            await self._end(children, supervisor.shutdown_s if kind == "frontend" else STOP_S)
+
+    async def _end(self, children: Sequence[Child], timeout: float) -> None:
+        for child in children:
+            child.stopping = True
+            self._supervisor.ask_to_end(child)
+        if not await _gone(children, timeout):
+            self._kill(children, timeout)
+            await self._bury(children)
+
+    def leaves_work(self, child: Child, death: Death) -> bool:
+        """Has this frontend not come to the end of its drain? Its successor drains, too."""
+        supervisor = self._supervisor
+        return (
+            child.spec.kind == "frontend"
+            and not (self._at_once or supervisor.forced)
+            and death.returncode != 0
+            and bool(supervisor.connections.numbers(child.name))
+            and child.intensity.allow(asyncio.get_running_loop().time())
+        )
+
+    # --- at once -------------------------------------------------------------------------------------------------
+
+    def give_up(self) -> None:
+        """Clients are told from now on, also by frontends that end in order already."""
+        if self._at_once:
+            return
+        self._at_once = True
+        for child in self._frontends:
+            self._supervisor.memory.order(child.spec, Order.GIVE_UP)
+        asyncio.get_running_loop().call_later(STOP_S, self._too_late)
+
+    async def _end_at_once(self) -> None:
+        ready = self._supervisor.ready
+        for child in self._supervisor.children:
+            child.stopping = True
+            if child.spec.kind == "frontend" and child.up:
+                child.signal(signal.SIGTERM)
+            elif child.spec.kind != "frontend" or not ready:
+                child.signal(signal.SIGKILL)
+        await self._bury(self._supervisor.children)
+
+    def begins_last_life(self, child: Child, death: Death) -> bool:
+        """Is this frontend, which has died, to be started once more, to tell those that it leaves behind?"""
+        supervisor = self._supervisor
+        if not (self._at_once and supervisor.ready) or supervisor.forced or death.returncode == 0:
+            return False
+        if child in self._last_lives or child.spec.kind != "frontend" or not supervisor.connections.numbers(child.name):
+            return False
+        self._last_lives.add(child)
+        return True
+
+    def tell_clients(self) -> None:
+        """As far as that goes without the event loop, in which there was a mistake."""
+        deadline = time.monotonic() + STOP_S
+        for child in self._frontends:
+            child.signal(signal.SIGTERM)
+        for child in self._frontends:
+            child.reap(max(0.0, deadline - time.monotonic()))
+
+    def _too_late(self) -> None:
+        self._supervisor.forced = True
+        self._kill(self._supervisor.children, STOP_S)
+
+    # --- by force ------------------------------------------------------------------------------------------------
+
+    def kill_all(self) -> None:
+        """Everything ends now."""
+        for child in self._supervisor.children:
+            child.stopping = True
+            child.signal(signal.SIGKILL)
+
+    def _kill(self, children: Iterable[Child], after_s: float) -> None:
+        for child in children:
+            if not child.gone.is_set():
+                self._supervisor.output.say(f"{child.name} has not ended after {after_s:g} s and is killed", "warning")
+                child.signal(signal.SIGKILL)
+
+    async def _bury(self, children: Sequence[Child]) -> None:
+        """Those that are killed, or will be."""
+        if not await _gone(children, KILL_S):
+            left = ", ".join(child.name for child in children if not child.gone.is_set())
+            self._supervisor.status = self._supervisor.status or 1
+            self._supervisor.output.say(f"{left} cannot be killed", "error")
+
+
+async def _gone(children: Iterable[Child], timeout: float) -> bool:
+    """Wait until all of them have ended; False if they have not in time."""
+    try:
+        async with asyncio.timeout(timeout):
+            for child in children:
+                await child.gone.wait()
+    except TimeoutError:
+        return False
+    return True
