@@ -18,12 +18,11 @@ from actorserve.shm.lane_view import LaneView, view_lane
 from actorserve.shm.segment import Segment
 
 from .gauges import FrontendGauge, SchedulerGauge, WorkerGauge
-from .system import ActorSpec, Lane, System
+from .system import SUPERVISOR, TEMPLATE, ActorSpec, Lane, System
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGESIZE")
 MOST_READ = 4096  # what /proc says of a process in one line
-SUPERVISOR = "supervisor"
 GAUGES: dict[str, type[IntEnum]] = {"scheduler": SchedulerGauge, "frontend": FrontendGauge, "worker": WorkerGauge}
 STATES = {  # what an actor says of itself; beside these there are `stopped` (SIGSTOP), `hung` and `dead`
     ActorState.STARTING: "starting",
@@ -57,7 +56,7 @@ class LaneSight(msgspec.Struct, frozen=True):
 
 
 class ActorSight(msgspec.Struct, frozen=True):
-    """One actor, or the supervisor, whose name and kind that is. What is not known is None."""
+    """One actor, or the supervisor or the template, whose name and kind that is. What is not known is None."""
 
     name: str
     kind: str
@@ -80,7 +79,9 @@ class ActorSight(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """The server at one moment; the supervisor comes first, then the actors in the order of starting."""
+    """The server at one moment; the supervisor comes first, then the actors in the order of starting, then
+    the template, if there is one.
+    """
 
     at_s: float  # CLOCK_MONOTONIC
     actors: list[ActorSight]
@@ -95,8 +96,8 @@ class Overview(msgspec.Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Every one of them can do its part now."""
-        return all(actor.state == "ready" for actor in self.actors)
+        """Every one of them can do its part now. Without a template actors are born all the same, if later."""
+        return all(actor.state == "ready" for actor in self.actors if actor.kind != TEMPLATE)
 
 
 class Lookout:
@@ -106,7 +107,7 @@ class Lookout:
         self.system = system
         self.segment = segment
         self.supervisor_pid = supervisor_pid
-        self.board = Board(segment, system.board_offset, len(system.actors))
+        self.board = Board(segment, system.board_offset, system.board_blocks)
         self._histograms = [
             histogram for spec in system.actors for histogram in system.histograms(segment, spec).items()
         ]
@@ -115,7 +116,8 @@ class Lookout:
         """What is so now."""
         now_ns = time.monotonic_ns()
         lanes = [self._lane(lane, reader, now_ns) for lane in self.system.lanes for reader in lane.readers]
-        actors = [self._actor(spec, lanes, now_ns) for spec in self.system.actors]
+        specs = [*self.system.actors, *([self.system.template] if self._has_template() else [])]
+        actors = [self._actor(spec, lanes, now_ns) for spec in specs]
         return Overview(now_ns / 1e9, [self._supervisor(), *actors], lanes)
 
     def histograms(self) -> dict[str, Counted]:
@@ -125,6 +127,9 @@ class Lookout:
             counted = histogram.read()
             found[key] = found[key] + counted if key in found else counted
         return found
+
+    def _has_template(self) -> bool:
+        return self.board.incarnation(self.system.template.position) > 0
 
     def _lane(self, lane: Lane, reader: str, now_ns: int) -> LaneSight:
         """The lane as one of its readers has it."""

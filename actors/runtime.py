@@ -41,6 +41,10 @@ PR_SET_PDEATHSIG = 1
 REFUSED = 2  # exit status: an option cannot be
 IDLE_S = 1.0  # an idle actor turns its loop at least so often, to beat
 FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
+UNUSED = (  # signals that mean nothing here, and would end a process that does not say so
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
+    *(signal.SIGIO, signal.SIGPWR, signal.SIGSTKFLT),
+)
 RECEIVES: dict[str, Any] = {
     "worker": messages.ToWorker,
     "scheduler": messages.ToScheduler,
@@ -76,7 +80,7 @@ class Context:
         self.incarnation = boot.incarnation
         self.log = logging.getLogger(boot.name)
         self.segment = Segment.attach(boot.segment_fd)
-        self.board = Board(self.segment, self.system.board_offset, len(self.system.actors))
+        self.board = Board(self.segment, self.system.board_offset, self.system.board_blocks)
         last_beat = self.board.last_heartbeat(self.spec.position)
         self.status = BoardWriter(
             self.board, self.spec.position, boot.incarnation, KEPT.get(self.spec.kind, frozenset())
@@ -204,6 +208,12 @@ def die_with_supervisor(pid: int) -> None:
         sys.exit("the supervisor is gone")
 
 
+def leave_signals_to_supervisor() -> None:
+    """What may reach all processes at once, as Ctrl-C does, is for the supervisor, which ends actors by SIGTERM."""
+    for number in (signal.SIGINT, signal.SIGHUP, *UNUSED):
+        signal.signal(number, signal.SIG_IGN)
+
+
 class InjectedFault(BaseException):
     """No handler of an error in one request may take it for one."""
 
@@ -224,7 +234,7 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
     if channel is not None:
         boot = msgspec.structs.replace(boot, channel=channel)
     die_with_supervisor(boot.supervisor_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
+    leave_signals_to_supervisor()
     log_to_stderr(boot.config.log_level, boot.config.log_format, boot.name)
     from setproctitle import setproctitle
 

@@ -25,7 +25,7 @@ from .histograms import HistogramSpec, histograms_bytes, open_histograms, specs_
 from .model_files import ModelInfo
 
 KINDS = ("worker", "scheduler", "detokenizer", "renderer", "frontend")  # the order of starting; stopping is the reverse
-SUPERVISOR = "supervisor"  # beside the actors' names
+SUPERVISOR, TEMPLATE = "supervisor", "template"  # beside the actors' names
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
 TABLE_BUDGET = 512 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
 MOST_QUEUED = 2048  # unless it asks for more; load generators begin a thousand requests at once if not told otherwise
@@ -87,6 +87,7 @@ class System:
             ActorSpec(f"{kind}-{index}" if kind in counts else kind, kind, index, position)
             for position, (kind, index) in enumerate(names)
         ]
+        self.template = ActorSpec(TEMPLATE, TEMPLATE, 0, len(self.actors))  # no actor, but on the board behind them
         self.max_queued, self.slots_per_frontend = self._slots()
         self.slots = self.slots_per_frontend * config.frontends
         self._place()
@@ -115,7 +116,7 @@ class System:
     def _place(self) -> None:
         """Lay out the segment: board, sleeping words, histograms, traces, phases, lanes, request table, KV map."""
         self.board_offset = 0
-        offset = board_bytes(len(self.actors))
+        offset = board_bytes(self.board_blocks)
         self.mailbox_offsets: dict[str, int] = {}
         for actor in self.actors:
             self.mailbox_offsets[actor.name] = offset
@@ -158,6 +159,11 @@ class System:
     def histograms(self, segment: Segment, actor: ActorSpec) -> dict[str, Histogram]:
         """An actor's histograms by their keys: its own to count in, anyone's to read."""
         return open_histograms(segment, self._histogram_offsets[actor.name], self.histogram_specs(actor.kind))
+
+    @property
+    def board_blocks(self) -> int:
+        """The board has one for each actor, and one for the template."""
+        return len(self.actors) + 1
 
     @property
     def journal(self) -> tuple[int, int]:

@@ -146,8 +146,14 @@ class BoardWriter:
     """The actor's own words. It takes its predecessor's over: state STARTING, gauges 0 but for those `kept`."""
 
     def __init__(
-        self, board: Board, index: int, incarnation: int | None = None, kept: Container[int] = frozenset()
+        self,
+        board: Board,
+        index: int,
+        incarnation: int | None = None,
+        kept: Container[int] = frozenset(),
+        pid: int | None = None,
     ) -> None:
+        """`pid`: of the process that is spoken for, if that is not this one."""
         self._words = board.words
         self._incarnation = board.incarnation(index) if incarnation is None else incarnation
         self._block = board.word(index, 0)
@@ -155,7 +161,7 @@ class BoardWriter:
         for number in range(GAUGES):
             if number not in kept:
                 self.set_gauge(number, 0)
-        self._words[self._block + PID] = os.getpid()
+        self._words[self._block + PID] = os.getpid() if pid is None else pid
         self.beat()
         self.set_state(ActorState.STARTING)
 

@@ -190,8 +190,6 @@ def test_openmetrics(client: httpx.Client) -> None:
 def test_every_actor_is_told_of(server: Server, client: httpx.Client) -> None:
     seen = Scrape(client)
     for name in ("supervisor", *server.pids()):
-        if name == "template":
-            continue
         assert (
             seen.sum("actorserve:actor_up", actor=name) == 1
             and seen.sum("actorserve:actor_restarts_total", actor=name) == 0

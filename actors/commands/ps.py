@@ -11,6 +11,7 @@ DESCRIPTION = """List the actors of a running server.
 
 Everything is read from the server's shared memory and from /proc: it works whoever hangs or is stopped. `mailbox` is
 how many records wait there, `bytes` their length, `oldest` the age of the oldest; `CPU %` is over an actor's life.
+The template is the process that others are forked from.
 State: starting, ready, draining, ended; stopped (by SIGSTOP), hung (no heartbeat for --hang-timeout), dead."""
 NO_SERVER = 1
 WIDE = 200  # columns where there is no terminal, so that nothing is cut

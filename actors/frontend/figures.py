@@ -18,7 +18,7 @@ from ..histograms import HistogramSpec
 from ..overview import ActorSight, Lookout, Overview
 from ..phases import phases_of
 from ..runtime import Context
-from ..system import SUPERVISOR
+from ..system import SUPERVISOR, TEMPLATE
 from .names import ACCEPTED_AT, ACTORS, COUNTERS, ENDS, GAUGES, STARTUP, STARTUP_TOTAL, SURVIVED
 
 STALE_S = 3.0  # every loop but the worker's turns at least once a second
@@ -57,6 +57,8 @@ class Figures:
 
     def _trouble(self, actor: ActorSight) -> str | None:
         """A worker's loop turns once a step, which may be long: only --step-timeout tells whether it hangs."""
+        if actor.kind == TEMPLATE:  # actors are born without it, too
+            return None
         if actor.state == "stopped":
             return "stopped by a signal"
         if actor.state != "ready":

@@ -10,6 +10,7 @@ from actorserve.shm.kv_view import KVView
 
 from ..overview import ActorSight, Lookout
 from ..runtime import Context
+from ..system import TEMPLATE
 
 CELLS = 1024  # of the picture of KV memory
 MOST_IN_A_BYTE = 255
@@ -43,7 +44,8 @@ class Sight:
             used=cells(held),
             cached=cells(cached),
         )
-        return PageFigures(seen.at_s, [_actor(actor) for actor in seen.actors], lanes, engine)
+        actors = [_actor(actor) for actor in seen.actors if actor.kind != TEMPLATE]
+        return PageFigures(seen.at_s, actors, lanes, engine)
 
 
 def cells(flags: bytes) -> str:

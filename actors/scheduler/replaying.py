@@ -81,7 +81,7 @@ class PrivateMemory:
 
     def _fill(self, segment: Segment, system: System, head: Head) -> None:
         position = system.by_name[NAME].position
-        board = Board(segment, system.board_offset, len(system.actors))
+        board = Board(segment, system.board_offset, system.board_blocks)
         board.set_incarnation(position, head.incarnation)
         board.set_ended(position, head.ended)
         BoardWriter(board, position, head.incarnation, KEPT.get(NAME, frozenset())).set_hand(*head.hand)

@@ -1,7 +1,7 @@
 """How actors come into being: warm, forked by the template process, or cold, by a command of their own.
 
-The template is asked through a socket and answers in order. If it dies, or does not answer, whoever waits for it is
-born cold, and another template is started.
+The template is asked through a socket and answers in order; when there is nothing to ask, whether it is there. If it
+dies, or does not answer, whoever waits for it is born cold, and another template is started, as often as any actor.
 """
 
 from __future__ import annotations
@@ -14,21 +14,31 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from .descriptors import PAUSE_S, is_scarce
+from actorserve.shm.board import ActorState, BoardWriter
+
+from ..system import TEMPLATE as NAME
 from .output import Lines, Output
+from .pulse import LOOK_S
+from .restarts import Intensity, describe
+from .specs import WITHIN_S
+
+if TYPE_CHECKING:
+    from .memory import Memory
 
 PYTHON = (sys.executable, "-P", "-X", "faulthandler", "-m")  # -P: no json.py of the user's folder is taken for ours
 ACTOR_COMMAND = (*PYTHON, "actorserve.actors.runtime")
 TEMPLATE_COMMAND = (*PYTHON, "actorserve.actors.supervisor.template")
-CHECK = b"?"  # as template.py has it
-ANSWER_S = 20.0  # what the template gets, its own imports included
+CHECK, PING = b"?", b"!"  # as template.py has them
+START_S = 20.0  # what its imports may take
+ANSWER_S = 3.0  # what it gets then; a fork takes milliseconds
 CHECK_S = 120.0  # and the imports of a worker
-MOST_TEMPLATES = 5  # after so many deaths of it all are born cold
-NAME = "template"
+PING_S = 1.0  # after so long without a question it is asked whether it is there
+MOST_RESTARTS = 5  # within WITHIN_S; the next one has to wait, and actors are born cold
+END_S = 10.0  # what the kernel gets to end it
 
 
 class Process:
@@ -82,17 +92,23 @@ def born_cold(command: Sequence[str], told: int, says: int, pass_fds: Sequence[i
 class Template:
     """The supervisor's end: asks for births, one answer each, in order."""
 
-    def __init__(self, output: Output, shared_fds: Sequence[int], deaths: int = 0) -> None:
-        """`deaths`: how many of those that it may die are taken as died."""
+    def __init__(self, output: Output, memory: Memory, on_trial: bool = False) -> None:
+        """One `on_trial` is not started again until it has `passed`, nor shown on the board until it is `accepted`."""
         self._output = output
-        self._shared_fds = shared_fds  # what every actor inherits under its number
+        self._memory = memory
+        self._on_trial = on_trial
+        self._is_shown = not on_trial
+        self._intensity = Intensity(MOST_RESTARTS, WITHIN_S)
+        self._status: BoardWriter | None = None  # its words on the board
+        self._is_up = False  # it has answered
+        self._silent_s = 0.0  # for how long, by the supervisor's looks
+        self._hung = ""  # why it is being killed, if it does not answer
+        self._paused = False  # there is none, since it has died too often
         self.last_line = ""  # of its output
         self._process: Process | None = None
         self._control: socket.socket | None = None
         self._lines: Lines | None = None
-        self._waiting: deque[tuple[float, Callable[[int | None], None]]] = deque()
-        self._deaths = deaths
-        self._again: asyncio.TimerHandle | None = None  # a start that is to come, when the kernel had no means
+        self._waiting: deque[tuple[float, Callable[[int | None], None]]] = deque()  # (seconds that it gets, who waits)
 
     @property
     def usable(self) -> bool:
@@ -120,40 +136,72 @@ class Template:
             nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             theirs_only.callback(os.close, nothing)
             command = (*TEMPLATE_COMMAND, str(theirs.fileno()))
-            self._process = born_cold(command, nothing, says, (theirs.fileno(), *self._shared_fds))
+            self._process = born_cold(command, nothing, says, (theirs.fileno(), *self._memory.inherited))
             all_of_it.pop_all()
         ours.setblocking(False)
         self._control = ours
         self._lines = Lines(said, self._said)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._answered)
+        self._is_up, self._silent_s, self._hung, self._paused = False, 0.0, "", False
+        if self._is_shown:
+            self._show()
+        self._ping()
+
+    def _show(self) -> None:
+        self._status = self._memory.show_template(self.pid)
+        if self._is_up:
+            self._status.set_state(ActorState.READY)
+
+    def passed(self) -> None:
+        """It has proved itself: from now on it may die as others do."""
+        self._on_trial = False
+
+    def accepted(self) -> None:
+        """It is the server's only one from now on."""
+        if not self._is_shown:
+            self._is_shown = True
+            if self.usable:
+                self._show()
 
     def _said(self, line: bytes) -> None:
         self.last_line = self._output.line(NAME, line, self.pid).decode(errors="replace").strip() or self.last_line
 
     def ask(self, told: int, says: int, channel: int | None, born: Callable[[int | None], None]) -> None:
         """Fork an actor; `born` is called with its process id, or with None if that cannot be."""
-        self._send(b".", [told, says, *([] if channel is None else [channel])], time.monotonic() + ANSWER_S, born)
+        self._send(b".", [told, says, *([] if channel is None else [channel])], ANSWER_S, born)
 
     def check(self, expected: str, told: int, checked: Callable[[int | None], None]) -> None:
         """Does its code fit a server of this fingerprint? `checked` is called with 0 if so; see preflight.py."""
-        self._send(CHECK + expected.encode(), [told], time.monotonic() + CHECK_S, checked)
+        self._send(CHECK + expected.encode(), [told], CHECK_S, checked)
 
-    def _send(self, message: bytes, fds: Sequence[int], until: float, answered: Callable[[int | None], None]) -> None:
+    def _send(self, message: bytes, fds: Sequence[int], in_s: float, answered: Callable[[int | None], None]) -> None:
         assert self._control is not None
         try:
             socket.send_fds(self._control, [message], fds)
         except OSError:  # it is dead, and that has not been seen yet
             asyncio.get_running_loop().call_soon(answered, None)
             return
-        self._waiting.append((until, answered))
+        if not self._waiting:
+            self._silent_s = 0.0
+        self._waiting.append((in_s, answered))
 
-    def forgive(self) -> None:
-        """It has proved itself: from now on it may die as often as any."""
-        self._deaths = 0
+    def _ping(self) -> None:
+        self._send(PING, [], ANSWER_S, lambda answer: None)
 
     def look(self) -> None:
-        """Kill a template that does not answer; its socket then tells."""
-        if self._waiting and time.monotonic() > self._waiting[0][0] and self._process is not None:
+        """LOOK_S have passed. Kill a template that does not answer, whose socket then tells; or start the next one."""
+        if self._control is None:
+            if self._paused and self._may_start():
+                self._start_again()
+            return
+        self._silent_s += LOOK_S
+        if not self._waiting:
+            if self._silent_s >= PING_S:
+                self._ping()
+            return
+        limit = self._waiting[0][0] if self._is_up else max(START_S, self._waiting[0][0])
+        if self._silent_s > limit and not self._hung and self._process is not None:
+            self._hung = f"it has not answered for {self._silent_s:.1f} s"
             self._process.send_signal(signal.SIGKILL)
 
     def _answered(self) -> None:
@@ -164,33 +212,45 @@ class Template:
             return
         except ConnectionError:
             answer = b""
-        if answer:
-            _, answered = self._waiting.popleft()
-            answered(int(answer))
-        else:
+        if not answer:
             self._lost()
+            return
+        self._silent_s = 0.0
+        if self._status is not None:
+            self._status.beat()
+            if not self._is_up:
+                self._status.set_state(ActorState.READY)
+        self._is_up = True
+        _, answered = self._waiting.popleft()
+        answered(int(answer))
 
     def _lost(self) -> None:
         """It has died: the waiting are born cold, the next ones by its successor."""
-        self.close()
-        self._deaths += 1
-        self._output.say(f"{NAME} ended; actors are started without it until there is another")
+        pid, hung = self.pid, self._hung
+        returncode = self._end()
+        cause = f"killed, since {hung}" if hung else describe(returncode)
         waiting = list(self._waiting)
         self._waiting.clear()
-        if self._deaths < MOST_TEMPLATES:
+        again = not self._on_trial and self._may_start()
+        self._paused = not again and not self._on_trial
+        how = "it is started again" if again else "actors are started without it"
+        if self._paused:
+            how = f"it has died too often, and is started again within {WITHIN_S:.0f} s; until then {how}"
+        self._output.say(f"{NAME} ended (pid {pid}, {cause}); {how}", "error")
+        if again:
             self._start_again()
         for _, answered in waiting:
             answered(None)
 
+    def _may_start(self) -> bool:
+        return self._intensity.allow(asyncio.get_running_loop().time())
+
     def _start_again(self) -> None:
-        """Now, or as soon as the kernel has the means."""
-        self._again = None
         try:
             self.start()
-        except OSError as error:
-            if not is_scarce(error):
-                raise
-            self._again = asyncio.get_running_loop().call_later(PAUSE_S, self._start_again)
+        except OSError as error:  # for want of descriptors or memory; nobody depends on it
+            self._paused = True
+            self._output.say(f"{NAME} cannot be started: {error}", "error")
 
     def retire(self) -> None:
         """Let go of the process for good; who still waits for it is born cold."""
@@ -201,20 +261,25 @@ class Template:
             answered(None)
 
     def close(self) -> None:
-        """Let go of the process; it ends with its socket, or is killed."""
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+        """Let go of the process for good; it is killed."""
+        self._paused = False
+        self._end()
+
+    def _end(self) -> int | None:
+        """Kill the process, if it has not ended; its exit status."""
+        returncode = None
+        self._status = None
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
             self._control.close()
             self._control = None
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
-            self._process.wait(ANSWER_S)
+            returncode = self._process.wait(END_S)
             self._process = None
         if self._lines is not None:
             while self._lines.read():
                 pass
             self._lines.close()
             self._lines = None
+        return returncode

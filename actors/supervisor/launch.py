@@ -19,6 +19,7 @@ from actorserve.shm.segment import SegmentError
 from ..config import Config, ConfigError
 from ..description import socket_name
 from ..phases import Phase
+from ..runtime import UNUSED
 from ..start_checks import NO_TEMPLATE, find_model
 from ..system import System
 from ..tokenization import find_templates
@@ -32,7 +33,7 @@ from .memory import Memory
 from .notify import MICROSECONDS, Manager, find_manager
 from .output import Output, make_output
 from .specs import SPECS
-from .supervisor import SIGNALS, Supervisor
+from .supervisor import Supervisor
 
 log = logging.getLogger("launch")
 FAILED = 1
@@ -113,8 +114,10 @@ def _load(config: Config, manager: Manager, began: int, imported: int) -> Memory
 def _become_supervisor() -> None:
     """Name, signals and limits of this process. The soft limit of open files, often 1,024, is inherited by actors."""
     setproctitle("actorserve: supervisor")
-    for number in SIGNALS:  # until there is something to clean up, a signal just ends this process
+    for number in (signal.SIGINT, signal.SIGTERM):  # until there is something to clean up, they just end this process
         signal.signal(number, signal.SIG_DFL)
+    for number in UNUSED:  # a handler, since what is ignored is so in all processes that are started
+        signal.signal(number, lambda *_: None)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:

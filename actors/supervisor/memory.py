@@ -10,7 +10,7 @@ import os
 import time
 
 from actorserve.shm.answers import Answers
-from actorserve.shm.board import ActorState, Board, Order
+from actorserve.shm.board import ActorState, Board, BoardWriter, Order
 from actorserve.shm.journal import Journal
 from actorserve.shm.logprobs import Logprobs
 from actorserve.shm.mailbox import wake
@@ -35,7 +35,7 @@ class Memory:
         self.system = system
         began = time.monotonic_ns() if began is None else began
         self.segment = Segment.create(system.size, "lanes and request table")
-        self.board = Board(self.segment, system.board_offset, len(system.actors))
+        self.board = Board(self.segment, system.board_offset, system.board_blocks)
         self._phases = PhaseWriter(self.segment, system.phase_offsets[SUPERVISOR], began)
         RequestTable.create(self.segment, system.table_offset, *system.table_sizes)
         self.files = {
@@ -87,6 +87,11 @@ class Memory:
         """
         self.board.set_ended(actor.position, ended)
         self.board.set_incarnation(actor.position, self.board.incarnation(actor.position) + 1)
+
+    def show_template(self, pid: int) -> BoardWriter:
+        """This process is the template from now on. It uses no memory: its words are written here, for it."""
+        self.raise_incarnation(self.system.template)
+        return BoardWriter(self.board, self.system.template.position, pid=pid)
 
     def order(self, actor: ActorSpec, order: Order) -> None:
         """Tell an actor, in this life of it and in those to come; who gives up already goes on with that."""

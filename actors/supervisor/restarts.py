@@ -28,6 +28,13 @@ class Intensity:
         return True
 
 
+def describe(returncode: int | None) -> str:
+    """How a process ended, of which that is the status as subprocess has it; None: it has not."""
+    if returncode is None:
+        return "still there"
+    return f"killed by {signal.Signals(-returncode).name}" if returncode < 0 else f"exit status {returncode}"
+
+
 class Death(msgspec.Struct, frozen=True, kw_only=True):
     """The end of one actor process, wanted or not."""
 
@@ -51,9 +58,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     def cause(self) -> str:
         if self.hung:
             return f"killed, since {self.hung}"
-        if self.returncode < 0:
-            return f"killed by {signal.Signals(-self.returncode).name}"
-        return f"exit status {self.returncode}"
+        return describe(self.returncode)
 
     def __str__(self) -> str:
         facts = f"pid {self.pid}, {self.cause}, up {self.uptime:.1f} s, {self.restarts} restarts before"

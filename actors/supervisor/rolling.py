@@ -27,7 +27,7 @@ from ..config import Config, ConfigError
 from ..fingerprint import fingerprint
 from ..system import KINDS
 from . import changes
-from .births import MOST_TEMPLATES, Template
+from .births import Template
 from .child import Child, memory_file
 from .control import Refused
 from .descriptors import is_scarce
@@ -156,7 +156,7 @@ class Rolling:
         supervisor = self._supervisor
         if not supervisor.warm:
             return None
-        fresh = Template(supervisor.output, supervisor.memory.inherited, deaths=MOST_TEMPLATES - 1)
+        fresh = Template(supervisor.output, supervisor.memory, on_trial=True)
         told = memory_file(msgspec.msgpack.encode(supervisor.memory.boot(batches[-1][0].spec)))
         try:
             fresh.start()
@@ -180,7 +180,7 @@ class Rolling:
             raise
         finally:
             os.close(told)
-        fresh.forgive()
+        fresh.passed()
         return fresh
 
     def _keep(self, fresh: Template | None, failed: bool) -> None:
@@ -193,6 +193,8 @@ class Rolling:
             if template is not kept:
                 supervisor.templates.remove(template)
                 template.retire()
+        if kept is not None:
+            kept.accepted()
         for child in supervisor.children:
             child.be_born_of(kept)
 

@@ -15,6 +15,7 @@ from typing import Any
 from actorserve.shm.board import Order
 
 from ..phases import Phase
+from ..runtime import UNUSED
 from ..system import System
 from .activity import Activity
 from .admission import Admission
@@ -36,7 +37,7 @@ from .specs import Restart, Strategy
 from .strays import become_subreaper, reap_strays
 from .verbs import Verbs
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that end the server in order
 
 
 class Supervisor:
@@ -67,7 +68,7 @@ class Supervisor:
         self.welcome = welcome  # what to say when the server is ready
         self.shutdown_s = system.config.shutdown_timeout  # that running requests get to end
         self.warm = command == ACTOR_COMMAND  # actors are born of a template
-        self.templates = [Template(output, memory.inherited)] if self.warm else []  # the last: of a rolling restart
+        self.templates = [Template(output, memory)] if self.warm else []  # the last: of a rolling restart
         template, most = self.templates[0] if self.warm else None, system.config.max_restarts
         self.children = [Child(spec, output, template, most, command) for spec in system.actors]
         self.rolling = Rolling(self)
@@ -85,7 +86,10 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         self.output.watch(loop)
         for number in SIGNALS:
-            loop.add_signal_handler(number, self._signalled, number)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it with SIGHUP
+                loop.add_signal_handler(number, self._signalled, number)
+        for number in UNUSED:
+            loop.add_signal_handler(number, self._heard_unused, number)
         loop.set_exception_handler(self._failed)
         loop.add_reader(self.memory.eventfds["supervisor"], self._look)
         become_subreaper()
@@ -297,6 +301,9 @@ class Supervisor:
             self.shutdown.kill_all()
         else:
             self._end(0, f"{number.name}: the server stops")
+
+    def _heard_unused(self, number: signal.Signals) -> None:
+        self.output.say(f"{number.name}: nothing is done at it; SIGTERM stops the server", "warning")
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A mistake in this module's own callbacks: nobody watches the watcher, so the server ends."""

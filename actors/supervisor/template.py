@@ -3,7 +3,7 @@
 It runs nothing else: no thread, no loop, no event loop to inherit. For each message on its socket (a Boot and an output
 as descriptors, and a frontend's channel) it forks twice: the one in between ends at once, so that the actor becomes the
 child of the supervisor, which is the subreaper, and the answer is the actor's process id. A message that begins with
-CHECK asks whether this code fits the server (preflight.py), and the answer is an exit status.
+CHECK asks whether this code fits the server (preflight.py), and the answer is an exit status; PING only asks for one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 
 from setproctitle import setproctitle
 
-from ..runtime import die_with_supervisor
+from ..runtime import die_with_supervisor, leave_signals_to_supervisor
 from ..runtime import main as become_actor
 from .preflight import check
 
@@ -28,7 +28,7 @@ PRELOAD = (  # by name: the supervisor's package knows no other actor
     "actorserve.actors.detokenizer.actor",
     "tokenizers",
 )
-CHECK = b"?"
+CHECK, PING = b"?", b"!"
 MOST_BYTES = 128
 MOST_FDS = 3
 ADOPTION_S = 10.0  # what the one in between gets to end
@@ -39,6 +39,7 @@ def main() -> None:
     """Serve the socket whose descriptor the command line names, until its other end is closed."""
     supervisor = os.getppid()
     die_with_supervisor(supervisor)
+    leave_signals_to_supervisor()
     setproctitle("actorserve: template")
     control = socket.socket(fileno=int(sys.argv[1]))
     gc.disable()  # whoever starts waits for these imports
@@ -53,6 +54,8 @@ def main() -> None:
             return
         if message.startswith(CHECK):
             answer = _check(message.removeprefix(CHECK).decode(), *fds)
+        elif message == PING:
+            answer = 0
         else:
             answer = _fork_twice(supervisor, control, fds)
         for fd in fds:

@@ -78,6 +78,23 @@ def test_the_supervisor_comes_first_then_all_actors(scene: Scene) -> None:
         overview.actor("nobody")
 
 
+def test_the_template_comes_last_once_there_is_one(scene: Scene, child: subprocess.Popen[bytes]) -> None:
+    """The supervisor speaks for it. A server without one is ready all the same."""
+    for name in scene.system.by_name:
+        scene.born(name)
+    assert scene.lookout.look().ready
+    status = scene.memory.show_template(child.pid)
+    assert (scene.seen("template").pid, scene.seen("template").state) == (child.pid, "starting")
+    status.set_state(ActorState.READY)
+    seen = scene.lookout.look().actors[-1]
+    assert (seen.name, seen.kind, seen.state, seen.restarts) == ("template", "template", "ready", 0)
+    scene.memory.show_template(child.pid)
+    assert scene.seen("template").restarts == 1
+    child.kill()
+    child.wait()
+    assert scene.seen("template").state == "dead" and scene.lookout.look().ready
+
+
 def test_who_has_said_nothing_is_starting(scene: Scene) -> None:
     seen = scene.seen("worker")
     assert (seen.pid, seen.state, seen.heartbeat_s, seen.cpu_s, seen.memory_bytes) == (None, "starting", *[None] * 3)

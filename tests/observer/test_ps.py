@@ -28,6 +28,7 @@ from tests.server import Server
 from .commands import DEADLINE_S, HEADERS, KEY, port_of, report, run
 
 KINDS = ("supervisor", "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0")
+SHOWN = (*KINDS, "template")
 REQUEST: dict[str, str | int] = {"model": "actorserve-demo", "prompt": "Hello", "max_tokens": 4}
 
 
@@ -73,8 +74,8 @@ def test_one_line_an_actor(server: Server) -> None:
     assert done.returncode == 0 and not done.stderr
     columns = ["actor", "pid", "state", "up", "restarts", "heartbeat", "mailbox", "bytes", "oldest", "CPU %", "memory"]
     assert re.split(r"  +", head.strip()) == columns
-    pids = {"supervisor": server.pid, **processes(server)}
-    assert [line.split()[0] for line in lines] == list(KINDS)
+    pids = {"supervisor": server.pid, **server.pids()}
+    assert [line.split()[0] for line in lines] == list(SHOWN)
     for line in lines:
         name, pid, state = line.split()[:3]
         assert (int(pid), state) == (pids[name], "ready")
@@ -97,14 +98,14 @@ def test_it_works_while_any_of_them_is_stopped(server: Server, name: str) -> Non
         told = report(server)
         assert not told["server"]["ready"]
         assert {actor["name"]: actor["state"] for actor in told["actors"]} == {
-            other: "stopped" if other == name else "ready" for other in KINDS
+            other: "stopped" if other == name else "ready" for other in SHOWN
         }
     assert look(server).actor(name).state == "ready"
 
 
 def test_it_works_while_all_of_them_are_stopped(server: Server) -> None:
     with stopped(server.pid):
-        pids = list(processes(server).values())
+        pids = list(server.pids().values())
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:

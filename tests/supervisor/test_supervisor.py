@@ -29,10 +29,15 @@ def launch(tmp_path: Path) -> Launch:
     """Start a server whose actors live as `lives` says."""
     model = write_shape(tmp_path)
 
-    def start(*arguments: str, lives: dict[str, list[str]] | None = None, wait: bool = True) -> Server:
+    def start(
+        *arguments: str,
+        lives: dict[str, list[str]] | None = None,
+        before: tuple[str, ...] = (),
+        wait: bool = True,
+    ) -> Server:
         small = ("--max-num-seqs", "2", "--max-num-queued-reqs", "2")
         env = {"FAKE_ACTORS": json.dumps(lives or {}), "FAKE_DRAINED": str(tmp_path / "drained")}
-        return Server(*model, *small, *arguments, command=COMMAND, env=env, wait=wait)
+        return Server(*model, *small, *arguments, command=(*before, *COMMAND), env=env, wait=wait)
 
     return start
 
@@ -52,13 +57,42 @@ def test_the_port_is_bound_and_said(launch: Launch) -> None:
         socket.create_connection(("127.0.0.1", port)).close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_actors_stop_in_reverse_order(launch: Launch, number: signal.Signals) -> None:
     with launch() as server:
         server.signal(number)
         assert server.wait() == 0
         said = re.findall(r"supervisor +\| (\S+) ended \(.*exit status 0", server.read_all())
         assert said == ["frontend-0", "renderer-0", "detokenizer-0", "scheduler", "worker"]
+
+
+UNUSED = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGPIPE", "SIGSTKFLT")
+
+
+def test_signals_that_mean_nothing_end_nobody(launch: Launch) -> None:
+    """Somebody's `pkill -USR1 actorserve` is said, and that is all."""
+    with launch() as server:
+        before = server.pids()
+        for name in UNUSED:
+            number = signal.Signals[name]
+            for pid in (*before.values(), server.pid):
+                os.kill(pid, number)
+            if number is not signal.SIGPIPE:
+                server.wait_for(f"{name}: nothing is done at it; SIGTERM stops the server")
+        for pid in before.values():
+            os.kill(pid, signal.SIGHUP)
+        assert server.stop() == 0
+        assert set(re.findall(r"ended \(pid (\d+)", server.read_all())) == {str(pid) for pid in before.values()}
+        assert "killed by" not in server.output and "started again" not in server.output
+
+
+def test_under_nohup_the_end_of_the_terminal_is_not_heard(launch: Launch) -> None:
+    with launch(before=("nohup",)) as server:
+        server.signal(signal.SIGHUP)
+        server.signal(signal.SIGUSR1)
+        server.wait_for("SIGUSR1")
+        assert server.stop() == 0
+        assert "SIGHUP" not in server.read_all()
 
 
 def test_actors_may_have_as_many_connections_as_the_machine_allows(launch: Launch) -> None:
