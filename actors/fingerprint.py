@@ -1,35 +1,51 @@
 """How this code lays out shared memory, as a short text: what differs in it cannot serve side by side.
 
-It covers offsets and sizes, the constants of shm's modules, and the fields of all messages and of what stands in slots.
-What it cannot see is another meaning of the same words.
+It covers offsets and sizes; constants and enumerations of the modules that say what stands there, with their values;
+the fields of all messages and of what stands in slots and is kept by keys; and what a frontend and the supervisor,
+which goes on, say to each other. What it cannot see is another meaning of the same words.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+from enum import EnumMeta
+from struct import Struct
 from typing import Any
 
 import msgspec
 
 from . import messages
-from .gauges import FrontendGauge, SchedulerGauge, WorkerGauge
 from .parameters import Generation, Rendition
-from .phases import Phase
 from .system import System
 
-LAYOUTS = (
+LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "answers",
     "board",
+    "event_ring",
+    "histogram",
     "journal",
     "kv_map_layout",
     "logprobs",
+    "mailbox",
     "phases",
     "recent",
     "ring",
     "stamps",
     "table_layout",
 )
+WORDS = (  # what stands in it: numbers that one life writes and another reads
+    "actorserve.actors.block_hash",
+    "actorserve.actors.gauges",
+    "actorserve.actors.hand",
+    "actorserve.actors.messages",
+    "actorserve.actors.parameters",
+    "actorserve.actors.phases",
+    "actorserve.actors.trace_events",
+    "actorserve.http.choice",
+    "actorserve.http.keys",
+)
+CHANNEL = "actorserve.actors.supervisor.connections"  # over which connections are handed
 SPOKEN: tuple[Any, ...] = (
     messages.ToFrontend,
     messages.ToRenderer,
@@ -39,16 +55,57 @@ SPOKEN: tuple[Any, ...] = (
     Generation,
     Rendition,
 )
+KEPT = (  # by keys, for a frontend's successor
+    ("actorserve.http.keys", "Kept"),
+    ("actorserve.http.keys", "Background"),
+    ("actorserve.http.responses.store", "Stored"),
+)
+SOME_SLOTS = 8  # that tell which actors have them
 
 
 def fingerprint(system: System) -> str:
     """Equal for two versions of the code that can share the memory of this system."""
-    said: list[object] = [system.size, system.lanes, system.mailbox_offsets, system.table_offset, system.kv_map_offset]
-    said += [system.table_sizes, system.journal, system.answers, system.recent, system.logprobs, system.actors]
-    said += [list(gauges.__members__) for gauges in (FrontendGauge, SchedulerGauge, WorkerGauge, Phase)]
-    for name in LAYOUTS:
-        module = importlib.import_module(f"actorserve.shm.{name}")
-        constants = {key: value for key, value in vars(module).items() if key.isupper() and isinstance(value, int)}
-        said.append(sorted(constants.items()))
-    said += msgspec.inspect.multi_type_info(SPOKEN)
+    said: list[object] = [_places(system)]
+    for name in (*(f"actorserve.shm.{layout}" for layout in LAYOUTS), *WORDS):
+        said.append((name, _constants(name)))
+    channel = vars(importlib.import_module(CHANNEL))
+    said += [_told(channel["HANDED"]), _told(channel["GIVEN"])]
+    kept = tuple(getattr(importlib.import_module(module), name) for module, name in KEPT)
+    said += msgspec.inspect.multi_type_info((*SPOKEN, *kept))
     return hashlib.sha256(repr(said).encode()).hexdigest()
+
+
+def _places(system: System) -> list[object]:
+    """Where everything lies, and who has which slot."""
+    slots = range(min(system.slots, SOME_SLOTS))
+    return [
+        *(system.size, system.actors, system.template, system.board_offset, system.board_blocks),
+        *(system.mailbox_offsets, system.trace_offsets, system.phase_offsets, system.lanes),
+        [(actor.name, system.histogram_place(actor)) for actor in system.actors],
+        *(system.table_offset, system.table_sizes, system.kv_map_offset, system.sequence_blocks, system.max_blocks),
+        *(system.journal, system.answers, system.recent, system.logprobs, system.slots_per_frontend),
+        [(system.frontend_of(slot), system.detokenizer_of(slot)) for slot in slots],
+        [system.first_slot(actor.index) for actor in system.of_kind("frontend")],
+    ]
+
+
+def _constants(name: str) -> list[object]:
+    """A module's constants and the values of its enumerations. Times are no layout."""
+    told: list[object] = []
+    for key, value in sorted(vars(importlib.import_module(name)).items()):
+        if isinstance(value, EnumMeta):
+            told.append((key, [(member, value[member].value) for member in value.__members__]))
+        elif key.isupper() and isinstance(value, int | str | bytes | tuple | dict | Struct):
+            told.append((key, _told(value)))
+    return told
+
+
+def _told(value: Any) -> object:
+    """The same text in each process: sets have no order of their own, and formats no text."""
+    if isinstance(value, Struct):
+        return value.format, value.size
+    if isinstance(value, dict):
+        return sorted((str(key), _told(one)) for key, one in value.items())
+    if isinstance(value, frozenset | set):
+        return sorted(map(str, value))
+    return str(value)

@@ -156,6 +156,11 @@ class System:
         """What actors of a kind count in."""
         return specs_of(kind, self.model.max_model_len)
 
+    def histogram_place(self, actor: ActorSpec) -> tuple[int, list[tuple[str, tuple[int, ...]]]]:
+        """Where an actor's histograms begin, and which these are with which bounds, in order."""
+        specs = self.histogram_specs(actor.kind)
+        return self._histogram_offsets[actor.name], [(spec.key, spec.bounds) for spec in specs]
+
     def histograms(self, segment: Segment, actor: ActorSpec) -> dict[str, Histogram]:
         """An actor's histograms by their keys: its own to count in, anyone's to read."""
         return open_histograms(segment, self._histogram_offsets[actor.name], self.histogram_specs(actor.kind))

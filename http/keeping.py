@@ -19,7 +19,7 @@ from .asking import Asked
 from .errors import ApiError
 from .forms import ResponsesForm
 from .jobs import Engine, Job
-from .keys import KEY_BYTES, Key
+from .keys import KEY_BYTES, Background, Key
 from .responses.answers import Answer
 from .responses.store import Stored, not_found
 from .settings import printable
@@ -27,15 +27,6 @@ from .settings import printable
 MOST_RUNNING = 256  # that are remembered after their end, for those who read their events
 CANCELLED = 499
 log = logging.getLogger("http")
-
-
-class Background(msgspec.Struct, frozen=True, array_like=True, tag="background"):
-    """A response that is being made while nobody waits: its request, and where its answer is."""
-
-    id: str
-    raw: bytes
-    seed: int
-    created: int
 
 
 @dataclass

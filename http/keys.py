@@ -23,6 +23,15 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     until: float = 0.0  # Unix seconds
 
 
+class Background(msgspec.Struct, frozen=True, array_like=True, tag="background"):
+    """A response that is being made while nobody waits: its request, and where its answer is."""
+
+    id: str
+    raw: bytes
+    seed: int
+    created: int
+
+
 @dataclass(frozen=True)
 class Key:
     """A request that may be sent again."""

@@ -16,7 +16,8 @@ from .errors import ApiError, bad_request, json_response
 from .forms import Form, ResponsesForm
 from .generate import Generator, new_job, stream_answer
 from .jobs import Job
-from .keeping import Background, Keeping, Running, owner_of, response_id
+from .keeping import Keeping, Running, owner_of, response_id
+from .keys import Background
 from .notes import CLIENT, NOTED, REQUEST_ID, Noted, name_request
 from .repeats import Progress
 from .responses.answers import Answer

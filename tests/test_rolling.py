@@ -253,9 +253,18 @@ def test_code_that_cannot_be_imported_changes_nothing(copied: Server, changed: C
     assert copied.pids() == before and ask(copied)
 
 
-def test_code_that_lays_out_memory_otherwise_changes_nothing(copied: Server, changed: CodeCopy) -> None:
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        ("actors/system.py", "SPARE_SLOTS = 32", "SPARE_SLOTS = 31"),
+        ("actors/messages.py", "    LENGTH = 2\n", "    LENGTH = 7\n"),
+    ],
+)
+def test_code_that_shares_memory_otherwise_changes_nothing(
+    path: str, old: str, new: str, copied: Server, changed: CodeCopy
+) -> None:
     before = copied.pids()
-    changed.change("actors/system.py", lambda text: text.replace("SPARE_SLOTS = 32", "SPARE_SLOTS = 31"))
+    changed.change(path, lambda text: text.replace(old, new))
     failed = command(copied, "restart", "detokenizer")
     assert failed.returncode == 1 and "this code shares memory otherwise" in failed.stderr
     assert copied.pids() == before and ask(copied)
