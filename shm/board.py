@@ -45,7 +45,7 @@ class Order(IntEnum):
 
     NONE = 0
     END = 1  # in order, once it has answered what it has
-    GIVE_UP = 2  # the server cannot go on: whoever waits for an answer is to be told so now
+    GIVE_UP = 2  # the server ends at once: whoever waits for an answer is to be told so now
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import ssl
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ ARGUMENTS = ("--worker", "scripted", "--scripted-step-ms", "10", "--max-model-le
 PATIENT = ("--shutdown-timeout", "600")  # who waits for requests is not done within WAIT_S
 CHAT = [{"role": "user", "content": "Tell me something."}]
 LONG = 1900  # tokens
-REASON = "cannot go on"
+REASON = "cannot finish this request"
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": CHAT, "max_tokens": LONG},
     "/v1/completions": {"prompt": "Once", "max_tokens": LONG},
@@ -132,7 +133,13 @@ class Clients:
 
 
 async def all_are_told(
-    server: Server, kill: Callable[[], None], trust: ssl.SSLContext | None = None, background: bool = True
+    server: Server,
+    kill: Callable[[], None],
+    trust: ssl.SSLContext | None = None,
+    *,
+    background: bool = True,
+    status: int = 1,
+    why: str = "gives up",
 ) -> None:
     """`background`: also who reads the events of a response in the background, which end with their frontend."""
     connector = aiohttp.TCPConnector(limit=0, ssl=trust) if trust is not None else aiohttp.TCPConnector(limit=0)
@@ -142,8 +149,8 @@ async def all_are_told(
         await clients.begin()
         kill()
         await clients.check()
-    assert await asyncio.to_thread(server.wait) == 1
-    assert "gives up" in server.read_all()
+    assert await asyncio.to_thread(server.wait) == status
+    assert why in server.read_all()
 
 
 @pytest.mark.parametrize(
@@ -181,6 +188,30 @@ async def test_also_in_the_middle_of_a_drain() -> None:
             os.kill(worker, signal.SIGKILL)
 
         await all_are_told(server, kill)
+
+
+@pytest.mark.slow
+async def test_also_where_the_supervisor_itself_has_a_mistake() -> None:
+    command = (sys.executable, str(Path(__file__).with_name("supervisor") / "fake_launch.py"))
+    env = {"FAKE_MISTAKE": "1", "REAL_ACTORS": "1"}
+    with Server(*ARGUMENTS, *PATIENT, "--frontends", "2", "--max-num-seqs", ROWS, command=command, env=env) as server:
+        await all_are_told(server, lambda: os.kill(server.pids()["renderer-0"], signal.SIGKILL), why="has failed")
+
+
+async def test_requests_for_which_a_drain_has_no_more_time() -> None:
+    with Server(*ARGUMENTS, "--shutdown-timeout", "0.5", "--max-num-seqs", ROWS) as server:
+        await all_are_told(server, lambda: server.signal(signal.SIGTERM), status=0, why="get an error")
+
+
+@pytest.mark.slow
+async def test_a_frontend_that_stands_still_has_its_clients_told_by_its_successor() -> None:
+    with Server(*ARGUMENTS, *PATIENT, "--frontends", "2", "--max-num-seqs", ROWS) as server:
+
+        def kill() -> None:
+            os.kill(server.pids()["frontend-0"], signal.SIGSTOP)
+            os.kill(server.pids()["worker"], signal.SIGKILL)
+
+        await all_are_told(server, kill, background=False)
 
 
 @pytest.mark.skipif(OPENSSL is None, reason="there is no openssl here")

@@ -164,7 +164,7 @@ class Frontend:
         """If the server gives up, so does this frontend."""
         if self.engine.gives_up or self.context.board.order(self.context.spec.position) is not Order.GIVE_UP:
             return
-        self.context.log.warning("the server gives up: %d requests get an error", self.engine.in_flight())
+        self.context.log.warning("the server ends at once: %d requests get an error", self.engine.in_flight())
         self.draining = True
         self.engine.give_up()
         for connection in self.connections:

@@ -35,8 +35,8 @@ RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
 
 
 def cannot_finish() -> ApiError:
-    """What clients are told when the server gives up."""
-    return ApiError(500, "The server cannot go on and is about to end: this request will not be answered.")
+    """What clients are told whose answer is not there."""
+    return ApiError(500, "The server is about to end and cannot finish this request.")
 
 
 def about_to_end() -> ApiError:
@@ -214,7 +214,7 @@ class FrontendEngine:
             self._flush_soon()
 
     def give_up(self) -> None:
-        """The server cannot go on: whoever waits is told, and nothing is begun any more."""
+        """The server ends at once: whoever waits is told, and nothing is begun any more."""
         self.gives_up = True
         self.calls.give_up(cannot_finish())
         for job in list(self._jobs):

@@ -1,4 +1,4 @@
-"""How the server ends: in order, once running requests have ended; or at once, when it gives up.
+"""How the server ends: in order, once running requests have ended; or at once, when it gives up, or they take too long.
 
 In order: frontends first, which finish their requests; then what is behind them, in the reverse order of their start.
 
@@ -49,15 +49,25 @@ class Shutdown:
                 await self._end_at_once()
                 return
             children = [child for child in supervisor.children if child.spec.kind == kind]
-            await self._end(children, supervisor.shutdown_s if kind == "frontend" else STOP_S)
+            timeout = supervisor.shutdown_s if kind == "frontend" else STOP_S
+            if await self._end(children, timeout):
+                continue
+            if kind == "frontend":
+                names = ", ".join(child.name for child in children if not child.gone.is_set())
+                supervisor.output.say(
+                    f"{names}: requests have not ended after {timeout:g} s and get an error", "warning"
+                )
+                self.give_up()
+            else:
+                self._kill(children, timeout)
+                await self._bury(children)
 
-    async def _end(self, children: Sequence[Child], timeout: float) -> None:
+    async def _end(self, children: Sequence[Child], timeout: float) -> bool:
+        """In order; False if some have not ended in time."""
         for child in children:
             child.stopping = True
             self._supervisor.ask_to_end(child)
-        if not await _gone(children, timeout):
-            self._kill(children, timeout)
-            await self._bury(children)
+        return await _gone(children, timeout)
 
     def leaves_work(self, child: Child, death: Death) -> bool:
         """Has this frontend not come to the end of its drain? Its successor drains, too."""
@@ -109,9 +119,12 @@ class Shutdown:
         for child in self._frontends:
             child.reap(max(0.0, deadline - time.monotonic()))
 
-    def _too_late(self) -> None:
-        self._supervisor.forced = True
+    def _too_late(self, forced: bool = False) -> None:
+        """A frontend that hangs tells nobody: in the first time it is killed for a last life."""
+        self._supervisor.forced = self._supervisor.forced or forced
         self._kill(self._supervisor.children, STOP_S)
+        if not forced:
+            asyncio.get_running_loop().call_later(STOP_S, self._too_late, True)
 
     # --- by force ------------------------------------------------------------------------------------------------
 
@@ -129,7 +142,7 @@ class Shutdown:
 
     async def _bury(self, children: Sequence[Child]) -> None:
         """Those that are killed, or will be."""
-        if not await _gone(children, KILL_S):
+        if not await _gone(children, 2 * STOP_S + KILL_S):
             left = ", ".join(child.name for child in children if not child.gone.is_set())
             self._supervisor.status = self._supervisor.status or 1
             self._supervisor.output.say(f"{left} cannot be killed", "error")

@@ -1,6 +1,6 @@
 """`actorserve launch` with fake actors: everything but the actors' own modules is real.
 
-With FAKE_MISTAKE set, the supervisor itself fails when the first actor dies.
+With FAKE_MISTAKE set, the supervisor itself fails when the first actor dies; with REAL_ACTORS set, actors are real.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from actorserve.actors.cli import make_parser
 from actorserve.actors.options import read_config
+from actorserve.actors.supervisor.births import ACTOR_COMMAND
 from actorserve.actors.supervisor.launch import launch
 from actorserve.actors.supervisor.memory import Memory
 
@@ -25,4 +26,5 @@ if __name__ == "__main__":
     if "FAKE_MISTAKE" in os.environ:
         Memory.wake_all = mistake  # type: ignore[method-assign]
     options = make_parser("launch").parse_args(["launch", *sys.argv[1:]])
-    sys.exit(launch(read_config(options), command=(sys.executable, str(FAKE))))
+    command = ACTOR_COMMAND if "REAL_ACTORS" in os.environ else (sys.executable, str(FAKE))
+    sys.exit(launch(read_config(options), command=command))

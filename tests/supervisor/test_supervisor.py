@@ -195,7 +195,9 @@ def test_a_stop_while_an_actor_starts_again(launch: Launch) -> None:
 def test_an_actor_that_does_not_stop_is_killed(launch: Launch) -> None:
     with launch("--shutdown-timeout", "0.2", lives={"frontend-0": ["deaf"]}) as server:
         assert server.stop() == 0
-        assert "frontend-0 has not ended after 0.2 s and is killed" in server.read_all()
+        said = server.read_all()
+        assert "frontend-0: requests have not ended after 0.2 s and get an error" in said
+        assert "frontend-0 has not ended after 5 s and is killed" in said
 
 
 def test_the_drain_waits_and_what_is_behind_goes_on(launch: Launch, tmp_path: Path) -> None:
