@@ -29,7 +29,7 @@ from typing import Any, Protocol, cast
 from aiohttp import web
 
 from actorserve.http.bodies import AnnouncedLength
-from actorserve.http.heads import TimedConnection
+from actorserve.http.heads import LONGEST_HEAD, TimedConnection
 from actorserve.http.resume import Predecessor
 from actorserve.shm.answers import Answers
 from actorserve.shm.journal import Journal
@@ -38,7 +38,6 @@ from ..handover import CLOSED
 from .counts import written_so_far
 from .tap import Tap
 
-LONGEST_HEAD = 64 << 10
 MOST_UNSENT = 64 << 10  # bytes that wait here for a slow reader before its writer pauses; with TLS it would be more
 CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 LAST_CHUNK = b"0\r\n\r\n"  # of a chunked body

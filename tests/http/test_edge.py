@@ -183,6 +183,21 @@ async def test_a_head_behind_an_answer(timed: Served) -> None:
     assert (await client.answer()).status == 408 and await client.is_closed()
 
 
+@pytest.mark.parametrize("before", [0, 1])
+async def test_a_head_that_is_too_long(timed: Served, monkeypatch: pytest.MonkeyPatch, before: int) -> None:
+    """Each of its lines may be. A body, and what comes behind it, are no part of it."""
+    monkeypatch.setattr(heads, "HEAD_S", 60.0)
+    client = await timed.client()
+    for _ in range(before):
+        client.send("POST", "/tokenize", b'{"prompt": "hi"}'.ljust(100_000))
+        assert (await client.answer()).status == 200
+    client.raw(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+    for number in range(3):
+        client.raw(b"h%d: %s\r\n" % (number, b"x" * 30_000))
+    answer = await client.answer()
+    assert answer.status == 431 and "65536 bytes" in answer.error["message"] and answer.headers["connection"] == "close"
+
+
 async def test_neither_bodies_nor_answers_nor_rests_have_this_clock(timed: Served) -> None:
     """Each takes more than twice as long here."""
     client = await timed.client()
