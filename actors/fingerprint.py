@@ -38,6 +38,7 @@ WORDS = (  # what stands in it: numbers that one life writes and another reads
     "actorserve.actors.block_hash",
     "actorserve.actors.gauges",
     "actorserve.actors.hand",
+    "actorserve.actors.handover",
     "actorserve.actors.messages",
     "actorserve.actors.parameters",
     "actorserve.actors.phases",
@@ -45,7 +46,6 @@ WORDS = (  # what stands in it: numbers that one life writes and another reads
     "actorserve.http.choice",
     "actorserve.http.keys",
 )
-CHANNEL = "actorserve.actors.supervisor.connections"  # over which connections are handed
 SPOKEN: tuple[Any, ...] = (
     messages.ToFrontend,
     messages.ToRenderer,
@@ -68,8 +68,6 @@ def fingerprint(system: System) -> str:
     said: list[object] = [_places(system)]
     for name in (*(f"actorserve.shm.{layout}" for layout in LAYOUTS), *WORDS):
         said.append((name, _constants(name)))
-    channel = vars(importlib.import_module(CHANNEL))
-    said += [_told(channel["HANDED"]), _told(channel["GIVEN"])]
     kept = tuple(getattr(importlib.import_module(module), name) for module, name in KEPT)
     said += msgspec.inspect.multi_type_info((*SPOKEN, *kept))
     return hashlib.sha256(repr(said).encode()).hexdigest()

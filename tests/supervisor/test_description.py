@@ -11,8 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from actorserve.actors import handover
 from actorserve.actors.config import Config
 from actorserve.actors.description import SECRETS, SOCKET, Description, publish, socket_name, without_secrets
+from actorserve.actors.fingerprint import fingerprint
+from actorserve.actors.system import System
 
 from .test_memory import MODEL
 
@@ -54,3 +57,12 @@ def test_the_name_of_the_socket_says_whose_it_is() -> None:
     assert socket_name(1000, 8000, 42) != match[0], "nobody can take it before"
     assert SOCKET.fullmatch("actorserve-1000-8000-42"), "a server from before names had a random part"
     assert len(socket_name(2**32 - 1, 65535, 2**22)) < 107, "a socket's address has room for so many bytes"
+
+
+def test_who_speaks_otherwise_on_channels_cannot_serve_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version's frontend would take a flag for something else."""
+    system = System(Config(), MODEL)
+    before = fingerprint(system)
+    assert fingerprint(system) == before
+    monkeypatch.setattr(handover, "RESERVED", 8)
+    assert fingerprint(system) != before
