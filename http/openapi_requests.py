@@ -39,12 +39,13 @@ from .schemas import (
     DetokenizeRequest,
     GenerateParameters,
     GenerateRequest,
+    StreamOptions,
     TokenizeRequest,
     Tool,
     ToolFunction,
 )
 from .settings import Settings
-from .unsupported import NOT_BUILT
+from .unsupported import NOT_BUILT, NOTHING
 from .wishes import FORMATS, OPTIONS, OUTPUTS
 
 Schema = dict[str, Any]
@@ -56,7 +57,8 @@ PARTS: tuple[type, ...] = (
     ContentPart,
     Tool,
     ToolFunction,
-)  # of raw fields, which are decoded by themselves
+    StreamOptions,
+)  # of raw fields, which are decoded by themselves, and of others that need more than their types say
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,10 @@ def _tool_function(schema: Schema, book: Book) -> None:
     schema["properties"]["name"]["pattern"] = f"^{TOOL_NAME.pattern}$"
 
 
+def _stream_options(schema: Schema, book: Book) -> None:
+    schema["properties"]["include_obfuscation"] = _not_built(bool | None, NOTHING)
+
+
 _SPECIAL: dict[type, Callable[[Schema, Book], None]] = {
     ChatRequest: _chat,
     CompletionRequest: _completion,
@@ -282,4 +288,5 @@ _SPECIAL: dict[type, Callable[[Schema, Book], None]] = {
     ChatMessage: _message,
     ContentPart: _part,
     ToolFunction: _tool_function,
+    StreamOptions: _stream_options,
 }

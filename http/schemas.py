@@ -16,6 +16,7 @@ Object = dict[str, Any]
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None  # known, and refused
 
 
 class ContentPart(msgspec.Struct):

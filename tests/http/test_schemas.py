@@ -196,6 +196,13 @@ def test_a_value_that_cannot_be_read_is_the_client_s_mistake(value: bytes) -> No
         assert refusal(read, kind, whole).status == 400
 
 
+def test_in_stream_options_too() -> None:
+    for call in (for_chat, for_completion):
+        call(stream=True, stream_options={"include_obfuscation": False})
+        error = refusal(call, stream=True, stream_options={"include_obfuscation": True})
+        assert error.param == "stream_options.include_obfuscation"
+
+
 def test_in_sampling_params_too() -> None:
     for field in ("logprob_token_ids", "extra_args", "vllm_xargs"):
         error = refusal(reading, GenerateRequest, sampling_params={field: {"a": 1}})
