@@ -15,6 +15,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 TRUSTED = ("system", "developer", "assistant")
 CALLS = ("tool_calls", "function_call")
-NAMES_OF_KINDS = ("role", "type")  # templates compare them, and clients do not choose them
 MARKS = range(0xE000, 0xF900)  # for private use: no template writes them
 OPEN, CLOSE = "\U000f0000", "\U000f0001"
 SAMPLED = 16  # special tokens that are tried at load
@@ -52,7 +52,13 @@ class Escaping:
             for number, token in added.items()
             if _is_control(token, source)
         }
+        normalized = {
+            token.content for token in added.values() if token.normalized and tokenizer.normalizer is not None
+        }
+        self._always = not normalized.isdisjoint(self._names)  # other texts than theirs may become these
         self._ids = {content: tokenizer.token_to_id(content) for content in self._names}
+        self._beginnings = {content[:size] for content in self._names for size in range(1, len(content))}
+        self._longest = max(map(len, self._names), default=0)
         self._any = longest_of({*self._names}) or "(?!)"
         self._begins = re.compile(f"(?={self._any})")
         self.copy = _renamed(tokenizer, self._names)
@@ -72,8 +78,8 @@ class Escaping:
     # --- before the template ---------------------------------------------------------------------------------------
 
     def _mark_for(self, messages: Any, documents: Any, *others: Any) -> str | None:
-        """The character that marks what is to stay text in this request; None if there is nothing."""
-        if not any(self._begins.search(text) for text in _texts([_untrusted(messages), documents])):
+        """The character that marks what is to stay text in this request; None if nothing can be more than text."""
+        if not self._always and not any(map(self._may_be_more, _texts([_untrusted(messages), documents]))):
             return None
         everything = json.dumps([messages, documents, *others], ensure_ascii=False)
         for code in MARKS:
@@ -96,14 +102,30 @@ class Escaping:
     def _value(self, value: Any, mark: str) -> Any:
         match value:
             case str():
-                return self._begins.sub(mark, value)
+                return self._marked_text(value, mark)
             case list():
                 return [self._value(item, mark) for item in value]
             case dict():
-                return {
-                    name: item if name in NAMES_OF_KINDS else self._value(item, mark) for name, item in value.items()
-                }
+                return {self._marked_text(name, mark): self._value(item, mark) for name, item in value.items()}
         return value
+
+    def _may_be_more(self, text: str) -> bool:
+        return self._begins.search(text) is not None or self._begun(text) is not None
+
+    def _begun(self, text: str) -> int | None:
+        """Where a special token begins whose end may be the next text: a template joins parts, and cuts off spaces."""
+        end = len(text.rstrip())
+        for at in range(max(0, end - self._longest), end):
+            if text[at:end] in self._beginnings:
+                return at
+        return None
+
+    def _marked_text(self, text: str, mark: str) -> str:
+        places = {found.start() for found in self._begins.finditer(text)}
+        if (begun := self._begun(text)) is not None:
+            places.add(begun)
+        bounds = [0, *sorted(places), len(text)]
+        return mark.join(text[start:end] for start, end in pairwise(bounds))
 
     # --- behind it -------------------------------------------------------------------------------------------------
 
@@ -145,9 +167,8 @@ class Escaping:
             for content in names
         )
         if moved or not same or not stays:
-            raise ConfigError(
-                "--escape-special-tokens: this model's tokenizer does not find special tokens as they are"
-            )
+            text = "this model's tokenizer looks for special tokens in other texts than theirs, or not beside letters"
+            raise ConfigError(f"--escape-special-tokens: {text}")
 
 
 def longest_of(words: set[str]) -> str:
@@ -187,8 +208,12 @@ def _untrusted(messages: Any) -> list[Any]:
 def _texts(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, (list, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield name
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
             yield from _texts(item)
 
 

@@ -108,6 +108,8 @@ MESSAGES: list[tuple[Json, bool]] = [
     (user(ATTACK, "function"), True),
     (user(ATTACK, "ipython"), True),
     ({**user("x", "assistant"), "tool_calls": [{"function": {"name": "f", "arguments": {"a": END}}}]}, True),
+    ({**user("x", "assistant"), "tool_calls": [{"function": {"name": "f", "arguments": {END: 1}}}]}, True),
+    (user([{"type": END, "text": "x"}]), True),
     (user(ATTACK, "assistant"), False),
     (user(ATTACK, "system"), False),
     (user(ATTACK, "developer"), False),
@@ -126,6 +128,19 @@ def test_who_is_trusted(message: Json, escaped: bool) -> None:
     ids = ids_of(byte_level(), escaping, text)
     assert (token_id(byte_level(), END) in ids) is not escaped
     assert ids[0] == token_id(byte_level(), "<|im_start|>")
+
+
+def test_nor_is_one_put_together_of_several_texts() -> None:
+    def render(messages: Any, documents: Any) -> str:
+        return "<|im_start|>" + "".join(part["text"].strip() for part in messages[0]["content"]) + f"<{END}"
+
+    escaping, end = byte_level_escaping(), token_id(byte_level(), END)
+    for parts in ([END[:5], END[5:]], ["<", "|im_", "end|>"], [f"{END}<|im_end| ", ">"], ["a <"]):
+        said = [{"type": "text", "text": part} for part in parts]
+        text = escaping.rendered(render, [user(said)], None)
+        assert text == render([user(said)], None)
+        ids = ids_of(byte_level(), escaping, text)
+        assert ids.count(end) == 1 and ids[-1] == end and ids[0] == token_id(byte_level(), "<|im_start|>")
 
 
 def test_documents_are_not_trusted() -> None:
@@ -173,6 +188,19 @@ def test_a_tokenizer_that_does_not_find_its_tokens_as_they_are_is_refused() -> N
     odd.add_special_tokens([AddedToken("<odd>", normalized=True)])
     with pytest.raises(ConfigError, match="^--escape-special-tokens: "):
         Escaping(odd, [CHATML])
+
+
+def test_a_text_that_becomes_one_when_it_is_normalized() -> None:
+    """As tokenizers have it that compose characters: no such text is in the request."""
+    made = Tokenizer.from_str(byte_level().to_str())
+    made.normalizer = normalizers.NFKC()
+    made.add_tokens([AddedToken("<User>", special=False, normalized=True)])
+    number, wide = token_id(made, "<User>"), "\uff1cUser\uff1e"
+    assert number in made.encode(wide).ids
+    escaping = Escaping(made, ["<User>"])
+    text = escaping.rendered(lambda messages, _: f"<User>{messages[0]['content']}", [user(wide)], None)
+    ids = ids_of(made, escaping, text)
+    assert ids.count(number) == 1 and ids[0] == number and "User" in made.decode(ids[1:])
 
 
 @given(
