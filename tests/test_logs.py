@@ -203,9 +203,9 @@ def test_nobody_forges_a_line() -> None:
         Server("--log-level", "debug") as server,
         httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client,
     ):
-        for path in ("/v1/chat/completions", "/v1/responses"):
-            asked = body(3, request_id=f"{forged} {path}", input="hi")
-            assert client.post(path, json=asked).status_code == 200
+        asked = {CHAT: body(3), "/v1/responses": {"input": "hi", "max_output_tokens": 3}}
+        for path, fields in asked.items():
+            assert client.post(path, json={**fields, "request_id": f"{forged} {path}"}).status_code == 200
         assert client.post("/inference/v1/generate", json={"token_ids": [5], "request_id": forged * 9999}).is_success
         assert client.post("/v1/completions", json=body(prompt="", model=forged)).status_code == 404
         assert client.get("/%0AINFO%20forged").status_code == 404
