@@ -109,7 +109,12 @@ SAME = {  # field: names that take the same value
     "step_timeout": "--watchdog-timeout",
     "speculative_config": "-sc",
 }
-AUTOMATIC = {"max_model_len": ("0", "-1", "auto"), "max_num_seqs": ("-1",), "threads": ("-1",)}
+AUTOMATIC = {
+    "max_model_len": ("0", "-1", "auto"),
+    "max_num_seqs": ("-1",),
+    "max_num_batched_tokens": ("-1",),
+    "threads": ("-1",),
+}
 LISTS = ("served_model_name", "allowed_origins", "allowed_methods", "allowed_headers")
 
 FIXED: dict[str, tuple[str, bool | str | float]] = {

@@ -47,7 +47,7 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--reasoning-parser deepseek-r1", {"reasoning_parser": "deepseek_r1"}),
         ("--tool-call-parser qwen25", {"tool_call_parser": "hermes"}),
         ("-c 8192 -np 4 -b 512", {"max_model_len": 8192, "max_num_seqs": 4, "max_num_batched_tokens": 512}),
-        ("-c 0 -np -1 -t -1", {}),
+        ("-c 0 -np -1 -t -1 --chunked-prefill-size -1", {}),
         ("X --alias a,b", {"model": "X", "served_model_name": ["a", "b"]}),
         ("--cors-origins https://a.example,null", {"allowed_origins": ["https://a.example", "null"]}),
         ("--api-server-count 2", {"frontends": 2}),
