@@ -34,6 +34,7 @@ from .settings import Settings, printable
 from .unsupported import read
 
 log = logging.getLogger("http")
+RESPONSE = "/v1/responses/{id:(?!compact$)[^/]+}"  # compact is what others have, and is missing here: 404, and not 405
 
 
 def make_app(engine: Engine, settings: Settings) -> web.Application:
@@ -50,8 +51,8 @@ def make_app(engine: Engine, settings: Settings) -> web.Application:
             web.post("/v1/completions", api.completions),
             web.post("/v1/responses", api.respond),
             web.post("/v1/responses/input_tokens", api.count_input),
-            web.get("/v1/responses/{id}", api.responses.retrieve),
-            web.delete("/v1/responses/{id}", api.responses.delete),
+            web.get(RESPONSE, api.responses.retrieve),
+            web.delete(RESPONSE, api.responses.delete),
             web.get("/v1/responses/{id}/input_items", api.responses.input),
             web.post("/v1/responses/{id}/cancel", api.responses.cancel),
             web.post("/v1/messages", api.messages),

@@ -20,6 +20,7 @@ from tests.server import Server
 from tests.test_tool_calls import PARIS, QWEN, ROME, TOOLS, hermes
 
 FUNCTIONS: list[Any] = [{"type": "function", "strict": False, **tool["function"]} for tool in TOOLS]
+PATCH = '*** Begin Patch\n+a "b"\t\\c\n*** End Patch'
 BOTTLES = "".join(f"{number} bottles, " for number in range(300))
 
 
@@ -34,7 +35,8 @@ def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory, keys_file: Path) -> Iterator[Server]:
     folder = Path(tmp_path_factory.mktemp("qwen"))
     scripts = {**QWEN.scripts, "long": BOTTLES, "in a namespace": hermes("mcp__meteo__weather", PARIS)}
-    scripted(folder, scripts, template=f"{{# {QWEN.mark} #}}{LAST}")
+    scripts["custom"] = hermes("patch", {"input": PATCH})
+    scripted(folder, scripts, template=f"{{% if false %}}{QWEN.mark}{{% endif %}}{LAST}")
     options = ("--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "gpt")
     keys = ("--api-key-file", str(keys_file), "--prefix-cache-per-client")
     with Server(str(folder), *keys, *options) as running:
@@ -105,6 +107,20 @@ def test_a_tool_in_a_namespace_is_called_by_both_its_names(client: OpenAI, serve
     assert (again.namespace, again.name) == ("mcp__meteo", "weather")
     result: Any = {"type": "function_call_output", "call_id": again.call_id, "output": "rain"}
     behind = client.responses.create(model="gpt", input=[result], previous_response_id=begun.id, tools=tools)
+    assert behind.status == "completed"
+
+
+def test_a_custom_tool_is_called_with_a_text(client: OpenAI, server: Server) -> None:
+    """As Codex offers its patches; what a grammar makes of this model's words is not its script."""
+    patch: Any = {"type": "custom", "name": "patch", "description": "Changes files."}
+    (call,) = ask(client, "custom", tools=[patch, *FUNCTIONS]).output
+    assert (call.type, call.name, call.input) == ("custom_tool_call", "patch", PATCH)
+    begun = client.responses.create(model="gpt", input="<custom>", tools=[patch], background=True)
+    kill_frontends(server)
+    (again,) = wait_for(client, begun.id).output
+    assert again.input == PATCH
+    result: Any = {"type": "custom_tool_call_output", "call_id": again.call_id, "output": "done"}
+    behind = client.responses.create(model="gpt", input=[result], previous_response_id=begun.id, tools=[patch])
     assert behind.status == "completed"
 
 

@@ -80,7 +80,11 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Open
     with ExitStack() as stack:
         made = {}
         for name, kind in KINDS.items():
-            folder = scripted(Path(tmp_path_factory.mktemp(name)), kind.scripts, template=f"{{# {kind.mark} #}}{LAST}")
+            folder = scripted(
+                Path(tmp_path_factory.mktemp(name)),
+                kind.scripts,
+                template=f"{{% if false %}}{kind.mark}{{% endif %}}{LAST}",
+            )
             server = stack.enter_context(Server(str(folder), "--threads", "1", "--max-num-seqs", "8"))
             made[name] = stack.enter_context(OpenAI(base_url=f"{server.base_url}/v1", api_key="-", max_retries=0))
         yield made
@@ -178,7 +182,7 @@ def test_special_tokens_are_markup_and_no_text(tmp_path: Path) -> None:
     """A model whose marks are special tokens, which are left out of texts otherwise."""
     text = 'Now:[TOOL_CALLS]weather[ARGS]{"city": "Paris", "days": 2}'
     special = ["[TOOL_CALLS]", "[ARGS]"]
-    folder = scripted(tmp_path, {"one": text}, special, f"{{# {special[0]} #}}{LAST}")
+    folder = scripted(tmp_path, {"one": text}, special, f"{{% if false %}}{special[0]}{{% endif %}}{LAST}")
     with Server(str(folder), "--threads", "1") as server:
         with OpenAI(base_url=f"{server.base_url}/v1", api_key="-", max_retries=0) as client:
             answer = ask(client, "one")

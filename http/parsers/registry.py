@@ -140,7 +140,7 @@ _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
 )
 _ALWAYS_THINKS = r"<｜Assistant｜><think>(?:\\n|\n)?['\"]?\s*-?(?:[}%]\}|\{%)"  # it is the prompt's end
 _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
-    (r"<\|channel\|>analysis", HARMONY_REASONING),
+    (r"<\|channel\|>", HARMONY_REASONING),
     (r"\[THINK\]", "mistral"),
     (r"Here is my thought process:", "granite"),
     (r"<response></response>", "granite33"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from actorserve.actors.messages import ToldToken
 
 from ..pieces import Piece
+from .custom import customs_of
 from .items import Output
 from .namespaces import names_of
 from .schemas import Object
@@ -59,7 +60,8 @@ class Answer:
 
     def output(self, pieces: Iterable[Piece] = (), told: Iterable[ToldToken] = ()) -> Output:
         """What the model said, as the client knows its tools."""
-        return Output(self.key, pieces, told, names_of(self.echo.get("tools", ())))
+        tools = self.echo.get("tools", ())
+        return Output(self.key, pieces, told, names_of(tools), customs_of(tools, self.echo.get("tool_choice")))
 
     def ended(self, output: Output, finish_reason: str, usage: Object, completed_at: int) -> Object:
         """The same, of items that were put together before."""

@@ -19,6 +19,7 @@ DELTAS = {
     "message": "response.output_text.delta",
     "reasoning": "response.reasoning_text.delta",
     "function_call": "response.function_call_arguments.delta",
+    "custom_tool_call": "response.custom_tool_call_input.delta",
 }
 ENDS = {"completed": "response.completed", "incomplete": "response.incomplete", "cancelled": "response.incomplete"}
 
@@ -76,13 +77,13 @@ class ResponseEvents:
             if before is not None:
                 yield from self._close(before, "completed")
             yield from self._begin(item)
-        if not isinstance(piece, ToolCall):
-            yield self._delta(item, piece.text)
+        if not isinstance(piece, ToolCall) and self._output.said:
+            yield self._delta(item, self._output.said)
 
     def _begin(self, item: Item) -> Iterator[bytes]:
         added = item.object("in_progress", begun=True)
         yield self._event("response.output_item.added", output_index=item.index, item=added)
-        if item.kind != "function_call":
+        if not item.is_call:
             yield self._of("response.content_part.added", item, part=item.part(begun=True))
 
     def _delta(self, item: Item, text: str) -> bytes:
@@ -93,6 +94,8 @@ class ResponseEvents:
         if item.kind == "function_call":
             name = "response.function_call_arguments.done"
             yield self._of(name, item, name=item.name, arguments=item.text)
+        elif item.kind == "custom_tool_call":
+            yield self._of("response.custom_tool_call_input.done", item, input=item.text)
         else:
             if item.kind == "message":
                 yield self._of("response.output_text.done", item, text=item.text, logprobs=item.logprobs)
@@ -104,7 +107,7 @@ class ResponseEvents:
     def _of(self, kind: str, item: Item, **fields: object) -> bytes:
         """An event inside an item."""
         place: Object = {"item_id": item.id, "output_index": item.index}
-        if item.kind != "function_call":
+        if not item.is_call:
             place["content_index"] = 0
         return self._event(kind, **place, **fields)
 

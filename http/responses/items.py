@@ -13,12 +13,15 @@ from typing import Literal
 from actorserve.actors.messages import ToldToken
 
 from ..pieces import Arguments, Content, Piece, Reasoning, ToolCall
+from .custom import Customs, InputText
 from .logprobs import Tokens, logprobs_of
 from .namespaces import Named
 from .schemas import Object
 
-Kind = Literal["reasoning", "message", "function_call"]
-PREFIXES: dict[Kind, str] = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+Kind = Literal["reasoning", "message", "function_call", "custom_tool_call"]
+PREFIXES: dict[Kind, str] = {"reasoning": "rs", "message": "msg", "function_call": "fc", "custom_tool_call": "ctc"}
+CALLS = ("function_call", "custom_tool_call")
+NO_CUSTOMS = Customs()
 
 
 @dataclass
@@ -33,10 +36,15 @@ class Item:
     call_id: str = ""
     texts: list[str] = field(default_factory=list)  # as they came
     told: list[ToldToken] = field(default_factory=list)  # its tokens, where logprobs are wanted
+    input: InputText | None = None  # reads the arguments of a custom tool's call
+
+    @property
+    def is_call(self) -> bool:
+        return self.kind in CALLS
 
     @property
     def text(self) -> str:
-        """What it says; of a call, its arguments."""
+        """What it says; of a call, its arguments or its input."""
         return "".join(self.texts)
 
     @property
@@ -53,7 +61,8 @@ class Item:
             case "message":
                 return head | {"role": "assistant", "content": parts}
         named = {"namespace": self.namespace} if self.namespace else {}
-        return head | named | {"call_id": self.call_id, "name": self.name, "arguments": "" if begun else self.text}
+        given = "input" if self.kind == "custom_tool_call" else "arguments"
+        return head | named | {"call_id": self.call_id, "name": self.name, given: "" if begun else self.text}
 
     def part(self, begun: bool = False) -> Object:
         """Its one content part."""
@@ -78,12 +87,15 @@ class Output:
         pieces: Iterable[Piece] = (),
         told: Iterable[ToldToken] = (),
         names: Mapping[str, Named] | None = None,
+        customs: Customs = NO_CUSTOMS,
     ) -> None:
         """`names`: of tools that the model was offered under other names than the client's."""
         self.key = key
         self._names = names or {}
+        self._customs = customs
         self.items: list[Item] = []
         self.told: list[ToldToken] = []  # the tokens of what was added last
+        self.said = ""  # the text of what was added last, as the client is given it
         self._tokens = Tokens()
         self._calls: list[Item] = []
         self.tell(told)
@@ -105,7 +117,8 @@ class Output:
         if not piece.text:
             return None
         item = self._current(piece)
-        item.texts.append(piece.text)
+        self.said = piece.text if item.input is None else item.input.feed(piece.text)
+        item.texts.append(self.said)
         self.told = self._tokens.take(piece.text)
         item.told += self.told
         return item
@@ -116,13 +129,21 @@ class Output:
                 raise ValueError(f"arguments of call {piece.index} after something else had begun")
             return self._calls[-1]
         kind: Kind = "message" if isinstance(piece, Content) else "reasoning"
+        if self._customs.forced is not None and kind == "message":
+            return self.open if self.open is not None and self.open.is_call else self._called(self._customs.forced)
         return self.open if self.open is not None and self.open.kind == kind else self._new(kind)
 
     def _call(self, piece: ToolCall) -> Item:
-        item = self._new("function_call")
-        item.namespace, item.name = self._names.get(piece.name, ("", piece.name))
+        item = self._called(piece.name, piece.id)
+        if item.kind == "custom_tool_call":
+            item.input = InputText()
+        return item
+
+    def _called(self, name: str, own_id: str | None = None) -> Item:
+        item = self._new("custom_tool_call" if name in self._customs.names else "function_call")
+        item.namespace, item.name = self._names.get(name, ("", name))
         taken = {call.call_id for call in self._calls}
-        item.call_id = piece.id if piece.id and piece.id not in taken else f"call_{self.key}{item.index:04x}"
+        item.call_id = own_id if own_id and own_id not in taken else f"call_{self.key}{item.index:04x}"
         self._calls.append(item)
         return item
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from ..adapting import checked
 from ..errors import bad_request
+from .custom import arguments_of
 from .namespaces import joined
-from .schemas import FunctionCall, FunctionCallOutput, Message, Object, Part, ReasoningItem
+from .schemas import CustomCall, FunctionCall, FunctionCallOutput, Message, Object, Part, ReasoningItem
 
 TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
@@ -24,7 +25,10 @@ def messages_of(items: list[tuple[str, Object]]) -> list[Object]:
                 turns.think(_reasoning(checked(ReasoningItem, item, path), path))
             case "function_call":
                 turns.call(checked(FunctionCall, item, path))
-            case "function_call_output":
+            case "custom_tool_call":
+                custom = checked(CustomCall, item, path)
+                turns.call(FunctionCall(custom.call_id, custom.name, arguments_of(custom.input), custom.namespace))
+            case "function_call_output" | "custom_tool_call_output":
                 output = checked(FunctionCallOutput, item, path)
                 content = content_of(output.output, f"{path}.output")
                 turns.say({"role": "tool", "tool_call_id": output.call_id, "content": content})

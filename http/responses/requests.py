@@ -11,8 +11,9 @@ from actorserve.actors.parameters import MOST_LOGPROBS
 
 from ..adapting import with_names
 from ..errors import ApiError, bad_request
+from .custom import CUSTOM, as_function, forced, said_again
 from .messages import messages_of
-from .namespaces import flattened, plain
+from .namespaces import INSIDE, flattened
 from .schemas import PASSED, Object, Reasoning, ResponsesRequest, Text, Tool, ToolChoice
 
 REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
@@ -59,6 +60,8 @@ def to_chat(request: ResponsesRequest, earlier: Iterable[Object] = ()) -> Object
     chat |= _reasoning(request.reasoning, request.chat_template_kwargs) | _format(request.text)
     if request.tools:
         chat |= _tools(request.tools, request.tool_choice)
+        if chat.get("tool_choice") == "none" != request.tool_choice:  # a custom tool's grammar, not the text's
+            chat.pop("response_format", None)
     elif request.tool_choice not in (None, "auto", "none"):
         raise bad_request("tool_choice asks for a tool, and there are no tools.", "tool_choice")
     return chat
@@ -109,9 +112,11 @@ def echo(request: ResponsesRequest, defaults: Mapping[str, float]) -> Object:
         "temperature": value("temperature", defaults.get("temperature", 1.0)),
         "text": text,
         "tool_choice": _choice_echo(given["tool_choice"]),
-        "tools": [plain(msgspec.to_builtins(tool)) for tool in _offered(request.tools or [])],
+        "tools": [said_again(msgspec.to_builtins(tool)) for tool in _offered(request.tools or [])],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": value("top_p", defaults.get("top_p", 1.0)),
+        "frequency_penalty": value("frequency_penalty", defaults.get("frequency_penalty", 0.0)),
+        "presence_penalty": value("presence_penalty", defaults.get("presence_penalty", 0.0)),
         "truncation": request.truncation or "disabled",
         "user": request.user,
     }
@@ -215,28 +220,32 @@ def _offered(tools: list[Tool]) -> list[Tool]:
 def _tools(given: list[Tool], choice: str | ToolChoice | None) -> Object:
     given = flattened(given)
     tools = _offered(given)
+    functions: dict[str, Object] = {}  # by name
     for tool in tools:
-        index = given.index(tool)
-        if tool.type != "function":
-            raise bad_request(f"tools[{index}]: tools of type {tool.type!r} are not supported.", f"tools[{index}].type")
+        path = f"tools[{given.index(tool)}]"
+        if tool.type not in INSIDE:
+            raise bad_request(f"{path}: tools of type {tool.type!r} are not supported.", f"{path}.type")
         if not tool.name:
-            raise bad_request(f"tools[{index}].name is missing.", f"tools[{index}].name")
-    names = {tool.name for tool in tools}
+            raise bad_request(f"{path}.name is missing.", f"{path}.name")
+        functions[tool.name] = _function(as_function(tool, path) if tool.type == CUSTOM else tool)
+    offered: Object = {"tools": list(functions.values())}
     if not isinstance(choice, ToolChoice):
-        return {"tools": _functions(tools)} | ({} if choice is None else {"tool_choice": choice})
-    if choice.type == "function":
-        if choice.name not in names:
+        return offered if choice is None else offered | {"tool_choice": choice}
+    if choice.type in INSIDE:
+        chosen = next((tool for tool in tools if (tool.type, tool.name) == (choice.type, choice.name)), None)
+        if chosen is None:
             raise bad_request(f"tool_choice.name: {choice.name!r} is not one of the tools.", "tool_choice.name")
-        function = {"type": "function", "function": {"name": choice.name}}
-        return {"tools": _functions(tools), "tool_choice": function}
+        if chosen.type == CUSTOM:
+            return offered | forced(chosen, "tools")
+        return offered | {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
     if choice.type == "allowed_tools":
-        allowed = _allowed(choice, names)
-        chosen = [tool for tool in tools if tool.name in allowed]
-        return {"tools": _functions(chosen), "tool_choice": choice.mode or "auto"}
+        allowed = _allowed(choice, {(tool.type, tool.name) for tool in tools})
+        offered = {"tools": [function for name, function in functions.items() if name in allowed]}
+        return offered | {"tool_choice": choice.mode or "auto"}
     raise bad_request(f"tool_choice: type {choice.type!r} is not supported.", "tool_choice.type")
 
 
-def _allowed(choice: ToolChoice, names: set[str | None]) -> set[str]:
+def _allowed(choice: ToolChoice, tools: set[tuple[str, str | None]]) -> set[str]:
     """The names of the tools that may be called; the model is told of no other."""
     if not choice.tools:
         raise bad_request("tool_choice.tools is missing.", "tool_choice.tools")
@@ -246,13 +255,13 @@ def _allowed(choice: ToolChoice, names: set[str | None]) -> set[str]:
         name = tool.get("name")
         if tool.get("type") in HOSTED:
             continue
-        if tool.get("type") != "function" or not isinstance(name, str) or name not in names:
+        if not isinstance(name, str) or (tool.get("type"), name) not in tools:
             raise bad_request(f"{path} is not one of the tools.", path)
         allowed.add(name)
     return allowed
 
 
-def _functions(tools: list[Tool]) -> list[Object]:
+def _function(tool: Tool) -> Object:
     fields = ("name", "description", "parameters", "strict")
-    given = [{name: value for name in fields if (value := getattr(tool, name)) is not None} for tool in tools]
-    return [{"type": "function", "function": function} for function in given]
+    given = {name: value for name in fields if (value := getattr(tool, name)) is not None}
+    return {"type": "function", "function": given}

@@ -68,7 +68,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class Tool(msgspec.Struct):
-    """Of the tools, functions only can be called here, also those in a namespace."""
+    """Of the tools, functions and custom ones can be called here, also those in a namespace."""
 
     type: str
     name: str | None = None
@@ -76,6 +76,7 @@ class Tool(msgspec.Struct):
     parameters: Object | None = None
     strict: bool | None = None
     tools: list[Object] | None = None  # in a namespace
+    format: Any = None  # of a custom tool's input: custom.Format
 
 
 class ToolChoice(msgspec.Struct):
@@ -172,6 +173,15 @@ class FunctionCall(msgspec.Struct):
     namespace: str | None = None
 
 
+class CustomCall(msgspec.Struct):
+    call_id: str
+    name: str
+    input: str
+    namespace: str | None = None
+
+
 class FunctionCallOutput(msgspec.Struct):
+    """Or a custom tool's."""
+
     call_id: str
     output: str | list[Part]

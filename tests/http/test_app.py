@@ -316,3 +316,14 @@ async def test_many_at_once(served: Served) -> None:
     for _ in tasks:
         await served.release()
     assert served.engine.running == []
+
+
+async def test_what_others_have_and_is_missing_here_is_not_found(served: Served) -> None:
+    """Clients that compact a conversation by a request do it themselves where there is no such path."""
+    for method, path, status in (
+        ("POST", "/v1/responses/compact", 404),
+        ("GET", "/v1/responses/resp_compact", 404),
+        ("POST", "/v1/responses/resp_1", 405),
+    ):
+        answer = await served.ask(method, path, {"model": "tiny", "input": "hi"} if method == "POST" else None)
+        assert answer.status == status and answer.error["message"]

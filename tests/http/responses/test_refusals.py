@@ -19,6 +19,7 @@ def refused(**fields: Any) -> ApiError:
 
 
 IMAGE = {"type": "input_image", "image_url": "data:"}
+PATCH = {"type": "custom", "name": "patch"}
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"input": None}, "input"),
     ({"tools": [{"type": "namespace", "tools": [TIME]}]}, "tools[0].name"),
@@ -64,14 +65,25 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
     ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
     ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
-    ({"tools": [TIME, {"type": "custom", "name": "patch"}]}, "tools[1].type"),
+    ({"tools": [TIME, {"type": "mcp", "name": "patch"}]}, "tools[1].type"),
+    ({"tools": [TIME, {"type": "custom"}]}, "tools[1].name"),
+    ({"tools": [{"type": "custom", "name": "a", "format": {"type": "ebnf"}}]}, "tools[0].format.type"),
+    ({"tools": [{"type": "custom", "name": "a", "format": {"type": "grammar"}}]}, "tools[0].format.syntax"),
+    (
+        {"tools": [{"type": "custom", "name": "a", "format": {"type": "grammar", "syntax": "lark"}}]},
+        "tools[0].format.definition",
+    ),
+    ({"tools": [{"type": "custom", "name": "a", "format": 5}]}, "tools[0].format"),
+    ({"tools": [TIME], "tool_choice": {"type": "custom", "name": "f"}}, "tool_choice.name"),
+    ({"tools": [PATCH], "tool_choice": {"type": "function", "name": "patch"}}, "tool_choice.name"),
+    ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "f"}]}, "input[0].input"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
     ({"tools": [TIME, {"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
     ({"tools": [{"type": "function"}]}, "tools[0].name"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "name": "time"}}, "tool_choice"),
     ({"tools": [TIME], "tool_choice": {"type": "function", "name": "f"}}, "tool_choice.name"),
-    ({"tools": [TIME], "tool_choice": {"type": "custom", "name": "time"}}, "tool_choice.type"),
+    ({"tools": [TIME], "tool_choice": {"type": "custom", "name": "time"}}, "tool_choice.name"),
     ({"tools": [TIME], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.tools"),
     (
         {"tools": [TIME], "tool_choice": {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]}},

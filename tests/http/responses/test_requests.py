@@ -293,6 +293,9 @@ def test_the_response_says_the_request_again() -> None:
     assert said["tools"] == [{**TIME, "parameters": None, "strict": None}]
     assert said["tool_choice"] == {"type": "function", "name": "time"}
     assert (said["temperature"], said["top_p"]) == (1.0, 0.8)
+    assert (said["frequency_penalty"], said["presence_penalty"]) == (0.0, 0.0)
+    penalties = {"frequency_penalty": 0.5, "presence_penalty": -1.0}
+    assert echo(request_of(**penalties), {}).items() >= penalties.items()
     assert said["text"] == {"format": {"type": "text"}}
     assert (said["store"], said["background"], said["truncation"]) == (True, False, "disabled")
     assert (said["parallel_tool_calls"], said["top_logprobs"], said["metadata"]) == (True, 0, {})
