@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,12 @@ def made(request: pytest.FixtureRequest) -> tuple[Tokenizer, Escaping]:
     return tokenizer, Escaping(tokenizer, [CHATML])
 
 
+@cache
+def byte_level_escaping() -> Escaping:
+    return Escaping(byte_level(), [CHATML])
+
+
+@cache
 def without_added(tokenizer: Tokenizer) -> Tokenizer:
     """The same, which finds no added token in a text: what a piece of text comes to by itself."""
     content = json.loads(tokenizer.to_str())
@@ -71,8 +78,7 @@ def test_what_a_user_says_ends_no_turn(made: tuple[Tokenizer, Escaping]) -> None
 @given(said=st.lists(FORGED, max_size=8).map("".join), behind=st.lists(FORGED, max_size=4).map("".join))
 @settings(max_examples=60, deadline=None)
 def test_each_piece_is_what_it_is_alone(said: str, behind: str) -> None:
-    tokenizer = byte_level()
-    escaping, alone = Escaping(tokenizer, [CHATML]), without_added(tokenizer)
+    tokenizer, escaping, alone = byte_level(), byte_level_escaping(), without_added(byte_level())
     messages = [user(said), user(behind, "tool"), user("yes", "assistant")]
     text = escaping.rendered(chatml, messages, None)
     start, end = token_id(tokenizer, "<|im_start|>"), token_id(tokenizer, END)
