@@ -104,7 +104,8 @@ class Generator:
             chat.pop("thinking_token_budget", None)  # a model that does not think keeps to any budget
         try:
             asked_for = chat_request(chat)
-            asked = ask_chat(asked_for, self.settings, request[REQUEST_ID], request[CLIENT])
+            request_id = name_request(request, asked_for.request_id)
+            asked = ask_chat(asked_for, self.settings, request_id, request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
         asked.rendering.update(max_tokens=None, cap=body.max_tokens)  # more than the model's length is no error here

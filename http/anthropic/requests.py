@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..adapting import with_names
 from ..errors import ApiError, bad_request
-from .schemas import CountRequest, JsonFormat, MessagesRequest, Object, Thinking, Tool, ToolChoice
+from .schemas import OTHERS, CountRequest, JsonFormat, MessagesRequest, Object, Thinking, Tool, ToolChoice
 from .turns import begins_answer, messages_of
 
 REFUSED = ("compaction", "container", "fallbacks", "inference_geo", "mcp_servers")
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
-PASSED = ("max_tokens", "stream", "temperature", "top_k", "top_p", "chat_template_kwargs")
+PASSED = ("max_tokens", "stream", "temperature", "top_k", "top_p", "chat_template_kwargs", *OTHERS)
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 MAX_STOPS, MAX_STOP_LENGTH = 64, 1024
 NAMES = {  # the chat request's fields that have another name here

@@ -11,6 +11,12 @@ import msgspec
 
 Object = dict[str, Any]
 
+OTHERS = (  # fields of a MessagesRequest that are the chat request's, and go there as they are
+    *("min_p", "seed", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "min_tokens"),
+    *("skip_special_tokens", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "bad_words"),
+    *("allowed_token_ids", "structured_outputs", "cache_salt", "priority", "request_id"),
+)
+
 
 class Block(msgspec.Struct):
     """A content block; which fields it must have depends on its type."""
@@ -101,3 +107,22 @@ class MessagesRequest(CountRequest, kw_only=True):
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     chat_template_kwargs: Object | None = None  # not Anthropic's; for templates that know more than `thinking`
+
+    # nor are these (OTHERS)
+    min_p: float | None = None
+    seed: int | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    skip_special_tokens: bool | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Object | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
+    structured_outputs: Any = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    request_id: str | None = None

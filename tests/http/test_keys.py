@@ -84,10 +84,9 @@ async def test_prefixes_are_shared_by_all_or_by_those_of_a_key(per_key: bool) ->
         for path in bodies:
             assert (await salt(path, "one") != await salt(path, "two")) is per_key
             assert await salt(path, "one") == await salt("/v1/completions", "one")
-            if path != "/v1/messages":
-                mine = await salt(path, "one", cache_salt="a")
-                assert mine != await salt(path, "one") and mine != await salt(path, "one", cache_salt="b")
-                assert (mine != await salt(path, "two", cache_salt="a")) is per_key
+            mine = await salt(path, "one", cache_salt="a")
+            assert mine != await salt(path, "one") and mine != await salt(path, "one", cache_salt="b")
+            assert (mine != await salt(path, "two", cache_salt="a")) is per_key
 
 
 def test_prefixes_by_key_need_keys() -> None:

@@ -311,6 +311,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "hi"},
     "/v1/responses": {"input": "hi"},
     "/inference/v1/generate": {"token_ids": [1]},
+    "/v1/messages": {"messages": HI, "max_tokens": 5},
 }
 
 

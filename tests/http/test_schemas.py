@@ -216,7 +216,7 @@ def test_in_sampling_params_too() -> None:
         (ResponsesRequest, {"response_format": {"type": "json_object"}}, "text.format"),
         (ResponsesRequest, {"n": 2}, None),
         (MessagesRequest, {"stop": ["a"]}, "stop_sequences"),
-        (MessagesRequest, {"min_p": 0.1}, None),
+        (MessagesRequest, {"use_beam_search": True}, None),
         (MessagesRequest, {"n": 2}, None),
     ],
 )

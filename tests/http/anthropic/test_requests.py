@@ -9,11 +9,12 @@ import pytest
 
 from actorserve.http.adapting import chat_request
 from actorserve.http.anthropic.requests import omits_thinking, prompt_of, renamed, to_chat
-from actorserve.http.anthropic.schemas import CountRequest, MessagesRequest
+from actorserve.http.anthropic.schemas import OTHERS, CountRequest, MessagesRequest
 from actorserve.http.decoding import decode
 from actorserve.http.errors import ApiError
 from actorserve.http.parameters import check_fields
 from actorserve.http.prompts import chat_prompt
+from actorserve.http.schemas import ChatRequest
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"name": "weather", "description": "Says the weather.", "input_schema": {"type": "object"}}
@@ -57,6 +58,13 @@ def test_fields_that_chat_has_go_there() -> None:
     same = {"model": "m", "stream": True, "temperature": 1, "top_p": 0.9, "top_k": 3}
     made = chat(stop_sequences=["a", "b"], metadata={"user_id": "u"}, service_tier="auto", **same)
     assert made == {"messages": HI, "max_tokens": 5, "stop": ["a", "b"], "user": "u", **same}
+
+
+def test_fields_that_are_chat_s_alone_have_their_effect() -> None:
+    """Clients of other servers send them beside Anthropic's."""
+    fields = {"ignore_eos": True, "min_p": 0.1, "seed": 7, "logit_bias": {"3": 1}, "cache_salt": "a", "request_id": "r"}
+    assert chat(**fields) == chat() | fields
+    assert {*OTHERS} <= {*MessagesRequest.__struct_fields__} & {*ChatRequest.__struct_fields__}
 
 
 def test_null_and_unknown_fields_ask_for_nothing() -> None:
