@@ -59,7 +59,7 @@ def test_a_death_anywhere_costs_nothing_to_who_is_told_to_continue(victim: int) 
     with scene_of(dry, victim) as (_, client):
         client.ask_expecting(*ASKED)
     assert len(dry.telling) > 200
-    for count, at in enumerate(dry.telling):
+    for count, at in enumerate(dry.telling[:: 1 + victim]):
         if count % 40 == 0:
             gc.collect()
         with scene_of(Lethal(at), victim) as (_, client):
