@@ -14,24 +14,21 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-from llguidance import LLMatcher, LLTokenizer
 
 from .grammar_schema import GrammarError, adapt_schema
 from .grammar_tags import structural_tag
 from .grammar_text import Draft
-from .grammar_words import Words, limits, make_lltokenizer, make_words
+from .grammar_trial import try_out
+from .grammar_words import Words, make_lltokenizer, make_words
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["GrammarError", "Grammars", "Tool", "Wish", "check", "make_grammar", "make_lltokenizer", "pack", "unpack"]
+__all__ = ["GrammarError", "Grammars", "Tool", "Wish", "make_grammar", "make_lltokenizer", "pack", "unpack"]
 
 MAX_WISH = 128 * 1024  # bytes of JSON
 MAX_GRAMMAR = 512 * 1024  # bytes of a grammar's text
 MAX_PACKED = 40 * 1024  # bytes of it in shared memory
-MAX_REASON = 400  # characters of llguidance's words in an error
-TRIED = 4  # tokens
 CACHED = 64  # wishes
 ANYTHING: dict[str, Any] = {"type": "object"}
 
@@ -83,25 +80,6 @@ def make_grammar(wish: Wish, words: Words | None = None) -> str:
     return grammar
 
 
-def check(grammar: str, lltokenizer: LLTokenizer) -> None:
-    """GrammarError if it does not compile within limits, or if there is nothing that it allows.
-
-    The lexer is built as it is used, so that some limits are met by the first tokens only: a few are tried.
-    """
-    matcher = LLMatcher(lltokenizer, grammar, limits=limits(), log_level=0)
-    ends = set(lltokenizer.eos_tokens)
-    for _ in range(TRIED):
-        allowed = np.frombuffer(b"" if matcher.is_error() else matcher.compute_bitmask(), np.uint8)
-        if matcher.is_error():
-            reason = matcher.get_error()
-            raise GrammarError("no text fulfils the grammar" if "NoExtension" in reason else _shortened(reason))
-        words = np.flatnonzero(np.unpackbits(allowed, bitorder="little"))
-        token = next((word for word in words.tolist() if word not in ends), None)
-        if token is None:
-            return
-        matcher.consume_token(token)
-
-
 def pack(grammar: str) -> bytes:
     """For shared memory; GrammarError if it is too large."""
     packed = zlib.compress(grammar.encode())
@@ -141,9 +119,11 @@ class Grammars:
         if len(wish) > MAX_WISH:
             return f"a grammar's description has {len(wish)} bytes; {MAX_WISH} are allowed"
         try:
-            grammar = make_grammar(msgspec.json.decode(wish, type=Wish), self.words)
+            wanted = msgspec.json.decode(wish, type=Wish)
+            grammar = make_grammar(wanted, self.words)
             packed = pack(grammar)
-            check(grammar, self.lltokenizer)
+            body = make_grammar(msgspec.structs.replace(wanted, after=None, before=None), self.words)
+            try_out(grammar, body, self.lltokenizer)
         except GrammarError as error:
             return str(error)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -209,10 +189,3 @@ def _arguments(tool: Tool, place: str) -> dict[str, Any]:
         return ANYTHING | {"additionalProperties": False}
     schema = adapt_schema(tool.parameters, place)
     return ANYTHING | schema if isinstance(schema, dict) else ANYTHING
-
-
-def _shortened(reason: str) -> str:
-    """llguidance's words without its drawing of the place."""
-    lines = [line.strip() for line in reason.removesuffix("<non-verbose/>").splitlines()]
-    text = "; ".join(line for line in lines if line and not set(line) <= set("^| ") and not line[0].isdigit())
-    return f"the grammar cannot be used: {text or reason}"[:MAX_REASON]

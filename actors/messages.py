@@ -23,6 +23,7 @@ class Finish(IntEnum):
     ABORT = 4  # cancelled by its frontend
     REJECTED = 5  # the waiting queue was full
     ERROR = 6  # the engine could not go on with it
+    GRAMMAR = 7  # its grammar failed on the way: what there is of the answer is no answer
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -140,7 +141,7 @@ class StepDone(Message, frozen=True, tag=14):
     """Worker → scheduler: the sampled tokens of each row that sampled, in the order of the plan's rows.
 
     Without drafts that is one token a row. With drafts there are two more numbers a row: how many tokens it drew, and
-    how many drafts it had.
+    how many drafts it had. The tokens of rows in `failed` are none: their grammars allowed nothing that is known.
     """
 
     epoch: int
@@ -149,6 +150,7 @@ class StepDone(Message, frozen=True, tag=14):
     seconds: float  # what the step took in the worker
     drawn: bytes = b""  # int32 for each row that sampled; empty: one each, and no row had a draft
     drafted: bytes = b""  # likewise
+    failed: bytes = b""  # int32: rows of the batch
 
 
 class StepFailed(Message, frozen=True, tag=15):

@@ -15,7 +15,7 @@ from actorserve.actors.messages import TextPrompt, TokenPrompt
 
 from .adapting import chat_request
 from .answers import Answer
-from .anthropic.requests import omits_thinking, renamed
+from .anthropic.requests import named, omits_thinking, renamed
 from .anthropic.requests import to_chat as messages_to_chat
 from .anthropic.schemas import MessagesRequest
 from .asking import Asked, ask_chat, ask_completion
@@ -109,6 +109,7 @@ class Generator:
         except ApiError as error:
             raise renamed(error) from None
         asked.rendering.update(max_tokens=None, cap=body.max_tokens)  # more than the model's length is no error here
+        asked.rendering["wished_by"] = named(asked.rendering["wished_by"])
 
         def form(answer: Answer, job: Job, progress: Progress | None) -> Form:
             made = MessagesForm(answer, job, omits_thinking(body), body.max_tokens)

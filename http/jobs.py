@@ -97,9 +97,17 @@ class Job:
             self.fail(overloaded("The server has as many requests as it takes. Try again soon."))
         elif finish is Finish.ERROR:
             self.fail(ApiError(500, "The engine could not compute this request."))
+        elif finish is Finish.GRAMMAR:
+            self.fail(self._broken_grammar())
         else:
             choice.finish_reason, choice.stop_reason = FINISH_REASONS[finish], stop_reason
             self._open -= 1
+
+    def _broken_grammar(self) -> ApiError:
+        """What there is of the answer looks like one that has ended, and is none."""
+        field = self.rendering.get("wished_by")
+        text = f"{field}: its grammar became too complex while the answer was generated, which is cut there. A simpler "
+        return ApiError(500, text + "schema or pattern may help.", field, "grammar_failed")
 
     def fail(self, error: ApiError) -> None:
         """The whole request ends with an error: as its answer, or inside its stream."""

@@ -21,7 +21,7 @@ from .keys import Background
 from .notes import CLIENT, NOTED, REQUEST_ID, Noted, name_request
 from .repeats import Progress
 from .responses.answers import Answer
-from .responses.requests import echo, input_items, renamed, to_chat
+from .responses.requests import echo, input_items, named, renamed, to_chat
 from .responses.schemas import ResponsesRequest
 from .responses.store import Stored, history, not_found
 from .schemas import ChatRequest
@@ -94,9 +94,11 @@ class ResponsesApi:
         earlier = history(lambda name: self._keeping.find(name, client), previous) if previous is not None else []
         try:
             chat = chat_request(to_chat(body, earlier))
-            return chat, ask_chat(chat, self._settings, request_id, client)
+            asked = ask_chat(chat, self._settings, request_id, client)
         except ApiError as error:
             raise renamed(error) from None
+        asked.rendering["wished_by"] = named(asked.rendering["wished_by"])
+        return chat, asked
 
     def _keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any], client: str) -> None:
         if body.store is not False:

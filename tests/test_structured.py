@@ -134,6 +134,33 @@ def test_the_length_limit_cuts(client: httpx.Client) -> None:
     assert body["choices"][0]["finish_reason"] == "length" and texts(body)[0]
 
 
+ENDLESS = 'start: z{40} b{0,50} b{0,50}\nz: "zq"\nb: A b | "" | b b\nA: /a/'  # ever more ways to read what was drawn
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("prompt", [{"messages": HI}, {"prompt": "x"}], ids=["chat", "text"])
+def test_a_grammar_that_fails_late_is_an_error(client: httpx.Client, prompt: dict[str, Any], n: int) -> None:
+    """Not an answer that ended; and nobody else's."""
+    path = "/v1/chat/completions" if "messages" in prompt else "/v1/completions"
+    asked: dict[str, Any] = {"max_tokens": 500, "min_tokens": 400, "n": n, "temperature": 0, **by(grammar=ENDLESS)}
+    error = client.post(path, json=prompt | asked)
+    assert error.status_code == 500 and error.json()["error"]["code"] == "grammar_failed"
+    assert error.json()["error"]["param"] == "structured_outputs"
+    streamed = client.post(path, json=prompt | asked | {"stream": True}).text.split("\n\n")
+    assert "grammar_failed" in streamed[-3] and streamed[-2] == "data: [DONE]" and len(streamed) > 40
+    assert '"stop"' not in "".join(streamed)
+    (text,) = texts(ask(client, **prompt, max_tokens=2 * 40, temperature=0, **by(grammar=ENDLESS)))
+    assert text == "zq" * 40, "the next one is not cut by what failed"
+
+
+def test_a_pattern_that_explodes_is_refused(client: httpx.Client) -> None:
+    words = {"type": "string", "pattern": r"^$|(^(?:\S+\s+){0,99}\S+$)", "minLength": 1, "maxLength": 5000}
+    wanted = {"type": "object", "properties": {"text": words}, "required": ["text"]}
+    for _ in range(2):
+        answer = client.post("/v1/chat/completions", json={"messages": HI, **by(json=wanted)})
+        assert answer.status_code == 400 and "too many expressions" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 def test_forced_calls(client: httpx.Client, choice: Any) -> None:
     asked: dict[str, Any] = {"messages": HI, "tools": TOOLS, "tool_choice": choice, "temperature": 1, "seed": 2}

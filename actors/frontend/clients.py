@@ -15,7 +15,7 @@ from ..messages import Delta, Finish
 from ..runtime import Context
 from .slots import Use
 
-FAILED = frozenset({Finish.ABORT, Finish.REJECTED, Finish.ERROR})  # of these nobody waits for the end
+FAILED = frozenset({Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR})  # of these nobody waits for the end
 HOPS = (  # from, to, what the first and what the second has written; the last one where text is streamed
     ("frontend", "renderer", None, Stamp.RENDER_BEGUN),
     ("renderer", "scheduler", Stamp.RENDERED, Stamp.ADMITTED),

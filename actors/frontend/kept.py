@@ -17,7 +17,7 @@ from actorserve.shm.table import RequestTable
 from ..messages import Finish
 
 FINISHED_SHARE = 4  # of all slots: so many at most hold answers that have ended
-AGAIN = (Finish.ABORT, Finish.REJECTED, Finish.ERROR)  # a request that ended so is done again
+AGAIN = (Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR)  # a request that ended so is done again
 
 
 class Keeper:

@@ -51,7 +51,7 @@ class Figures:
             ends[Finish.STOP] + ends[Finish.STOP_STRING],
             ends[Finish.LENGTH],
             ends[Finish.ABORT],
-            ends[Finish.ERROR],
+            ends[Finish.ERROR] + ends[Finish.GRAMMAR],
             recorder.survived_scheduler,
             recorder.survived_worker,
             *scheduler.speculation.figures(),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..messages import StepDone
+from ..messages import Finish, StepDone
 from .batch import Ints
 from .planner import Planned
 from .speculation import Drawn
@@ -19,6 +19,7 @@ Tokens = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 def apply_results(scheduler: Scheduler, planned: Planned, done: StepDone) -> None:
     """Account for a step that has come back: computed tokens, sampled tokens, full blocks, ends."""
+    _end_failed(scheduler, planned, done)
     drawn = Drawn(done, len(planned.refs))
     drawn.cut(planned.refs, scheduler.sequences)
     computed = _measure(scheduler, planned, drawn, done.seconds)
@@ -39,6 +40,14 @@ def apply_results(scheduler: Scheduler, planned: Planned, done: StepDone) -> Non
         sequence = batch.at(row)
         sequence.generated = int(batch.generated[row])
         scheduler.finish_if_done(sequence, token)
+
+
+def _end_failed(scheduler: Scheduler, planned: Planned, done: StepDone) -> None:
+    """Rows whose grammar failed end without the token of this step, which a successor would take for an answer's."""
+    if done.failed:
+        failed = np.isin(planned.rows[planned.samples], np.frombuffer(done.failed, np.int32))
+        for index in np.flatnonzero(failed).tolist():
+            scheduler.end(planned.refs[index], Finish.GRAMMAR)
 
 
 def _measure(scheduler: Scheduler, planned: Planned, drawn: Drawn, seconds: float) -> int:

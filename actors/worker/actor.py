@@ -45,6 +45,10 @@ class Steps(Protocol):
     def run(self, step: Step) -> np.ndarray:
         """The tokens (int32) of the rows that sample, in the order of the step's rows."""
 
+    @property
+    def failed(self) -> bytes:
+        """The rows (int32) of the last step whose grammar has failed: what they drew is no token of theirs."""
+
 
 class WorkerActor(Actor):
     """Adapter between the rings and the Runner."""
@@ -102,19 +106,19 @@ class WorkerActor(Actor):
                 raise
             self.fail(message, str(error))
             return
-        self.tell_done(message, tokens, time.perf_counter() - start)
+        self.tell_done(message, tokens, time.perf_counter() - start, self.runner.failed)
 
-    def tell_done(self, message: Step, tokens: np.ndarray, seconds: float) -> None:
-        """A step has ended now."""
-        self._tell(self.done(message, tokens, seconds))
+    def tell_done(self, message: Step, tokens: np.ndarray, seconds: float, failed: bytes) -> None:
+        """A step has ended now; `failed` are the rows whose grammar did (StepDone)."""
+        self._tell(self.done(message, tokens, seconds, failed))
         small = counts(len(message.rows) // 4, int(np.frombuffer(message.counts, np.int32).sum()))
         self.context.trace.add(time.monotonic_ns(), Kind.STEP, int(seconds * 1e9), message.step, small)
         self.context.status.add(Gauge.STEPS, 1)
         self.context.status.add(Gauge.STEP_NS, int(seconds * 1e9))
 
-    def done(self, message: Step, tokens: np.ndarray, seconds: float) -> StepDone:
+    def done(self, message: Step, tokens: np.ndarray, seconds: float, failed: bytes) -> StepDone:
         """What the scheduler is told of a step that has ended."""
-        return StepDone(message.epoch, message.step, tokens.tobytes(), seconds)
+        return StepDone(message.epoch, message.step, tokens.tobytes(), seconds, failed=failed)
 
     def fail(self, message: Step, reason: str) -> None:
         """A step could not be computed, nor can those behind it."""

@@ -154,8 +154,8 @@ class Adjustments:
         """Which of these rows ask for something, as indices."""
         return np.flatnonzero([row in self._asked for row in rows.tolist()]) if self._asked else np.empty(0, np.int64)
 
-    def apply(self, logits: Tensor, rows: Ints) -> None:
-        """Change the logits [len(rows), words] of these rows in place."""
+    def apply(self, logits: Tensor, rows: Ints) -> np.ndarray:
+        """Change the logits [len(rows), words] of these rows in place; those whose grammar has failed (int32)."""
         found = [(index, self._asked[row]) for index, row in enumerate(rows.tolist()) if row in self._asked]
         some = [index for index, asked in found if asked.penalized]
         if some and self._prompted is not None and self._counts is not None:
@@ -169,8 +169,11 @@ class Adjustments:
         before = logits[torch.tensor(bound)] if bound else None
         for index, asked in found:
             asked.adjust(logits[index])
-        if before is not None:
-            self._bind(logits, rows, bound, before)
+        if before is None:
+            return np.empty(0, np.int32)
+        self._bind(logits, rows, bound, before)
+        assert self._matchers is not None
+        return self._matchers.failed(rows[bound])
 
     def _bind(self, logits: Tensor, rows: Ints, bound: list[int], before: Tensor) -> None:
         """Keep to the grammars; where another mask leaves nothing of what one allows, the grammar is stronger."""

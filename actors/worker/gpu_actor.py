@@ -94,4 +94,5 @@ class GpuWorkerActor(WorkerActor):
         step = self.steps.popleft()
         tokens = self.gpu.finish(step.pending)
         seconds = step.pending.seconds
-        self.tell_done(step.message, tokens, time.monotonic() - step.since if seconds is None else seconds)
+        seconds = time.monotonic() - step.since if seconds is None else seconds
+        self.tell_done(step.message, tokens, seconds, self.gpu.failed)

@@ -61,6 +61,7 @@ class Pending:
         self.event: torch.cuda.Event | None = None
         self.start: torch.cuda.Event | None = None
         self.finished = False
+        self.failed = b""  # int32: rows whose grammar has failed
 
     @property
     def seconds(self) -> float | None:
@@ -94,6 +95,7 @@ class GpuRunner:
         self.rows = DeviceRows(sizes.rows, -(-sizes.length // sizes.block_size), device)
         self.read_rendition = read_rendition
         self.adjustments = Adjustments(sizes.rows, model.shape.vocab_size, make_matchers)
+        self.failed = b""  # int32: rows of the step that was finished last whose grammar has failed
         self.told = Told(logprobs, sizes.rows)
         self.pending: deque[Pending] = deque()
         self.graphs = DecodeGraphs(capture, self._decode_buffers, device)
@@ -146,6 +148,7 @@ class GpuRunner:
     def finish(self, pending: Pending) -> np.ndarray:
         """Wait for a step, the oldest that was not finished; its tokens."""
         assert self.pending.popleft() is pending, "steps are finished in the order in which they were started"
+        self.failed = pending.failed
         return self._finish(pending)
 
     def _settle(self) -> None:
@@ -261,15 +264,16 @@ class GpuRunner:
     def _drawn(self, logits: Tensor, rows: Ints, own: Tensor, tokens: Tensor) -> Pending:
         """Tokens were drawn of `logits`; where rows want these changed first, they are drawn again."""
         raw = self.told.raw(logits, rows)
-        asking = self.adjustments.among(rows)
+        asking, failed = self.adjustments.among(rows), b""
         if asking.size:
             self._settle()
             at = to_device(asking, self.device)
             changed = logits[at].cpu()
-            self.adjustments.apply(changed, rows[asking])
+            failed = self.adjustments.apply(changed, rows[asking]).tobytes()
             logits.index_copy_(0, at, changed.to(self.device))
             self._draw(logits, own, tokens)
         pending = Pending(rows, self.known[rows] - 1, raw, raw is not None or asking.size > 0)
+        pending.failed = failed
         cuda = self.device.type == "cuda"
         pending.tokens = torch.empty(rows.size, dtype=torch.int32, pin_memory=cuda)
         pending.tokens.copy_(tokens, non_blocking=True)

@@ -80,10 +80,12 @@ class Runner:
         self.told = Told(logprobs, rows)
         self.speculation = speculation
         self.outcome: Outcome | None = None  # of the last step, where rows had drafts
+        self.failed = b""  # int32: rows of the last step whose grammar has failed
         self._steady: Steady | None = None  # while it is there, `computed`, `known` and `last` of its rows wait
 
     def run(self, step: Step) -> np.ndarray:
         """The tokens (int32) of the rows that sample, in the order of the step's rows."""
+        self.failed = b""
         if self._steady is not None and not self._steady.goes_on(step):
             self._settle()
         scattered = self._change_rows(step)
@@ -155,7 +157,7 @@ class Runner:
         """
         raw = self.told.raw(logits, rows)
         if self.adjustments:
-            self.adjustments.apply(logits, rows)
+            self.failed = self.adjustments.apply(logits, rows).tobytes()
         tokens, positions = sample(logits, parameters), parameters.position
         if drafted is not None:
             kept = self._verify(rows, drafted, tokens)

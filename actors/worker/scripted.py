@@ -21,6 +21,8 @@ STRIDE = 7919  # a prime
 class ScriptedRunner:
     """The bookkeeping of a runner, and a formula."""
 
+    failed = b""
+
     def __init__(self, rows: int, words: int, step_s: float) -> None:
         """`step_s`: how long a step takes."""
         self.step_s = step_s

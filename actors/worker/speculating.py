@@ -34,9 +34,9 @@ class SpeculatingActor(WorkerActor):
         self._drafting = runner
         super().__init__(context, runner, blocks)
 
-    def done(self, message: Step, tokens: np.ndarray, seconds: float) -> StepDone:
+    def done(self, message: Step, tokens: np.ndarray, seconds: float, failed: bytes) -> StepDone:
         """With drafts, beside the tokens."""
-        told, outcome = super().done(message, tokens, seconds), self._drafting.outcome
+        told, outcome = super().done(message, tokens, seconds, failed), self._drafting.outcome
         if outcome is None:
             return told
         drawn, drafted = (numbers.astype(np.int32).tobytes() for numbers in (outcome.drawn, outcome.drafted))

@@ -57,6 +57,11 @@ def renamed(error: ApiError) -> ApiError:
     return with_names(error, NAMES)
 
 
+def named(field: str) -> str:
+    """A field of the chat request as this API names it."""
+    return NAMES.get(field, field)
+
+
 def omits_thinking(request: MessagesRequest) -> bool:
     """Is thinking to be done, and not to be shown?"""
     return request.thinking is not None and request.thinking.display == "omitted"

@@ -72,6 +72,11 @@ def renamed(error: ApiError) -> ApiError:
     return with_names(error, NAMES)
 
 
+def named(field: str) -> str:
+    """A field of the chat request as this API names it."""
+    return NAMES.get(field, field)
+
+
 def input_items(request: ResponsesRequest, key: str) -> list[Object]:
     """`input` as items that have types and ids, as they are kept. The ids derive from the answer's."""
     given = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input or []

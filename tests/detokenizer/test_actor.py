@@ -139,7 +139,7 @@ def test_the_token_that_ended_it_is_named_if_the_client_did(make: Make, own: lis
 
 def test_what_ended_before_its_first_token(make: Make) -> None:
     engine = make()
-    for slot, finish in enumerate((Finish.REJECTED, Finish.ABORT, Finish.ERROR)):
+    for slot, finish in enumerate((Finish.REJECTED, Finish.ABORT, Finish.ERROR, Finish.GRAMMAR)):
         ref = engine.open(slot)
         engine.advance(ref, [], finish)
         engine.turn()

@@ -76,7 +76,7 @@ async def test_a_refusal_reaches_the_request_and_frees_its_slots(others: Others)
     assert others.engine.slots.free == free
 
 
-@pytest.mark.parametrize(("finish", "status"), [(Finish.REJECTED, 503), (Finish.ERROR, 500)])
+@pytest.mark.parametrize(("finish", "status"), [(Finish.REJECTED, 503), (Finish.ERROR, 500), (Finish.GRAMMAR, 500)])
 async def test_an_engine_that_cannot_says_so(others: Others, finish: Finish, status: int) -> None:
     asked = job()
     others.engine.submit(asked)

@@ -93,7 +93,7 @@ async def test_new_requests_take_the_place_of_kept_answers(others: Others) -> No
     assert others.engine.slots.free == 0
 
 
-@pytest.mark.parametrize("code", [Finish.REJECTED, Finish.ERROR])
+@pytest.mark.parametrize("code", [Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR])
 async def test_what_has_failed_is_not_given_again(others: Others, code: Finish) -> None:
     made = begin(others)
     finish(others, made, code)

@@ -23,6 +23,9 @@ def array(items: Any, least: int = 0, most: int = 4) -> dict[str, Any]:
     return {"type": "array", "items": items, "minItems": least, "maxItems": most}
 
 
+EXPLODES = made({"a": STRING | {"pattern": r"^$|(^(?:\S+\s+){0,99}\S+$)", "minLength": 1, "maxLength": 5000}})
+"""Compiles, and is too much for the lexer's work of one step as soon as the string has begun."""
+
 ADDRESS = made({"street": STRING, "number": {"type": "integer", "minimum": 1, "maximum": 9999}, "town": STRING})
 TREE = {
     "$ref": "#/$defs/node",

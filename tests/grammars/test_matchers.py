@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actorserve.actors.grammars import Wish, make_grammar
 from tests.grammars.drawing import allowed, draw, model
-from tests.grammars.schemas import LOGIN, TREE, array
+from tests.grammars.schemas import EXPLODES, LOGIN, TREE, array
 
 WISHES: list[dict[str, Any]] = [
     {"json_schema": TREE},
@@ -151,7 +152,7 @@ def test_a_grammar_that_fails_on_the_way(caplog: pytest.LogCaptureFixture) -> No
     """There are ever more ways in which it may have read what was drawn."""
     of = model("demo")
     matchers = of.matchers()
-    matchers.place(0, of.grammar(grammar='start: b{0,50} b{0,50}\nb: A b | "" | b b\nA: /a/'))
+    matchers.place(0, make_grammar(Wish(grammar='start: b{0,50} b{0,50}\nb: A b | "" | b b\nA: /a/')))
     (token,) = of.ids("a")
     drawn = 0
     while token in allowed(matchers, 0):
@@ -169,3 +170,57 @@ def test_compiled_grammars_are_bounded() -> None:
         matchers.place(0, of.grammar(choice=[f"{number}"]))
     assert len(matchers._compiled) <= 32
     assert allowed(matchers, 0).tolist() == of.ids("9")
+
+
+START = '{"a":"T'
+
+
+def exploding() -> str:
+    """A grammar that fails behind START, and not before. The renderer refuses it."""
+    return make_grammar(Wish(json_schema=EXPLODES))
+
+
+def test_a_row_that_has_failed_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    of = model("demo")
+    matchers = of.matchers()
+    matchers.place(7, exploding())
+    matchers.place(2, of.grammar(regex="a+"))
+    rows = np.array([1, 2, 7])
+    for token in of.ids(START):
+        matchers.fill(rows)
+        assert matchers.failed(rows).size == 0
+        matchers.advance(7, token)
+    matchers.fill(rows)
+    assert matchers.failed(rows).tolist() == [7] and matchers.failed(rows).dtype == np.int32
+    assert "too many expressions" in failed(caplog, matchers, 7, of)
+    matchers.place(7, of.grammar(regex="a+"))
+    assert matchers.failed(rows).size == 0 and allowed(matchers, 7).size
+
+
+def test_a_failure_touches_neither_other_rows_nor_later_ones() -> None:
+    """Their lexer is the same, and has failed with it."""
+    of = model("demo")
+    matchers = of.matchers()
+    for row in (0, 1):
+        matchers.place(row, exploding())
+    before = allowed(matchers, 1)
+    for token in of.ids(START):
+        allowed(matchers, 0)
+        matchers.advance(0, token)
+    matchers.fill(np.array([0]))
+    assert matchers.failed(np.array([0, 1])).tolist() == [0]
+    matchers.place(2, exploding())
+    for row in (1, 2):
+        assert np.array_equal(allowed(matchers, row), before)
+    assert matchers.failed(np.array([0, 1, 2])).tolist() == [0]
+
+
+def test_a_row_that_is_placed_again_fails_where_it_did() -> None:
+    """A worker's successor replays what was drawn, and comes to the same."""
+    of = model("demo")
+    drawn = of.ids(START)
+    matchers = of.matchers()
+    for count in range(len(drawn) + 1):
+        matchers.place(0, exploding(), drawn[:count])
+        matchers.fill(np.array([0]))
+        assert bool(matchers.failed(np.array([0])).size) is (count == len(drawn))

@@ -33,6 +33,6 @@ def test_with_and_without_thinking(text: str, taken: bool) -> None:
     matchers = Matchers(lltokenizer, SIZE)
     matchers.place(0, grammar)
     ids = TOKENIZER.encode(text, add_special_tokens=False).ids
-    matcher = matchers._rows[0]
+    matcher = matchers._rows[0].matcher
     assert matcher is not None
     assert (matcher.try_consume_tokens(ids) == len(ids) and matcher.is_stopped()) is taken

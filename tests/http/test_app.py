@@ -116,13 +116,56 @@ async def test_an_error_before_the_first_token(served: Served, stream: bool) -> 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_the_engine_ends_with(served: Served, stream: bool) -> None:
-    for finish, status, retry in ((Finish.REJECTED, 503, "1"), (Finish.ERROR, 500, None)):
+    for finish, status, retry in ((Finish.REJECTED, 503, "1"), (Finish.ERROR, 500, None), (Finish.GRAMMAR, 500, None)):
         client = await served.client()
         client.send("POST", "/v1/completions", {"prompt": "hi", "stream": stream, "n": 2})
         say(await served.job(), 1, "", 0, finish)
         answer = await client.answer()
         assert (answer.status, answer.headers.get("retry-after")) == (status, retry) and answer.error
         assert served.engine.running == []
+
+
+SCHEMA = {"type": "object"}
+NAMED = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+BY_SCHEMA: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", {"messages": HI, "response_format": NAMED}, "response_format"),
+    ("/v1/completions", {"prompt": "hi", "guided_json": SCHEMA}, "guided_json"),
+    (
+        "/v1/messages",
+        {"messages": HI, "max_tokens": 9, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        "output_config.format",
+    ),
+    (
+        "/v1/responses",
+        {"input": "hi", "text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}},
+        "text.format",
+    ),
+    (
+        "/inference/v1/generate",
+        {"token_ids": [1], "sampling_params": {"structured_outputs": {"json": SCHEMA}}},
+        "structured_outputs",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field"), BY_SCHEMA, ids=[path for path, _, _ in BY_SCHEMA])
+async def test_a_grammar_that_fails_on_the_way_is_no_answer(
+    served: Served, path: str, body: dict[str, Any], field: str
+) -> None:
+    """Whole it is a 500, and in a stream an error behind the text that there was."""
+    for stream in (False, True):
+        client = await served.client()
+        client.send("POST", path, body | {"stream": stream})
+        job = await served.job()
+        assert job.rendering["wished_by"] == field
+        rendered(job)
+        say(job, 0, '{"a":', 2)
+        say(job, 0, "", 3, Finish.GRAMMAR)
+        answer = await client.answer()
+        text = answer.body.decode()
+        assert f"{field}: its grammar became too complex" in text
+        assert '"stop"' not in text and "response.completed" not in text
+        assert answer.status == (200 if stream else 500) and ("data: " in text) is stream
 
 
 async def test_no_room(served: Served) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+import numpy as np
 import pytest
 
 from actorserve.actors.messages import Finish
 
-from .engine_model import BLOCK, END, MAX_TOKENS, Bench, expected_answer, prompt_of
+from .engine_model import BLOCK, END, MAX_TOKENS, Bench, expected_answer, finish_all, prompt_of, running_bench
 
 
 def test_one_request() -> None:
@@ -167,6 +169,29 @@ def test_failed_step_gives_up_after_two_strikes() -> None:
     bench.plan()
     assert bench.scheduler.fail_step() == [ref]
     assert bench.table.finish(ref) == Finish.ERROR
+
+
+@pytest.mark.parametrize("preempted", [False, True])
+def test_a_row_whose_grammar_failed_ends_without_its_token(preempted: bool) -> None:
+    """Not even a scheduler that dies just then leaves what its successor would take for an end."""
+    bench, prompts = running_bench()
+    ref = next(iter(prompts))
+    prompt = prompts.pop(ref)
+    before, row = bench.answer(ref), bench.scheduler.sequences[ref].row
+    assert row is not None
+    if preempted:
+        sequence = bench.scheduler.sequences[ref]
+        bench.scheduler.batch.remove(sequence)
+        bench.scheduler.planner.release_blocks(sequence)
+        bench.scheduler.waiting.add(sequence)
+    done = bench.compute()
+    bench.scheduler.apply(msgspec.structs.replace(done, failed=np.array([row], np.int32).tobytes()))
+    bench.scheduler.check_integrity()
+    assert bench.table.finish(ref) == Finish.GRAMMAR and bench.answer(ref) == before
+    assert before == expected_answer(prompt, 30, ignore_eos=True)[: len(before)] and ref in bench.scheduler.moved
+    bench.new_scheduler()
+    finish_all(bench, prompts)
+    assert bench.table.finish(ref) == Finish.GRAMMAR and bench.answer(ref) == before
 
 
 def run_chaos(seed: int) -> None:

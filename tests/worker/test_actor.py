@@ -124,6 +124,8 @@ def test_plans_from_before_are_forgotten(scheduler: Scheduler) -> None:
 class FailingRunner:
     """Raises what it is told to."""
 
+    failed = b""
+
     def __init__(self) -> None:
         self.error: Exception | None = None
 

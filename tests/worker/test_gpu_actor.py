@@ -49,6 +49,8 @@ class DeviceEvent:
 class SlowRunner:
     """Starts steps at once; the token of each is its number."""
 
+    failed = b""
+
     def __init__(self) -> None:
         self.events: deque[DeviceEvent] = deque()
         self.launched = threading.Semaphore(0)
