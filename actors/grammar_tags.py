@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from .grammar_schema import GrammarError
+from .grammar_schema import GrammarError, adapt_schema
 from .grammar_text import Draft
 
 MAX_NESTING = 32
+EMPTY = "structural_tag: an empty list of elements, tags or ends allows nothing"
 
 
 class _Kind(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
@@ -27,6 +28,15 @@ class ConstString(_Kind, frozen=True, tag="const_string"):
 class JsonSchema(_Kind, frozen=True, tag="json_schema"):
     json_schema: dict[str, Any] | bool
     style: str = "json"
+    strict: bool = True  # refuse keywords that cannot be enforced; else they are left out
+
+
+class CallObject(_Kind, frozen=True, tag="call_object"):
+    """{"name": …, key: arguments}: as JSON, where a literal would be mistaken for other JSON beside it."""
+
+    name: str
+    key: str
+    json_schema: dict[str, Any] | bool
 
 
 class Regex(_Kind, frozen=True, tag="regex"):
@@ -70,7 +80,17 @@ class TagsWithSeparator(_Kind, frozen=True, tag="tags_with_separator"):
 
 
 Format = (
-    ConstString | JsonSchema | Regex | UserGrammar | AnyText | Sequence | Or | Tag | TriggeredTags | TagsWithSeparator
+    ConstString
+    | JsonSchema
+    | CallObject
+    | Regex
+    | UserGrammar
+    | AnyText
+    | Sequence
+    | Or
+    | Tag
+    | TriggeredTags
+    | TagsWithSeparator
 )
 
 
@@ -161,14 +181,18 @@ class _Maker:
                 return self._separated(wanted, depth)
         return [Rule(self._leaf(wanted))]
 
-    def _leaf(self, wanted: JsonSchema | Regex | UserGrammar) -> str:
+    def _leaf(self, wanted: JsonSchema | CallObject | Regex | UserGrammar) -> str:
+        if isinstance(wanted, CallObject):
+            arguments = adapt_schema(wanted.json_schema, f"#/properties/{wanted.key}")
+            named = {"name": {"const": wanted.name}, wanted.key: arguments}
+            return self.draft.json({"type": "object", "properties": named, "required": list(named)})
         if isinstance(wanted, Regex):
             return self.draft.regex(wanted.pattern)
         if isinstance(wanted, UserGrammar):
             return self.draft.lark(wanted.grammar)
         if wanted.style != "json":
             raise GrammarError(f"structural_tag: json_schema with style {wanted.style!r} is not supported")
-        return self.draft.json(wanted.json_schema)
+        return self.draft.json(wanted.json_schema, wanted.strict)
 
     def _tag(self, tag: Tag, depth: int, begin: str | None = None) -> list[Item]:
         """`begin`: what is left of it behind a trigger."""
@@ -181,16 +205,18 @@ class _Maker:
 
     def _one_of(self, alternatives: list[list[Item]]) -> Rule:
         if not alternatives:
-            raise GrammarError("structural_tag: an empty list of elements, tags or ends allows nothing")
+            raise GrammarError(EMPTY)
         rules = [_joined(items, self.draft) for items in alternatives]
         expression = " | ".join(rule.expression or '""' for rule in rules)
         return Rule(self.draft.rule(expression), any(rule.is_open for rule in rules))
 
     def _triggered(self, wanted: TriggeredTags, depth: int) -> list[Item]:
         """Tags amid free text. Where at least one is demanded, the first stands at the start, as in xgrammar."""
-        whole = self._one_of([self._tag(tag, depth) for tag in wanted.tags])
-        if wanted.at_least_one and wanted.stop_after_first:
-            return [whole]
+        if not wanted.tags:
+            raise GrammarError(EMPTY)
+        start = [self._one_of([self._tag(tag, depth) for tag in wanted.tags])] if wanted.at_least_one else []
+        if start and wanted.stop_after_first:
+            return [*start]
         by_trigger: dict[str, list[list[Item]]] = {trigger: [] for trigger in wanted.triggers}
         for tag in wanted.tags:
             trigger = min((one for one in wanted.triggers if one and tag.begin.startswith(one)), key=len, default=None)
@@ -203,10 +229,9 @@ class _Maker:
                 rest = self._one_of(rests)
                 tags.append(_joined([FreeText(), Literal(trigger), rest], self.draft))
         any_tag = Rule(self.draft.rule(" | ".join(rule.expression for rule in tags)))
-        _refuse_open([whole, *tags], "a tag of triggered_tags")
+        _refuse_open([*start, *tags], "a tag of triggered_tags")
         if wanted.stop_after_first:
             return [self._one_of([[any_tag], [FreeText()]])]
-        start: list[Item] = [whole] if wanted.at_least_one else []
         return [*start, Rule(f"{any_tag.expression}*"), FreeText()]
 
     def _separated(self, wanted: TagsWithSeparator, depth: int) -> list[Item]:

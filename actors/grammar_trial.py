@@ -24,6 +24,7 @@ FIRST = 4  # tokens that are always tried
 STEPS = 64  # tokens of a way
 SECONDS = 0.1  # of the CPU, for all ways of one grammar
 MAX_REASON = 400  # characters of llguidance's words in an error
+MISLED = "doesn't satisfy the grammar"  # the mask allowed a token all the same: seen where a vocabulary lacks letters
 CLOSERS = frozenset('"]}')
 STRING = ("pattern", "format", "minLength", "maxLength")
 
@@ -112,6 +113,8 @@ def _token_of(mask: np.ndarray, place: int, chance: random.Random) -> int:
 
 def _refuse(matcher: LLMatcher, alone: bool) -> None:
     reason = matcher.get_error()
+    if MISLED in reason:
+        return
     if "NoExtension" not in reason:
         raise GrammarError(_shortened(reason))
     if not alone:

@@ -16,7 +16,7 @@ from .errors import ApiError, bad_request
 from .parameters import check_fields, max_tokens_of, parameters
 from .parsers.calls import ShortIds
 from .parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, STARTS_INSIDE, THINK_MARKERS, make_parser
-from .pieces import OutputParser
+from .pieces import FirstCall, OutputParser
 from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
 from .schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
 from .settings import Settings
@@ -57,7 +57,9 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
 
     def parser(opened: bool, key: str) -> OutputParser:
         made = make_parser(reasoning=reasoning, tools=tools, schemas=schemas, opened=opened, named=named)
-        return ShortIds(made, key) if settings.tool_parser == "mistral" and (tools or named) else made
+        if settings.tool_parser == "mistral" and (tools or named):
+            made = ShortIds(made, key)
+        return FirstCall(made) if body.parallel_tool_calls is False else made
 
     parsed = reasoning is not None or tools is not None or named is not None
     keep_special = bool({reasoning, tools} & NEEDS_SPECIAL)
@@ -102,7 +104,7 @@ def _schema(parameters: dict[str, Any] | bool | None) -> dict[str, Any]:
 
 def _rendering(body: GenerationFields, settings: Settings) -> dict[str, Any]:
     """The fields of its Render that all requests have."""
-    wish, field_ = wish_of(body)
+    wish, field_ = wish_of(body, settings.tool_parser)
     limit, cap = max_tokens_of(body), settings.sampling_defaults.get("max_new_tokens")
     return {
         "cap": None if cap is None else max(1, int(cap)),

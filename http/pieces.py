@@ -56,6 +56,23 @@ class OutputParser(Protocol):
         """The text has ended: what was held back."""
 
 
+class FirstCall:
+    """A parser's pieces without those of all calls but the first, for clients that take one at a time."""
+
+    def __init__(self, parser: OutputParser) -> None:
+        self._parser = parser
+
+    def feed(self, text: str) -> list[Piece]:
+        return _without_more_calls(self._parser.feed(text))
+
+    def finish(self) -> list[Piece]:
+        return _without_more_calls(self._parser.finish())
+
+
+def _without_more_calls(pieces: list[Piece]) -> list[Piece]:
+    return [piece for piece in pieces if not (isinstance(piece, ToolCall | Arguments) and piece.index)]
+
+
 @dataclass
 class Call:
     """One whole tool call."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .errors import bad_request
+from .parsers.markup import amid_text, only_calls
 from .prompts import tools_of
 from .schemas import ChatRequest, GenerationFields, NamedTool, Object
 
@@ -35,23 +36,29 @@ class Asked(NamedTuple):
     field: str
 
 
-def wish_of(request: GenerationFields) -> Asked:
-    """What the request asks for; at most one of its fields may ask."""
+def wish_of(request: GenerationFields, tool_parser: str | None = None) -> Asked:
+    """What the request asks for; at most one of its fields may ask. `tool_parser`: of calls that are not forced.
+
+    A call that is forced is the answer, whatever format answers have; one that is not may stand in its place.
+    """
+    forced = _forced_call(request) if isinstance(request, ChatRequest) else None
+    by_format = _response_format(request.response_format)
     found = [
         (field, wish)
         for field, wish in (
-            ("response_format", _response_format(request.response_format)),
+            ("response_format", by_format if forced is None else None),
             ("structured_outputs", _structured_outputs(request.structured_outputs)),
-            ("tool_choice", _forced_call(request) if isinstance(request, ChatRequest) else None),
+            ("tool_choice", forced),
             *((field, _by_other_name(request, field)) for field in OTHER_NAMES),
         )
         if wish is not None
     ]
     if len(found) > 1:
         raise bad_request(f"Only one of {found[0][0]} and {found[1][0]} can be fulfilled.", found[1][0])
-    if not found:
-        return Asked(None, "response_format")
-    return Asked(msgspec.json.encode(found[0][1]), found[0][0])
+    field, wish = found[0] if found else ("tools", None)
+    if field in ("response_format", "tools") and isinstance(request, ChatRequest):
+        wish = _beside_calls(request, wish, tool_parser)
+    return Asked(None, "response_format") if wish is None else Asked(msgspec.json.encode(wish), field)
 
 
 def _by_other_name(request: GenerationFields, field: str) -> Object | None:
@@ -169,3 +176,22 @@ def _forced_call(request: ChatRequest) -> Object | None:
         "parallel": request.parallel_tool_calls is not False,
         **({"named": named} if named is not None else {}),
     }
+
+
+def _beside_calls(request: ChatRequest, wish: Object | None, tool_parser: str | None) -> Object | None:
+    """Calls that the model may make by itself: strict ones in free text, or any in the place of what is wished."""
+    if tool_parser is None or request.tool_choice not in (None, "auto"):
+        return wish
+    functions = [tool.function for tool in tools_of(request)]
+    parallel = request.parallel_tool_calls is not False
+    if wish is None:
+        strict = any(function.strict for function in functions)
+        tags = amid_text(tool_parser, functions, parallel) if strict else None
+    elif functions and "structural_tag" not in wish:
+        schema = {"type": "object"} if wish.get("json_object") else wish["json_schema"]
+        answer = {"type": "json_schema", "json_schema": schema, "strict": wish.get("strict", True)}
+        calls = only_calls(tool_parser, functions, parallel)
+        tags = None if calls is None else {"type": "or", "elements": [answer, calls]}
+    else:
+        tags = None
+    return wish if tags is None else {"structural_tag": {"type": "structural_tag", "format": tags}}

@@ -185,6 +185,48 @@ def test_forced_calls(client: httpx.Client, choice: Any) -> None:
     assert streamed[-1]["choices"][0]["finish_reason"] == reason
 
 
+STRICT = [{"type": "function", "function": {"name": "weather", "parameters": CITY, "strict": True}}]
+
+
+def starting_with(client: httpx.Client, text: str) -> dict[str, Any]:
+    """What makes the model begin with this text, where it may."""
+    (token,) = client.post("/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+    return {"logit_bias": {str(token): 100}}
+
+
+def test_a_call_or_an_answer_by_a_schema(client: httpx.Client) -> None:
+    wanted = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    form = {"type": "json_schema", "json_schema": {"name": "ok", "schema": wanted, "strict": True}}
+    asked: dict[str, Any] = {"messages": HI, "tools": STRICT, "response_format": form, "temperature": 0}
+    for stream in (False, True):
+        fields = asked | starting_with(client, "<") | {"parallel_tool_calls": False}
+        if stream:
+            parts = [event["choices"][0] for event in events(client, **fields, ignore_eos=False, max_tokens=200)]
+            calls = [call["function"] for part in parts for call in part["delta"].get("tool_calls", ())]
+            name, arguments = calls[0]["name"], "".join(call["arguments"] for call in calls)
+            reason = parts[-1]["finish_reason"]
+        else:
+            (choice,) = ask(client, **fields)["choices"]
+            (call,) = choice["message"]["tool_calls"]
+            name, arguments = call["function"]["name"], call["function"]["arguments"]
+            reason = choice["finish_reason"]
+        assert (name, reason) == ("weather", "tool_calls")
+        jsonschema.validate(json.loads(arguments), CITY)
+    (choice,) = ask(client, **asked, **starting_with(client, "{"))["choices"]
+    jsonschema.validate(json.loads(choice["message"]["content"]), wanted)
+    assert "tool_calls" not in choice["message"] and choice["finish_reason"] == "stop"
+    forced = ask(client, **asked, tool_choice="required", parallel_tool_calls=False)["choices"][0]
+    assert forced["message"]["tool_calls"][0]["function"]["name"] == "weather", "the call wins"
+
+
+def test_strict_tools_leave_free_text_as_it_is(client: httpx.Client) -> None:
+    asked: dict[str, Any] = {"messages": HI, "temperature": 1, "seed": 5, "max_tokens": 40}
+    assert texts(ask(client, **asked, tools=STRICT)) == texts(ask(client, **asked, tools=TOOLS[:1]))
+    unknown = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}, "strict": True}}
+    answer = client.post("/v1/chat/completions", json={"messages": HI, "tools": [unknown]})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "tools"
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "yaml"}}, "response_format.type", "json_schema"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "schema"),

@@ -130,6 +130,12 @@ def test_several_calls_behind_a_text(clients: dict[str, OpenAI]) -> None:
     assert len({call.id for call in answer.choices[0].message.tool_calls}) == 2
 
 
+def test_one_call_at_a_time(clients: dict[str, OpenAI]) -> None:
+    """What the model writes of others is left out; it is free to."""
+    answer = ask(clients["qwen"], "two", parallel_tool_calls=False)
+    assert calls(answer) == [("weather", PARIS)] and answer.choices[0].finish_reason == "tool_calls"
+
+
 @pytest.mark.parametrize("script", ["none", "broken"])
 def test_what_is_no_call_is_text(clients: dict[str, OpenAI], script: str) -> None:
     answer = ask(clients["qwen"], script)

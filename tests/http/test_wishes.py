@@ -92,3 +92,49 @@ def test_a_pattern_of_whitespace() -> None:
 
 def test_what_asks_for_nothing() -> None:
     assert wish(**dict.fromkeys(OTHER_NAMES) | {"grammar": "", "regex": ""}, structured_outputs={})[0] is None
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA, "strict": True}}]
+LOOSE = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+FORMAT = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
+
+
+def with_tools(parser: str | None, **fields: Any) -> tuple[Any, str]:
+    found, field = wish_of(decode(ChatRequest, body_of(messages=HI, **fields)), parser)
+    return None if found is None else json.loads(found), field
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_forced_call_goes_before_a_format(choice: Any) -> None:
+    found, field = with_tools("hermes", tools=LOOSE, tool_choice=choice, response_format=FORMAT)
+    assert field == "tool_choice" and found["tools"][0]["name"] == "weather" and "json_schema" not in found
+    with pytest.raises(ApiError, match="Only one of structured_outputs and tool_choice"):
+        with_tools("hermes", tools=LOOSE, tool_choice=choice, structured_outputs={"regex": "a"})
+    with pytest.raises(ApiError, match="response_format.type must be one of"):
+        with_tools("hermes", tools=LOOSE, tool_choice=choice, response_format={"type": "yaml"})
+
+
+@pytest.mark.parametrize("form", [FORMAT, {"type": "json_object"}])
+def test_a_format_leaves_room_for_calls(form: Any) -> None:
+    found, field = with_tools("hermes", tools=LOOSE, response_format=form, parallel_tool_calls=False)
+    answer, calls = found["structural_tag"]["format"]["elements"]
+    assert field == "response_format" and answer["type"] == "json_schema" and calls["elements"][0]["stop_after_first"]
+    assert answer["strict"] is (form is not FORMAT) and calls["elements"][0]["tags"][0]["begin"].startswith(
+        "<tool_call>"
+    )
+    alone, _ = with_tools("hermes", response_format=form)
+    for parser, fields in (
+        ("hermes", {"tools": LOOSE, "tool_choice": "none"}),
+        (None, {"tools": LOOSE}),
+        ("openai", {}),
+    ):
+        assert with_tools(parser, response_format=form, **fields) == (alone, "response_format")
+
+
+def test_strict_tools_that_need_not_be_called() -> None:
+    found, field = with_tools("hermes", tools=TOOLS)
+    assert field == "tools" and found["structural_tag"]["format"]["triggers"] == ["<tool_call>"]
+    for parser, fields in (("hermes", {"tools": LOOSE}), ("openai", {"tools": TOOLS}), ("hermes", {})):
+        assert with_tools(parser, **fields)[0] is None
+    tags = {"structural_tag": {"type": "structural_tag", "format": {"type": "any_text"}}}
+    assert with_tools("hermes", tools=TOOLS, structured_outputs=tags) == (tags, "structured_outputs")

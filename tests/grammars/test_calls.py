@@ -1,0 +1,120 @@
+"""Calls in each model's own markup: what a grammar allows is what its parser reads and its tool wants."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from actorserve.http.parsers.markup import MARKUPS, amid_text, only_calls
+from actorserve.http.parsers.registry import TOOL_PARSERS
+from actorserve.http.pieces import Turn
+from actorserve.http.schemas import Object, ToolFunction
+from tests.grammars.drawing import accepts, answer, model
+from tests.grammars.schemas import INTEGER, made
+
+TOWN = made({"town": {"enum": ["Oslo", "Rome"]}, "days": INTEGER | {"minimum": 1, "maximum": 9}}, "days")
+DEEP = made({"at": {"$ref": "#/$defs/place"}}) | {"$defs": {"place": made({"x": INTEGER})}}
+SCHEMAS: dict[str, Any] = {"weather": TOWN, "weather_at": DEEP, "now": {"type": "object", "maxProperties": 0}}
+STRICT = [ToolFunction("weather", None, TOWN, True), ToolFunction("weather_at", None, DEEP, True)]
+TOOLS = [*STRICT, ToolFunction("now", None, None, True)]
+ANSWER = {"type": "json_schema", "json_schema": made({"sum": INTEGER})}
+
+
+def read(parser: str, text: str) -> Turn:
+    """As a client has it."""
+    reader, turn = TOOL_PARSERS[parser](SCHEMAS), Turn()
+    turn.add([*reader.feed(text), *reader.finish()])
+    return turn
+
+
+def check(turn: Turn) -> None:
+    for call in turn.calls:
+        jsonschema.Draft202012Validator(SCHEMAS[call.name]).validate(json.loads(call.arguments))
+
+
+def wish(form: Object | None) -> dict[str, Any]:
+    assert form is not None
+    return {"structural_tag": {"type": "structural_tag", "format": form}}
+
+
+@pytest.mark.parametrize("parser", MARKUPS)
+def test_what_is_drawn_is_read(parser: str) -> None:
+    of = model("demo")
+    names, counts = set(), set()
+    several, one = (of.grammar(**wish(only_calls(parser, TOOLS, parallel))) for parallel in (True, False))
+    for seed in range(8):
+        turn = read(parser, answer(of, several, seed, patience=40))
+        assert turn.calls and not turn.content.strip()
+        check(turn)
+        names |= {call.name for call in turn.calls}
+        counts.add(len(turn.calls))
+        assert len(read(parser, answer(of, one, seed)).calls) == 1
+    assert len(names) > 1 and max(counts) > 1
+
+
+@pytest.mark.parametrize("parser", MARKUPS)
+def test_in_free_text_calls_are_held_to_their_tools(parser: str) -> None:
+    of = model("demo")
+    grammar = of.grammar(**wish(amid_text(parser, TOOLS, True)))
+    call = '{"name": "weather", "parameters": {"town": "Oslo"}}'
+    if parser != "llama3_json":
+        call = answer(of, of.grammar(**wish(only_calls(parser, TOOLS[:1], False))), 3)
+    assert "Oslo" in call or "Rome" in call
+    assert accepts(of, grammar, call) and accepts(of, grammar, "It is {not} a call, 1 < 2.")
+    assert not accepts(of, grammar, call.replace("Oslo", "Bonn").replace("Rome", "Bonn"))
+    assert not accepts(of, grammar, call.replace("weather", "whether"))
+    behind = f"I look.\n{call}"
+    assert accepts(of, grammar, behind) and not accepts(of, grammar, behind.replace("weather", "whether"))
+
+
+@pytest.mark.parametrize("parser", [*MARKUPS, "pythonic"])
+def test_a_call_or_an_answer(parser: str) -> None:
+    of = model("demo")
+    grammar = of.grammar(**wish({"type": "or", "elements": [ANSWER, only_calls(parser, TOOLS, True)]}))
+    call = "[weather(town='Oslo')]"
+    if parser != "pythonic":
+        call = answer(of, of.grammar(**wish(only_calls(parser, STRICT, False))), 1)
+    assert accepts(of, grammar, '{"sum": 7}') and accepts(of, grammar, call)
+    for text in ('{"sum": "a"}', "It is 7.", f"So: {call}", ""):
+        assert not accepts(of, grammar, text)
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        ("hermes", '<tool_call>\n{"name": "weather", "arguments": {"town": "Oslo", "days": 2}}\n</tool_call>'),
+        ("llama3_json", '{"name": "weather", "parameters": {"town": "Oslo"}}'),
+        ("mistral", '[TOOL_CALLS][{"name": "weather", "arguments": {"town": "Oslo"}}]'),
+        ("mistral", '[TOOL_CALLS]weather[ARGS]{"town": "Oslo"}'),
+        ("mistral", '[TOOL_CALLS]weather[CALL_ID]abcdefghi[ARGS]{"town": "Oslo"}'),
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=weather>\n<parameter=town>\nOslo\n</parameter>\n</function>\n</tool_call>",
+        ),
+        ("glm45", "<tool_call>weather\n<arg_key>town</arg_key>\n<arg_value>Oslo</arg_value>\n</tool_call>"),
+        (
+            "kimi_k2",
+            '<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{"town": '
+            '"Oslo"}<|tool_call_end|><|tool_calls_section_end|>',
+        ),
+    ],
+)
+def test_as_models_write_them(parser: str, text: str) -> None:
+    """Tools that are not strict take any arguments."""
+    of = model("demo")
+    loose = [ToolFunction("weather", None, TOWN), ToolFunction("weather_at", None, DEEP, True)]
+    for tools, other in ((TOOLS, False), (loose, True)):
+        for make in (only_calls, amid_text):
+            grammar = of.grammar(**wish(make(parser, tools, True)))
+            assert accepts(of, grammar, text)
+            assert accepts(of, grammar, text.replace("Oslo", "Bonn")) is other
+    (call,) = read(parser, text).calls
+    assert call.name == "weather" and json.loads(call.arguments)["town"] == "Oslo"
+
+
+def test_formats_that_no_grammar_knows() -> None:
+    assert amid_text("openai", TOOLS, True) is None is only_calls("openai", TOOLS, True)
+    assert amid_text("pythonic", TOOLS, True) is None
