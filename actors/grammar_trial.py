@@ -26,22 +26,35 @@ SECONDS = 0.1  # of the CPU, for all ways of one grammar
 MAX_REASON = 400  # characters of llguidance's words in an error
 MISLED = "doesn't satisfy the grammar"  # the mask allowed a token all the same: seen where a vocabulary lacks letters
 CLOSERS = frozenset('"]}')
+KEYWORDS, FORMAT = "Unimplemented keys: ", "Unknown format: "  # how llguidance's warnings begin
 STRING = ("pattern", "format", "minLength", "maxLength")
 
 
-def try_out(grammar: str, body: str, lltokenizer: LLTokenizer) -> None:
-    """GrammarError if the grammar does not compile within limits, allows nothing, or breaks on one of the ways.
+def try_out(grammar: str, body: str, lltokenizer: LLTokenizer) -> list[str]:
+    """What of its JSON schemas is not enforced, where they are not strict.
+
+    GrammarError if the grammar does not compile within limits, allows nothing, or breaks on one of the ways.
 
     `body` is the grammar without what may go on for long before it; its parts are tried by themselves, too.
     """
     trial = _Trial(lltokenizer)
-    trial.go(grammar, 0, FIRST)
+    remarks = trial.go(grammar, 0, FIRST)
     trial.until = time.thread_time() + SECONDS
     for way in range(3):
         trial.go(body, way, STEPS)
     for part in _parts(body):
         for way in range(2):
             trial.go(part, way, STEPS, alone=True)
+    return list(dict.fromkeys(name for remark in remarks for name in _not_enforced(remark)))
+
+
+def _not_enforced(remark: str) -> list[str]:
+    """The keywords that llguidance speaks of."""
+    if remark.startswith(KEYWORDS):
+        return [str(name) for name in json.loads(remark.removeprefix(KEYWORDS))]
+    if remark.startswith(FORMAT):
+        return [f"format {remark.removeprefix(FORMAT)}"]
+    return ["oneOf (which is read as anyOf)" if remark.startswith("oneOf") else remark]
 
 
 def _parts(body: str) -> Iterator[str]:
@@ -78,11 +91,14 @@ class _Trial:
             self.others[token // 8] &= 0xFF - (1 << token % 8)
         self.until = float("inf")
 
-    def go(self, grammar: str, way: int, steps: int, alone: bool = False) -> None:
-        """So many tokens. `alone`: it is a part, which may be impossible by itself."""
+    def go(self, grammar: str, way: int, steps: int, alone: bool = False) -> list[str]:
+        """So many tokens; the grammar's warnings. `alone`: it is a part, which may be impossible by itself."""
         matcher = LLMatcher(self.lltokenizer, grammar, limits=limits(), log_level=0)
-        if alone and matcher.is_error():
-            return
+        if not (alone and matcher.is_error()):
+            self._walk(matcher, way, steps, alone)
+        return matcher.get_grammar_warnings()
+
+    def _walk(self, matcher: LLMatcher, way: int, steps: int, alone: bool) -> None:
         chance = random.Random(way)
         for _ in range(steps):
             mask = b"" if matcher.is_error() else matcher.compute_bitmask()

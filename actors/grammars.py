@@ -100,6 +100,7 @@ class Grammars:
         """GrammarError if the tokenizer is of a kind that llguidance does not know."""
         self.lltokenizer = make_lltokenizer(tokenizer, vocab_size, end_tokens)
         self.words = make_words(tokenizer, self.lltokenizer)
+        self.remarks: list[str] = []  # keywords that are not enforced of schemas that came since they were taken
         self._cache: OrderedDict[bytes, bytes | str] = OrderedDict()  # wish → packed grammar, or an error's text
 
     def make(self, wish: bytes) -> bytes:
@@ -123,7 +124,7 @@ class Grammars:
             grammar = make_grammar(wanted, self.words)
             packed = pack(grammar)
             body = make_grammar(msgspec.structs.replace(wanted, after=None, before=None), self.words)
-            try_out(grammar, body, self.lltokenizer)
+            self.remarks += try_out(grammar, body, self.lltokenizer)
         except GrammarError as error:
             return str(error)
         except (msgspec.DecodeError, RecursionError) as error:

@@ -19,13 +19,22 @@ from .asking import Asked
 from .errors import ApiError, bad_request
 from .jobs import Engine, Job
 from .schemas import GenerationFields
+from .wishes import OTHER_NAMES
 
 MAX_WIDTH = MOST_LOGPROBS // 2
 REFUSED = (
     *("stream", "stop", "prompt_logprobs", "logit_bias", "bad_words", "response_format", "structured_outputs", "tools"),
     *("allowed_token_ids", "min_tokens", "logprobs", "echo", "frequency_penalty", "presence_penalty"),
-    *("truncate_prompt_tokens", "thinking_token_budget"),
+    *("truncate_prompt_tokens", "thinking_token_budget", "repetition_penalty", "return_token_ids", *OTHER_NAMES),
 )
+NOTHING: tuple[object, ...] = (None, False, [], {}, 0, "")
+NEUTRAL: dict[str, tuple[object, ...]] = {  # values that ask for nothing, where 0 asks for something
+    "repetition_penalty": (None, 1),
+    "logprobs": (None,),
+    "prompt_logprobs": (None,),
+    "truncate_prompt_tokens": (None,),
+    "thinking_token_budget": (None, -1),
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,8 @@ def check_beams(request: GenerationFields) -> None:
     if request.length_penalty is not None and not -10 <= request.length_penalty <= 10:
         raise bad_request("length_penalty must be between -10 and 10.", "length_penalty")
     for name in REFUSED:
-        if getattr(request, name, None) not in (None, False, [], {}, 0):
+        value = getattr(request, name, None)
+        if value is not False and value not in NEUTRAL.get(name, NOTHING):
             raise bad_request(f"{name} cannot be had with use_beam_search.", name)
 
 
@@ -72,7 +82,13 @@ class BeamSearch:
         given = msgspec.msgpack.decode(asked.params[0], type=Generation)
         drawn = Sampling(0, temperature=0.0, logprobs=min(2 * self._width, MOST_LOGPROBS))
         self._params = msgspec.msgpack.encode(
-            Generation(drawn, ignore_eos=True, request_id=given.request_id, cache_salt=given.cache_salt)
+            Generation(
+                drawn,
+                ignore_eos=True,
+                priority=given.priority,
+                request_id=given.request_id,
+                cache_salt=given.cache_salt,
+            )
         )
         self._rendering = {"cache_salt": given.cache_salt, "max_tokens": 1}
 

@@ -162,6 +162,9 @@ class RendererActor(Actor):
             rendition = self.renditions.make(message, text)
         except GrammarError as error:
             raise Refused(400, str(error), message.wished_by) from None
+        if remarks := self.renditions.take_remarks():
+            said = "%s: %s is not strict, and its answer is not held to: %s"
+            self.context.log.warning(said, request_name(self.table, refs[0]), message.wished_by, ", ".join(remarks))
         self._check_length(message.prompt, text)
         tokens = self._truncated(self._prompt_tokens(message.prompt, text), message)
         limit = self._limit(len(tokens), message)

@@ -58,6 +58,13 @@ class Renditions:
             raise GrammarError(f"bad words and grammar together take {len(packed)} bytes, more than {self._limit}")
         return packed
 
+    def take_remarks(self) -> list[str]:
+        """What is not enforced of a JSON schema that is not strict: said of each once, when it first comes."""
+        if self._grammars is None:
+            return []
+        remarks, self._grammars.remarks = self._grammars.remarks, []
+        return remarks
+
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids

@@ -33,6 +33,7 @@ from actorserve.actors.messages import (
 from actorserve.actors.model_files import ModelInfo
 from actorserve.actors.parameters import Generation, Sampling
 from actorserve.actors.renderer.actor import RendererActor
+from actorserve.actors.renderer.rendition import Renditions
 from actorserve.actors.runtime import Context
 from actorserve.actors.supervisor.memory import Memory
 from actorserve.actors.system import System
@@ -182,6 +183,26 @@ def test_who_has_gone_is_not_admitted(bench: Bench) -> None:
     assert bench.got(bench.scheduler) == [Admit([here])]
     (answer,) = bench.ask(Render([gone], TextPrompt("hello")))
     assert answer.status == 499
+
+
+def test_what_of_a_schema_is_not_enforced_is_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    model = msgspec.structs.replace(bench.context.model, end_tokens=[byte_level().token_to_id("</s>") or 0])
+    bench.renderer.renditions = Renditions(byte_level(), model, 4096)
+    schema: dict[str, Any] = {
+        "type": "array",
+        "uniqueItems": True,
+        "items": {
+            "not": {"type": "string"},
+            "oneOf": [{"type": "integer"}, {"type": "number"}, {"type": "string", "format": "iri"}],
+        },
+    }
+    wishes = [json.dumps({"json_schema": one, "strict": False}).encode() for one in (schema, {"type": "object"})]
+    for wish in (*wishes, *wishes):
+        assert isinstance(bench.render(TextPrompt("a"), wish=wish, wished_by="response_format"), Rendered)
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert "response_format is not strict" in text and record.levelname == "WARNING"
+    assert all(word in text for word in ("uniqueItems", "not", "format iri", "oneOf"))
 
 
 def test_calls(bench: Bench) -> None:
