@@ -173,6 +173,18 @@ def test_enqueued_prompts_are_waited_for(llm: LLM) -> None:
     assert len(llm.wait_for_completion()[0].outputs[0].token_ids) == 120
 
 
+def test_a_grammar_that_fails_on_the_way_is_no_output(llm: LLM) -> None:
+    """Others are finished, and neither they nor the next with the same grammar are cut."""
+    endless = {"grammar": 'start: z{40} b{0,50} b{0,50}\nz: "zq"\nb: A b | "" | b b\nA: /a/'}
+    long = SamplingParams(temperature=0, max_tokens=500, min_tokens=400, structured_outputs=endless)
+    short = SamplingParams(temperature=0, max_tokens=80, structured_outputs=endless)
+    with pytest.raises(PromptError, match="prompt 0: structured_outputs: its grammar became too complex") as caught:
+        generate(llm, ["Say:"] * 2, [long, short])
+    others = [output for output in caught.value.outputs if output is not None]
+    assert list(caught.value.errors) == [0] and texts(others) == ["zq" * 40]
+    assert texts(generate(llm, ["Say:"], [short])) == ["zq" * 40]
+
+
 def test_a_prompt_that_cannot_be_answered_does_not_harm_the_others(llm: LLM) -> None:
     params = [GREEDY, GREEDY, SamplingParams(structured_outputs={"regex": "("}), GREEDY]
     with pytest.raises(PromptError, match="prompt 1: This model's maximum context length") as caught:
