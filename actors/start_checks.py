@@ -6,12 +6,13 @@ still free when weights are loaded, the worker alone knows.
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 
 import msgspec
 
 from .config import Config, ConfigError
-from .machine import NUMBERS, block_bytes, count_blocks, dtype_on_cpu, may_have_gpu
+from .machine import NUMBERS, available_bytes, block_bytes, count_blocks, dtype_on_cpu, may_have_gpu
 from .model_files import ModelInfo, read_json, resolve_model
 from .models.architecture import Architecture, read_architecture, shard_shape
 from .models.tokenizer_files import check_tokenizer
@@ -89,7 +90,16 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
     if check_gpu(config):
         return  # if torch finds it, too
     check_device(config, on_gpu=False)
-    count_blocks(config, part, model.max_model_len, NUMBERS[dtype_on_cpu(config, shape)], beside)
+    number = NUMBERS[dtype_on_cpu(config, shape)]
+    if config.load_format == "dummy":  # those of a file lie in it, and need not all be in memory
+        _check_room(part, number.itemsize)
+    count_blocks(config, part, model.max_model_len, number, beside)
+
+
+def _check_room(shape: Architecture, itemsize: int) -> None:
+    size, room = sum(prod(sizes) for sizes in shape.tensors().values()) * itemsize, available_bytes()
+    if size > room:
+        raise ConfigError(f"model: its weights take {size:,} bytes of memory, and {room:,} are free")
 
 
 def _check_drafts(config: Config, model: ModelInfo) -> int:

@@ -204,6 +204,13 @@ def test_files_that_are_cut_off_or_no_weights(folder: Path) -> None:
     assert find(folder, load_format="dummy")
 
 
+def test_weights_that_no_memory_holds(folder: Path) -> None:
+    write(folder, CONFIG, num_hidden_layers=4096, intermediate_size=1 << 20)
+    assert re.search(
+        r"its weights take [\d,]+ bytes of memory, and [\d,]+ are free", refusal(folder, load_format="dummy")
+    )
+
+
 # --- tokenizer, template, device, memory -----------------------------------------------------------------------------
 
 
