@@ -26,7 +26,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for folder in (*FOLDERS, "tools"):
         shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=ignore)
-    for file in ("setup.cfg", "pyproject.toml", "README.md", "MANIFEST.in"):
+    for file in ("setup.cfg", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / file, copy)
     return copy
 

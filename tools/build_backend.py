@@ -22,6 +22,7 @@ from setuptools.build_meta import (
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
 )
+from setuptools.command.egg_info import manifest_maker
 
 __all__ = [
     "build_editable",
@@ -33,6 +34,7 @@ __all__ = [
     "prepare_metadata_for_build_editable",
     "prepare_metadata_for_build_wheel",
 ]
+manifest_maker.template = "tools/MANIFEST.in"  # the top level is the sources' alone
 EXTRA = "DIST_EXTRA_CONFIG"  # a file of settings that setuptools reads beside setup.cfg
 
 
