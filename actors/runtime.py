@@ -39,6 +39,7 @@ from .trace_events import Kind, hearer
 
 PR_SET_PDEATHSIG = 1
 REFUSED = 2  # exit status: an option cannot be
+RENEW = 75  # exit status: it has done what it had in hand, and is to be replaced, which is nobody's mistake
 IDLE_S = 1.0  # an idle actor turns its loop at least so often, to beat
 FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
 UNUSED = (  # signals that mean nothing here, and would end a process that does not say so

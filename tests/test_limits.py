@@ -42,3 +42,25 @@ def test_schemas_of_tools_that_are_none(server: Server, kind: Any, stream: bool)
     }
     answer = httpx.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=60)
     assert answer.status_code == 200 and '"tool_calls"' in answer.text and server.pids() == before
+
+
+GROWING = (
+    "{% set n = namespace(l=[]) %}"
+    "{% for i in range(100000) %}{% set n.l = n.l + ['x' * 999999 ~ i] %}{% endfor %}"
+)
+
+
+def test_a_renderer_that_ran_out_of_memory_is_replaced() -> None:
+    """Python may be broken then. It answers first; that counts as nobody's death, however often it happens."""
+    with Server("--threads", "1", "--trust-request-chat-template", "--max-restarts", "1") as server:
+        body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 1}
+        for _ in range(2):
+            before = server.pids()["renderer-0"]
+            answer = httpx.post(
+                f"{server.base_url}/v1/chat/completions", json={**body, "chat_template": GROWING}, timeout=120
+            )
+            assert answer.status_code == 400 and "too much memory" in answer.text
+            server.wait_for(f"renderer-0 ended .pid {before}, exit status 75.*it is replaced")
+            server.wait_for("renderer-0 is up")
+            answer = httpx.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=120)
+            assert answer.status_code == 200 and server.pids()["renderer-0"] != before

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,11 +38,12 @@ from ..messages import (
     TokenPrompt,
     ToRenderer,
 )
-from ..runtime import Actor, Context, run
+from ..runtime import RENEW, Actor, Context, run
 from ..tokenization import load_tokenizer, special_tokens
 from ..trace_events import Kind
 from .escaping import Escaped, Escaping
 from .giants import least_tokens
+from .problem import OutOfMemory
 from .rendition import Renditions
 from .segments import SegmentCache
 from .template import ChatTemplate, TemplateProblem, find_templates
@@ -81,6 +83,7 @@ class RendererActor(Actor):
             self.escaping = Escaping(self.tokenizer, find_templates(context.config, context.model).values())
         self.bos = self.tokenizer.token_to_id(special_tokens(context.model).get("bos_token", ""))
         self.frontend = ""  # who is being answered: calls name no slot
+        self.worn_out = False  # Python itself is not to be trusted any more
 
     def handle(self, message: ToRenderer) -> None:
         """One message. What goes wrong in it is answered, and the next one is handled: nobody else is touched."""
@@ -124,6 +127,9 @@ class RendererActor(Actor):
             self._post_failed(error, refs, call)
         except TemplateProblem as error:
             self._post_failed(Refused(400, str(error), error.param), refs, call)
+            if isinstance(error, OutOfMemory):
+                self.worn_out = True
+                self.context.request_stop()
         except Exception:
             name = request_name(self.table, refs[0]) if refs else f"call {call}"
             self.context.log.exception("the prompt of %s could not be rendered", name)
@@ -307,5 +313,8 @@ def _loads(data: bytes | None) -> Any:
 
 
 def main(context: Context) -> None:
-    """Run a renderer until it is told to stop."""
-    run(RendererActor(context), context)
+    """Run a renderer until it is told to stop, or must be replaced."""
+    renderer = RendererActor(context)
+    run(renderer, context)
+    if renderer.worn_out:
+        sys.exit(RENEW)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jinja2
 
 from .forms import Reads, read_forms
-from .problem import TemplateProblem
+from .problem import OutOfMemory, TemplateProblem
 
 LONGEST = 64 << 10  # characters of a request's template; well-known ones have up to 20 thousand
 MAX_KEPT = 32  # templates
@@ -32,8 +32,8 @@ def compile_template(environment: jinja2.Environment, source: str, content_forma
         return Compiled(source, environment.from_string(source), read_forms(tree, content_format))
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"line {error.lineno}: {error.message}") from None
-    except (RecursionError, MemoryError):
-        raise ValueError("it is too deeply nested") from None
+    except (RecursionError, MemoryError) as error:
+        raise ValueError("it is too deeply nested") from error
     except FAULTS as error:  # what Jinja lets through, and Python does not: too many blocks in each other, say
         raise ValueError(f"it cannot be compiled: {error}") from None
 
@@ -65,7 +65,8 @@ class RequestTemplates:
         try:
             made = compile_template(self._environment, source, self._content_format)
         except ValueError as error:
-            raise TemplateProblem(f"chat_template: {error}", "chat_template") from None
+            problem = OutOfMemory if isinstance(error.__cause__, MemoryError) else TemplateProblem
+            raise problem(f"chat_template: {error}", "chat_template") from None
         self._kept[source] = made = made._replace(from_request=True)
         while len(self._kept) > MAX_KEPT or sum(map(len, self._kept)) > MAX_KEPT_TEXT:
             self._kept.popitem(last=False)

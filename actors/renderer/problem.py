@@ -27,6 +27,12 @@ class Declined(TemplateProblem):
     """The template's own words against the conversation."""
 
 
+class OutOfMemory(TemplateProblem):
+    """The bound on memory was met. Python itself is not to be trusted any more: where it finds no room for a call's
+    frame it counts references wrong (CPython 3.11), so that what is still in use may be freed.
+    """
+
+
 class Raised(jinja2.TemplateError):
     """The template refuses the conversation with words of its own (raise_exception)."""
 
@@ -36,7 +42,7 @@ def problem_of(error: Exception, param: str) -> TemplateProblem:
     if isinstance(error, Raised):
         return Declined(str(error.message or "the chat template refuses these messages"))
     if isinstance(error, NO_MEMORY):
-        return TemplateProblem("the chat template needs too much memory", param)
+        return OutOfMemory("the chat template needs too much memory", param)
     if isinstance(error, RecursionError):  # what it says is about Python
         return TemplateProblem("the chat template fails: too deep a recursion", param)
     words = str(error.message if isinstance(error, jinja2.TemplateError) else error) or type(error).__name__

@@ -115,7 +115,9 @@ def _fitted(messages: list[dict[str, Any]], reads: Reads, keep_null: bool = Fals
         return fit_all(messages, reads, keep_null)
     except TemplateProblem:
         raise
-    except (*FAULTS, MemoryError) as error:
+    except NO_MEMORY as error:
+        raise problem_of(error, "messages") from None
+    except FAULTS as error:
         raise TemplateProblem(f"these messages are not what they should be: {error}") from None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from actorserve.shm.board import Order
 
 from ..phases import Phase
-from ..runtime import UNUSED
+from ..runtime import RENEW, UNUSED
 from ..system import System
 from .activity import Activity
 from .admission import Admission
@@ -250,6 +250,9 @@ class Supervisor:
             child.with_others = False
             how = "replaced" if wanted else "started again with its group"
             self.output.say(f"{death}; it is {how}", "info" if wanted else "error")
+            self._start_group(child)
+        elif death.returncode == RENEW:
+            self.output.say(f"{death}; it is replaced, as it has asked")
             self._start_group(child)
         elif self._is_a_request_to_blame(child, death) or child.intensity.allow(asyncio.get_running_loop().time()):
             self.output.say(f"{death}; it is started again", "error")
