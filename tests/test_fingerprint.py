@@ -71,8 +71,8 @@ def enumerations() -> list[tuple[str, str]]:
         ("actorserve.actors.trace_events", "BITS"),
         ("actorserve.actors.block_hash", "HASH_BYTES"),
         ("actorserve.http.choice", "TOKENS"),
-        ("actorserve.actors.supervisor.connections", "HANDED"),
-        ("actorserve.actors.supervisor.connections", "GIVEN"),
+        ("actorserve.actors.handover", "HANDED"),
+        ("actorserve.actors.handover", "GIVEN"),
     ],
 )
 def test_a_constant_that_differs(name: str, constant: str, system: System, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,7 +216,7 @@ def test_weights_that_no_memory_holds(folder: Path) -> None:
 
 def test_what_else_is_seen_without_starting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, words in (
-        ({"kv_cache_memory_bytes": 4096}, "--kv-cache-memory-bytes: 4,096 bytes of KV memory hold"),
+        ({"kv_cache_memory_bytes": 4096}, "--kv-cache-memory-bytes: 4,096 bytes of KV memory are less than one block"),
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: on a GPU only"),
         ({"quantization": "int8", "dtype": "bfloat16"}, "--quantization int8: what is not quantised is float32"),
         ({"tensor_parallel_size": 3}, "--tensor-parallel-size: the model has 8 attention heads, which 3"),

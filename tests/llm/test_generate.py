@@ -158,7 +158,7 @@ def test_several_conversations_and_a_begun_answer(llm: LLM) -> None:
     [own] = llm.chat(conversations[0], GREEDY, use_tqdm=False, chat_template="{{ messages[0].content }}!")
     assert own.prompt == "What is Paris?!"
     with pytest.raises(ValueError, match=r"conversation 1: messages\[0\].role"):
-        llm.chat([conversations[0], [{"role": "nobody", "content": "x"}]], use_tqdm=False)
+        llm.chat([conversations[0], [{"role": "", "content": "x"}]], use_tqdm=False)
 
 
 def test_enqueued_prompts_are_waited_for(llm: LLM) -> None:
