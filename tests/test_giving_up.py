@@ -178,16 +178,17 @@ async def test_everybody_is_told_where_all_die_at_once() -> None:
         await all_are_told(server, kill, background=False)
 
 
-async def test_also_in_the_middle_of_a_drain() -> None:
+@pytest.mark.parametrize("name", ["worker", "frontend-0"])
+async def test_also_in_the_middle_of_a_drain(name: str) -> None:
     with Server(*ARGUMENTS, *PATIENT, "--max-num-seqs", ROWS) as server:
 
         def kill() -> None:
-            worker = server.pids()["worker"]
+            pid = server.pids()[name]
             server.signal(signal.SIGTERM)
             server.wait_for("the server stops")
-            os.kill(worker, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
-        await all_are_told(server, kill)
+        await all_are_told(server, kill, background=name == "worker")
 
 
 @pytest.mark.slow

@@ -70,14 +70,13 @@ class Shutdown:
         return await _gone(children, timeout)
 
     def leaves_work(self, child: Child, death: Death) -> bool:
-        """Has this frontend not come to the end of its drain? Its successor drains, too."""
+        """Has this frontend not come to the end of its drain? Its successor drains, too, or the server gives up."""
         supervisor = self._supervisor
         return (
             child.spec.kind == "frontend"
             and not (self._at_once or supervisor.forced)
             and death.returncode != 0
             and bool(supervisor.connections.numbers(child.name))
-            and child.intensity.allow(asyncio.get_running_loop().time())
         )
 
     # --- at once -------------------------------------------------------------------------------------------------

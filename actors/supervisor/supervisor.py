@@ -231,8 +231,11 @@ class Supervisor:
             self.output.say(f"{death}; it is started once more, to tell its clients", "error")
             self.start(child)
         elif child.stopping and self.shutdown.leaves_work(child, death):
-            self.output.say(f"{death}; it is started again to answer what it had", "error")
-            self.start(child)
+            if child.intensity.allow(asyncio.get_running_loop().time()):
+                self.output.say(f"{death}; it is started again to answer what it had", "error")
+                self.start(child)
+            else:
+                self._give_up(child, death)
         elif child.stopping or child.rules.restart is Restart.TEMPORARY:
             if not self.reason:
                 self.output.say(str(death))
@@ -259,11 +262,15 @@ class Supervisor:
             self._end_others(child)
             self._start_group(child)
         else:
-            self._end(1, f"{death}; it has died too often, the server gives up")
-            if self.shutdown.begins_last_life(child, death):
-                self.start(child)  # its clients can be told by nobody else
-            else:
-                child.gone.set()
+            self._give_up(child, death)
+
+    def _give_up(self, child: Child, death: Death) -> None:
+        """It has died too often, at work or in a drain."""
+        self._end(1, f"{death}; it has died too often, the server gives up")
+        if self.shutdown.begins_last_life(child, death):
+            self.start(child)  # its clients can be told by nobody else
+        else:
+            child.gone.set()
 
     def _is_a_request_to_blame(self, child: Child, death: Death) -> bool:
         """Its successor gives the request up at once, or after some deaths, of which the first alone counts here: a few
