@@ -20,6 +20,7 @@ from .wire import Answer, Connection, Cut, request
 CHAT, MODEL = "/v1/chat/completions", "actorserve-demo"
 ACTORS = ("--frontends", "2", "--renderers", "2", "--detokenizers", "2", "--max-restarts", "1000")
 LONG = "Tell me a long story."
+OTHER = "127.0.0.2"  # another client's address
 Trial = Callable[[], Counter[str]]
 
 
@@ -177,7 +178,7 @@ def descriptors() -> Counter[str]:
 
 
 def all_connections() -> Counter[str]:
-    """One client holds every connection: /health answers, and so does a request."""
+    """One client holds every connection: /health answers, and so does another client's request; its own is refused."""
     found: Counter[str] = Counter()
     with Launched("--max-connections", "64") as server, contextlib.ExitStack() as stack:
         right = reference(server)
@@ -186,7 +187,11 @@ def all_connections() -> Counter[str]:
                 stack.enter_context(Connection(server.address, 5.0))
         for _ in range(20):
             found["right" if server.ask("GET", "/health").status == 200 else "no health"] += 1
-        judge(found, right, lambda: server.ask("POST", CHAT, chat()))
+        own = server.ask("POST", CHAT, chat())
+        found["right" if own.status == 503 and own.json["error"]["message"] else f"its own request: {own.status}"] += 1
+        for _ in range(5):
+            with Connection(server.address, source=OTHER) as other:
+                judge(found, right, lambda c=other: c.ask(request("POST", CHAT, chat())))  # type: ignore[misc]
     return found
 
 

@@ -111,7 +111,7 @@ def hostile() -> Counter[str]:
         bad = [
             line
             for line in server.lines
-            if line.startswith("supervisor    | forged") or "\x1b" in line or len(line) > 20_000
+            if ("forged" in line and "request x" not in line) or "\x1b" in line or len(line) > 20_000
         ]
         found["right" if not bad else f"the log has {bad[0][:60]!r}"] += 1
         found["right" if server.actors("") == before else "an actor died"] += 1

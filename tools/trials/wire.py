@@ -58,8 +58,9 @@ def request(
 class Connection:
     """One connection. It reads an answer at a time, whatever was sent before."""
 
-    def __init__(self, address: tuple[str, int], timeout: float = WAIT_S) -> None:
-        self.socket = socket.create_connection(address, timeout=timeout)
+    def __init__(self, address: tuple[str, int], timeout: float = WAIT_S, source: str = "") -> None:
+        """`source`: the client's own address, if that is to be another than usual."""
+        self.socket = socket.create_connection(address, timeout=timeout, source_address=(source, 0) if source else None)
         self._read = b""
         self.interim: list[int] = []
 
