@@ -33,7 +33,7 @@ class TimedConnection(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._clock, self._begun, self._heads, self._length = None, False, 0, 0
         super().connection_made(transport)
-        self._start_clock()
+        self._start_clock(self._patience_s())
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -44,8 +44,7 @@ class TimedConnection(Connection):
         elif data and self._is_idle():
             self._begun = True
             self._length += len(data)
-            if self._clock is None:
-                self._start_clock()
+            self._start_clock(HEAD_S)
             if self._length > LONGEST_HEAD:
                 self._refuse(ApiError(431, f"The request's head is longer than {LONGEST_HEAD} bytes."))
 
@@ -58,8 +57,16 @@ class TimedConnection(Connection):
         waits = self._waiter is not None and not self._waiter.done()
         return not self._messages and (waits or not self._heads)
 
-    def _start_clock(self) -> None:
-        self._clock = self._loop.call_later(HEAD_S, self._late)
+    def _patience_s(self) -> float:
+        """How long the first request of which this process knows may take to begin."""
+        return HEAD_S
+
+    def _start_clock(self, seconds: float) -> None:
+        """Or go on with the one that runs, if it ends before."""
+        at = self._loop.time() + seconds
+        if self._clock is None or self._clock.when() > at:
+            self._stop_clock()
+            self._clock = self._loop.call_at(at, self._late)
 
     def _stop_clock(self) -> None:
         if self._clock is not None:

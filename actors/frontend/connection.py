@@ -134,6 +134,10 @@ class Connection(TimedConnection):
                 self._look_at(data)
         super().data_received(data)
 
+    def _patience_s(self) -> float:
+        """A connection of which a predecessor has answered something is as idle as any behind an answer."""
+        return super()._patience_s() if not self._read else float(self.keepalive_timeout)
+
     @property
     def is_reserved(self) -> bool:
         """There is no room for it beyond one question about the server itself."""

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import socket
+import time
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from actorserve.actors.frontend.connection import Wire, behind_first
 from actorserve.actors.frontend.connections import MOST_GIVEN, ConnectionPool
 from actorserve.actors.handover import GIVEN
+from actorserve.http import heads
 from actorserve.http.bodies import CONTINUE
 
 from .lives import Killed, Lethal
@@ -50,6 +52,29 @@ def test_a_death_anywhere_costs_nothing_to_who_asks_before_the_handler_has_ended
             gc.collect()
         with scene_of(Lethal(at)) as (_, client):
             assert client.ask(*asked) == [STREAMED, STREAMED, b"three"] and not client.over
+
+
+def test_an_idle_connection_is_not_taken_for_a_new_one_by_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New ones have less time to begin than those behind an answer. A head that is begun has its own."""
+    monkeypatch.setattr(heads, "HEAD_S", 0.05)
+    with scene_of() as (scene, client):
+        client.ask(b"one")
+        scene.reborn(0)
+        scene.until(lambda: scene.lives[0].records())
+        over = time.monotonic() + 0.2
+        scene.until(lambda: time.monotonic() > over, 10**9)
+        assert client.ask(b"two")[1:] == [b"two"] and not client.over
+        scene.reborn(0)
+        scene.until(lambda: scene.lives[0].records())
+        client.send(request(b"three")[:20])
+        said = bytearray()
+
+        def is_refused() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                said.extend(scene.client.recv(1 << 16))
+            return b"HTTP/1.1 408 " in said
+
+        scene.until(is_refused, 10**9)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
