@@ -189,6 +189,7 @@ def all_connections() -> Counter[str]:
             found["right" if server.ask("GET", "/health").status == 200 else "no health"] += 1
         own = server.ask("POST", CHAT, chat())
         found["right" if own.status == 503 and own.json["error"]["message"] else f"its own request: {own.status}"] += 1
+        time.sleep(2.0)  # they are idle only then, and may be closed for somebody else
         for _ in range(5):
             with Connection(server.address, source=OTHER) as other:
                 judge(found, right, lambda c=other: c.ask(request("POST", CHAT, chat())))  # type: ignore[misc]
