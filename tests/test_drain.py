@@ -49,6 +49,30 @@ def test_a_drain_goes_on_when_a_frontend_dies() -> None:
         assert len(re.findall("started again to answer what it had", server.read_all())) >= 2
 
 
+def test_a_frontend_that_is_told_to_end_while_it_is_born_drains() -> None:
+    """The signal comes before it can hear it, which is no death of its own: with one restart allowed, none is left."""
+
+    async def end_at_a_birth(server: Server) -> list[Any]:
+        begun: set[int] = set()
+        async with aiohttp.ClientSession(server.base_url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:
+            streams = [asyncio.create_task(_one(session, number, 300, begun)) for number in range(4)]
+            while len(begun) < len(streams):
+                await asyncio.sleep(0.001)
+            pids = server.pids()
+            os.kill(pids["template"], signal.SIGSTOP)  # births wait
+            os.kill(pids["frontend-0"], signal.SIGKILL)
+            await asyncio.to_thread(server.wait_for, "frontend-0 ended")
+            server.signal(signal.SIGTERM)
+            await asyncio.to_thread(server.wait_for, "the server stops")
+            os.kill(pids["template"], signal.SIGCONT)
+            return await asyncio.gather(*streams, return_exceptions=True)
+
+    with Server(*SCRIPTED, "--scripted-step-ms", "5", "--max-restarts", "1") as server:
+        streams = asyncio.run(end_at_a_birth(server))
+        assert server.wait() == 0
+        assert all(isinstance(text, str) and text for text in streams), streams
+
+
 async def _die_in_a_drain(server: Server) -> list[Any]:
     begun: set[int] = set()
     async with aiohttp.ClientSession(server.base_url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:

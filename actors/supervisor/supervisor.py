@@ -231,8 +231,9 @@ class Supervisor:
             self.output.say(f"{death}; it is started once more, to tell its clients", "error")
             self.start(child)
         elif child.stopping and self.shutdown.leaves_work(child, death):
-            if child.intensity.allow(asyncio.get_running_loop().time()):
-                self.output.say(f"{death}; it is started again to answer what it had", "error")
+            unheard = not was_up and death.returncode == -signal.SIGTERM  # told to end before it could hear
+            if unheard or child.intensity.allow(asyncio.get_running_loop().time()):
+                self.output.say(f"{death}; it is started again to answer what it had", "info" if unheard else "error")
                 self.start(child)
             else:
                 self._give_up(child, death)
