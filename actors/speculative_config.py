@@ -55,8 +55,8 @@ def read_speculative(config: Config) -> Speculative | None:
             values = {"method": "draft_model", **values}
         found: Speculative = msgspec.convert(values, Ngram | DraftModel)
     except msgspec.ValidationError as error:
-        if trouble := _unknown_method(values):
-            raise ConfigError(f"{OPTION}: method: {trouble}") from None
+        if trouble := _unknown_method(values) or _unknown_key(values):
+            raise ConfigError(f"{OPTION}: {trouble}") from None
         message, _, path = str(error).partition(" - at `$")
         key = path.strip(".`")
         raise ConfigError(f"{OPTION}: {f'{key}: ' if key else ''}{message}") from None
@@ -74,7 +74,16 @@ def _unknown_method(values: Any) -> str:
     given = values.get("method") if isinstance(values, dict) else None
     if given in METHODS or not isinstance(given, str):
         return ""
-    return f"{given} is none of {', '.join(METHODS)}{nearest(given, METHODS)}"
+    return f"method: {given} is none of {', '.join(METHODS)}{nearest(given, METHODS)}"
+
+
+def _unknown_key(values: Any) -> str:
+    """Which key the method does not have, if that is wrong."""
+    if not isinstance(values, dict) or values.get("method") not in METHODS:
+        return ""
+    known = ("method", *(Ngram if values["method"] == "ngram" else DraftModel).__struct_fields__)
+    wrong = next((key for key in values if key not in known), None)
+    return "" if wrong is None else f"{wrong} is none of {', '.join(known)}{nearest(wrong, known)}"
 
 
 def count_drafts(config: Config) -> int:

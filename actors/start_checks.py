@@ -18,7 +18,7 @@ from .models.architecture import Architecture, read_architecture, shard_shape
 from .models.tokenizer_files import check_tokenizer
 from .models.weights import check_weights
 from .speculative_config import OPTION, DraftModel, read_speculative
-from .tokenization import find_templates
+from .tokenization import find_templates, special_tokens
 
 NO_TEMPLATE = (
     "the model has no chat template: /v1/completions works, and /v1/chat/completions, /v1/responses and /v1/messages "
@@ -30,6 +30,7 @@ def find_model(config: Config) -> ModelInfo:
     """The model, for which actors may be started. ConfigError says what is wrong with its folder or the options."""
     model = resolve_model(config)
     check_tokenizer(Path(model.tokenizer_folder))
+    special_tokens(model)
     find_templates(config, model)
     if config.worker == "model":
         _check_worker(config, model)

@@ -63,6 +63,14 @@ def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:
     return named_templates(tokenizer_config(model).get("chat_template"), path.with_name("tokenizer_config.json"))
 
 
+def templates_place(config: Config, model: ModelInfo) -> str:
+    """Where they stand, as errors name it."""
+    if config.chat_template is not None:
+        return "--chat-template"
+    path = Path(model.tokenizer_folder) / "chat_template.jinja"
+    return f"model: {path}" if path.is_file() else f"model: {path.with_name('tokenizer_config.json')}: chat_template"
+
+
 def describe_tokenizer(config: Config, model: ModelInfo) -> dict[str, Any]:
     """tokenizer_config.json as clients read it: with its class, special tokens as plain texts, and one template."""
     about = {"tokenizer_class": UNNAMED_CLASS, **tokenizer_config(model), **special_tokens(model)}

@@ -133,7 +133,7 @@ def test_a_model_without_chat_template(folder: Path) -> None:
         (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 64), "ends inside its header"),
         (lambda f: (f / "tokenizer.json").unlink(), "--tokenizer: .* is missing"),
         (lambda f: (f / "config.json").unlink(), "config.json is missing"),
-        (lambda f: (f / "chat_template.jinja").write_text("{% if %}"), "--chat-template: "),
+        (lambda f: (f / "chat_template.jinja").write_text("{% if %}"), "/chat_template.jinja: line 1: "),
         (lambda f: rewrite(f / "config.json", lambda v: v.update(architectures=["GptOss"])), "GptOss"),
         (lambda f: rewrite(f / "config.json", lambda v: v.update(intermediate_size=64)), "do not fit its config.json"),
     ],
@@ -149,7 +149,7 @@ def test_everything_that_is_wrong_is_told_at_once(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("{% if %}")
     checkup = examine(model=str(folder), kv_cache_memory_bytes=1, max_num_queued_reqs=10**9)
     topics = [problem.split(":")[0] for problem in checkup.problems]
-    assert topics == ["--tokenizer", "--chat-template", "--kv-cache-memory-bytes", "lanes and request table"]
+    assert topics == ["--tokenizer", "model", "--kv-cache-memory-bytes", "lanes and request table"]
     assert checkup.facts["model"]["architecture"] == "LlamaForCausalLM"
 
 

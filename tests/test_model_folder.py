@@ -106,8 +106,6 @@ def test_a_wrong_value_is_named_with_its_file(folder: Path, file: str, field: st
     ],
 )
 def test_a_file_that_is_no_object(folder: Path, file: str, content: bytes, words: str) -> None:
-    if file == "tokenizer_config.json":  # it is read for the template, where that is not a file of its own
-        (folder / "chat_template.jinja").unlink()
     (folder / file).write_bytes(content)
     said = refusal(folder)
     assert str(folder / file) in said and words in said
@@ -121,6 +119,10 @@ def test_a_file_that_never_ends_is_not_read(folder: Path) -> None:
     with (folder / GENERATION).open("wb") as file:
         file.truncate(1 << 30)
     assert "generation_config.json has 1,073,741,824 bytes" in refusal(folder)
+    (folder / GENERATION).unlink()
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    assert "model.safetensors is no file" in refusal(folder)
 
 
 def test_defaults_that_are_not_wanted_are_not_read(folder: Path) -> None:

@@ -120,7 +120,7 @@ def test_two_workers_draft_alike(config: str, plain: Plain) -> None:
         ('{"num_speculative_tokens": 3}', "method"),
         ('{"method": "ngram"}', "num_speculative_tokens"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens: Expected `int` >= 1"),
-        ('{"method": "ngram", "num_speculative_tokens": 3, "lookup": 1}', "lookup"),
+        ('{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup": 1}', "; did you mean prompt_lookup_m"),
         (
             '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 3, "prompt_lookup_max": 2}',
             "prompt_lookup_min: 3 is more",

@@ -98,6 +98,8 @@ def _others(folder: Path) -> str:
 def _read_header(path: Path) -> Iterator[tuple[str, Stored]]:
     """What a file says of its tensors; its length is that of all of them together."""
     try:
+        if not path.is_file():  # to open a pipe would wait for whoever writes
+            raise ConfigError(f"model: {path} is no file")
         whole = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

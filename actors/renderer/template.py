@@ -13,7 +13,7 @@ import jinja2
 
 from ..config import Config, ConfigError
 from ..model_files import ModelInfo
-from ..tokenization import find_templates, special_tokens
+from ..tokenization import find_templates, special_tokens, templates_place
 from .compiled import Compiled, RequestTemplates, compile_template
 from .forms import Reads, fit_all
 from .later_system import said_by_user
@@ -40,7 +40,7 @@ class ChatTemplate:
             try:
                 self._compiled[name] = compile_template(environment, source, content_format)
             except ValueError as error:
-                raise ConfigError(f"--chat-template: {error}") from None
+                raise ConfigError(f"{templates_place(config, model)}: {error}") from None
         self._requested = RequestTemplates(environment, content_format)
         self._special = special_tokens(model)
 
