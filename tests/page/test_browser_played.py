@@ -220,7 +220,22 @@ async def test_markdown_is_nodes(page: Page) -> None:
         base_url = f"http://127.0.0.1:{served.port}"
         await page.go(f"{base_url}/")
         await check_markdown(page)
+        await check_table(page)
         check_calm(page, base_url)
+
+
+async def check_table(page: Page) -> None:
+    """A column of an answer stands as it says, and left where it says nothing, whatever the table of actors does."""
+    cells = """import('/page/markdown.js').then(({ render }) => {
+        const box = document.createElement("div");
+        box.className = "turn";
+        document.body.append(box);
+        render(box, "|a|b|c|d|\\n|-|:-:|-|--:|\\n|1|2|3|4|");
+        const found = [...box.querySelectorAll("th, td")].map((one) => getComputedStyle(one).textAlign);
+        box.remove();
+        return found;
+    })"""
+    assert await page.evaluate(cells) == ["left", "center", "left", "right"] * 2
 
 
 async def check_markdown(page: Page) -> None:
