@@ -135,6 +135,18 @@ class JsonFormatter(logging.Formatter):
         return json_line(level, self._actor, os.getpid(), record.getMessage(), more).decode()
 
 
+class TextFormatter(logging.Formatter):
+    """A record as text: one line, whatever a client had put into it, and a traceback behind it if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Line ends and what a terminal acts on are written as Python writes them."""
+        line = super().formatMessage(record).rstrip("\n")
+        return line if line.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
+
+
 def log_to_stderr(level: str, log_format: str, actor: str) -> None:
     """This process is `actor`, whose supervisor reads its standard error: one line a record."""
     handler = logging.StreamHandler(sys.stderr)
@@ -147,7 +159,7 @@ def log_to_stderr(level: str, log_format: str, actor: str) -> None:
         handler.setFormatter(JsonFormatter(actor))
         say_exceptions(actor)
     else:
-        handler.setFormatter(logging.Formatter(TEXT))
+        handler.setFormatter(TextFormatter())
 
 
 def say_exceptions(name: str) -> None:

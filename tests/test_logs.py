@@ -254,6 +254,16 @@ def test_a_request_is_named_alike_by_all_actors_and_its_prompt_is_for_who_debugs
     assert asks["chat"] == 'request chat asks for [{"role":"user","content":"not…'
 
 
+def test_what_a_client_says_is_one_line_of_text() -> None:
+    """A prompt forges no line, and does nothing to the terminal of who debugs."""
+    with Server("--log-level", "debug") as server, httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
+        prompt = "é\nINFO request forged\x1b[31m\u2028\x85 end"
+        client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 1}, headers=named("mine"))
+        server.stop()
+        (asked,) = [line for line in server.read_all().split("\n") if "asks for" in line]
+    assert asked.endswith(r"DEBUG request mine asks for é\nINFO request forged\x1b[31m\u2028\x85 end")
+
+
 def test_a_request_that_changes_its_frontend_is_told_once() -> None:
     """Given to the frontend that has its key, or gone on with by the successor of one that was killed."""
     slow = ("--worker", "scripted", "--scripted-step-ms", "5")
