@@ -18,6 +18,7 @@ from .other_servers import Meaning, meaning_of
 
 USAGE_STATUS = 2
 SWITCHES = ("true", "false", "on", "off", "auto")  # that may stand behind what is on or off
+BOOLEANS = ("true", "false")
 OFF = ("false", "off")
 SHORT = 6  # letters of a name in which one wrong letter weighs more
 NUMBER = re.compile(r"-\d+|-\d*\.\d+")
@@ -58,10 +59,12 @@ class Parser(argparse.ArgumentParser):
         while left:
             word = left.pop(0)
             name, equals, value = word.partition("=")
-            if not is_option(word) or name in self._option_string_actions:
+            if not is_option(word):
                 own.append(word)
+            elif name in self._option_string_actions:
+                own.append(self._switched(name, value if equals else None, left) or word)
             elif (dashed := name.replace("_", "-")) in self._option_string_actions:
-                own.append(f"{dashed}{equals}{value}")
+                own.append(self._switched(dashed, value if equals else None, left) or f"{dashed}{equals}{value}")
             elif self.other_servers and (meaning := meaning_of(name)):
                 own += self._translated(name, value if equals else None, meaning, left, troubles)
             elif word[1] != "-" and word[:2] in self._option_string_actions:  # its value stands in the same word
@@ -75,6 +78,20 @@ class Parser(argparse.ArgumentParser):
         if troubles:
             self.error(troubles[0])
         return own + behind
+
+    def _switched(self, name: str, value: str | None, left: list[str]) -> str:
+        """What is on or off, by a value as well: `=true`, or true as the next word. Empty: it is no such option."""
+        if not isinstance(self._option_string_actions[name], argparse.BooleanOptionalAction):
+            return ""
+        if value is None and left and left[0].lower() in BOOLEANS:  # no model has such a name
+            value = left.pop(0)
+        if value is None:
+            return name
+        if value.lower() not in SWITCHES[:4]:
+            self.error(f"{name}: {value} is neither true nor false")
+        if value.lower() not in OFF:
+            return name
+        return f"--{name[5:]}" if name.startswith("--no-") else f"--no-{name[2:]}"
 
     def _translated(
         self, name: str, value: str | None, meaning: Meaning, left: list[str], troubles: list[str]

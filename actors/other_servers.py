@@ -214,6 +214,8 @@ REFUSED = {  # reason: names
     "--logits-processors --logits-processor-pattern --scheduler-cls --worker-cls --worker-extension-cls "
     "--tool-server --tools",
     "requests may ask for 20 logprobs, and no more": "--max-logprobs",
+    "a server that sleeps is one that is stopped: start it when it is needed": "--enable-sleep-mode",
+    "logprobs are those of the model, before penalties, bias and temperature": "--logprobs-mode",
     "browsers send no cookies along": "--allow-credentials --cors-credentials",
     "CUDA_VISIBLE_DEVICES chooses the GPUs": "--base-gpu-id --gpu-id-step -mg --main-gpu -dev",
     "what the server says goes to its standard output": "--log-file --log-disable --log-config-file "
@@ -243,6 +245,7 @@ HARMLESS = {  # values of the refused that say what is so anyway
     "--cpu-offload-gb": ("0", "0.0"),
     "--swap-space": ("0", "0.0", "4"),  # 4 is what vLLM took by itself
     "--max-logprobs": ("20",),
+    "--logprobs-mode": ("raw_logprobs",),
     "-ctk": ("f16", "bf16"),
     "-ctv": ("f16", "bf16"),
     "--cache-type-k": ("f16", "bf16"),

@@ -51,6 +51,8 @@ def test_a_typo_names_folders_that_are_near(here: Path) -> None:
     assert f"did you mean {here / 'Qwen3-0.6B' / 'deep'}?" in refusal(str(here / "Qwen3-0.6B" / "deeep"))
     assert refusal("/nowhere/at/all") == "model: there is no folder /nowhere/at/all"
     assert "there is no folder 'a\\nb'" in refusal("a\nb")
+    assert refusal("Some/Model 1B").endswith(", and a name of the hub is ORGANISATION/NAME")
+    assert ", and GGUF files are not read; a folder with config.json" in refusal("some/model-1B-GGUF:Q4_K_M")
     assert "there is no folder" in refusal("x" * 300 + "/y/z") or "cannot be looked at" in refusal("x" * 300 + "/y/z")
 
 

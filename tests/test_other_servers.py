@@ -17,6 +17,9 @@ from actorserve.actors.options import read_config
 from actorserve.actors.other_servers import AUTOMATIC, FIXED, HARMLESS, LISTS, MEANINGS, SAME, VALUES, WITH_VALUE
 
 
+NO_CACHE = {"enable_prefix_caching": False}
+
+
 def read(*argv: str) -> Config:
     return read_config(make_parser("launch").parse_args(["launch", *argv]))
 
@@ -38,6 +41,9 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--max_model_len 4k --kv_cache_memory_bytes=1GiB", {"max_model_len": 4000, "kv_cache_memory_bytes": 1 << 30}),
         ("--no_enable_prefix_caching", {"enable_prefix_caching": False}),
         ("-tp 2", {"tensor_parallel_size": 2}),
+        ("--enforce-eager=True --enable_prefix_caching=false X", {"enforce_eager": True, "model": "X"} | NO_CACHE),
+        ("--enable-prefix-caching false X", {"model": "X"} | NO_CACHE),
+        ("--no-enable-prefix-caching=on --no-enforce-eager false", {"enforce_eager": True} | NO_CACHE),
         ("--tp 2", {"tensor_parallel_size": 2}),
         ("--tp_size=2", {"tensor_parallel_size": 2}),
         ("--dtype half", {"dtype": "float16"}),

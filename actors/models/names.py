@@ -43,7 +43,7 @@ def find_folder(name: str, revision: str | None, look: Look | None = None, weigh
         known = HUB_URL.match(name)
         raise ConfigError(f"model: {name} is a URL; " + (f"the hub's name of it is {known[1]}" if known else ONLY))
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not HUB_NAME.fullmatch(name):
-        raise ConfigError(f"model: there is no folder {_shown(name)}{_near(path)}")
+        raise ConfigError(f"model: there is no folder {_shown(name)}{_near(path)}{_no_hub_name(name)}")
     return _from_hub(name, revision, look, weights)
 
 
@@ -82,6 +82,15 @@ def _kind_of_file(path: Path) -> str:
 
 def _shown(name: str) -> str:
     return name if name.isprintable() and len(name) < 200 else repr(name[:200])
+
+
+def _no_hub_name(name: str) -> str:
+    """What is to be said of a name that may have been meant for the hub."""
+    if Path(name).is_absolute() or name.startswith((".", "~")):
+        return ""
+    if "gguf" in name.lower():
+        return f", and GGUF files are not read; {ONLY}"
+    return ", and a name of the hub is ORGANISATION/NAME"
 
 
 def _near(path: Path) -> str:
