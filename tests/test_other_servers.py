@@ -16,7 +16,6 @@ from actorserve.actors.option_fields import option_fields
 from actorserve.actors.options import read_config
 from actorserve.actors.other_servers import AUTOMATIC, FIXED, HARMLESS, LISTS, MEANINGS, SAME, VALUES, WITH_VALUE
 
-
 NO_CACHE = {"enable_prefix_caching": False}
 
 
