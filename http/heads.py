@@ -52,6 +52,12 @@ class TimedConnection(Connection):
         self._stop_clock()
         super().connection_lost(exc)
 
+    @property
+    def is_reading(self) -> bool:
+        """A part of a request has come, and the rest has not."""
+        request = self._current_request
+        return self._begun or (request is not None and not request.content.is_eof())
+
     def _is_idle(self) -> bool:
         """No request is answered, nor is one there to be; before the first, nobody may wait for it yet."""
         waits = self._waiter is not None and not self._waiter.done()

@@ -6,6 +6,8 @@ import asyncio
 import os
 import re
 import signal
+import socket
+import time
 from typing import Any
 
 import aiohttp
@@ -88,6 +90,28 @@ async def _die_in_a_drain(server: Server) -> list[Any]:
         await asyncio.to_thread(server.wait_for, r"frontend-1 is up")
         os.kill(server.pids()["frontend-1"], signal.SIGKILL)
         return await asyncio.gather(*streams, return_exceptions=True)
+
+
+def test_a_request_that_has_begun_to_come_is_answered_in_a_drain() -> None:
+    """Its body, or the rest of its head, comes while the server ends."""
+    with Server(*SCRIPTED, "--shutdown-timeout", "60") as server:
+        body = b'{"prompt": "Once", "max_tokens": 2}'
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+        host, _, port = server.base_url.removeprefix("http://").partition(":")
+        address = host, int(port)
+        with socket.create_connection(address, WAIT_S) as one, socket.create_connection(address, WAIT_S) as other:
+            other.sendall((head % len(body))[:30])
+            one.sendall(head % len(body) + b"Expect: 100-continue\r\n\r\n")
+            assert one.recv(100).startswith(b"HTTP/1.1 100 ")
+            server.signal(signal.SIGTERM)
+            server.wait_for("the server stops")
+            time.sleep(1.0)  # slow clients
+            one.sendall(body)
+            other.sendall((head % len(body))[30:] + b"\r\n" + body)
+            for client in (one, other):
+                assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert server.wait() == 0
+        assert "get an error" not in server.read_all()
 
 
 def test_a_drain_has_a_time_limit() -> None:

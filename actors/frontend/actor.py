@@ -25,8 +25,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from actorserve.http.app import make_app
+from actorserve.http.heads import TimedConnection
 from actorserve.http.resume import record_of
-from actorserve.http.server import LONGEST_LINE, Connection
+from actorserve.http.server import LONGEST_LINE
 from actorserve.http.settings import Settings
 from actorserve.shm.answers import Answers
 from actorserve.shm.board import ActorState, Order
@@ -156,9 +157,9 @@ class Frontend:
         return await handler(request)
 
     @property
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[TimedConnection]:
         """Those that are open."""
-        return cast(list[Connection], self.server.connections if self.server is not None else [])
+        return cast(list[TimedConnection], self.server.connections if self.server is not None else [])
 
     def heed(self) -> None:
         """If the server gives up, so does this frontend."""
@@ -228,7 +229,8 @@ class Frontend:
         quiet_since, taken = self.loop.time(), self.pool.taken
         while self.loop.time() - quiet_since < LINGER_S:
             await asyncio.sleep(LINGER_S / 10)  # a request is seen only when it comes: this is time, not a signal
-            if self.engine.in_flight() or self.pool.is_adopting or taken != self.pool.taken:
+            reading = any(connection.is_reading for connection in self.connections)  # aiohttp would read no more of it
+            if reading or self.engine.in_flight() or self.pool.is_adopting or taken != self.pool.taken:
                 quiet_since, taken = self.loop.time(), self.pool.taken
 
 
