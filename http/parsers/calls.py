@@ -29,7 +29,7 @@ class CallReader(Reader):
     in_line: ClassVar[bool] = False  # or anywhere in a line
     closers: ClassVar[tuple[str, ...]] = ()  # may follow a call
     ends: ClassVar[tuple[str, ...]] = ()  # end a call that is broken, as starts do; the first closer is then over, too
-    between: ClassVar[str] = ""  # may stand between calls and closers, other than white space
+    between: ClassVar[str] = ""  # may stand between a call and its closers, other than white space
 
     def __init__(self, schemas: Schemas | None = None) -> None:
         super().__init__()
@@ -86,7 +86,8 @@ class CallReader(Reader):
             self._content(self._take(1))
 
     def _blank_chars(self) -> str:
-        return SPACE + self.between if self._count else SPACE
+        ended = not self._count or len(self._closers) < len(self.closers)
+        return SPACE if ended else SPACE + self.between
 
     def _rest_of_call(self) -> Steps[None]:
         self._more_arguments(self._let_go())

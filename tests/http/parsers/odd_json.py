@@ -38,6 +38,7 @@ _HERMES = [
         "name with escapes", "hermes", '<tool_call>{"name": "n\\u006fw\\n", "arguments": {}}</tool_call>', ("now\n", {})
     ),
     one("a brace too many", "hermes", '<tool_call>{"name": "now", "arguments": {}}}\n</tool_call>', NOW),
+    one("a brace behind", "hermes", '<tool_call>{"name": "now"}</tool_call>}', NOW, content="}"),
     one("a brace too few", "hermes", '<tool_call>{"name": "now", "arguments": {}\n</tool_call>ok', NOW, content="ok"),
     one("not closed", "hermes", '<tool_call>{"name": "now", "arguments": {}}\nSo.', NOW, content="\nSo."),
     one("closed later", "hermes", '<tool_call>{"name": "now"} So </tool_call>.', NOW, content=" So ."),

@@ -59,6 +59,14 @@ _SECTIONS = [
     text("no separator", "deepseek_v31", "<｜tool▁call▁begin｜>now{}<｜tool▁call▁end｜>"),
     text("no name", "deepseek_v31", "<｜tool▁call▁begin｜><｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
     one("forgotten section", "deepseek_v31", "<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>", NOW),
+    one(
+        "a backtick behind",
+        "deepseek_v3",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜>"
+        "<｜tool▁calls▁end｜>`",
+        NOW,
+        content="`",
+    ),
     one("no code block", "deepseek_v3", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n{}<｜tool▁call▁end｜>", NOW),
     raw(
         "broken",
