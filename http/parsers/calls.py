@@ -99,6 +99,8 @@ class CallReader(Reader):
 
     def _content(self, text: str) -> None:
         if self._blank is not None:
+            if self._ended and self._count:
+                return  # a piece of a marker behind a call
             self._blank.append(text)
             if not text.strip(self._blank_chars()):
                 return

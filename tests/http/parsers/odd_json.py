@@ -39,6 +39,8 @@ _HERMES = [
     ),
     one("a brace too many", "hermes", '<tool_call>{"name": "now", "arguments": {}}}\n</tool_call>', NOW),
     one("a brace behind", "hermes", '<tool_call>{"name": "now"}</tool_call>}', NOW, content="}"),
+    one("cut off in what ends it", "hermes", '<tool_call>{"name": "now"}\n</tool_c', NOW),
+    one("cut off in the next one's beginning", "hermes", '<tool_call>{"name": "now"}</tool_call>\n<tool_', NOW),
     one("a brace too few", "hermes", '<tool_call>{"name": "now", "arguments": {}\n</tool_call>ok', NOW, content="ok"),
     one("not closed", "hermes", '<tool_call>{"name": "now", "arguments": {}}\nSo.', NOW, content="\nSo."),
     one("closed later", "hermes", '<tool_call>{"name": "now"} So </tool_call>.', NOW, content=" So ."),
