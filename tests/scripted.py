@@ -1,6 +1,7 @@
 """A checkpoint that says what it is told to: each prompt that is one script's name is answered with that script.
 
 A llama whose only layer adds nothing: embeddings are one-hot, and the output layer maps each token to its successor.
+The vocabulary has all bytes, so that a grammar can force a text: byte by byte, and then it ends.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 END = "<|end|>"
 LAST = "{{ messages[-1].content }}"
+BYTES: dict[int, str] = bytes_to_unicode()
 
 
 def scripted(folder: Path, scripts: Mapping[str, str], special: Sequence[str] = (), template: str = LAST) -> Path:
@@ -31,8 +34,12 @@ def scripted(folder: Path, scripts: Mapping[str, str], special: Sequence[str] = 
             words.append(piece)
             after[last] = last = len(words) - 1
         after[last] = 0
-    _write_model(folder, after, len(words))
-    _write_tokenizer(folder, words, [END, *(f"<{name}>" for name in scripts), *special], template)
+    names = [END, *(f"<{name}>" for name in scripts), *special]
+    spelt = [word if word in names else "".join(BYTES[byte] for byte in word.encode()) for word in words]
+    spelt += sorted(set(BYTES.values()) - set(spelt))
+    after |= dict.fromkeys(range(len(words), len(spelt)), 0)
+    _write_model(folder, after, len(spelt))
+    _write_tokenizer(folder, spelt, names, template)
     return folder
 
 
@@ -44,7 +51,7 @@ def _pieces(text: str, used: set[str], special: Sequence[str]) -> list[str]:
             pieces.append(part)
             continue
         while part:
-            size = next((n for n in range(1 + len(pieces) % 4, len(part)) if part[:n] not in used), len(part))
+            size = next((n for n in range(2 + len(pieces) % 3, len(part)) if part[:n] not in used), len(part))
             piece, part = part[:size], part[size:]
             while piece in used:  # the last one: longer by those before it
                 piece = pieces.pop() + piece
@@ -95,9 +102,10 @@ def _write_model(folder: Path, after: Mapping[int, int], count: int) -> None:
 
 
 def _write_tokenizer(folder: Path, words: Sequence[str], special: Sequence[str], template: str) -> None:
-    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.BPE(vocab={word: token for token, word in enumerate(words)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -19,7 +19,11 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_it_knows_its_trials() -> None:
     listed = run("--list")
-    assert listed.returncode == 0 and [line.split()[0] for line in listed.stdout.splitlines()] == [*EVERY, "agents"]
+    assert listed.returncode == 0 and [line.split()[0] for line in listed.stdout.splitlines()] == [
+        *EVERY,
+        "agents",
+        "clients",
+    ]
     unknown = run("nothing")
     assert unknown.returncode == 2 and "unknown trial nothing" in unknown.stderr
 
@@ -37,4 +41,13 @@ def test_nothing_is_wrong(trial: str) -> None:
 @pytest.mark.skipif(not shutil.which("npm"), reason="npm installs the agents")
 def test_coding_agents_hold_a_session(tmp_path: Path) -> None:
     done = run("agents", "--npm", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_clients_hold_a_session(tmp_path: Path) -> None:
+    done = run("clients", "--venv", str(tmp_path))
+    if "No matching distribution" in done.stderr or "Could not find a version" in done.stderr:
+        pytest.skip("no package index")
     assert done.returncode == 0, done.stdout + done.stderr

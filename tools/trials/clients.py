@@ -1,0 +1,184 @@
+"""Sessions of other projects' clients, in virtual environments of their own: chats, streams, tools, formats, errors.
+
+The model is a checkpoint: the word behind an @ in the last user's message says which script it follows. What a grammar
+forces it says in any case. Nothing but the package index is asked, and that only to install.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import venv
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from .launched import ROOT, Launched
+
+SESSIONS = Path(__file__).resolve().parent / "sessions"
+SESSION_S = 180.0
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+SCRIPTS = {
+    "hello0": "Hello from the model, and more of it.",
+    "any0": "Any words, where no grammar forces others.",
+    "tool0": "I look.\n" + CALL,
+    "silent0": CALL,
+    "tool1": "It is 7 degrees in Oslo.",
+    "silent1": "It is 7 degrees in Oslo.",
+    "fenced0": 'So:\n```json\n{"city": "Oslo", "degrees": 7}\n```\nThat is all.',
+    "edit0": "As you wish:\n\nhello.py\n```python\nprint('hello')\n```\n",
+}
+TEMPLATE = (  # the script is the last word that was asked for, and the number of tools' results since then
+    "{% set ns = namespace(word='hello', results=0) %}{% for message in messages %}{% if message.role == 'user' %}"
+    "{% for word in [WORDS] %}{% if '@' ~ word in (message.content or '') %}"
+    "{% set ns.word = word %}{% set ns.results = 0 %}{% endif %}{% endfor %}"
+    "{% elif message.role == 'tool' %}{% set ns.results = ns.results + 1 %}{% endif %}{% endfor %}"
+    "{% if tools %}{% endif %}<{{ ns.word }}{{ ns.results }}>"
+).replace("WORDS", ", ".join(sorted({repr(name[:-1]) for name in SCRIPTS})))
+Session = Callable[[Path, str, Path], Iterator[tuple[str, str | None]]]
+
+
+def _environment(work: Path, **more: str) -> dict[str, str]:
+    offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
+    return {"HOME": str(work), "PATH": os.environ["PATH"], **offline, **more}
+
+
+def _of_python(script: str) -> Session:
+    """A session by the client's own Python: each step is a line."""
+
+    def session(place: Path, url: str, work: Path) -> Iterator[tuple[str, str | None]]:
+        command = [str(place / "bin" / "python"), "-W", "ignore", str(SESSIONS / f"of_{script}.py"), url]
+        with (work / "told").open("w+") as told, (work / "errors").open("w+") as errors:
+            try:
+                status: int | str = subprocess.run(
+                    command, env=_environment(work), stdout=told, stderr=errors, timeout=SESSION_S
+                ).returncode
+            except subprocess.TimeoutExpired:
+                status = "not within its time"
+            told.seek(0)
+            errors.seek(0)
+            for line in told:
+                if line.startswith('["'):
+                    name, wrong = json.loads(line)
+                    yield name, wrong
+            yield "session's end", None if status == 0 else f"{status}: {errors.read()[-600:]}"
+
+    return session
+
+
+def _aider(place: Path, url: str, work: Path) -> Iterator[tuple[str, str | None]]:
+    """It edits a file, streamed and not."""
+    environment = _environment(work, OPENAI_API_BASE=url + "/v1", OPENAI_API_KEY="none")
+    flags = ["--yes-always", "--no-git", "--no-check-update", "--no-analytics", "--no-show-model-warnings"]
+    for stream in ("--stream", "--no-stream"):
+        (file := work / "hello.py").write_text("print('x')\n")
+        command = [str(place / "bin" / "aider"), "--model", "openai/client", "--edit-format", "whole", *flags, stream]
+        done = subprocess.run(
+            [*command, "--message", "@edit, please", file.name],
+            cwd=work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SESSION_S,
+        )
+        right = done.returncode == 0 and file.read_text() == "print('hello')\n"
+        yield f"an edit, {stream}", None if right else done.stdout[-600:] + done.stderr[-300:]
+
+
+def _open_webui(place: Path, url: str, work: Path) -> Iterator[tuple[str, str | None]]:
+    """It lists the model, and chats, streamed and not, as its page does."""
+    settings = {"DATA_DIR": str(work / "data"), "WEBUI_AUTH": "False", "ENABLE_OLLAMA_API": "False"}
+    settings |= {"OPENAI_API_BASE_URL": url + "/v1", "OPENAI_API_KEY": "none", "RAG_EMBEDDING_ENGINE": "openai"}
+    command = [str(place / "bin" / "open-webui"), "serve", "--host", "127.0.0.1", "--port", "18231"]
+    environment = _environment(work, OFFLINE_MODE="1", WEBUI_SECRET_KEY="x", **settings)
+    with (
+        (work / "log").open("w") as log,
+        subprocess.Popen(command, cwd=work, env=environment, stdout=log, stderr=log) as run,
+    ):
+        try:
+            token = json.loads(_waited("/api/v1/auths/signin", {"email": "", "password": ""}))["token"]
+            listed = _asked("/api/models", None, token)
+            yield "the model is listed", None if '"id":"client"' in listed else listed[:300]
+            for stream in (False, True):
+                body = {"model": "client", "stream": stream, "messages": [{"role": "user", "content": "@hello"}]}
+                said = _asked("/api/chat/completions", body, token)
+                holds = said.endswith("data: [DONE]\n\n") if stream else SCRIPTS["hello0"] in said
+                yield f"a chat, stream {stream}", None if holds else said[-300:]
+            wrong = _asked("/api/chat/completions", {**body, "temperature": 9}, token)
+            yield "an error", None if "temperature must be" in wrong else wrong[-300:]
+        finally:
+            run.terminate()
+
+
+def _asked(path: str, body: Mapping[str, object] | None, token: str = "") -> str:
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request("http://127.0.0.1:18231" + path, data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
+def _waited(path: str, body: Mapping[str, object]) -> str:
+    """The answer of a server that starts."""
+    deadline = time.monotonic() + SESSION_S
+    while True:
+        try:
+            return _asked(path, body)
+        except urllib.error.URLError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.5)  # between two tries: what is waited for is said nowhere else
+
+
+CLIENTS: dict[str, tuple[tuple[str, ...], Session]] = {  # packages, session
+    "langchain": (("langchain-openai", "langgraph"), _of_python("langchain")),
+    "litellm": (("litellm", "mcp"), _of_python("litellm")),
+    "instructor": (("instructor",), _of_python("instructor")),
+    "pydantic_ai": (("pydantic-ai-slim[openai,anthropic]", "mcp"), _of_python("pydantic_ai")),
+    "aider": (("aider-chat",), _aider),
+    "open_webui": (("open-webui",), _open_webui),
+}
+
+
+def install(place: Path, packages: tuple[str, ...]) -> None:
+    """The current releases, once: what is there is kept."""
+    done = place / ".installed"
+    if done.exists() and done.read_text().split() == [*packages]:
+        return
+    venv.create(place, with_pip=True)
+    command = [str(place / "bin" / "python"), "-m", "pip", "install", "-q", *packages]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    done.write_text(" ".join(packages))
+
+
+def clients(folder: Path) -> Counter[str]:
+    """LangChain, litellm, instructor, pydantic-ai, aider and Open WebUI against a scripted checkpoint."""
+    sys.path.insert(0, str(ROOT))
+    from tests.scripted import scripted  # the one thing of the project's tests: a checkpoint that says what it is told
+
+    found: Counter[str] = Counter()
+    for name, (packages, _) in CLIENTS.items():
+        install(folder / name, packages)
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        model = scripted(work / "model", SCRIPTS, template=TEMPLATE)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 65536}))
+        options = ("--served-model-name", "client", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+        with Launched(str(model), *options, "--max-num-seqs", "4") as server:
+            url = "http://{}:{}".format(*server.address)
+            for name, (_, session) in CLIENTS.items():
+                (place := work / name).mkdir()
+                for step, wrong in session(folder / name, url, place):
+                    found["right" if wrong is None else f"{name}: {step}: {wrong}"] += 1
+    return found
