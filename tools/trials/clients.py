@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -94,33 +95,35 @@ def _aider(place: Path, url: str, work: Path) -> Iterator[tuple[str, str | None]
 
 def _open_webui(place: Path, url: str, work: Path) -> Iterator[tuple[str, str | None]]:
     """It lists the model, and chats, streamed and not, as its page does."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        own = f"http://127.0.0.1:{free.getsockname()[1]}"
     settings = {"DATA_DIR": str(work / "data"), "WEBUI_AUTH": "False", "ENABLE_OLLAMA_API": "False"}
     settings |= {"OPENAI_API_BASE_URL": url + "/v1", "OPENAI_API_KEY": "none", "RAG_EMBEDDING_ENGINE": "openai"}
-    command = [str(place / "bin" / "open-webui"), "serve", "--host", "127.0.0.1", "--port", "18231"]
+    command = [str(place / "bin" / "open-webui"), "serve", "--host", "127.0.0.1", "--port", own.rpartition(":")[2]]
     environment = _environment(work, OFFLINE_MODE="1", WEBUI_SECRET_KEY="x", **settings)
     with (
         (work / "log").open("w") as log,
         subprocess.Popen(command, cwd=work, env=environment, stdout=log, stderr=log) as run,
     ):
         try:
-            token = json.loads(_waited("/api/v1/auths/signin", {"email": "", "password": ""}))["token"]
-            listed = _asked("/api/models", None, token)
+            token = json.loads(_waited(own + "/api/v1/auths/signin", {"email": "", "password": ""}))["token"]
+            listed = _asked(own + "/api/models", None, token)
             yield "the model is listed", None if '"id":"client"' in listed else listed[:300]
             for stream in (False, True):
                 body = {"model": "client", "stream": stream, "messages": [{"role": "user", "content": "@hello"}]}
-                said = _asked("/api/chat/completions", body, token)
+                said = _asked(own + "/api/chat/completions", body, token)
                 holds = said.endswith("data: [DONE]\n\n") if stream else SCRIPTS["hello0"] in said
                 yield f"a chat, stream {stream}", None if holds else said[-300:]
-            wrong = _asked("/api/chat/completions", {**body, "temperature": 9}, token)
+            wrong = _asked(own + "/api/chat/completions", {**body, "temperature": 9}, token)
             yield "an error", None if "temperature must be" in wrong else wrong[-300:]
         finally:
             run.terminate()
 
 
-def _asked(path: str, body: Mapping[str, object] | None, token: str = "") -> str:
+def _asked(url: str, body: Mapping[str, object] | None, token: str = "") -> str:
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request("http://127.0.0.1:18231" + path, data, headers)
+    request = urllib.request.Request(url, data, headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return str(answer.read().decode())
@@ -128,12 +131,12 @@ def _asked(path: str, body: Mapping[str, object] | None, token: str = "") -> str
         return error.read().decode()
 
 
-def _waited(path: str, body: Mapping[str, object]) -> str:
+def _waited(url: str, body: Mapping[str, object]) -> str:
     """The answer of a server that starts."""
     deadline = time.monotonic() + SESSION_S
     while True:
         try:
-            return _asked(path, body)
+            return _asked(url, body)
         except urllib.error.URLError:
             if time.monotonic() > deadline:
                 raise
