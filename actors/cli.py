@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import actorserve
 
-from .arguments import USAGE_STATUS, Parser
-from .config import ConfigError
+from .options.config import ConfigError
+from .options.parser import USAGE_STATUS, Parser
 
 COMMANDS = {  # name: what `actorserve --help` says of it
     "launch": "serve a model",

@@ -11,27 +11,27 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 import actorserve
-from actorserve.actors.messages import Prompt, TextPrompt
+from actorserve.actors.protocol.messages import Prompt, TextPrompt
 
-from .adapting import chat_request
 from .anthropic.answers import count
 from .anthropic.errors import body_of
 from .anthropic.requests import prompt_of, renamed
 from .anthropic.schemas import CountRequest
-from .bodies import BodyBudget, read_body
-from .decoding import check_model
-from .edge import Edge, check_depth, redirect
+from .dashboard.routes import Page
 from .errors import ApiError, bad_request, json_response
 from .generate import Generator
-from .jobs import Engine
-from .notes import GO_ON, REFUSED, REQUEST_ID, UNFIT, name_request
-from .openapi_page import Described
-from .page_routes import Page
-from .prompts import chat_prompt, check_template, check_tokens, tools_of
-from .responses_api import ResponsesApi
-from .schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
+from .generation.adapter import chat_request
+from .generation.decoding import check_model
+from .generation.job import Engine
+from .generation.prompts import chat_prompt, check_template, check_tokens, tools_of
+from .generation.unsupported import read
+from .middleware.context import GO_ON, REFUSED, REQUEST_ID, UNFIT, name_request
+from .middleware.edge import Edge, check_depth, redirect
+from .openai.responses.handlers import ResponsesApi
+from .openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
+from .openapi.page import Described
 from .settings import Settings, printable
-from .unsupported import read
+from .transport.body import BodyBudget, read_body
 
 log = logging.getLogger("http")
 RESPONSE = "/v1/responses/{id:(?!compact$)[^/]+}"  # compact is what others have, and is missing here: 404, and not 405

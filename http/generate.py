@@ -11,32 +11,32 @@ import time
 
 from aiohttp import web
 
-from actorserve.actors.messages import TextPrompt, TokenPrompt
+from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
 
-from .adapting import chat_request
-from .answers import Answer
 from .anthropic.requests import named, omits_thinking, renamed
 from .anthropic.requests import to_chat as messages_to_chat
 from .anthropic.schemas import MessagesRequest
-from .asking import Asked, ask_chat, ask_completion
-from .beams import BeamSearch, check_beams
-from .chat_answers import ChatAnswer
-from .choice import read_state
-from .completion_answers import CompletionAnswer
-from .decoding import check_model
 from .errors import ApiError, json_response, overloaded
-from .forms import Form, MakeForm, MessagesForm
-from .jobs import Engine, Job
-from .keys import Key
-from .notes import CLIENT, GIVEN_AWAY, NOTED, REPLAYED, REQUEST_ID, Noted, log_prompts, name_request
-from .parameters import max_tokens_of
-from .repeats import Progress, check_same, key_of, last_event
-from .resume import record_of
-from .schemas import ChatRequest, CompletionRequest, GenerateRequest, GenerationFields
+from .generation.adapter import chat_request
+from .generation.beam_search import BeamSearch, check_beams
+from .generation.choice import read_state
+from .generation.decoding import check_model
+from .generation.idempotency import Progress, check_same, key_of, last_event
+from .generation.idempotency_keys import Key
+from .generation.job import Engine, Job
+from .generation.prepare import Asked, ask_chat, ask_completion
+from .generation.sampling import max_tokens_of
+from .generation.unsupported import read
+from .middleware.context import CLIENT, GIVEN_AWAY, NOTED, REPLAYED, REQUEST_ID, Noted, log_prompts, name_request
+from .openai.chat import ChatAnswer
+from .openai.completions import CompletionAnswer
+from .openai.schemas import ChatRequest, CompletionRequest, GenerateRequest, GenerationFields
+from .openai.token_ids import TokensForm, completion_of
+from .output.answer import Answer
+from .output.formats import Form, MakeForm, MessagesForm
 from .settings import Settings
-from .streams import EventStream
-from .tokens_answers import TokensForm, completion_of
-from .unsupported import read
+from .transport.resume import record_of
+from .transport.sse import EventStream
 
 
 class Generator:

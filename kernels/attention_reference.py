@@ -8,7 +8,7 @@ A query that sees nothing gives zeros.
 Keys and values lie in pools [blocks, kv_heads, block_size, head_dim], of any strides but the last, which is 1. Position
 j of row r lies in block `blocks[r, j // block_size]` at slot j % block_size; `lengths[r]` positions are there, the
 step's own among them. Entries of the table that hold no position in sight are not read, nor are such slots.
-Pools of 8 bits have scales beside them (quantised_kv.py).
+Pools of 8 bits have scales beside them (triton/quantised_kv.py).
 
 The kernels were compiled ahead of time and checked in Triton's interpreter; they were not run on a GPU yet.
 """
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .quantised_kv import E4M3, Scales, check_scales, dequantise
+from .triton.quantised_kv import E4M3, Scales, check_scales, dequantise
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LARGEST_GROUP = 16  # query heads that share a head of keys: they are the rows of one product

@@ -1,4 +1,4 @@
-"""The words that the filters of sampling.py leave, by a full sort in plain torch: what kernels are checked against.
+"""The words that the filters of cpu/sampling.py leave, by a full sort in plain torch: what kernels are checked against.
 
 Knows tensors only.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .sampling import Parameters
+from .cpu.sampling import Parameters
 
 
 def reference_order(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

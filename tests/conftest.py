@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests.server import Server
+from tests.support.server import Server
 
 SAID = 60  # lines of a server's output that a failing test shows
 MANY_FILES = 300  # of the 1,024 that some machines allow

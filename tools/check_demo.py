@@ -1,6 +1,6 @@
 """Ask a demo model everything that it was taught, and print the share of right answers by topic.
 
-    python tools/check_demo.py actors/demo --temperature 0.3
+    python tools/check_demo.py actors/model/demo --temperature 0.3
 
 `usual` is the first form of each question; `unseen` are forms that the training never showed; `typed` are forms with
 the slips and habits of people who type. An answer is right if it is, word for word, one that the table allows, and

@@ -1,6 +1,6 @@
 """Train the demo model that `actorserve launch` serves when no model is named.
 
-    python tools/train_demo.py --out actors/demo --minutes 30
+    python tools/train_demo.py --out actors/model/demo --minutes 30
 
 It composes its text itself (demo_text), trains on one CPU core for as long as told, writes a usable folder every few
 minutes, goes on from its last checkpoint when started again, and ends with the evaluation of check_demo.
@@ -173,7 +173,7 @@ def new_tokenizer(seed: int) -> PreTrainedTokenizerFast:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("actors/demo"), help="the folder to write")
+    parser.add_argument("--out", type=Path, default=Path("actors/model/demo"), help="the folder to write")
     parser.add_argument("--checkpoint", type=Path, default=Path("build/demo.pt"), help="where to go on from")
     parser.add_argument("--steps", type=int, default=4000, help=f"the most steps, of {TOKENS_A_STEP} tokens each")
     parser.add_argument("--minutes", type=float, default=50, help="the most minutes")

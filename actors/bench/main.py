@@ -14,11 +14,11 @@ from rich.console import Console
 
 import actorserve
 
-from ..config import ConfigError
+from ..options.config import ConfigError
 from . import options
-from .compare import compare
-from .plot import plot
-from .report import document, load, save, show
+from .results.compare import compare
+from .results.plot import plot
+from .results.report import document, load, save, show
 from .serve import Bench, iterate, opened, point, run_once, sweep, wanted
 from .server import ServerError
 from .termination import heard

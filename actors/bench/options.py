@@ -7,9 +7,9 @@ import json
 import os
 from typing import Any
 
-from ..config import ConfigError
+from ..options.config import ConfigError
 
-DATASETS = ("random", "fixed", "shared-prefix", "file")  # as in prompts.py, which a parser need not import
+DATASETS = ("random", "fixed", "shared-prefix", "file")  # as in bench/load/prompts.py, which a parser need not import
 ARRIVALS = ("gamma", "poisson", "fixed")
 LIMITED = ("ttft", "tpot", "e2el")
 METRICS = ("ttft", "tpot", "itl", "icl", "e2el")

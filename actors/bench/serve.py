@@ -13,15 +13,15 @@ from typing import Any
 import uvloop
 from tqdm import tqdm
 
-from ..config import ConfigError
+from ..options.config import ConfigError
 from . import options, processes
-from .arrivals import arrivals
-from .client import Target
-from .figures import figures
-from .prompts import Prompt, PromptError, Wanted, make_prompts
-from .record import Record
+from .load.arrivals import arrivals
+from .load.client import Target
+from .load.prompts import Prompt, PromptError, Wanted, make_prompts
+from .load.record import Record
+from .load.session import Run, counter, first_model, measured, probe
+from .results.metrics import figures
 from .server import Started, wait_ready
-from .session import Run, counter, first_model, measured, probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def iterate(bench: Bench, arguments: argparse.Namespace) -> list[dict[str, Any]]
 
 
 def _batch_spread(runs: Sequence[Run], arguments: argparse.Namespace) -> dict[str, float] | None:
-    from .figures import spread
+    from .results.metrics import spread
 
     return spread([run.duration_s * 1e3 for run in runs], options.percentiles_of(arguments.metric_percentiles))
 

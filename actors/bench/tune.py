@@ -13,8 +13,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from ..config import ConfigError
-from .report import mean_of, number
+from ..options.config import ConfigError
+from .results.report import mean_of, number
 from .serve import opened, sweep
 from .server import ServerError
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..bench.sse import EventReader
+from ..bench.load.sse import EventReader
 
 CONNECT_S = 10.0
 SILENCE_S = 600.0  # in which nothing comes of an answer: a long queue, a long prompt

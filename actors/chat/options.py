@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..config import ConfigError
+from ..options.config import ConfigError
 
 if TYPE_CHECKING:
     from .client import Client

@@ -7,7 +7,7 @@ import logging
 import sys
 from typing import Any
 
-from ..options import add_options, read_config
+from ..options.command_line import add_options, read_config
 
 DESCRIPTION = """Say what `actorserve launch` with the same options would load and how much fits, without starting.
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print it; 2 if it cannot be."""
     config = read_config(arguments)
-    from ..checkup import Checkup
+    from .check_report import Checkup
 
     logging.basicConfig(format="actorserve: warning: %(message)s", level=logging.WARNING)
     checkup = Checkup(config)

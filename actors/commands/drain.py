@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 once the server has ended, with all of its requests."""
     from ..observer.ask import AskError, ask
     from ..observer.attach import AttachError, choose, find_servers
-    from ..supervisor.limits import stop_seconds
+    from ..supervisor.timeouts import stop_seconds
 
     try:
         server = choose(find_servers(), arguments.server)

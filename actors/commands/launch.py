@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..options import add_options, read_config
+from ..options.command_line import add_options, read_config
 
 DESCRIPTION = "Serve a model over the OpenAI API; without MODEL, the small one that is packaged."
 

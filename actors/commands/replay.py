@@ -6,12 +6,12 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..config import ConfigError
-from ..option_fields import integer
+from ..options.config import ConfigError
+from ..options.fields import integer
 
 if TYPE_CHECKING:
-    from ..scheduler.replaying import Replay
-    from ..scheduler.tally import Figures
+    from ..scheduler.replay.replayer import Replay
+    from ..scheduler.replay.summary import Figures
 
 DESCRIPTION = """Run the real scheduler again, without a worker, on what a server with --record FILE has kept.
 
@@ -57,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     """0 if all plans are equal."""
     import logging
 
-    from ..scheduler.record_file import Plan, Reading
-    from ..scheduler.replaying import Difference, Replay, Wishes, describe_plan
+    from ..scheduler.replay.file import Plan, Reading
+    from ..scheduler.replay.replayer import Difference, Replay, Wishes, describe_plan
 
     def tell(number: int, plan: Plan) -> None:
         print(f"plan {number}: {describe_plan(plan)}", file=sys.stderr if arguments.json else sys.stdout)
@@ -88,7 +88,7 @@ def _summary(replay: Replay, cut: bool) -> dict[str, Any]:
 
 def _compare(replay: Replay, arguments: argparse.Namespace) -> dict[str, Any]:
     """Both simulated, with the recorded options and with others; nothing where there are no others."""
-    from ..scheduler.simulating import Simulation, StepTime, with_options
+    from ..scheduler.replay.simulator import Simulation, StepTime, with_options
 
     head, blocks = replay.head, replay.blocks
     if arguments.blocks is not None and arguments.blocks < 1:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import ConfigError
 from ..observer.options import add_server
+from ..options.config import ConfigError
 
 if TYPE_CHECKING:
     from ..observer.attach import Found
@@ -84,8 +84,8 @@ def _follow(server: Found, number: int) -> str:
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """By field name, as the supervisor takes them; files are named as seen from here."""
-    from ..option_sources import read_yaml
-    from ..options import PLACES
+    from ..options.command_line import PLACES
+    from ..options.sources import read_yaml
 
     given = read_yaml(arguments.config) if arguments.config is not None else {}
     texts: dict[str, list[str]] = {}
@@ -106,9 +106,9 @@ def _value(name: str, texts: list[str]) -> Any:
     """As the environment has it, with its types; ConfigError names the option."""
     from msgspec import inspect
 
-    from ..arguments import nearest
-    from ..option_fields import default, option_fields, plain_type
-    from ..option_sources import read_environment, variable
+    from ..options.fields import default, option_fields, plain_type
+    from ..options.parser import nearest
+    from ..options.sources import read_environment, variable
 
     fields = option_fields()
     if name not in fields:

@@ -7,7 +7,7 @@ import os
 import sys
 
 from ..chat.options import FAILED, add_chat, key_of, talk
-from ..options import add_options, given_words, read_config
+from ..options.command_line import add_options, given_words, read_config
 
 DESCRIPTION = """Start a server, chat with it in the terminal, and stop it; `actorserve chat` talks to one that runs.
 

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config import ConfigError
-from ..options import add_options, given_words, read_config
+from ..options.command_line import add_options, given_words, read_config
+from ..options.config import ConfigError
 
 if TYPE_CHECKING:
-    from ..unit import Plan
+    from .systemd.units import Plan
 
 DESCRIPTION = """Print a systemd unit that runs `actorserve launch` with these options, or write it into a folder:
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print or write."""
-    from ..unit import service_unit, socket_unit
+    from .systemd.units import service_unit, socket_unit
 
     plan = _plan(arguments)
     units = {f"{plan.name}.service": service_unit(plan)}
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> Plan:
-    from ..unit import Plan
+    from .systemd.units import Plan
 
     for option, value in (("--name", arguments.name), ("--user", arguments.user)):
         if value is not None and not NAME.fullmatch(value):
@@ -97,7 +97,7 @@ def _interpreter() -> list[Path]:
 
 def _addresses(host: str, port: int) -> list[str]:
     """Each address of the host with the port: a socket unit knows no names."""
-    from ..supervisor.listen import addresses_of, host_and_port
+    from ..supervisor.listeners import addresses_of, host_and_port
 
     if port == 0:
         raise ConfigError("--port: a socket unit must be told which")

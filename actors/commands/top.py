@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from ..config import ConfigError
 from ..observer.options import add_server
+from ..options.config import ConfigError
 
 if TYPE_CHECKING:
     from ..observer.attach import Attached

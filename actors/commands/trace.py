@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..config import ConfigError
 from ..observer.options import add_server
+from ..options.config import ConfigError
 
 DESCRIPTION = """Write what the actors did in the last seconds as a trace in Chrome's JSON, which Perfetto opens.
 

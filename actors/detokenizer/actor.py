@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 import msgspec
 
-from actorserve.shm.follower import Follower
-from actorserve.shm.logprobs import Logprobs
-from actorserve.shm.table import slot_of
+from actorserve.shm.table.logprobs import Logprobs
+from actorserve.shm.table.table import slot_of
+from actorserve.shm.table.token_cursor import Follower
 
-from ..hand import GivenUp, log_debug, request_name
-from ..messages import Delta, Finish, Message, PromptTold, Resend, Stopped, ToDetokenizer, ToldToken
-from ..parameters import Generation, Rendition
-from ..runtime import Actor, Context, run
-from ..tokenization import load_tokenizer
-from .incremental import decoder_factory, word_bytes
+from ..model.tokenizer import load_tokenizer
+from ..protocol.messages import Delta, Finish, Message, PromptTold, Resend, Stopped, ToDetokenizer, ToldToken
+from ..protocol.request import Generation, Rendition
+from ..runtime.in_flight import GivenUp, log_debug, request_name
+from ..runtime.process import Actor, Context, run
+from .decoder import decoder_factory, word_bytes
+from .logprobs import Teller
 from .stream import PIECE, TextStream
-from .told import Teller
 
 DEADLY = 0xFFFFFFFF  # in the stop word: no stop string was found, but detokenizers die on this text
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass, field
 
-from ..parameters import Generation
-from .incremental import TextDecoder
+from ..protocol.request import Generation
+from .decoder import TextDecoder
+from .reasoning import ThinkingGate
 from .stop_strings import StopStrings
-from .thinking import ThinkingGate
 
 LONGEST = 1 << 16  # characters of one message
 PIECE = 128  # tokens of one message, where each may be told with twenty others

@@ -25,23 +25,23 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from actorserve.http.app import make_app
-from actorserve.http.heads import TimedConnection
-from actorserve.http.resume import record_of
-from actorserve.http.server import LONGEST_LINE
 from actorserve.http.settings import Settings
-from actorserve.shm.answers import Answers
-from actorserve.shm.board import ActorState, Order
-from actorserve.shm.journal import Journal
+from actorserve.http.transport.connection import LONGEST_LINE
+from actorserve.http.transport.header_timeout import TimedConnection
+from actorserve.http.transport.resume import record_of
+from actorserve.shm.board.board import ActorState, Order
+from actorserve.shm.journals.request_journal import Journal
+from actorserve.shm.journals.response_journal import Answers
 
-from ..event_loop import LoopTurns
-from ..runtime import Context
-from ..tls import make_context
-from ..tokenization import describe_tokenizer
-from .connections import ConnectionPool, only_about_the_server
+from ..model.tokenizer import describe_tokenizer
+from ..options.tls import make_context
+from ..runtime.loop import LoopTurns
+from ..runtime.process import Context
+from .admission import Turns
+from .connections.pool import ConnectionPool, only_about_the_server
 from .engine import FrontendEngine, about_to_end, cannot_finish
+from .observability.request_log import watch_ends
 from .parsers import choose_parsers, unknown_calls
-from .request_log import watch_ends
-from .turns import Turns
 from .warm_up import is_wanted, warm_up
 
 COLLECT_AT = 50_000  # objects more than at the last look for garbage: a burst of requests is not garbage

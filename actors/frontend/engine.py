@@ -1,4 +1,4 @@
-"""Requests to slots: what the HTTP side sees of the other actors. What those say comes by way of incoming.py.
+"""Requests to slots: what the HTTP side sees of the other actors. What those say comes by way of inbox.py.
 
 Owns the frontend's slots and its calls. Every request and every call has a deadline until it is rendered or answered.
 """
@@ -13,22 +13,22 @@ from collections.abc import Iterable
 import msgspec
 
 from actorserve.http.errors import ApiError, overloaded
-from actorserve.http.jobs import Job
-from actorserve.http.keys import Kept, Key
-from actorserve.shm.recent import Recent
-from actorserve.shm.table import slot_of
+from actorserve.http.generation.idempotency_keys import Kept, Key
+from actorserve.http.generation.job import Job
+from actorserve.shm.journals.keyed_log import Recent
+from actorserve.shm.table.table import slot_of
 
-from ..gauges import FrontendGauge
-from ..messages import Cancel, Message, Render, Resend
-from ..parameters import Rendition
-from ..runtime import Context
-from .calls import Calls
-from .clients import Clients
-from .figures import Figures
-from .incoming import Incoming
-from .inherited import Inherited
-from .kept import Keeper
-from .sight import Sight
+from ..protocol.messages import Cancel, Message, Render, Resend
+from ..protocol.request import Rendition
+from ..runtime.process import Context
+from ..telemetry.gauges import FrontendGauge
+from .inbox import Incoming
+from .observability.client_metrics import Clients
+from .observability.dashboard import Sight
+from .observability.metrics import Figures
+from .orphans import Inherited
+from .retained import Keeper
+from .rpc import Calls
 from .slots import Phase, Slots
 
 RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from actorserve.http.parsers.registry import detect, speaks_of_tools
+from actorserve.http.output.parsers.registry import detect, speaks_of_tools
 
-from ..config import Config
-from ..model_files import ModelInfo
-from ..tokenization import find_templates
+from ..model.info import ModelInfo
+from ..model.tokenizer import find_templates
+from ..options.config import Config
 
 COMMONEST = "hermes"  # the form of tool calls that most models know, for those whose templates do not say theirs
 

@@ -5,7 +5,7 @@
     RENDERING   Render was posted           Rendered → RUNNING;  Failed → FREE (the scheduler never heard of it)
     RUNNING     Rendered                    Delta with last → FREE (nobody upstream touches the slot again)
     ORPHAN      a predecessor left it       as below → FREE; read() → RUNNING
-A slot whose answer is kept for a repetition of its request (kept.py) stays where it is until it is kept no more.
+A slot whose answer is kept for a repetition of its request (retained.py) stays where it is until it is kept no more.
 
 A client that goes away sets the cancel word. In RENDERING nothing more is said: the renderer answers Failed, or it was
 too late and Rendered comes, and then Cancel is posted. In RUNNING Cancel is posted at once. The slot is freed as above.
@@ -31,9 +31,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from actorserve.http.jobs import Job
-from actorserve.shm.stamps import Stamp, Stamps
-from actorserve.shm.table import RequestTable, slot_of
+from actorserve.http.generation.job import Job
+from actorserve.shm.table.stamps import Stamp, Stamps
+from actorserve.shm.table.table import RequestTable, slot_of
 
 
 class Phase(Enum):

@@ -10,13 +10,13 @@ import asyncio
 import msgspec
 
 from actorserve.http.errors import ApiError
-from actorserve.http.jobs import Job
-from actorserve.shm.mailbox import wake
+from actorserve.http.generation.job import Job
+from actorserve.shm.rings.mailbox import wake
 
-from ..gauges import FrontendGauge
-from ..messages import TokenPrompt
-from ..parameters import Generation, Sampling
-from ..runtime import Context
+from ..protocol.messages import TokenPrompt
+from ..protocol.request import Generation, Sampling
+from ..runtime.process import Context
+from ..telemetry.gauges import FrontendGauge
 from .engine import FrontendEngine
 
 AGAIN_S = 1.0  # before another try, when an actor has died on the way, or has answered with an error

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from actorserve.http.asking import Asked, ask_completion
 from actorserve.http.errors import ApiError
-from actorserve.http.jobs import Job
+from actorserve.http.generation.job import Job
+from actorserve.http.generation.prepare import Asked, ask_completion
 from actorserve.http.settings import Settings
 
-from ..messages import Prompt
+from ..protocol.messages import Prompt
 from .outputs import RequestOutput, completions, prompt_logprobs
 from .prompts import Given
 from .sampling_params import SamplingParams

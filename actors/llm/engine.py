@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any
 
 from actorserve.http.errors import ApiError
-from actorserve.http.jobs import Job
-from actorserve.shm.board import ActorState
+from actorserve.http.generation.job import Job
+from actorserve.shm.board.board import ActorState
 
-from ..event_loop import LoopTurns
 from ..frontend.engine import FrontendEngine
-from ..messages import Finish
-from ..runtime import Context
-from ..tokenization import load_tokenizer
+from ..model.tokenizer import load_tokenizer
+from ..protocol.messages import Finish
+from ..runtime.loop import LoopTurns
+from ..runtime.process import Context
 from .batch import Batch
 from .inside import Inside
 from .link import EngineDead, Link

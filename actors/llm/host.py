@@ -18,15 +18,15 @@ from setproctitle import setproctitle
 
 from actorserve.shm.segment import SegmentError
 
-from ..config import Config, ConfigError
-from ..description import socket_name
-from ..start_checks import find_model
-from ..supervisor.control import Control
-from ..supervisor.memory import Memory
-from ..supervisor.notify import Manager, find_manager
+from ..model.checks import find_model
+from ..options.config import Config, ConfigError
+from ..protocol.topology import System
+from ..supervisor.control.socket import Control
 from ..supervisor.output import Output, make_output
+from ..supervisor.shared_memory import Memory
 from ..supervisor.supervisor import Supervisor
-from ..system import System
+from ..supervisor.systemd.notify import Manager, find_manager
+from ..telemetry.discovery import socket_name
 from .words import MOST_BYTES, Begun, Ended, Ready, Word, encode
 
 FAILED, REFUSED = 1, 2  # exit statuses, as those of `actorserve launch`

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from actorserve.shm.board import ActorState
+from actorserve.shm.board.board import ActorState
 
-from ..config import Config, ConfigError
-from ..runtime import Actor, Boot, Context
-from ..start_checks import find_model
-from ..supervisor.memory import Memory
-from ..system import System
+from ..model.checks import find_model
+from ..options.config import Config, ConfigError
+from ..protocol.topology import System
+from ..runtime.process import Actor, Boot, Context
+from ..supervisor.shared_memory import Memory
 
 
 class Inside:

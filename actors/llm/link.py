@@ -12,8 +12,8 @@ import time
 
 import msgspec
 
-from ..config import Config, ConfigError
-from ..runtime import Boot
+from ..options.config import Config, ConfigError
+from ..runtime.process import Boot
 from .words import MOST_BYTES, MOST_DESCRIPTORS, Begun, Ended, Ready, Word, decode_word, encode
 
 COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "actorserve.actors.llm.host")

@@ -26,9 +26,9 @@ import msgspec
 from actorserve.http.errors import ApiError
 from actorserve.http.settings import Settings
 
-from ..config import Config, ConfigError, make_config
-from ..model_files import ModelInfo
-from ..option_sources import named_values
+from ..model.info import ModelInfo
+from ..options.config import Config, ConfigError, make_config
+from ..options.sources import named_values
 from .batch import Batch, Wanted, make_wanted
 from .engine import Engine
 from .inside import Inside

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from actorserve.http.choice import Choice
-from actorserve.http.jobs import Job
+from actorserve.http.generation.choice import Choice
+from actorserve.http.generation.job import Job
 
-from ..messages import ToldToken
+from ..protocol.messages import ToldToken
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
-from actorserve.http.decoding import decode
 from actorserve.http.errors import ApiError
-from actorserve.http.prompts import chat_prompt, check_tokens
-from actorserve.http.schemas import ChatRequest
+from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.prompts import chat_prompt, check_tokens
+from actorserve.http.openai.schemas import ChatRequest
 
-from ..messages import Prompt, TextPrompt, TokenPrompt
+from ..protocol.messages import Prompt, TextPrompt, TokenPrompt
 
 
 class TextDict(TypedDict):

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from actorserve.http.decoding import PATH
 from actorserve.http.errors import ApiError
-from actorserve.http.parameters import check_fields, parameters
-from actorserve.http.schemas import CompletionRequest
-from actorserve.http.wishes import OPTIONS, OUTPUTS, wish_of
+from actorserve.http.generation.decoding import PATH
+from actorserve.http.generation.sampling import check_fields, parameters
+from actorserve.http.generation.structured_output import OPTIONS, OUTPUTS, wish_of
+from actorserve.http.openai.schemas import CompletionRequest
 
 MOST_TOKENS = (1 << 31) - 1
 DEFAULT_MAX_TOKENS = 16

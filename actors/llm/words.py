@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..runtime import Boot
+from ..runtime.process import Boot
 
 MOST_BYTES = 1 << 17  # of one packet
 MOST_DESCRIPTORS = 253  # the kernel's limit of one message (SCM_MAX_FD)

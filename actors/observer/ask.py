@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..description import peer_of
+from ..telemetry.discovery import peer_of
 from .attach import Found
 
 CONNECT_S = 5.0

@@ -17,9 +17,9 @@ import msgspec
 from actorserve.shm.histogram import Counted
 from actorserve.shm.segment import Segment
 
-from ..description import FILE, SOCKET, Description, peer_of
-from ..overview import Lookout, Overview
-from ..system import System
+from ..protocol.topology import System
+from ..telemetry.discovery import FILE, SOCKET, Description, peer_of
+from ..telemetry.snapshot import Lookout, Overview
 
 SOCKETS = Path("/proc/net/unix")
 ACCEPTS = 0x10000  # among a socket's flags there: it listens (__SO_ACCEPTCON)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 
 from actorserve.shm.histogram import Counted
 
-from ..histograms import SECOND, specs_of
-from ..overview import Overview
+from ..telemetry.histograms import SECOND, specs_of
+from ..telemetry.snapshot import Overview
 
 TO_FIRST_TOKEN = "vllm:time_to_first_token_seconds"
 BETWEEN_TOKENS = "vllm:inter_token_latency_seconds"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..overview import Overview
+from ..telemetry.snapshot import Overview
 from .attach import Attached
 from .table import lifetime_cpu
 

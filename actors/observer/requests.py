@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from actorserve.shm.answers import Answers
-from actorserve.shm.kv_map import KVMap
-from actorserve.shm.stamps import Life, Stamps
-from actorserve.shm.table import RequestTable, slot_of
+from actorserve.shm.journals.response_journal import Answers
+from actorserve.shm.kv_map.map import KVMap
+from actorserve.shm.table.stamps import Life, Stamps
+from actorserve.shm.table.table import RequestTable, slot_of
 
-from ..messages import Finish
-from ..parameters import Generation, Sampling
+from ..protocol.messages import Finish
+from ..protocol.request import Generation, Sampling
 from .attach import Attached
 
 ANSWER_ID = re.compile(r"(?:chatcmpl-|cmpl-|msg_|resp_[0-9a-f]{2})(?P<seed>[0-9a-f]{16})[0-9a-f]{8}")

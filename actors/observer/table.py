@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.table import Table
 from rich.text import Text
 
-from ..overview import ActorSight, Overview
+from ..telemetry.snapshot import ActorSight, Overview
 
 GOOD, BAD, BETWEEN = "green", "bold red", "yellow"
 STYLES = {"ready": GOOD, "hung": BAD, "dead": BAD, "stopped": BAD}

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from actorserve.shm.event_ring import Event, read_trace
+from actorserve.shm.rings.trace_ring import Event, read_trace
 
-from ..hand import Ended
-from ..system import ActorSpec
-from ..trace_events import Kind, read_counts
+from ..protocol.topology import ActorSpec
+from ..runtime.in_flight import Ended
+from ..telemetry.trace_events import Kind, read_counts
 from .attach import Attached
 
 LOW = 0xFFFFFFFF

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from actorserve.shm.stamps import Stamp
+from actorserve.shm.table.stamps import Stamp
 
-from ..messages import Finish
-from ..overview import ActorSight, Overview
-from ..system import System
+from ..protocol.messages import Finish
+from ..protocol.topology import System
+from ..telemetry.snapshot import ActorSight, Overview
 from .requests import Facts
 from .table import duration
 

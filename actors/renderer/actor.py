@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from actorserve.shm.stamps import Stamp, Stamps
-from actorserve.shm.table import slot_of
+from actorserve.shm.table.stamps import Stamp, Stamps
+from actorserve.shm.table.table import slot_of
 
-from ..block_hash import extend_hashes, first_hash
-from ..grammars import GrammarError
-from ..hand import CALL, GivenUp, log_debug, request_name
-from ..messages import (
+from ..grammar.compiler import GrammarError
+from ..model.tokenizer import load_tokenizer, special_tokens
+from ..protocol.block_hash import extend_hashes, first_hash
+from ..protocol.messages import (
     Admit,
     ChatPrompt,
     Detokenize,
@@ -38,15 +38,15 @@ from ..messages import (
     TokenPrompt,
     ToRenderer,
 )
-from ..runtime import RENEW, Actor, Context, run
-from ..tokenization import load_tokenizer, special_tokens
-from ..trace_events import Kind
-from .escaping import Escaped, Escaping
-from .giants import least_tokens
-from .problem import OutOfMemory
-from .rendition import Renditions
-from .segments import SegmentCache
-from .template import ChatTemplate, TemplateProblem, find_templates
+from ..runtime.in_flight import CALL, GivenUp, log_debug, request_name
+from ..runtime.process import RENEW, Actor, Context, run
+from ..telemetry.trace_events import Kind
+from .artifacts import Renditions
+from .encode_cache import SegmentCache
+from .oversized import least_tokens
+from .templates.chat_template import ChatTemplate, TemplateProblem, find_templates
+from .templates.escaping import Escaped, Escaping
+from .templates.problem import OutOfMemory
 
 GONE = 499  # the client has gone: nobody reads this answer
 REPLY_ROOM = 512  # bytes of a reply that are not its token list

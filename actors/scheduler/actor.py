@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 
-from actorserve.shm.kv_map import KVMap
-from actorserve.shm.mailbox import wake
-from actorserve.shm.table import slot_of
+from actorserve.shm.kv_map.map import KVMap
+from actorserve.shm.rings.mailbox import wake
+from actorserve.shm.table.table import slot_of
 
-from ..hand import GivenUp, log_debug, request_name
-from ..messages import (
+from ..options.speculative import count_drafts
+from ..protocol.messages import (
     Admit,
     Advance,
     Cancel,
@@ -25,14 +25,14 @@ from ..messages import (
     ToScheduler,
     WorkerReady,
 )
-from ..runtime import IDLE_S, Actor, Context, run
-from ..speculative_config import count_drafts
-from ..trace_events import Kind, counts
-from .figures import Figures
+from ..runtime.in_flight import GivenUp, log_debug, request_name
+from ..runtime.process import IDLE_S, Actor, Context, run
+from ..telemetry.trace_events import Kind, counts
+from .metrics.gauges import Figures
+from .metrics.request_stats import Recorder
+from .policy.plan_timing import Timing
+from .recovery.takeover import Contradiction
 from .scheduler import Limits, Scheduler
-from .stamps import Recorder
-from .takeover import Contradiction
-from .timing import Timing
 
 
 class SchedulerActor(Actor):
@@ -203,6 +203,6 @@ def main(context: Context) -> None:
     if context.config.record is None:
         run(SchedulerActor(context), context)
     else:
-        from .recording import run_recorded  # it is an actor of this module's kind
+        from .replay.recorder import run_recorded  # it is an actor of this module's kind
 
         run_recorded(context)

@@ -5,14 +5,14 @@ A row holds one running sequence. By position of its token log (V = virtual: cou
   [confirmed, computed)   being computed by steps in flight
   [computed, known)       to be planned; known is V
 A row whose computed + count reaches known samples one token, and known grows by one. Where it has room for drafts, both
-grow by that as well, as if all were accepted (see speculation.py).
+grow by that as well, as if all were accepted (see scheduler/policy/speculation.py).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from actorserve.shm.table import generation_of
+from actorserve.shm.table.table import generation_of
 
 from .sequence import Sequence
 

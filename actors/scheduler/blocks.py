@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from actorserve.shm.kv_map import KVMap
+from actorserve.shm.kv_map.map import KVMap
 
 
 class BlockPool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actorserve.shm.table import generation_of, slot_of
+from actorserve.shm.table.table import generation_of, slot_of
 
 from .sequence import Sequence
 

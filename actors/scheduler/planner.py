@@ -2,7 +2,7 @@
 
 One budget a step and no phases: every sequence has computed and known tokens, and a step lets the first catch up.
 Order: rows that decode, rows in prefill (oldest first), then waiting sequences, as long as nobody had to be preempted,
-then room for drafts of rows that decode (speculation.py).
+then room for drafts of rows that decode (scheduler/policy/speculation.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from actorserve.shm.kv_map import KVMap
+from actorserve.shm.kv_map.map import KVMap
 
-from ..messages import NewRow
+from ..protocol.messages import NewRow
 from .batch import Bools, Ints, RunningBatch
 from .blocks import BlockPool
-from .prefix import PrefixIndex
+from .prefix_cache import PrefixIndex
 from .sequence import Sequence
 from .waiting import WaitingQueue
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..messages import Finish, StepDone
+from ..protocol.messages import Finish, StepDone
 from .batch import Ints
 from .planner import Planned
-from .speculation import Drawn
+from .policy.speculation import Drawn
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler

@@ -14,23 +14,23 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from actorserve.shm.kv_map import KVMap
-from actorserve.shm.table import RequestTable, slot_of
+from actorserve.shm.kv_map.map import KVMap
+from actorserve.shm.table.table import RequestTable, slot_of
 
-from ..messages import Finish, Step, StepDone
-from ..parameters import Generation
+from ..protocol.messages import Finish, Step, StepDone
+from ..protocol.request import Generation
 from .batch import RunningBatch
 from .blocks import BlockPool
 from .integrity import check_integrity
-from .pacing import Pace
+from .metrics.request_stats import Recorder
 from .planner import Planned, Planner
-from .prefix import PrefixIndex
+from .policy.chunk_size import Pace
+from .policy.speculation import Speculation
+from .prefix_cache import PrefixIndex
+from .recovery.suspects import Suspects
+from .recovery.takeover import Takeover, read_map
 from .results import apply_results
 from .sequence import Sequence
-from .speculation import Speculation
-from .stamps import Recorder
-from .suspects import Suspects
-from .takeover import Takeover, read_map
 from .waiting import WaitingQueue
 
 STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs, the next waits behind it

@@ -6,11 +6,11 @@ from array import array
 
 import msgspec
 
-from actorserve.shm.table import slot_of
+from actorserve.shm.table.table import slot_of
 
-from ..block_hash import first_hash
-from ..messages import NewRow
-from ..parameters import Generation, Sampling
+from ..protocol.block_hash import first_hash
+from ..protocol.messages import NewRow
+from ..protocol.request import Generation, Sampling
 
 
 class Sequence:

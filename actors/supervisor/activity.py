@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import time
 
-from ..gauges import SchedulerGauge
-from .memory import Memory
+from ..telemetry.gauges import SchedulerGauge
+from .shared_memory import Memory
 
 log = logging.getLogger("activity")
 

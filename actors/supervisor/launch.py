@@ -16,24 +16,24 @@ from setproctitle import setproctitle
 
 from actorserve.shm.segment import SegmentError
 
-from ..config import Config, ConfigError
-from ..description import socket_name
-from ..phases import Phase
-from ..runtime import UNUSED
-from ..start_checks import NO_TEMPLATE, find_model
-from ..system import System
-from ..tokenization import find_templates
-from .activation import take_sockets
-from .admission import BEYOND, Admission
-from .births import ACTOR_COMMAND
-from .control import Control
-from .descriptors import most_connections
-from .listen import ListenError, host_and_port, listen
-from .memory import Memory
-from .notify import MICROSECONDS, Manager, find_manager
+from ..model.checks import NO_TEMPLATE, find_model
+from ..model.tokenizer import find_templates
+from ..options.config import Config, ConfigError
+from ..protocol.topology import System
+from ..runtime.process import UNUSED
+from ..telemetry.discovery import socket_name
+from ..telemetry.startup import Phase
+from .connections.admission import BEYOND, Admission
+from .connections.descriptors import most_connections
+from .control.socket import Control
+from .listeners import ListenError, host_and_port, listen
 from .output import Output, make_output
-from .specs import SPECS
+from .processes.spawn import ACTOR_COMMAND
+from .processes.specs import SPECS
+from .shared_memory import Memory
 from .supervisor import Supervisor
+from .systemd.activation import take_sockets
+from .systemd.notify import MICROSECONDS, Manager, find_manager
 
 log = logging.getLogger("launch")
 FAILED = 1

@@ -18,8 +18,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from ..config import Config
-from ..log_lines import TEXT, UNSPOKEN, JsonFormatter, json_line, local_time, message_of, say_exceptions
+from ..options.config import Config
+from ..telemetry.log_format import TEXT, UNSPOKEN, JsonFormatter, json_line, local_time, message_of, say_exceptions
 
 LIMIT = 1 << 20  # bytes that wait for a reader
 ATOMIC = 4096  # PIPE_BUF: a pipe that polls writable takes so much without blocking

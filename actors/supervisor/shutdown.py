@@ -2,9 +2,10 @@
 
 In order: frontends first, which finish their requests; then what is behind them, in the reverse order of their start.
 
-At once: each frontend finds the order on the board (shm/board.py), answers whoever waits with an error in the form of
-its API, and ends. All that this needs is in the frontends, so the others are killed. A frontend that dies is started
-once more, also the one that has died too often, since nobody else can tell its clients. Who is too slow is killed.
+At once: each frontend finds the order on the board (shm/board/board.py), answers whoever waits with an error in the
+form of its API, and ends. All that this needs is in the frontends, so the others are killed. A frontend that dies is
+started once more, also the one that has died too often, since nobody else can tell its clients. Who is too slow is
+killed.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from actorserve.shm.board import Order
+from actorserve.shm.board.board import Order
 
-from ..system import KINDS
-from .limits import KILL_S, STOP_S
+from ..protocol.topology import KINDS
+from .timeouts import KILL_S, STOP_S
 
 if TYPE_CHECKING:
-    from .child import Child
-    from .restarts import Death
+    from .processes.child import Child
+    from .restart_policy import Death
     from .supervisor import Supervisor
 
 

@@ -1,6 +1,7 @@
 """Starts the actors, watches them, starts again those that die or hang, stops them in reverse. It handles no request.
 
-What it does with which kind stands in specs.py. Who dies too often, or cannot start at all, ends the server.
+What it does with which kind stands in supervisor/processes/specs.py. Who dies too often, or cannot start at all, ends
+the server.
 """
 
 from __future__ import annotations
@@ -12,30 +13,30 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from actorserve.shm.board import Order
+from actorserve.shm.board.board import Order
 
-from ..phases import Phase
-from ..runtime import RENEW, UNUSED
-from ..system import System
+from ..protocol.topology import System
+from ..runtime.process import RENEW, UNUSED
+from ..telemetry.startup import Phase
 from .activity import Activity
-from .admission import Admission
-from .births import ACTOR_COMMAND, Template
-from .child import Child
-from .connections import Connections
-from .control import Control
-from .descriptors import PAUSE_S, is_scarce
-from .limits import KILL_S, why_hung, why_useless
-from .memory import Memory
-from .notify import Manager
+from .connections.admission import Admission
+from .connections.descriptors import PAUSE_S, is_scarce
+from .connections.pool import Connections
+from .control.commands import Verbs
+from .control.socket import Control
+from .liveness import LOOK_S
 from .output import Output
-from .pulse import LOOK_S
-from .restarts import Death
-from .rolling import Rolling
-from .service import Service
+from .processes.child import Child
+from .processes.spawn import ACTOR_COMMAND, Template
+from .processes.specs import Restart, Strategy
+from .processes.subreaper import become_subreaper, reap_strays
+from .restart_policy import Death
+from .rolling.restart import Rolling
+from .shared_memory import Memory
 from .shutdown import Shutdown
-from .specs import Restart, Strategy
-from .strays import become_subreaper, reap_strays
-from .verbs import Verbs
+from .systemd.notify import Manager
+from .systemd.service import Service
+from .timeouts import KILL_S, why_hung, why_useless
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that end the server in order
 

@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import numpy as np
 
-from actorserve.shm.logprobs import Logprobs
+from actorserve.shm.table.logprobs import Logprobs
 
-from ..config import Config, ConfigError
-from ..gauges import WorkerGauge as Gauge
-from ..grammar_words import make_lltokenizer
-from ..hand import Ended, log_debug
-from ..machine import block_bytes, count_blocks, usable_cores
-from ..matchers import Matchers
-from ..messages import Hello, Message, Step, StepDone, StepFailed, ToWorker, WorkerReady
-from ..parameters import Rendition
-from ..phases import Phase
-from ..runtime import Actor, Context, run
-from ..start_checks import check_device, check_gpu
-from ..tokenization import load_tokenizer
-from ..trace_events import Kind, counts
+from ..grammar.matchers import Matchers
+from ..grammar.vocabulary import make_lltokenizer
+from ..model.checks import check_device, check_gpu
+from ..model.machine import block_bytes, count_blocks, usable_cores
+from ..model.tokenizer import load_tokenizer
+from ..options.config import Config, ConfigError
+from ..protocol.messages import Hello, Message, Step, StepDone, StepFailed, ToWorker, WorkerReady
+from ..protocol.request import Rendition
+from ..runtime.in_flight import Ended, log_debug
+from ..runtime.process import Actor, Context, run
+from ..telemetry.gauges import WorkerGauge as Gauge
+from ..telemetry.startup import Phase
+from ..telemetry.trace_events import Kind, counts
 
 if TYPE_CHECKING:
     import torch
 
-    from .group import Group
+    from .tensor_parallel import Group
 
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
 
@@ -157,13 +157,13 @@ def start(context: Context) -> WorkerActor:
     on_gpu = uses_gpu(context.config)
     check_options(context.config, on_gpu)
     if context.spec.index == 0:
-        from ..machine import without_effect
+        from ..model.machine import without_effect
 
         for words in without_effect(context.config, on_gpu):
             context.log.warning("%s", words)
     if not on_gpu:
         return _start_on_cpu(context)
-    from . import gpu_start
+    from .gpu import start as gpu_start
 
     return gpu_start.start(context)
 
@@ -196,7 +196,7 @@ def _forget_old_plans(context: Context) -> None:
 
 def join_group(context: Context, device: torch.device | None = None) -> Group | None:
     """The group of this worker, once all are there; None for one that has the whole model. `device`: its GPU."""
-    from .group import Group
+    from .tensor_parallel import Group
 
     size = context.config.tensor_parallel_size
     if size == 1:
@@ -208,10 +208,10 @@ def join_group(context: Context, device: torch.device | None = None) -> Group | 
 def _start_on_cpu(context: Context) -> WorkerActor:
     import torch
 
-    from .loader import load_model
-    from .machine import make_pool
-    from .runner import Runner
-    from .speculating import SpeculatingActor, load_drafting
+    from .cpu.runner import Runner
+    from .memory import make_pool
+    from .models.weights import load_model
+    from .speculative.actor import SpeculatingActor, load_drafting
 
     context.phase_ends(Phase.IMPORTS)
     config, log = context.config, context.log
@@ -246,7 +246,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
 
 def say_unused(context: Context, blocks: int, size: int) -> None:
     """More KV memory was given than can be used: the rest is nobody's, which once is worth a line."""
-    from ..machine import unused_memory
+    from ..model.machine import unused_memory
 
     words = unused_memory(context.config, context.model.max_model_len, blocks, size)
     if words and context.spec.index == 0:

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from ..config import Config
-from ..machine import available_bytes, block_bytes, count_blocks, unused_memory, usable_cores, without_effect
-from ..model_files import ModelInfo, read_json
-from ..models.architecture import Architecture, read_architecture, shard_shape
-from ..system import System
+from ..model.architecture import Architecture, read_architecture, shard_shape
+from ..model.info import ModelInfo, read_json
+from ..model.machine import available_bytes, block_bytes, count_blocks, unused_memory, usable_cores, without_effect
+from ..options.config import Config
+from ..protocol.topology import System
 from .actor import check_options, uses_gpu
-from .loader import choose_dtype, open_checkpoint
-from .speculating import load_drafting
+from .models.weights import choose_dtype, open_checkpoint
+from .speculative.actor import load_drafting
 
 Facts = Iterator[dict[str, Any]]
 log = logging.getLogger("check")
@@ -67,8 +67,8 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
 
 def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     """As the worker counts them, less what steps need: that is measured at the start."""
-    from .gpu_memory import blocks_in, kv_block_bytes, kv_kind, room_for_blocks
-    from .gpu_start import check_shape, choose_dtype
+    from .gpu.memory import blocks_in, kv_block_bytes, kv_kind, room_for_blocks
+    from .gpu.start import check_shape, choose_dtype
 
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)

@@ -8,10 +8,10 @@ import time
 
 import numpy as np
 
-from actorserve.shm.table import slot_of
+from actorserve.shm.table.table import slot_of
 
-from ..messages import Step
-from ..runtime import Context
+from ..protocol.messages import Step
+from ..runtime.process import Context
 from .actor import WorkerActor
 
 FIRST = 256  # tokens below are special ones, or single bytes, of most tokenizers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..pieces import Piece
+from ..output.events import Piece
 from .blocks import Blocks
 from .schemas import Object
 

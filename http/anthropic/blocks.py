@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from ..pieces import Arguments, Content, Piece, Reasoning, ToolCall
+from ..output.events import Arguments, Content, Piece, Reasoning, ToolCall
 from .partial import ObjectText
 from .schemas import Object
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from ..pieces import Piece
+from ..output.events import Piece
 from .answers import Answer, ends, usage_of
 from .blocks import Block
 from .errors import error_body

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..adapting import with_names
 from ..errors import ApiError, bad_request
+from ..generation.adapter import with_names
 from .schemas import OTHERS, CountRequest, JsonFormat, MessagesRequest, Object, Thinking, Tool, ToolChoice
 from .turns import begins_answer, messages_of
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..adapting import checked, encoded
 from ..errors import bad_request
+from ..generation.adapter import checked, encoded
 from .schemas import Block, Message, Object
 
 Placed = tuple[str, Block]  # a block, and its path in the request

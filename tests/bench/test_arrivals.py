@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actorserve.actors.bench.arrivals import arrivals
+from actorserve.actors.bench.load.arrivals import arrivals
 
 COUNT = 40_000
 

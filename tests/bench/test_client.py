@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from actorserve.actors.bench.client import Target
-from actorserve.actors.bench.figures import figures
-from actorserve.actors.bench.prompts import Prompt
+from actorserve.actors.bench.load.client import Target
+from actorserve.actors.bench.load.prompts import Prompt
+from actorserve.actors.bench.load.session import counter, probe, run_load
+from actorserve.actors.bench.results.metrics import figures
 from actorserve.actors.bench.server import ServerError, wait_ready
-from actorserve.actors.bench.session import counter, probe, run_load
 
 from .fake import Fake, event
 

@@ -17,7 +17,7 @@ import pytest
 
 from actorserve.actors.bench import processes
 from actorserve.actors.cli import main
-from tests.server import Server
+from tests.support.server import Server
 
 from .fake import Fake
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actorserve.actors.bench.compare import verdict
-from actorserve.actors.bench.figures import figures, is_good, spread
-from actorserve.actors.bench.record import Record
+from actorserve.actors.bench.load.record import Record
+from actorserve.actors.bench.results.compare import verdict
+from actorserve.actors.bench.results.metrics import figures, is_good, spread
 
 
 def record(*, sizes: list[int] | None = None, usage: int | None = None, error: str = "") -> Record:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.bench.prompts import Prompt, PromptError, Wanted, make_prompts, words_counted
+from actorserve.actors.bench.load.prompts import Prompt, PromptError, Wanted, make_prompts, words_counted
 
 
 def syllables(text: str) -> int:

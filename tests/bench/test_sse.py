@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.actors.bench.sse import EventReader
+from actorserve.actors.bench.load.sse import EventReader
 
 STREAM = b': hello\n\nevent: x\ndata: {"a": "\xc3\xa4"}\n\ndata:one\ndata: two\n\nid: 4\n\n\n\ndata: [DONE]\n\n'
 EVENTS = [b'{"a": "\xc3\xa4"}', b"one\ntwo", b"[DONE]"]

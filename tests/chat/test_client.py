@@ -12,7 +12,7 @@ from aiohttp import web
 
 from actorserve.actors.chat.client import ChatError, Client, Piece
 from tests.bench.fake import Fake
-from tests.server import Server
+from tests.support.server import Server
 
 HELLO = [{"role": "user", "content": "Hello"}]
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.observer.commands import port_of
-from tests.server import Server
+from tests.support.server import Server
 
 DEADLINE_S = 60.0
 ACTORSERVE = (sys.executable, "-m", "actorserve")

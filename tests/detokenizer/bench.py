@@ -9,10 +9,10 @@ import msgspec
 from tokenizers import Tokenizer
 
 from actorserve.actors.detokenizer.actor import DetokenizerActor
-from actorserve.actors.messages import Advance, Delta, Finish, PromptTold, Stopped
-from actorserve.actors.parameters import Generation, Sampling
-from actorserve.actors.runtime import Context
-from actorserve.actors.supervisor.memory import Memory
+from actorserve.actors.protocol.messages import Advance, Delta, Finish, PromptTold, Stopped
+from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.runtime.process import Context
+from actorserve.actors.supervisor.shared_memory import Memory
 
 PROMPT = [7, 8, 9]
 SLOT = 1

@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 import pytest
 from tokenizers import Tokenizer
 
-from actorserve.actors.config import Config
 from actorserve.actors.detokenizer.stream import TextStream
-from actorserve.actors.hand import MOST_TRIES
-from actorserve.actors.messages import Delta, Finish
-from actorserve.actors.model_files import ModelInfo
-from actorserve.actors.parameters import Sampling
-from actorserve.actors.supervisor.memory import Memory
-from actorserve.actors.system import System
-from actorserve.shm.table import make_ref
-from tests.tokenizers_made import byte_fallback, byte_level
+from actorserve.actors.model.info import ModelInfo
+from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.messages import Delta, Finish
+from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.runtime.in_flight import MOST_TRIES
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.shm.table.table import make_ref
+from tests.support.tokenizers_made import byte_fallback, byte_level
 
 from .bench import SLOT, Client, Engine
 

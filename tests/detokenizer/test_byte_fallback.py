@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models
 
-from actorserve.actors.detokenizer.incremental import BROKEN, MOST_HELD, FallbackDecoder, WindowDecoder, decoder_factory
-from tests.tokenizers_made import byte_fallback, byte_level, metaspace, word_piece
+from actorserve.actors.detokenizer.decoder import BROKEN, MOST_HELD, FallbackDecoder, WindowDecoder, decoder_factory
+from tests.support.tokenizers_made import byte_fallback, byte_level, metaspace, word_piece
 
 REPLACE = decoders.Replace("▁", " ")
 CHAIN = [REPLACE, decoders.ByteFallback(), decoders.Fuse()]

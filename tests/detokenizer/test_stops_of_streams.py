@@ -9,7 +9,7 @@ import pytest
 
 from actorserve.actors.detokenizer.stop_strings import StopStrings
 from actorserve.actors.detokenizer.stream import TextStream
-from actorserve.actors.parameters import Generation, Sampling
+from actorserve.actors.protocol.request import Generation, Sampling
 
 WORDS = ["a", "b", "ab", "ba", "", "c", "aab", " ", "é", "\n\n"]
 END = 5  # its text is "c"

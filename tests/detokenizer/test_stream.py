@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from actorserve.actors.detokenizer.incremental import decoder_factory
+from actorserve.actors.detokenizer.decoder import decoder_factory
 from actorserve.actors.detokenizer.stop_strings import StopStrings
 from actorserve.actors.detokenizer.stream import TextStream
-from actorserve.actors.parameters import Generation, Sampling
-from tests.tokenizers_made import CORPUS, byte_level, token_id
+from actorserve.actors.protocol.request import Generation, Sampling
+from tests.support.tokenizers_made import CORPUS, byte_level, token_id
 
 END = token_id(byte_level(), "</s>")
 

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from actorserve.actors.detokenizer.incremental import decoder_factory
+from actorserve.actors.detokenizer.decoder import decoder_factory
+from actorserve.actors.detokenizer.reasoning import ThinkingGate
 from actorserve.actors.detokenizer.stream import TextStream
-from actorserve.actors.detokenizer.thinking import ThinkingGate
-from actorserve.actors.parameters import Generation, Sampling, Think
-from tests.tokenizers_made import byte_level
+from actorserve.actors.protocol.request import Generation, Sampling, Think
+from tests.support.tokenizers_made import byte_level
 
 THINK = Think("<think>", "</think>")
 ALWAYS = Think("<think>", "</think>", always=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.detokenizer.incremental import word_bytes
-from actorserve.actors.messages import Delta, Finish, PromptTold
-from actorserve.actors.parameters import Sampling
-from actorserve.shm.logprobs import ENTRY, Logprobs
-from actorserve.shm.table import slot_of
-from tests.tokenizers_made import byte_fallback, byte_level
+from actorserve.actors.detokenizer.decoder import word_bytes
+from actorserve.actors.protocol.messages import Delta, Finish, PromptTold
+from actorserve.actors.protocol.request import Sampling
+from actorserve.shm.table.logprobs import ENTRY, Logprobs
+from actorserve.shm.table.table import slot_of
+from tests.support.tokenizers_made import byte_fallback, byte_level
 
 from .bench import PROMPT, Engine
 from .test_actor import make_engine

@@ -17,16 +17,17 @@ from typing import Any
 
 from aiohttp import web
 
-from actorserve.actors.frontend import connection as connection_module
-from actorserve.actors.frontend import connections, tap
-from actorserve.actors.frontend.connections import ConnectionPool
-from actorserve.http.bodies import CONTINUE
-from actorserve.http.notes import EXPECTS
-from actorserve.http.resume import Predecessor, Record, record_of
-from actorserve.shm import answers as answers_module
-from actorserve.shm import journal as journal_module
-from actorserve.shm.answers import Answers
-from actorserve.shm.journal import Journal
+from actorserve.actors.frontend.connections import connection as connection_module
+from actorserve.actors.frontend.connections import pool as connections
+from actorserve.actors.frontend.connections import transport as tap
+from actorserve.actors.frontend.connections.pool import ConnectionPool
+from actorserve.http.middleware.context import EXPECTS
+from actorserve.http.transport.body import CONTINUE
+from actorserve.http.transport.resume import Predecessor, Record, record_of
+from actorserve.shm.journals import request_journal as journal_module
+from actorserve.shm.journals import response_journal as answers_module
+from actorserve.shm.journals.request_journal import Journal
+from actorserve.shm.journals.response_journal import Answers
 
 TRACED = {module.__file__ for module in (connections, connection_module, tap, journal_module, answers_module)}
 MOST = 4

@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 
-from actorserve.actors.config import Config
 from actorserve.actors.frontend.engine import FrontendEngine
-from actorserve.actors.messages import Delta, Finish, Message, TextPrompt
-from actorserve.actors.model_files import ModelInfo
-from actorserve.actors.parameters import Generation, Sampling
-from actorserve.actors.runtime import Context
-from actorserve.actors.supervisor.memory import Memory
-from actorserve.actors.system import System
-from actorserve.http.jobs import Job
-from actorserve.http.pieces import Content
+from actorserve.actors.model.info import ModelInfo
+from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.messages import Delta, Finish, Message, TextPrompt
+from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.runtime.process import Context
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.http.generation.job import Job
+from actorserve.http.output.events import Content
 
 MODEL = ModelInfo(
     folder="/none",

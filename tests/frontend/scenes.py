@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from actorserve.actors.frontend import connections
-from actorserve.actors.supervisor.admission import Admission
-from actorserve.actors.supervisor.connections import Connections
-from actorserve.http.bodies import CONTINUE
-from actorserve.shm.answers import Answers
-from actorserve.shm.journal import Journal
+from actorserve.actors.frontend.connections import pool
+from actorserve.actors.supervisor.connections.admission import Admission
+from actorserve.actors.supervisor.connections.pool import Connections
+from actorserve.http.transport.body import CONTINUE
+from actorserve.shm.journals.request_journal import Journal
+from actorserve.shm.journals.response_journal import Answers
 
 from .lives import MOST, ROOM, TEXT, Killed, Lethal, Life, Socket, one_turn
 
@@ -113,7 +113,7 @@ def watch(life: Life) -> None:
         life.fds.discard(fileno)
         return life.sockets[-1]
 
-    connections.socket = SimpleNamespace(**{**vars(socket), "recv_fds": receive, "socket": new})  # type: ignore
+    pool.socket = SimpleNamespace(**{**vars(socket), "recv_fds": receive, "socket": new})  # type: ignore
 
 
 def request(body: bytes, more: bytes = b"") -> bytes:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
-from actorserve.actors.frontend.connection import Wire, behind_first
-from actorserve.actors.frontend.connections import MOST_GIVEN, ConnectionPool
-from actorserve.actors.handover import GIVEN
-from actorserve.http import heads
-from actorserve.http.bodies import CONTINUE
+from actorserve.actors.frontend.connections.connection import Wire, behind_first
+from actorserve.actors.frontend.connections.pool import MOST_GIVEN, ConnectionPool
+from actorserve.actors.protocol.connection_handover import GIVEN
+from actorserve.http.transport import header_timeout as heads
+from actorserve.http.transport.body import CONTINUE
 
 from .lives import Killed, Lethal
 from .scenes import ANSWERS, ASKED, CHUNKED, STREAMED, Client, bodies, request, scene_of
@@ -177,7 +177,7 @@ def test_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
             os.close(fds.pop())
         return data, fds, flags, None
 
-    monkeypatch.setattr("actorserve.actors.supervisor.connections.PAUSE_S", 0.0)
+    monkeypatch.setattr("actorserve.actors.supervisor.connections.pool.PAUSE_S", 0.0)
     monkeypatch.setattr("tests.frontend.scenes.recv_fds", recv_fds)
     with scene_of() as (scene, client):
         assert client.ask(b"one") == [b"one"] and not drops

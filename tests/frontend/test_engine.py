@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from actorserve.actors.frontend import calls as calls_module
 from actorserve.actors.frontend import engine as engine_module
-from actorserve.actors.messages import (
+from actorserve.actors.frontend import rpc as calls_module
+from actorserve.actors.protocol.messages import (
     Cancel,
     Delta,
     Detokenize,
@@ -25,8 +25,8 @@ from actorserve.actors.messages import (
     Tokenized,
 )
 from actorserve.http.errors import ApiError
-from actorserve.http.jobs import Job
-from actorserve.shm.table import slot_of
+from actorserve.http.generation.job import Job
+from actorserve.shm.table.table import slot_of
 
 from .others import Others, end, job, text_of
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from actorserve.actors.config import ToolParser, make_config
 from actorserve.actors.frontend.actor import Frontend
 from actorserve.actors.frontend.parsers import choose_parsers, unknown_calls
-from actorserve.actors.model_files import ModelInfo
+from actorserve.actors.model.info import ModelInfo
+from actorserve.actors.options.config import ToolParser, make_config
 
 UNKNOWN = "{% for tool in tools %}{{ tool }}{% endfor %}Call them as !name!arguments!{{ messages }}"
 

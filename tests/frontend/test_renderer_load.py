@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actorserve.actors.messages import Failed, Finish, Rendered
-from actorserve.http.jobs import Job
+from actorserve.actors.protocol.messages import Failed, Finish, Rendered
+from actorserve.http.generation.job import Job
 
 from .others import Others, end, job
 

@@ -13,16 +13,16 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from actorserve.actors.config import Config, ConfigError, make_config
-from actorserve.actors.frontend import connections
-from actorserve.actors.frontend.connection import MOST_UNSENT
-from actorserve.actors.frontend.connections import ConnectionPool
-from actorserve.actors.handover import CLOSED, GIVEN, HANDED
-from actorserve.actors.tls import make_context
-from actorserve.http import heads
-from actorserve.shm.answers import Answers
-from actorserve.shm.journal import Journal
-from tests.certificates import OPENSSL, Files, lock
+from actorserve.actors.frontend.connections import pool as connections
+from actorserve.actors.frontend.connections.connection import MOST_UNSENT
+from actorserve.actors.frontend.connections.pool import ConnectionPool
+from actorserve.actors.options.config import Config, ConfigError, make_config
+from actorserve.actors.options.tls import make_context
+from actorserve.actors.protocol.connection_handover import CLOSED, GIVEN, HANDED
+from actorserve.http.transport import header_timeout as heads
+from actorserve.shm.journals.request_journal import Journal
+from actorserve.shm.journals.response_journal import Answers
+from tests.support.certificates import OPENSSL, Files, lock
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="certificates are made by the openssl command")
 WAIT_S = 30.0

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
-from actorserve.actors import demo
-from actorserve.actors.grammars import Grammars, unpack
-from actorserve.actors.matchers import Matchers
-from tests import tokenizers_made
-from tests.tokenizers_made import token_id
+from actorserve.actors.grammar.compiler import Grammars, unpack
+from actorserve.actors.grammar.matchers import Matchers
+from actorserve.actors.model import demo
+from tests.support import tokenizers_made
+from tests.support.tokenizers_made import token_id
 
 LONGEST = 2500  # tokens, by which every grammar here must have come to an end
 CLOSERS = {'"': 3.0, "@": 3.0, "]": 2.0, "}": 2.0}  # an email's @, too
@@ -49,7 +49,9 @@ class Model(NamedTuple):
 
 @cache
 def model(kind: str) -> Model:
-    """`demo`, or a kind of tests/tokenizers_made.py: each with more words than its tokenizer, and two end tokens."""
+    """`demo`, or a kind of tests/support/tokenizers_made.py: each with more words than its tokenizer, and two end
+    tokens.
+    """
     if kind == "demo":
         tokenizer = Tokenizer.from_file(str(Path(next(iter(demo.__path__))) / "tokenizer.json"))
         ends = [token_id(tokenizer, "<|im_end|>"), token_id(tokenizer, "<|endoftext|>")]

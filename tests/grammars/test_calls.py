@@ -8,10 +8,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from actorserve.http.parsers.markup import MARKUPS, amid_text, only_calls
-from actorserve.http.parsers.registry import TOOL_PARSERS
-from actorserve.http.pieces import Turn
-from actorserve.http.schemas import Object, ToolFunction
+from actorserve.http.openai.schemas import Object, ToolFunction
+from actorserve.http.output.events import Turn
+from actorserve.http.output.parsers.markup import MARKUPS, amid_text, only_calls
+from actorserve.http.output.parsers.registry import TOOL_PARSERS
 from tests.grammars.drawing import accepts, answer, model
 from tests.grammars.schemas import INTEGER, made
 

@@ -11,16 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.actors.grammar_trial import try_out
-from actorserve.actors.grammars import (
-    MAX_PACKED,
-    GrammarError,
-    Grammars,
-    Wish,
-    make_grammar,
-    pack,
-    unpack,
-)
+from actorserve.actors.grammar.compiler import MAX_PACKED, GrammarError, Grammars, Wish, make_grammar, pack, unpack
+from actorserve.actors.grammar.trial import try_out
 from tests.grammars.drawing import accepts, allowed, draw, model
 from tests.grammars.schemas import EXPLODES, INTEGER, NOTHING, STRING, made
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actorserve.actors.grammars import Wish, make_grammar
+from actorserve.actors.grammar.compiler import Wish, make_grammar
 from tests.grammars.drawing import allowed, draw, model
 from tests.grammars.schemas import EXPLODES, LOGIN, TREE, array
 

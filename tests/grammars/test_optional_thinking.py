@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.actors.grammar_words import make_lltokenizer, make_words
-from actorserve.actors.grammars import Wish, make_grammar
-from actorserve.actors.matchers import Matchers
-from tests.tokenizers_made import byte_level
+from actorserve.actors.grammar.compiler import Wish, make_grammar
+from actorserve.actors.grammar.matchers import Matchers
+from actorserve.actors.grammar.vocabulary import make_lltokenizer, make_words
+from tests.support.tokenizers_made import byte_level
 
 TOKENIZER = byte_level()
 END = TOKENIZER.token_to_id("</s>") or 0

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from actorserve.actors.grammars import GrammarError
+from actorserve.actors.grammar.compiler import GrammarError
 from tests.grammars.drawing import accepts, answer, model
 from tests.grammars.schemas import SCHEMAS, TREE, array, made
 

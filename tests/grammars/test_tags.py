@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.grammars import GrammarError
+from actorserve.actors.grammar.compiler import GrammarError
 from tests.grammars.drawing import accepts, answer, model
 from tests.grammars.schemas import INTEGER, made
-from tests.tokenizers_made import token_id
+from tests.support.tokenizers_made import token_id
 
 KINDS = ("demo", "byte level", "byte fallback")
 JSON = {"type": "json_schema", "json_schema": made({"x": INTEGER})}

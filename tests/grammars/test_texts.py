@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from actorserve.actors.grammars import GrammarError
+from actorserve.actors.grammar.compiler import GrammarError
 from tests.grammars.drawing import accepts, answer, model
 
 KINDS = ("demo", "byte level", "byte fallback")

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from actorserve.actors.grammars import GrammarError
+from actorserve.actors.grammar.compiler import GrammarError
 from tests.grammars.drawing import accepts, answer, model
 from tests.grammars.schemas import STRING, TREE, made
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actorserve.actors.grammar_words import Words, make_lltokenizer, make_words
-from actorserve.actors.grammars import GrammarError, Grammars
-from actorserve.actors.matchers import Matchers
-from tests import tokenizers_made
+from actorserve.actors.grammar.compiler import GrammarError, Grammars
+from actorserve.actors.grammar.matchers import Matchers
+from actorserve.actors.grammar.vocabulary import Words, make_lltokenizer, make_words
 from tests.grammars.drawing import accepts, allowed, model
-from tests.tokenizers_made import token_id
+from tests.support import tokenizers_made
+from tests.support.tokenizers_made import token_id
 
 
 @pytest.mark.parametrize("kind", ["demo", "byte level", "byte fallback", "unigram bytes"])

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.actors.messages import ChatPrompt
-from actorserve.actors.parameters import Generation
-from actorserve.http.decoding import decode
+from actorserve.actors.protocol.messages import ChatPrompt
+from actorserve.actors.protocol.request import Generation
 from actorserve.http.errors import ApiError
-from actorserve.http.parameters import parameters
-from actorserve.http.prompts import chat_prompt, completion_prompts
-from actorserve.http.ranges import check_fields
-from actorserve.http.schemas import ChatRequest, CompletionRequest, GenerationFields
+from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.prompts import chat_prompt, completion_prompts
+from actorserve.http.generation.ranges import check_fields
+from actorserve.http.generation.sampling import parameters
+from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerationFields
 
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
 

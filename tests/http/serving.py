@@ -13,13 +13,13 @@ from typing import Any
 
 from aiohttp import web
 
-from actorserve.actors.messages import Delta, Finish, Prompt
+from actorserve.actors.protocol.messages import Delta, Finish, Prompt
 from actorserve.http.app import make_app
-from actorserve.http.jobs import Job
-from actorserve.http.keys import Kept, Key
-from actorserve.http.page_figures import PageEngine, PageFigures
-from actorserve.http.server import LONGEST_LINE, Connection
+from actorserve.http.dashboard.figures import PageEngine, PageFigures
+from actorserve.http.generation.idempotency_keys import Kept, Key
+from actorserve.http.generation.job import Job
 from actorserve.http.settings import Settings
+from actorserve.http.transport.connection import LONGEST_LINE, Connection
 
 SETTINGS = Settings(
     served=["tiny", "alias/name"],

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.actors.messages import ChatPrompt, Finish, TextPrompt, TokenPrompt
-from actorserve.actors.parameters import Generation
-from actorserve.http.asking import MAX_SEQUENCES
+from actorserve.actors.protocol.messages import ChatPrompt, Finish, TextPrompt, TokenPrompt
+from actorserve.actors.protocol.request import Generation
 from actorserve.http.errors import ApiError, overloaded
+from actorserve.http.generation.prepare import MAX_SEQUENCES
 from tests.http.serving import HI, Served, finish_all, rendered, say
 
 USAGE = {

@@ -178,7 +178,7 @@ def reports_of(name: str, architecture: int, every: bool) -> Iterator[dict[str, 
     import triton
     from triton.backends.compiler import GPUTarget
 
-    module = importlib.import_module(f"actorserve.kernels.{name}")
+    module = importlib.import_module(f"actorserve.kernels.triton.{name.removeprefix('gpu_')}")
     kernels = [key for key, value in vars(module).items() if key.endswith("_kernel") and hasattr(value, "arg_names")]
     recorders = [Recorder(module, key) for key in kernels]
     globals()[f"launch_{name}"](module, every)

@@ -14,9 +14,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.kernels.gpu_logits import Bias, Mask, RowPenalties, adjust, token_logprobs  # noqa: E402
-from actorserve.kernels.grammar_mask import apply_mask  # noqa: E402
-from actorserve.kernels.penalties import Penalties, penalize, top_logprobs  # noqa: E402
+from actorserve.kernels.cpu.penalties import Penalties, penalize, top_logprobs  # noqa: E402
+from actorserve.kernels.triton.grammar_mask import apply_mask  # noqa: E402
+from actorserve.kernels.triton.logits import Bias, Mask, RowPenalties, adjust, token_logprobs  # noqa: E402
 
 STATES = 7
 NO_RESERVE = 0x4000  # of Linux' mmap; Python names it from 3.13 on

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.kernels.grammar_mask import apply_mask
+from actorserve.kernels.triton.grammar_mask import apply_mask
 
 
 def reference(logits: torch.Tensor, bits: np.ndarray, rows: list[int]) -> torch.Tensor:

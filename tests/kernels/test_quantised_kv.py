@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 
 from actorserve.kernels.attention_reference import Pages, Scoring, reference_attention
-from actorserve.kernels.paged_decode import Scratch, paged_decode
-from actorserve.kernels.paged_prefill import paged_prefill
-from actorserve.kernels.quantised_kv import (
+from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
+from actorserve.kernels.triton.paged_prefill import paged_prefill
+from actorserve.kernels.triton.quantised_kv import (
     E4M3,
     LARGEST,
     Scales,
@@ -29,7 +29,7 @@ from actorserve.kernels.quantised_kv import (
     supported,
     widen,
 )
-from actorserve.kernels.rotary_kv import Pools, Turns, rotate_and_write
+from actorserve.kernels.triton.rotary_kv import Pools, Turns, rotate_and_write
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -11,12 +11,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.kernels.rms_norm import (  # noqa: E402
-    add_rms_norm,
-    reference_add_rms_norm,
-    reference_rms_norm,
-    rms_norm,
-)
+from actorserve.kernels.triton.rms_norm import add_rms_norm, reference_add_rms_norm, reference_rms_norm, rms_norm  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # of a number's size: one step of the type

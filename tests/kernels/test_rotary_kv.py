@@ -14,17 +14,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.actors.models.architecture import Rope  # noqa: E402
-from actorserve.actors.worker.model import RMSNorm, _rotate, turn_table  # noqa: E402
-from actorserve.kernels.quantised_kv import E4M3, Scales, dequantise, quantise  # noqa: E402
-from actorserve.kernels.rotary_kv import (  # noqa: E402
-    Norms,
-    Pools,
-    Turns,
-    reference_norm,
-    reference_rotate,
-    rotate_and_write,
-)
+from actorserve.actors.model.architecture import Rope  # noqa: E402
+from actorserve.actors.worker.cpu.executor import RMSNorm, _rotate, turn_table  # noqa: E402
+from actorserve.kernels.triton.quantised_kv import E4M3, Scales, dequantise, quantise  # noqa: E402
+from actorserve.kernels.triton.rotary_kv import Norms, Pools, Turns, reference_norm, reference_rotate, rotate_and_write  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # numbers are up to 4: one step of these

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.server import PACKAGE, VANISH_S
+from tests.support.server import PACKAGE, VANISH_S
 
 WAIT_S = 60.0
 LONG = """

@@ -16,8 +16,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from actorserve import LLM, PromptError, RequestOutput, SamplingParams, StructuredOutputsParams
-from actorserve.actors.model_files import DEMO_FOLDER
-from tests.server import Server
+from actorserve.actors.model.info import DEMO_FOLDER
+from tests.support.server import Server
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 PROMPTS = ["One and one is", "What is the capital of France?", "Hello", "The quick brown fox", "Grüße aus"]

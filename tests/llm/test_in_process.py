@@ -9,7 +9,7 @@ import pytest
 
 from actorserve import LLM, ConfigError, EngineDead, SamplingParams
 from actorserve.actors.detokenizer.actor import DetokenizerActor
-from tests.server import segments
+from tests.support.server import segments
 
 PROMPTS = [f"Number {index} is" for index in range(12)]
 PARAMS = [SamplingParams(temperature=0.7, seed=index, max_tokens=5 + index, logprobs=1) for index in range(12)]

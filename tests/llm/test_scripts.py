@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from tests.llm.scripts import LONG, WAIT_S, left, processes, start
-from tests.server import segments
+from tests.support.server import segments
 
 UNGUARDED = """
 from actorserve import LLM, SamplingParams

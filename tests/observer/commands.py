@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.server import Server
+from tests.support.server import Server
 
 KEY = "a-key-that-nobody-may-see"
 HEADERS = {"Authorization": f"Bearer {KEY}"}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkpoints import write_shape
-from tests.server import Server
+from tests.support.checkpoints import write_shape
+from tests.support.server import Server
 
 from .commands import KEY
 

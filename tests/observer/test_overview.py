@@ -11,16 +11,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from actorserve.actors.config import Config
-from actorserve.actors.gauges import SchedulerGauge
-from actorserve.actors.messages import Admit, Cancel
-from actorserve.actors.overview import ActorSight, Lookout, view_process
-from actorserve.actors.supervisor.memory import Memory
-from actorserve.actors.system import System
-from actorserve.shm.board import HEARTBEAT, PID, ActorState, BoardWriter
-from actorserve.shm.mailbox import Inbox, Outbox
-from actorserve.shm.ring import Consumer, Producer
-from tests.supervisor.test_memory import MODEL
+from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.messages import Admit, Cancel
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.actors.telemetry.gauges import SchedulerGauge
+from actorserve.actors.telemetry.snapshot import ActorSight, Lookout, view_process
+from actorserve.shm.board.board import HEARTBEAT, PID, ActorState, BoardWriter
+from actorserve.shm.rings.mailbox import Inbox, Outbox
+from actorserve.shm.rings.ring import Consumer, Producer
+from tests.supervisor.test_shared_memory import MODEL
 
 HANG_S, STEP_S = 2.0, 50.0
 

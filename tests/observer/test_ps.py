@@ -22,8 +22,8 @@ from actorserve.actors.cli import main
 from actorserve.actors.observer import attach as module
 from actorserve.actors.observer.ask import AskError, ask
 from actorserve.actors.observer.attach import AttachError, Found, attach, choose, find_servers
-from actorserve.actors.overview import Overview
-from tests.server import Server
+from actorserve.actors.telemetry.snapshot import Overview
+from tests.support.server import Server
 
 from .commands import DEADLINE_S, HEADERS, KEY, port_of, report, run
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import pytest
 import requests
 
-from tests.server import Server
+from tests.support.server import Server
 
 from .commands import DEADLINE_S, HEADERS, port_of, run
 

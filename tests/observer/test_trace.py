@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.server import Server
+from tests.support.server import Server
 
 from .commands import port_of, run
 from .test_ps import look, stopped, until

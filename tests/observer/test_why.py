@@ -17,12 +17,12 @@ import pytest
 import requests
 
 from actorserve.actors.cli import main
-from actorserve.actors.messages import Finish
 from actorserve.actors.observer.attach import attach
 from actorserve.actors.observer.requests import Requests
 from actorserve.actors.observer.why import Answer, explain, take_scene
-from actorserve.shm.stamps import Stamp
-from tests.server import Server
+from actorserve.actors.protocol.messages import Finish
+from actorserve.shm.table.stamps import Stamp
+from tests.support.server import Server
 
 from .commands import HEADERS, port_of, run
 from .test_ps import stopped, until

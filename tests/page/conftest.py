@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.page.browser import Page, browsing, find_chromium
-from tests.server import Server
+from tests.support.server import Server
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.page.browser import Page, find_chromium
-from tests.server import Server
+from tests.support.server import Server
 
 IN_A_BROWSER = [
     pytest.mark.skipif(find_chromium() is None, reason="no chromium is installed"),

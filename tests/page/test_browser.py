@@ -13,7 +13,7 @@ import aiohttp
 from tests.http.serving import serving
 from tests.page.browser import Page
 from tests.page.person import ANSWER, COMING, IN_A_BROWSER, TOLD, check_calm, open_page, send
-from tests.server import Server
+from tests.support.server import Server
 
 pytestmark = IN_A_BROWSER
 QUESTION = "What happens when an actor dies?"

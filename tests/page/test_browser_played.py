@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from actorserve.actors.messages import Finish
+from actorserve.actors.protocol.messages import Finish
 from actorserve.http.errors import overloaded
 from tests.http.serving import Served, rendered, say, serving
 from tests.page.browser import Page

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from actorserve.actors.frontend.sight import CELLS, MOST_IN_A_BYTE, cells
+from actorserve.actors.frontend.observability.dashboard import CELLS, MOST_IN_A_BYTE, cells
 
 SIZES = (1, 7, CELLS - 1, CELLS, CELLS + 1, 2 * CELLS - 1, 5000, MOST_IN_A_BYTE * CELLS, MOST_IN_A_BYTE * CELLS + 1)
 

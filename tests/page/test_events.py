@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.http import page_routes
-from actorserve.http.page_figures import PageActor, PageEngine, PageFigures, PageLane
+from actorserve.http.dashboard import routes as page_routes
+from actorserve.http.dashboard.figures import PageActor, PageEngine, PageFigures, PageLane
 from tests.http.serving import PATIENCE_S, Served, serving
 
 ENGINE = PageEngine(1, 2, 64, 60, 100, 50, 40, 20, "f0", "0f")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from actorserve.http.page_routes import FOLDER, PAGE_PATHS, POLICY, TYPES
+from actorserve.http.dashboard.routes import FOLDER, PAGE_PATHS, POLICY, TYPES
 from tests.http.serving import Served, serving
 
 MOST_LINES = 300

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.server import Server
+from tests.support.server import Server
 
 WAIT_S = 60.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.actors.frontend.sight import CELLS, cells
-from actorserve.shm.kv_map import KVMap, kv_map_bytes
-from actorserve.shm.kv_view import KVView
+from actorserve.actors.frontend.observability.dashboard import CELLS, cells
+from actorserve.shm.kv_map.map import KVMap, kv_map_bytes
+from actorserve.shm.kv_map.view import KVView
 from actorserve.shm.segment import Segment
 
 SLOTS, SEQUENCE_BLOCKS, MOST, OFFSET = 5, 7, 40, 4096

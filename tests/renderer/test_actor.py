@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from actorserve.actors.block_hash import extend_hashes
-from actorserve.actors.config import Config
-from actorserve.actors.hand import MOST_TRIES, Ended
-from actorserve.actors.messages import (
+from actorserve.actors.model.info import ModelInfo
+from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.block_hash import extend_hashes
+from actorserve.actors.protocol.messages import (
     Admit,
     ChatPrompt,
     Detokenize,
@@ -30,16 +30,16 @@ from actorserve.actors.messages import (
     TokenPrompt,
     ToRenderer,
 )
-from actorserve.actors.model_files import ModelInfo
-from actorserve.actors.parameters import Generation, Sampling
+from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.topology import System
 from actorserve.actors.renderer.actor import RendererActor
-from actorserve.actors.renderer.rendition import Renditions
-from actorserve.actors.runtime import Context
-from actorserve.actors.supervisor.memory import Memory
-from actorserve.actors.system import System
-from tests.tokenizers_made import byte_level
+from actorserve.actors.renderer.artifacts import Renditions
+from actorserve.actors.runtime.in_flight import MOST_TRIES, Ended
+from actorserve.actors.runtime.process import Context
+from actorserve.actors.supervisor.shared_memory import Memory
+from tests.support.tokenizers_made import byte_level
 
-from .templates import CHATML
+from .templates.templates import CHATML
 
 LENGTH = 64
 PARAMS = msgspec.msgpack.encode(Generation(Sampling(1), request_id="name"))

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.hand import Ended
-from actorserve.actors.messages import (
+from actorserve.actors.protocol.messages import (
     Admit,
     ChatPrompt,
     Failed,
@@ -23,7 +22,8 @@ from actorserve.actors.messages import (
     Tokenized,
     TokenPrompt,
 )
-from actorserve.actors.renderer.template import TemplateProblem
+from actorserve.actors.renderer.templates.chat_template import TemplateProblem
+from actorserve.actors.runtime.in_flight import Ended
 
 from .test_actor import CHAT, LENGTH, PARAMS, Bench, ids
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from actorserve.actors.block_hash import extend_hashes
-from actorserve.actors.messages import Finish, Step, StepDone
-from actorserve.actors.parameters import Generation, Sampling
+from actorserve.actors.protocol.block_hash import extend_hashes
+from actorserve.actors.protocol.messages import Finish, Step, StepDone
+from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.scheduler.recovery.takeover import Takeover
 from actorserve.actors.scheduler.scheduler import Limits, Scheduler
-from actorserve.actors.scheduler.takeover import Takeover
-from actorserve.shm.kv_map import KVMap, kv_map_bytes
+from actorserve.shm.kv_map.map import KVMap, kv_map_bytes
 from actorserve.shm.segment import Segment
-from actorserve.shm.table import RequestTable, slot_of, table_bytes
+from actorserve.shm.table.table import RequestTable, slot_of, table_bytes
 
 BLOCK = 8
 VOCAB = 50

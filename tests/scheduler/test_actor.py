@@ -9,17 +9,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from actorserve.actors.config import make_config
-from actorserve.actors.gauges import SchedulerGauge
-from actorserve.actors.hand import MOST_TRIES
-from actorserve.actors.messages import Admit, Advance, Cancel, Finish, Step, StepDone, StepFailed, WorkerReady
-from actorserve.actors.model_files import resolve_model
-from actorserve.actors.parameters import Generation, Sampling
-from actorserve.actors.runtime import Context
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import make_config
+from actorserve.actors.protocol.messages import Admit, Advance, Cancel, Finish, Step, StepDone, StepFailed, WorkerReady
+from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.runtime.in_flight import MOST_TRIES
+from actorserve.actors.runtime.process import Context
 from actorserve.actors.scheduler.actor import SchedulerActor
 from actorserve.actors.scheduler.scheduler import Scheduler
-from actorserve.actors.supervisor.memory import Memory
-from actorserve.actors.system import System
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.actors.telemetry.gauges import SchedulerGauge
 
 PROMPT = list(range(3, 43))
 READY = WorkerReady(incarnation=5, num_blocks=32)

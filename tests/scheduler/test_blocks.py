@@ -7,7 +7,7 @@ import random
 import pytest
 
 from actorserve.actors.scheduler.blocks import BlockPool
-from actorserve.shm.kv_map import KVMap
+from actorserve.shm.kv_map.map import KVMap
 
 
 def new_pool(count: int) -> BlockPool:

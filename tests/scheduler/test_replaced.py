@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from actorserve.actors.messages import Finish, WorkerReady
+from actorserve.actors.protocol.messages import Finish, WorkerReady
 
 from .test_actor import Lives, start_of
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from actorserve.actors.messages import Finish
+from actorserve.actors.protocol.messages import Finish
 
 from .engine_model import BLOCK, END, MAX_TOKENS, Bench, expected_answer, finish_all, prompt_of, running_bench
 

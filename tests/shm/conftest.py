@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .post import Post
+from .rings.post import Post
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from actorserve.actors.config import ConfigError
-from actorserve.actors.gauges import FrontendGauge, SchedulerGauge
-from actorserve.actors.runtime import Actor, Context, main, run
-from actorserve.shm.mailbox import wake
+from actorserve.actors.options.config import ConfigError
+from actorserve.actors.runtime.process import Actor, Context, main, run
+from actorserve.actors.telemetry.gauges import FrontendGauge, SchedulerGauge
+from actorserve.shm.rings.mailbox import wake
 
 
 class Idle(Actor):

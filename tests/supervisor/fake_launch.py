@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from actorserve.actors.cli import make_parser
-from actorserve.actors.options import read_config
-from actorserve.actors.supervisor.births import ACTOR_COMMAND
+from actorserve.actors.options.command_line import read_config
 from actorserve.actors.supervisor.launch import launch
-from actorserve.actors.supervisor.memory import Memory
+from actorserve.actors.supervisor.processes.spawn import ACTOR_COMMAND
+from actorserve.actors.supervisor.shared_memory import Memory
 
 FAKE = Path(__file__).with_name("fake_actor.py")
 

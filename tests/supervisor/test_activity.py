@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from actorserve.actors.gauges import SchedulerGauge as Gauge
 from actorserve.actors.supervisor import activity
 from actorserve.actors.supervisor.activity import Activity, figures_between, in_words
-from actorserve.actors.supervisor.memory import Memory
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.actors.telemetry.gauges import SchedulerGauge as Gauge
 
 
 def gauges(**values: int) -> list[int]:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from actorserve.actors.supervisor.admission import RESERVE, Admission, Numbers, client_of
+from actorserve.actors.supervisor.connections.admission import RESERVE, Admission, Numbers, client_of
 
 
 @pytest.mark.parametrize(

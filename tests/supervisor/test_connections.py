@@ -11,11 +11,20 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.handover import CLOSE_IDLE, GIVEN, HANDED, MOST_TOLD, NEW, NOT_TAKEN, RESERVED, RESUMED
-from actorserve.actors.supervisor import connections as module
-from actorserve.actors.supervisor import newcomers
-from actorserve.actors.supervisor.admission import MOST_WAITING, RESERVE, Admission
-from actorserve.actors.supervisor.connections import Connections
+from actorserve.actors.protocol.connection_handover import (
+    CLOSE_IDLE,
+    GIVEN,
+    HANDED,
+    MOST_TOLD,
+    NEW,
+    NOT_TAKEN,
+    RESERVED,
+    RESUMED,
+)
+from actorserve.actors.supervisor.connections import newcomers
+from actorserve.actors.supervisor.connections import pool as module
+from actorserve.actors.supervisor.connections.admission import MOST_WAITING, RESERVE, Admission
+from actorserve.actors.supervisor.connections.pool import Connections
 
 NAMES = ("frontend-0", "frontend-1")
 MOST = 6

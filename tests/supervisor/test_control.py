@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.supervisor import control as module
-from actorserve.actors.supervisor.control import MOST_BYTES, MOST_CLIENTS, Control, Refused
+from actorserve.actors.supervisor.control import socket as module
+from actorserve.actors.supervisor.control.socket import MOST_BYTES, MOST_CLIENTS, Control, Refused
 
 WAIT_S = 10.0
 

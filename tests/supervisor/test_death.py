@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.actors.hand import Ended
-from actorserve.actors.supervisor.restarts import Death
+from actorserve.actors.runtime.in_flight import Ended
+from actorserve.actors.supervisor.restart_policy import Death
 
 
 @pytest.mark.parametrize(

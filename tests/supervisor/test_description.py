@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.actors import handover
-from actorserve.actors.config import Config
-from actorserve.actors.description import SECRETS, SOCKET, Description, publish, socket_name, without_secrets
-from actorserve.actors.fingerprint import fingerprint
-from actorserve.actors.system import System
+from actorserve.actors.options.config import Config
+from actorserve.actors.protocol import connection_handover as handover
+from actorserve.actors.protocol.fingerprint import fingerprint
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.telemetry.discovery import SECRETS, SOCKET, Description, publish, socket_name, without_secrets
 
-from .test_memory import MODEL
+from .test_shared_memory import MODEL
 
 SECRET = re.compile(r"(^|_)(api_key|token|key|secret|password|headers)$")
 HARMLESS = {"allowed_headers", "enable_request_id_headers"}

@@ -15,8 +15,15 @@ from contextlib import suppress
 
 import pytest
 
-from actorserve.actors.log_lines import JsonFormatter, RequestName, iso_time, json_line, local_time, message_of
 from actorserve.actors.supervisor.output import LIMIT, LONGEST, Lines, Output, is_journal
+from actorserve.actors.telemetry.log_format import (
+    JsonFormatter,
+    RequestName,
+    iso_time,
+    json_line,
+    local_time,
+    message_of,
+)
 
 
 @pytest.fixture

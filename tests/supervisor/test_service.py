@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.config import Config
-from actorserve.actors.supervisor.activation import take_one, take_sockets
-from actorserve.actors.supervisor.limits import is_in_order, stop_seconds
-from actorserve.actors.supervisor.listen import ListenError
-from actorserve.actors.supervisor.notify import Manager, find_manager
-from actorserve.actors.supervisor.service import Service
-from actorserve.actors.supervisor.specs import SPECS
-from tests.checkpoints import write_shape
-from tests.manager import FakeManager, HeldSocket
-from tests.server import Server
+from actorserve.actors.options.config import Config
+from actorserve.actors.supervisor.listeners import ListenError
+from actorserve.actors.supervisor.processes.specs import SPECS
+from actorserve.actors.supervisor.systemd.activation import take_one, take_sockets
+from actorserve.actors.supervisor.systemd.notify import Manager, find_manager
+from actorserve.actors.supervisor.systemd.service import Service
+from actorserve.actors.supervisor.timeouts import is_in_order, stop_seconds
+from tests.support.checkpoints import write_shape
+from tests.support.manager import FakeManager, HeldSocket
+from tests.support.server import Server
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_launch.py")))
 Launch = Callable[..., Server]

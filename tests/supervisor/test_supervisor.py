@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.checkpoints import write_shape
-from tests.server import Server
+from tests.support.checkpoints import write_shape
+from tests.support.server import Server
 
 HERE = Path(__file__).resolve().parent
 COMMAND = (sys.executable, str(HERE / "fake_launch.py"))
@@ -152,7 +152,7 @@ def test_a_few_deadly_requests_do_not_end_the_server(launch: Launch) -> None:
 
 
 def test_one_slow_crash_after_the_other_never_escalates() -> None:
-    from actorserve.actors.supervisor.restarts import Intensity
+    from actorserve.actors.supervisor.restart_policy import Intensity
 
     intensity = Intensity(most=2, within=10.0)
     assert all(intensity.allow(5.0 * step) for step in range(100))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.checkpoints import checkpoint
+from tests.support.checkpoints import checkpoint
 
 torch.set_num_threads(1)
 

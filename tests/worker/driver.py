@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from actorserve.actors.config import Config, make_config
-from actorserve.actors.messages import NewRow, Step
-from actorserve.actors.model_files import resolve_model
-from actorserve.actors.parameters import Sampling
-from actorserve.actors.worker.loader import load_model
-from actorserve.actors.worker.machine import make_pool
-from actorserve.actors.worker.runner import Runner
-from actorserve.actors.worker.speculation import Proposer, Speculation
-from actorserve.shm.table import make_ref
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import Config, make_config
+from actorserve.actors.protocol.messages import NewRow, Step
+from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.worker.cpu.runner import Runner
+from actorserve.actors.worker.memory import make_pool
+from actorserve.actors.worker.models.weights import load_model
+from actorserve.actors.worker.speculative.verifier import Proposer, Speculation
+from actorserve.shm.table.table import make_ref
 
 GREEDY = Sampling(0, temperature=0.0)
 LENGTH = 512  # tokens of a slot of the log

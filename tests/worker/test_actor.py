@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actorserve.actors.gauges import WorkerGauge
-from actorserve.actors.messages import Hello, NewRow, Step, StepDone, StepFailed, WorkerReady
-from actorserve.actors.model_files import resolve_model
-from actorserve.actors.runtime import Context
-from actorserve.actors.supervisor.memory import Memory
-from actorserve.actors.system import System
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.protocol.messages import Hello, NewRow, Step, StepDone, StepFailed, WorkerReady
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.runtime.process import Context
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.actors.telemetry.gauges import WorkerGauge
 from actorserve.actors.worker.actor import WorkerActor, main
-from actorserve.actors.worker.speculating import SpeculatingActor
-from actorserve.actors.worker.speculation import Outcome
+from actorserve.actors.worker.speculative.actor import SpeculatingActor
+from actorserve.actors.worker.speculative.verifier import Outcome
 
 from .driver import GREEDY, Driver, Sequence, config_for, make_runner
 

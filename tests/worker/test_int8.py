@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.actors.config import ConfigError
-from actorserve.actors.model_files import resolve_model
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.actor import check_options
-from actorserve.actors.worker.flat import Tables, places, prepare
-from actorserve.actors.worker.int8 import Int8Linear
-from actorserve.actors.worker.loader import load_model
-from actorserve.actors.worker.machine import make_pool
-from actorserve.actors.worker.model import Model
-from actorserve.kernels.cpu_attention import PagedKV
+from actorserve.actors.worker.cpu.batch import Tables, places, prepare
+from actorserve.actors.worker.cpu.executor import Model
+from actorserve.actors.worker.memory import make_pool
+from actorserve.actors.worker.models.weights import load_model
+from actorserve.actors.worker.quantization.int8 import Int8Linear
+from actorserve.kernels.cpu.attention import PagedKV
 
+from .cpu.test_runner import prompt
 from .driver import Driver, Sequence, config_for, make_runner
-from .test_runner import prompt
 
 Folders = Callable[..., Path]
 

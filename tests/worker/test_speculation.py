@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.actors.config import Config
-from actorserve.actors.model_files import resolve_model
-from actorserve.actors.parameters import Sampling
-from actorserve.actors.worker.draft_model import DraftModel
-from actorserve.actors.worker.flat import Tables
-from actorserve.actors.worker.loader import load_model
-from actorserve.actors.worker.lookup import Lookup
-from actorserve.actors.worker.machine import make_pool
-from actorserve.actors.worker.speculation import FIRST_PAUSE, Ints, Speculation, Tokens, Work
-from actorserve.kernels.cpu_attention import PagedKV
-from actorserve.kernels.sampling import Parameters
-from tests.checkpoints import KINDS, VOCABULARY
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.worker.cpu.batch import Tables
+from actorserve.actors.worker.memory import make_pool
+from actorserve.actors.worker.models.weights import load_model
+from actorserve.actors.worker.speculative.draft_model import DraftModel
+from actorserve.actors.worker.speculative.ngram import Lookup
+from actorserve.actors.worker.speculative.verifier import FIRST_PAUSE, Ints, Speculation, Tokens, Work
+from actorserve.kernels.cpu.attention import PagedKV
+from actorserve.kernels.cpu.sampling import Parameters
+from tests.support.checkpoints import KINDS, VOCABULARY
 
 from .driver import GREEDY, Driver, Sequence, config_for, make_runner
 

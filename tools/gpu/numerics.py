@@ -12,15 +12,15 @@ from transformers import AutoModelForCausalLM
 from .report import TINY, at_most, say
 from .shapes import GREEDY
 
-from actorserve.actors.messages import NewRow, Step  # isort: skip
-from actorserve.actors.model_files import read_json  # isort: skip
-from actorserve.actors.models.architecture import read_architecture  # isort: skip
-from actorserve.actors.worker.gpu_memory import make_pools  # isort: skip
-from actorserve.actors.worker.gpu_model import GpuModel  # isort: skip
-from actorserve.actors.worker.gpu_runner import GpuRunner, Sizes  # isort: skip
-from actorserve.actors.worker.loader import open_checkpoint  # isort: skip
-from actorserve.shm.table import make_ref  # isort: skip
-from tests.checkpoints import VOCABULARY, write_model  # isort: skip
+from actorserve.actors.protocol.messages import NewRow, Step  # isort: skip
+from actorserve.actors.model.info import read_json  # isort: skip
+from actorserve.actors.model.architecture import read_architecture  # isort: skip
+from actorserve.actors.worker.gpu.memory import make_pools  # isort: skip
+from actorserve.actors.worker.gpu.executor import GpuModel  # isort: skip
+from actorserve.actors.worker.gpu.runner import GpuRunner, Sizes  # isort: skip
+from actorserve.actors.worker.models.weights import open_checkpoint  # isort: skip
+from actorserve.shm.table.table import make_ref  # isort: skip
+from tests.support.checkpoints import VOCABULARY, write_model  # isort: skip
 
 LENGTH, BLOCK = 256, 16
 PROMPTS, TOKENS = (4, 3) if TINY else (8, 48)

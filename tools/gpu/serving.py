@@ -20,7 +20,7 @@ import numpy as np
 from .report import TINY, at_least, say
 from .shapes import SHAPES, write_folder
 
-from tests.server import LAUNCH, Server  # isort: skip
+from tests.support.server import LAUNCH, Server  # isort: skip
 
 NAME = "tiny" if TINY else "Qwen3-0.6B"
 PROMPT, ANSWER = (24, 4) if TINY else (512, 128)

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from actorserve.actors.messages import NewRow, Step
-from actorserve.actors.models.architecture import Architecture, read_architecture
-from actorserve.actors.parameters import Sampling
-from actorserve.actors.worker.gpu_graphs import capture_sizes
-from actorserve.actors.worker.gpu_memory import make_pools
-from actorserve.actors.worker.gpu_model import GpuModel
-from actorserve.actors.worker.gpu_runner import GpuRunner, Pending, Sizes
-from actorserve.actors.worker.loader import random_tensors
-from actorserve.shm.table import make_ref
+from actorserve.actors.model.architecture import Architecture, read_architecture
+from actorserve.actors.protocol.messages import NewRow, Step
+from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.worker.gpu.executor import GpuModel
+from actorserve.actors.worker.gpu.graphs import capture_sizes
+from actorserve.actors.worker.gpu.memory import make_pools
+from actorserve.actors.worker.gpu.runner import GpuRunner, Pending, Sizes
+from actorserve.actors.worker.models.weights import random_tensors
+from actorserve.shm.table.table import make_ref
 
 from .report import ROOT
 
-DEMO = ROOT / "actors" / "demo"
+DEMO = ROOT / "actors" / "model" / "demo"
 QWEN3 = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",

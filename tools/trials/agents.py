@@ -78,7 +78,9 @@ def _command(agent: str, npm: Path, work: Path, address: tuple[str, int]) -> tup
 
 
 def _session(agent: str, npm: Path, found: Counter[str]) -> None:
-    from tests.scripted import scripted  # the one thing of the project's tests: a checkpoint that says what it is told
+    from tests.support.scripted import (
+        scripted,  # the one thing of the project's tests: a checkpoint that says what it is told
+    )
 
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

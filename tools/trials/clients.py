@@ -167,7 +167,9 @@ def install(place: Path, packages: tuple[str, ...]) -> None:
 def clients(folder: Path) -> Counter[str]:
     """LangChain, litellm, instructor, pydantic-ai, aider and Open WebUI against a scripted checkpoint."""
     sys.path.insert(0, str(ROOT))
-    from tests.scripted import scripted  # the one thing of the project's tests: a checkpoint that says what it is told
+    from tests.support.scripted import (
+        scripted,  # the one thing of the project's tests: a checkpoint that says what it is told
+    )
 
     found: Counter[str] = Counter()
     for name, (packages, _) in CLIENTS.items():

@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
 
-from actorserve.http.adapting import chat_request
 from actorserve.http.anthropic.answers import Answer
 from actorserve.http.anthropic.errors import body_of
 from actorserve.http.anthropic.events import MessageEvents
 from actorserve.http.anthropic.requests import omits_thinking, to_chat
 from actorserve.http.anthropic.schemas import MessagesRequest
-from actorserve.http.decoding import decode
-from actorserve.http.pieces import Arguments, Content, Piece, ToolCall
-from tests.http.responses.scripted import (
+from actorserve.http.generation.adapter import chat_request
+from actorserve.http.generation.decoding import decode
+from actorserve.http.output.events import Arguments, Content, Piece, ToolCall
+from tests.http.openai.responses.scripted import (
     SAID,
     THOUGHT,
     TWICE,

@@ -14,8 +14,8 @@ from actorserve.http.anthropic.answers import CONTEXT_ENDED, Answer, count, usag
 from actorserve.http.anthropic.errors import body_of, error_body
 from actorserve.http.anthropic.events import MessageEvents
 from actorserve.http.errors import ApiError, overloaded
-from actorserve.http.pieces import Arguments, Content, Piece, Reasoning, ToolCall, merged
-from tests.http.responses.scripted import CALLED, KEY, SAID, THOUGHT, TWICE, USAGE, events_of, piece_lists
+from actorserve.http.output.events import Arguments, Content, Piece, Reasoning, ToolCall, merged
+from tests.http.openai.responses.scripted import CALLED, KEY, SAID, THOUGHT, TWICE, USAGE, events_of, piece_lists
 
 ANSWER = Answer(KEY, "m")
 ENDS: list[tuple[str, str | int | None]] = [

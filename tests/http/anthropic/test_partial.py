@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jiter import from_json
 
 from actorserve.http.anthropic.partial import MAX_DEPTH, MAX_NUMBER, ObjectText
-from tests.http.responses.scripted import OBJECT
+from tests.http.openai.responses.scripted import OBJECT
 
 
 def taken(text: str) -> tuple[str, str]:

@@ -9,8 +9,8 @@ import pytest
 
 from actorserve.http.anthropic.requests import to_chat
 from actorserve.http.anthropic.schemas import MessagesRequest
-from actorserve.http.decoding import decode
 from actorserve.http.errors import ApiError
+from actorserve.http.generation.decoding import decode
 from tests.http.anthropic.test_requests import HI, TOOL, request_of, result, text, use
 
 

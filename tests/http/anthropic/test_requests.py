@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from actorserve.http.adapting import chat_request
 from actorserve.http.anthropic.requests import omits_thinking, prompt_of, renamed, to_chat
 from actorserve.http.anthropic.schemas import OTHERS, CountRequest, MessagesRequest
-from actorserve.http.decoding import decode
 from actorserve.http.errors import ApiError
-from actorserve.http.parameters import check_fields
-from actorserve.http.prompts import chat_prompt
-from actorserve.http.schemas import ChatRequest
+from actorserve.http.generation.adapter import chat_request
+from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.prompts import chat_prompt
+from actorserve.http.generation.sampling import check_fields
+from actorserve.http.openai.schemas import ChatRequest
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"name": "weather", "description": "Says the weather.", "input_schema": {"type": "object"}}

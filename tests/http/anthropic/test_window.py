@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from anthropic.types import ModelInfo
 
-from actorserve.actors.messages import Finish
+from actorserve.actors.protocol.messages import Finish
 from actorserve.http.errors import ApiError
 from tests.http.serving import HI, Served, rendered, say
 

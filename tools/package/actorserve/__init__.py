@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from actorserve.actors.config import ConfigError as ConfigError
     from actorserve.actors.llm.link import EngineDead as EngineDead
     from actorserve.actors.llm.llm import LLM as LLM
     from actorserve.actors.llm.outputs import CompletionOutput as CompletionOutput
@@ -13,11 +12,12 @@ if TYPE_CHECKING:
     from actorserve.actors.llm.outputs import RequestOutput as RequestOutput
     from actorserve.actors.llm.sampling_params import SamplingParams as SamplingParams
     from actorserve.actors.llm.sampling_params import StructuredOutputsParams as StructuredOutputsParams
+    from actorserve.actors.options.config import ConfigError as ConfigError
 
 __version__ = "0.1.0"
 
 _HOMES = {  # loaded when they are asked for, so that the package itself is light
-    "ConfigError": "config",
+    "ConfigError": "options.config",
     "CompletionOutput": "llm.outputs",
     "EngineDead": "llm.link",
     "LLM": "llm.llm",

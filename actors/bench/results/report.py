@@ -1,0 +1,135 @@
+"""Results as tables, and as a file that `compare` and `plot` read."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ...options.config import ConfigError
+from .metrics import METRICS
+
+SCHEMA = "actorserve-bench/1"
+
+
+def document(kind: str, facts: dict[str, Any], points: list[dict[str, Any]]) -> dict[str, Any]:
+    """The whole file."""
+    return {"schema": SCHEMA, "kind": kind, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts, "points": points}
+
+
+def save(path: Path, found: dict[str, Any]) -> None:
+    """Write it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def load(path: str) -> dict[str, Any]:
+    """Read what `save` wrote."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise ConfigError(f"{path}: no result of actorserve bench ({SCHEMA})")
+    return found
+
+
+def mean_of(point: dict[str, Any], *names: str) -> float | None:
+    """A figure's mean over a point's repetitions; None if any lacks it."""
+    values = values_of(point, *names)
+    return fmean(values) if values else None
+
+
+def values_of(point: dict[str, Any], *names: str) -> list[float]:
+    """A figure of each repetition; none unless all have it."""
+    found = []
+    for run in point["runs"]:
+        value: Any = run
+        for name in names:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is None:
+            return []
+        found.append(float(value))
+    return found
+
+
+def number(value: float | None) -> str:
+    """With about three digits that count."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def show(console: Console, kind: str, points: Sequence[dict[str, Any]], metrics: Sequence[str]) -> None:
+    """A table of the loads, one of their latencies, and what went wrong."""
+    loads = Table(title=f"bench {kind}", title_justify="left")
+    rows: list[tuple[str, tuple[str, ...], float]] = [
+        ("done", ("completed",), 1),
+        ("failed", ("failed",), 1),
+        ("s", ("duration_s",), 1),
+        ("requests/s", ("request_throughput",), 1),
+        ("output tok/s", ("output_throughput",), 1),
+        ("total tok/s", ("total_throughput",), 1),
+        ("goodput/s", ("goodput",), 1),
+        ("server CPU s", ("server_cpu_s",), 1),
+        ("CPU ms/tok", ("server_cpu_ms_a_token",), 1),
+        ("PSS MiB", ("server_pss_bytes",), 2**-20),
+        ("client us/chunk", ("client_us_a_chunk",), 1),
+    ]
+    rows = [row for row in rows if any(mean_of(point, *row[1]) is not None for point in points)]
+    loads.add_column("load")
+    for title, _, _ in rows:
+        loads.add_column(title, justify="right")
+    for point in points:
+        means = [(mean_of(point, *names), factor) for _, names, factor in rows]
+        loads.add_row(point["name"], *(number(None if mean is None else mean * factor) for mean, factor in means))
+    console.print(loads)
+    console.print(_latencies(points, metrics))
+    _show_warnings(console, points)
+
+
+def _latencies(points: Sequence[dict[str, Any]], metrics: Sequence[str]) -> Table:
+    """In ms, a line for each load and metric."""
+    table = Table(title="latency in ms", title_justify="left")
+    table.add_column("load")
+    table.add_column("")
+    spreads: list[tuple[tuple[str, ...], str]] = [(("batch_latency_ms",), "whole batch")]
+    spreads += [(("latency_ms", name), METRICS[name]) for name in metrics]
+    keys = [key for key in _spread_keys(points) if key not in ("min", "max")]
+    for key in keys:
+        table.add_column(key, justify="right")
+    for point in points:
+        for names, title in spreads:
+            means = [mean_of(point, *names, key) for key in keys]
+            if any(mean is not None for mean in means):
+                table.add_row(point["name"], title, *map(number, means))
+    return table
+
+
+def _spread_keys(points: Sequence[dict[str, Any]]) -> list[str]:
+    for point in points:
+        for run in point["runs"]:
+            if run["latency_ms"]["e2el"]:
+                return list(run["latency_ms"]["e2el"])
+    return ["mean"]
+
+
+def _show_warnings(console: Console, points: Sequence[dict[str, Any]]) -> None:
+    for point in points:
+        for run in point["runs"]:
+            for kind, count in run["errors"].items():
+                console.print(f"{point['name']}: {count} failed: {kind}: {run['error_examples'][kind]}", markup=False)
+            if run["client_busy"]:
+                share = f"{run['client_share']:.0%}"
+                console.print(f"{point['name']}: this client used {share} of a core: it may be what was measured")
+            if uncounted := sum(run["token_counts"].get(how, 0) for how in ("total", "none")):
+                console.print(
+                    f"{point['name']}: tokens of {uncounted} answers were not counted chunk by chunk; "
+                    "their inter-token latencies are shared out evenly"
+                )

@@ -1,0 +1,104 @@
+"""What `actorserve launch` would load, and whether it could: every part is asked what it would say at its start.
+
+Nothing is started and nothing is kept; a model of the hub is downloaded, as it would be then.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from actorserve.shm.segment import Segment, SegmentError
+
+from ..frontend.parsers import choose_parsers, unknown_calls
+from ..model.info import ModelInfo, resolve_model
+from ..model.tokenizer import find_templates, load_tokenizer
+from ..model.weight_files import read_weights
+from ..options.config import Config, ConfigError
+from ..protocol.topology import System
+from ..renderer.templates.chat_template import ChatTemplate
+
+INSPECTION = "actorserve.actors.worker.inspection"  # by name: it loads torch, which nobody else here needs
+
+
+class Checkup:
+    """Facts by topic, and what is wrong."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.facts: dict[str, dict[str, Any]] = {}
+        self.problems: list[str] = []
+
+    def run(self) -> None:
+        """Look at everything that can be looked at, whatever else is wrong."""
+        try:
+            model = resolve_model(self.config)
+        except ConfigError as error:
+            self.problems.append(str(error))
+            return
+        for look in (self._model, self._text, self._chat, self._computing, self._sharing):
+            self._guarded(look, model)
+
+    def _guarded(self, look: Callable[[ModelInfo], None], model: ModelInfo) -> None:
+        try:
+            look(model)
+        except (ConfigError, SegmentError) as error:
+            if str(error) not in self.problems:
+                self.problems.append(str(error))
+
+    def _note(self, topic: str, **facts: Any) -> None:
+        self.facts.setdefault(topic, {}).update(facts)
+
+    def _model(self, model: ModelInfo) -> None:
+        self._note(
+            "model",
+            names=self.config.served_names(),
+            folder=model.folder,
+            architecture=model.architecture,
+            vocabulary=model.vocab_size,
+            context_length=model.max_model_len,
+            sampling_defaults=model.sampling_defaults,
+        )
+        if self.config.load_format != "dummy":
+            self._note("model", stored_bytes=stored_bytes(Path(model.folder)))
+
+    def _text(self, model: ModelInfo) -> None:
+        words = load_tokenizer(model).get_vocab_size()
+        self._note("tokenizer", folder=model.tokenizer_folder, words=words)
+
+    def _chat(self, model: ModelInfo) -> None:
+        ChatTemplate(self.config, model)
+        tools, reasoning = choose_parsers(self.config, model)
+        templates = sorted(find_templates(self.config, model))
+        self._note("chat", templates=templates, tool_parser=tools, reasoning_parser=reasoning)
+        if doubt := unknown_calls(self.config, model):
+            self._note("chat", doubt=doubt)
+
+    def _computing(self, model: ModelInfo) -> None:
+        self._note("computing", workers=self.config.tensor_parallel_size)
+        for facts in importlib.import_module(INSPECTION).inspect(self.config, model):
+            self._note("computing", **facts)
+        blocks, size = self.facts["computing"]["blocks"], self.config.block_size
+        self._note(
+            "room",
+            tokens=blocks * size,
+            sequences=min(self.config.max_num_seqs, blocks),
+            longest_sequences=min(self.config.max_num_seqs, blocks // -(-model.max_model_len // size)),
+        )
+
+    def _sharing(self, model: ModelInfo) -> None:
+        system = System(self.config, model)
+        self._note("room", waiting=system.max_queued)
+        self._note("sharing", segment_bytes=system.size, slots=system.slots)
+        Segment.create(system.size, "lanes and request table").close()
+
+
+def stored_bytes(folder: Path) -> dict[str, int]:
+    """The sizes of the weights in the model's files, by the types in which they are stored."""
+    sizes: Counter[str] = Counter()
+    for tensor in read_weights(folder).values():
+        sizes[tensor.dtype] += tensor.size
+    return dict(sizes)

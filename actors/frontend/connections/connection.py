@@ -1,0 +1,322 @@
+"""One connection as a frontend serves it: aiohttp's protocol with an account of what came and what was answered.
+
+`Wire` stands between it and the transport: what the kernel reads goes straight into the connection's record of the
+journal, so that at no moment it is nowhere but in this process.
+
+Both records (shm/journals/request_journal.py, shm/journals/response_journal.py) speak of one request; who has the
+connection writes all of their words. A client may send the next one before the handler knows that the last byte of its
+answer is out. So it is noted that the first is over before the kernel is asked for anything more, not when its handler
+ends. What a successor finds after
+    the answer's last commit       all of an answer, and nothing behind its request: it notes the rest itself
+    journal.rest, answers.forget   rest: as many bytes were read as then
+    the kernel's read              a request that nobody has looked at, alone in the record
+    answers.begin                  the same: what was handed over is told apart from the next answer by `committed`
+    journal.begin                  a request that was looked at, and nothing of its answer
+If the next one's beginning was read together with the end of the first (a client that does not wait for answers), it is
+put in its place when the first is over. Nobody can go on with the connection while that is done, nor from then on if
+the first came in chunks, whose end is not looked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from aiohttp import web
+
+from actorserve.http.transport.body import AnnouncedLength
+from actorserve.http.transport.header_timeout import LONGEST_HEAD, TimedConnection
+from actorserve.http.transport.resume import Predecessor
+from actorserve.shm.journals.request_journal import Journal
+from actorserve.shm.journals.response_journal import Answers
+
+from ...protocol.connection_handover import CLOSED
+from .tcp_info import written_so_far
+from .transport import Tap
+
+MOST_UNSENT = 64 << 10  # bytes that wait here for a slow reader before its writer pauses; with TLS it would be more
+CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+LAST_CHUNK = b"0\r\n\r\n"  # of a chunked body
+
+
+class Pool(Protocol):
+    """What a connection needs of its frontend."""
+
+    server: web.Server
+    journal: Journal
+    answers: Answers
+    spare: memoryview
+    answered: Callable[[web.BaseRequest, int], None] | None
+    reserved: set[int]
+
+    def rest(self, number: int, read: int) -> None:
+        """Nothing is under way on this connection."""
+
+    def can_move(self, number: int, connection: socket.socket) -> bool:
+        """Can another frontend go on with it?"""
+
+    def lost(self, number: int, where: int = CLOSED) -> None:
+        """It is closed here."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a predecessor has left undone on a connection."""
+
+    request: bytes = b""  # to be read again
+    predecessor: Predecessor | None = None  # of the answer
+    unsent: bytes = b""  # was handed over, and the kernel has not taken it
+    behind: bytes = b""  # of a next request, which nobody has looked at
+
+
+NOTHING = Left()
+
+
+class Connection(TimedConnection):
+    """aiohttp's protocol, which keeps account of what comes and of what is answered, and says when all is over."""
+
+    def __init__(
+        self, pool: Pool, connection: socket.socket, number: int, read: int, state: Left, options: Any
+    ) -> None:
+        super().__init__(pool.server, **options)
+        self.record: Tap | None = None
+        self._left = state
+        self._pool = pool
+        self._socket = connection
+        self._number = number
+        self._read = read
+        self._resting = not state.request
+        self._head = b""  # of the request that was begun, as long as its end has not come
+        self._body_at = -1  # bytes read when its body begins; -1: not known
+        self._end = b""  # the last bytes that came
+        self.announced: AnnouncedLength | None = None  # of a body in chunks
+        self._finishing: web.BaseRequest | None = None  # its handler has ended
+        self._over: web.BaseRequest | None = None  # its end is noted, its handler has not ended
+        self._rested_at = 0.0  # when nothing was under way any more
+        self._where = CLOSED  # what the supervisor is told at its end
+        self._read -= len(state.behind)
+        if state.request:
+            self._read -= len(state.request)
+            self._look_at(state.request)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        left, below = self._left, cast(asyncio.Transport, transport)
+        below.set_write_buffer_limits(MOST_UNSENT)
+        self.record = Tap(
+            below,
+            self._pool.answers,
+            self._number,
+            left.predecessor,
+            left.unsent,
+            self._move,
+        )
+        self._rested_at = self._loop.time()
+        super().connection_made(cast(asyncio.Transport, self.record))
+        self._pool.answers.set_full(self._number, 0)
+        if not self._read:
+            self._pool.answers.begin(self._number, written_so_far(self._socket))
+        if left.predecessor is None:
+            self.record.go_on()
+        if left.request:
+            super().data_received(left.request)
+        self._left = NOTHING
+        self.data_received(left.behind)
+
+    def data_received(self, data: bytes) -> None:
+        if data:  # aiohttp calls it with nothing, to go on with what it has
+            if self._resting:
+                self._begin(data)
+            else:
+                self._look_at(data)
+        super().data_received(data)
+
+    def _patience_s(self) -> float:
+        """A connection of which a predecessor has answered something is as idle as any behind an answer."""
+        return super()._patience_s() if not self._read else float(self.keepalive_timeout)
+
+    @property
+    def is_reserved(self) -> bool:
+        """There is no room for it beyond one question about the server itself."""
+        return self._number in self._pool.reserved
+
+    def idle_since(self) -> float | None:
+        """Since when nothing has been under way; None if something is."""
+        if not self._resting or self.record is None or self.record.is_closing():
+            return None
+        return self._rested_at if self._is_idle() and not self.record.get_write_buffer_size() else None
+
+    def _begin(self, data: bytes) -> None:
+        """Of a request: from here on the answers' record speaks of it."""
+        self._resting = False
+        self._head, self._body_at, self._end, self.announced = b"", -1, b"", None
+        self._pool.answers.begin(self._number, self._written())
+        self._pool.journal.begin(self._number)
+        self._look_at(data)
+
+    def _written(self) -> int:
+        """Bytes that were handed over: to the kernel, or to the transport for it."""
+        waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        return written_so_far(self._socket) + waiting
+
+    def _look_at(self, data: bytes) -> None:
+        """Count what came, and find where the body begins."""
+        if self.announced is not None:
+            self.announced.follow(data)
+        elif self._body_at < 0 and len(self._head) < LONGEST_HEAD:
+            self._head += data
+            at = self._head.find(b"\r\n\r\n")
+            if at >= 0:
+                self._body_at = self._read + len(data) - len(self._head) + at + 4
+                if CHUNKED.search(self._head, 0, at):
+                    self.announced = AnnouncedLength()
+                    self.announced.follow(self._head[at + 4 :])
+                self._head = b""
+        self._read += len(data)
+        self._end = (self._end + data[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
+
+    def before_reading(self) -> None:
+        """Whatever is read next is of a next request, if this one came whole and all of its answer is handed over."""
+        request, number, answers = self._finishing or self._current_request, self._number, self._pool.answers
+        if self._resting or request is None or number >= answers.count:
+            return
+        if answers.is_complete(number) and self._was_all(request):
+            self._over = request
+            self._rest()
+
+    def _rest(self) -> None:
+        self._resting = True
+        self._rested_at = self._loop.time()
+        self._pool.rest(self._number, self._read)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        record, self._finishing = self.record, request
+        if record is not None and isinstance(resp, web.Response) and not resp.prepared:
+            record.note_end()  # aiohttp writes head and body of these as one piece
+        finished = await super().finish_response(request, resp, start_time)
+        over, self._over, self._finishing = self._over is request, None, None
+        if self._where != CLOSED:
+            return finished
+        if record is not None and record.muted:  # what its predecessor had begun could not be gone on with
+            record.abort()
+        elif not over:  # otherwise the records are the next one's by now
+            self._note_end(request, bool(finished[0].keep_alive))
+        if self._pool.answered is not None:  # told now, when no successor would tell it again
+            self._pool.answered(request, finished[0].status)
+        return finished
+
+    def _note_end(self, request: web.BaseRequest, stays: bool) -> None:
+        """`stays`: the connection does."""
+        if self._was_all(request):
+            self._rest()
+        elif not self._goes_on_behind(request) and self.record is not None:
+            self.record.keep_no_more()
+            if not stays:
+                self._pool.journal.give_up(self._number)
+
+    def _was_all(self, request: web.BaseRequest) -> bool:
+        """All of this one was read, and nothing of a next request. False also where that cannot be said."""
+        if "Transfer-Encoding" in request.headers:
+            return self._end == LAST_CHUNK and request.content.is_eof() and not self._messages
+        return self._read == self._body_at + (request.content_length or 0)
+
+    def _goes_on_behind(self, request: web.BaseRequest) -> bool:
+        """From now on the records speak of what was read behind this request. False if its beginning cannot be told."""
+        journal, number = self._pool.journal, self._number
+        came = journal.request(number, self._read)
+        if came is None or "Transfer-Encoding" in request.headers or self._body_at < 0:
+            return False
+        behind = self._read - self._body_at - (request.content_length or 0)
+        if not 0 < behind < len(came):
+            return False
+        journal.take_over(number, came, len(came) - behind)
+        self._read -= behind
+        self._begin(came[-behind:])
+        return True
+
+    def _move(self, frontend: int) -> bool:
+        """See http.resume.Record."""
+        if frontend < 0:
+            raise ValueError("frontends count from 0")
+        record = self.record
+        if record is None or record.is_closing() or not self._pool.can_move(self._number, self._socket):
+            return False
+        self._where = frontend + 1
+        self._pool.answers.forget(self._number)  # slots of this frontend are not the other's
+        record.let_go()
+        return True
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._pool.answers.set_full(self._number, time.monotonic_ns())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._pool.answers.set_full(self._number, 0)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        if self._where == CLOSED:
+            self._pool.rest(self._number, self._read)
+        self._pool.lost(self._number, self._where)
+
+
+class Wire(asyncio.BufferedProtocol):
+    """What the transport calls: says where the bytes go that are read, and passes all else on."""
+
+    def __init__(self, connection: Connection, pool: Pool, number: int) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._number = number
+        self._buffer = pool.spare
+        self._kept = False
+        self.connection_made = connection.connection_made  # type: ignore[method-assign]
+        self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
+        self.eof_received = connection.eof_received  # type: ignore[method-assign]
+        self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The room behind what has come of the request, or a place for what cannot be kept."""
+        self._connection.before_reading()
+        room = self._pool.journal.room(self._number)
+        self._kept = room is not None
+        self._buffer = self._pool.spare if room is None else room
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._buffer[:nbytes])
+        if self._kept:
+            self._pool.journal.filled(self._number, nbytes)
+        self._connection.data_received(data)
+
+
+def behind_first(data: bytes) -> bytes | None:
+    """What stands behind the first request; None where that is not plain to see."""
+    head, end, body = data.lstrip(b"\r\n").partition(b"\r\n\r\n")
+    if not end:
+        return None
+    if CHUNKED.search(head):
+        return _behind_chunks(body)
+    length = re.search(rb"\r\ncontent-length:[ \t]*(\d+)", head, re.IGNORECASE)
+    size = int(length[1]) if length else 0
+    return body[size:] if len(body) >= size else None
+
+
+def _behind_chunks(body: bytes) -> bytes | None:
+    """What stands behind a chunked body; None if its end is not here, or has trailers."""
+    while line := re.match(rb"([0-9a-fA-F]+)[^\r]*\r\n", body):
+        size = int(line[1], 16)
+        end = line.end() + size
+        if body[end : end + 2] != b"\r\n":
+            return None
+        body = body[end + 2 :]
+        if not size:
+            return body
+    return None

@@ -1,0 +1,69 @@
+"""A request at its end: what became of it, and when what happened to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actorserve.http.middleware.context import Noted
+
+GENERATING = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"}
+)
+
+
+@dataclass(slots=True)
+class Times:
+    """When what happened, in ns of CLOCK_MONOTONIC; of several choices the first beginning and the last end.
+
+    0 is what never happened.
+    """
+
+    began: int  # its head was read
+    ended: int
+    arrival: int = 0  # it was given its slots, and sent to a renderer
+    render_begun: int = 0
+    rendered: int = 0
+    admitted: int = 0
+    scheduled: int = 0
+    first_token: int = 0
+    first_told: int = 0
+    last_token: int = 0
+
+    def stages(self) -> list[tuple[str, int, int]]:
+        """(name, start, end) of each stage that was begun and ended."""
+        points = (
+            ("queued", self.arrival, self.render_begun),
+            ("rendered", self.render_begun, self.rendered),
+            ("waiting", self.rendered, self.scheduled),
+            ("prefill", self.scheduled, self.first_token),
+            ("decode", self.first_token, self.last_token),
+        )
+        return [point for point in points if point[1] and point[2] >= point[1]]
+
+    @property
+    def to_first_token(self) -> int:
+        """From the head to the first token's text, which waits for the last one's where nothing is streamed."""
+        return (self.first_token or self.ended) - self.began
+
+
+@dataclass(slots=True)
+class Ended:
+    """One request at its end."""
+
+    request_id: str
+    endpoint: str
+    client: str
+    status: int
+    times: Times
+    noted: Noted | None = None
+    finish_reason: str = ""
+    error: str = ""
+    replayed: bool = False
+    preemptions: int = 0
+    deaths: int = 0  # that it has survived, as far as that is known: of schedulers, workers and frontends
+    traceparent: str = ""
+    tracestate: str = ""
+
+    @property
+    def generates(self) -> bool:
+        return self.noted is not None or self.endpoint in GENERATING

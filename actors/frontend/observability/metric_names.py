@@ -1,0 +1,74 @@
+"""What `/metrics` calls the numbers on the board and in an overview. A new count needs one line here.
+
+vLLM's names where the thing is the same, so that dashboards which people have go on working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from ...telemetry.gauges import SchedulerGauge as Gauge
+from ...telemetry.snapshot import ActorSight
+
+GAUGES = (
+    ("vllm:num_requests_running", "Sequences in the running batch", Gauge.RUNNING),
+    ("vllm:num_requests_waiting", "Sequences that wait to run", Gauge.WAITING),
+)
+COUNTERS = (
+    ("vllm:prompt_tokens", "Prompt tokens of admitted sequences", Gauge.PROMPTED),
+    ("vllm:generation_tokens", "Generated tokens", Gauge.GENERATED),
+    ("vllm:prompt_tokens_cached", "Prompt tokens that were not computed", Gauge.PREFIX_HITS),
+    ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", Gauge.PREFIX_QUERIES),
+    ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache", Gauge.PREFIX_HITS),
+    ("vllm:num_preemptions", "Times that a sequence lost its blocks and was computed again", Gauge.PREEMPTIONS),
+    ("vllm:spec_decode_num_drafts", "Times that drafts of a sequence were tried", Gauge.DRAFTS),
+    ("vllm:spec_decode_num_draft_tokens", "Tokens that were drafted", Gauge.DRAFT_TOKENS),
+    ("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted", Gauge.ACCEPTED_TOKENS),
+)
+ACCEPTED_AT = {str(at): Gauge[f"ACCEPTED_AT_{at}"] for at in range(8)}  # by position in a draft
+ENDS = {  # vllm:request_success_total, by finished_reason
+    "stop": Gauge.ENDED_STOP,
+    "length": Gauge.ENDED_LENGTH,
+    "abort": Gauge.ENDED_ABORT,
+    "error": Gauge.ENDED_ERROR,
+}
+SURVIVED = {"scheduler": Gauge.SURVIVED_SCHEDULER, "worker": Gauge.SURVIVED_WORKER}
+
+STARTUP = "actorserve:startup_seconds", "Each phase of its latest start; the supervisor's are the whole server's"
+STARTUP_TOTAL = "actorserve:startup_total_seconds", "All of these together: until it was ready, if it is"
+
+ACTORS: tuple[tuple[Literal["gauge", "counter"], str, str, Callable[[ActorSight], float | None]], ...] = (
+    ("gauge", "actorserve:actor_up", "1 when the actor can do its part", lambda actor: actor.state == "ready"),
+    ("counter", "actorserve:actor_restarts", "Times that it was replaced", lambda actor: actor.restarts),
+    (
+        "gauge",
+        "actorserve:actor_heartbeat_age_seconds",
+        "Since its loop turned",
+        lambda actor: actor.heartbeat_s,
+    ),
+    (
+        "counter",
+        "actorserve:requests_given_up",
+        "Requests on which it died or hung, and which are not tried again",
+        lambda actor: actor.given_up,
+    ),
+    (
+        "gauge",
+        "actorserve:mailbox_depth",
+        "Records that wait in the lanes to it, what it is handling included",
+        lambda actor: actor.waiting_records,
+    ),
+    (
+        "gauge",
+        "actorserve:mailbox_oldest_message_age_seconds",
+        "Age of the oldest of these; 0 if there is none",
+        lambda actor: actor.oldest_s or 0.0,
+    ),
+    (
+        "counter",
+        "actorserve:mailbox_received",
+        "Records that were sent to it",
+        lambda actor: actor.received_records,
+    ),
+)

@@ -1,0 +1,165 @@
+"""What a frontend reads of all actors: who could not serve a request now, the load, and the figures of `/metrics`.
+
+Nobody is asked: everything lies in shared memory and in /proc, so that it can be read while others hang.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import add
+
+from actorserve.http.metrics import Distribution, Exporter, Family, Kind, Labels
+
+from ...protocol.topology import SUPERVISOR, TEMPLATE
+from ...runtime.process import Context
+from ...telemetry.gauges import FrontendGauge
+from ...telemetry.gauges import SchedulerGauge as Gauge
+from ...telemetry.histograms import HistogramSpec
+from ...telemetry.snapshot import ActorSight, Lookout, Overview
+from ...telemetry.startup import phases_of
+from .metric_names import ACCEPTED_AT, ACTORS, COUNTERS, ENDS, GAUGES, STARTUP, STARTUP_TOTAL, SURVIVED
+
+STALE_S = 3.0  # every loop but the worker's turns at least once a second
+
+
+class Figures:
+    """The server at one moment, as the HTTP side asks for it."""
+
+    def __init__(self, context: Context) -> None:
+        self._system, self._segment = context.system, context.segment
+        self._board = context.board
+        self._own = context.name
+        self._lookout = Lookout(context.system, context.segment, os.getppid())
+        self._labels = {"model_name": context.config.served_names()[0], "engine": "0"}
+        self._config = context.config
+        self._scheduler = context.system.by_name["scheduler"].position
+        self._frontends = [actor.position for actor in context.system.of_kind("frontend")]
+        self._histograms = [
+            (spec, [context.system.histograms(context.segment, actor)[spec.key] for actor in actors])
+            for kind in ("frontend", "scheduler")
+            for actors in [context.system.of_kind(kind)]
+            for spec in context.system.histogram_specs(kind)
+        ]
+        self.metrics = Exporter(self._families).parts
+
+    def load(self) -> int:
+        """Requests that all frontends are answering."""
+        return self._of_frontends(FrontendGauge.IN_FLIGHT)
+
+    # --- readiness -----------------------------------------------------------------------------------------------
+
+    def not_ready(self) -> list[str]:
+        """Why a request could not be served now: actors, each with its reason."""
+        actors = [(actor, self._trouble(actor)) for actor in self._lookout.look().actors]
+        return [f"{actor.name}: {trouble}" for actor, trouble in actors if trouble]
+
+    def _trouble(self, actor: ActorSight) -> str | None:
+        """A worker's loop turns once a step, which may be long: only --step-timeout tells whether it hangs."""
+        if actor.kind == TEMPLATE:  # actors are born without it, too
+            return None
+        if actor.state == "stopped":
+            return "stopped by a signal"
+        if actor.state != "ready":
+            return actor.state
+        patient = actor.kind == "worker" or actor.name == self._own
+        if not patient and actor.heartbeat_s is not None and actor.heartbeat_s > STALE_S:
+            return f"hung: its loop has not turned for {actor.heartbeat_s:.1f} s"
+        if actor.kind == "scheduler":
+            return self._shortage(actor.gauges)
+        return None
+
+    def _shortage(self, gauges: dict[str, int]) -> str | None:
+        if not gauges["blocks_total"]:
+            return "no KV memory: it has not met its worker yet"
+        queued = gauges["running"] + gauges["waiting"]
+        if queued >= self._config.max_num_seqs + self._system.max_queued:
+            return f"its queue is full ({queued} sequences)"
+        return None
+
+    # --- /metrics ------------------------------------------------------------------------------------------------
+
+    def _of_frontends(self, gauge: FrontendGauge) -> int:
+        return sum(self._board.gauge(position, gauge) for position in self._frontends)
+
+    def _families(self) -> Iterator[Family]:
+        words = self._board.gauges(self._scheduler)
+        yield from self._engine(words)
+        yield from self._counted()
+        yield from self._actors(self._lookout.look())
+        yield from self._starts()
+
+    def _engine(self, words: list[int]) -> Iterator[Family]:
+        """The scheduler's numbers, under vLLM's names."""
+        total = words[Gauge.BLOCKS_TOTAL]
+        used = (total - words[Gauge.BLOCKS_FREE]) / total if total else 0.0
+        for name, text, gauge in GAUGES:
+            yield self._one("gauge", name, text, words[gauge])
+        why = {"capacity": float(words[Gauge.WAITING]), "deferred": 0.0}  # nothing waits for anything else
+        yield self._by("vllm:num_requests_waiting_by_reason", "Of these, for what", "reason", why, "gauge")
+        yield self._one("gauge", "vllm:kv_cache_usage_perc", "Share of KV blocks that are held, 1 is all", used)
+        yield self._one("gauge", "vllm:cache_config_info", "How the KV memory is made", 1, self._cache(total))
+        for name, text, gauge in COUNTERS:
+            yield self._one("counter", name, text, words[gauge])
+        ends = {reason: float(words[gauge]) for reason, gauge in ENDS.items()}
+        yield self._by("vllm:request_success", "Sequences that have ended", "finished_reason", ends)
+        refused = {
+            "queue_full": float(words[Gauge.REJECTED]),
+            "no_free_slot": float(self._of_frontends(FrontendGauge.REFUSED)),
+        }
+        yield self._by("vllm:admission_rejections", "Refused sequences", "reason", refused)
+        accepted = {at: float(words[gauge]) for at, gauge in ACCEPTED_AT.items()}
+        yield self._by("vllm:spec_decode_num_accepted_tokens_per_pos", "Those at each place", "position", accepted)
+        survived = {died: float(words[gauge]) for died, gauge in SURVIVED.items()}
+        survived["frontend"] = float(self._of_frontends(FrontendGauge.SURVIVED_FRONTEND))
+        yield self._by("actorserve:requests_recovered", "Sequences that went on after a death", "died", survived)
+
+    def _cache(self, blocks: int) -> Labels:
+        config, tokens = self._config, blocks * self._config.block_size
+        return {
+            "block_size": str(config.block_size),
+            "kv_cache_size_tokens": str(tokens),
+            "kv_cache_max_concurrency": f"{tokens / self._system.model.max_model_len:.2f}",  # of the longest sequences
+            "num_gpu_blocks": str(blocks),
+            "enable_prefix_caching": str(config.enable_prefix_caching),
+            "gpu_memory_utilization": str(config.gpu_memory_utilization),
+        }
+
+    def _one(self, kind: Kind, name: str, text: str, value: float, more: Labels | None = None) -> Family:
+        return Family(kind, name, text, [({**self._labels, **(more or {})}, value)])
+
+    def _by(self, name: str, text: str, label: str, values: dict[str, float], kind: Kind = "counter") -> Family:
+        return Family(kind, name, text, [({**self._labels, label: key}, value) for key, value in values.items()])
+
+    def _counted(self) -> Iterable[Family]:
+        """The histograms; those of all frontends are one."""
+        families: dict[str, Family] = {}
+        for spec, histograms in self._histograms:
+            counted = reduce(add, (histogram.read() for histogram in histograms))
+            shown = Distribution(_bounds(spec), counted.counts, counted.sum / spec.scale)
+            family = families.setdefault(spec.name, Family("histogram", spec.name, spec.help))
+            family.samples.append(({**self._labels, **dict(spec.labels)}, shown))
+        return families.values()
+
+    def _actors(self, seen: Overview) -> Iterator[Family]:
+        for kind, name, text, read in ACTORS:
+            values = ((actor.name, read(actor)) for actor in seen.actors)
+            samples: list[tuple[Labels, float | Distribution]] = [
+                ({"actor": name}, value) for name, value in values if value is not None
+            ]
+            yield Family(kind, name, text, samples)
+
+    def _starts(self) -> Iterator[Family]:
+        """How long the server took to start, and the lives of its actors that count."""
+        phases, totals = Family("gauge", *STARTUP), Family("gauge", *STARTUP_TOTAL)
+        for name in (SUPERVISOR, *self._system.by_name):
+            took = phases_of(self._system, self._segment, self._board, name)
+            phases.samples.extend(({"actor": name, "phase": phase}, seconds) for phase, seconds in took.items())
+            totals.samples.append(({"actor": name}, sum(took.values())))
+        yield phases
+        yield totals
+
+
+def _bounds(spec: HistogramSpec) -> list[float]:
+    return [bound / spec.scale for bound in spec.bounds]

@@ -1,0 +1,180 @@
+"""What became of each request: told once, at its end, to whoever wants to know, in the end as a line of the log.
+
+A request ends when its answer is out and its connection rests: from then on no successor reads it again, so that none
+tells of it a second time. One that its client has left ends there. What a predecessor had in the background ends here;
+who asked for it is not known any more. Nothing is told of a prompt, nor of a key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from actorserve.http.generation.job import Job
+from actorserve.http.middleware.context import GIVEN_AWAY, GO_ON, NOTED, REFUSED, REPLAYED, REQUEST_ID, Noted
+from actorserve.http.settings import printable
+from actorserve.shm.table.layout import (
+    ADMITTED,
+    ARRIVAL,
+    FIRST_TOKEN,
+    FIRST_TOLD,
+    GENERATION,
+    LAST_TOKEN,
+    RENDER_BEGUN,
+    RENDERED,
+    SCHEDULED,
+    SETBACKS,
+)
+from actorserve.shm.table.stamps import MOST, Stamps
+from actorserve.shm.table.table import RequestTable
+
+from ...protocol.request import Generation
+from ...runtime.process import Context
+from .finished import GENERATING, Ended, Times
+from .log_lines import Logger, log
+
+GONE = 499
+RESPONSES = "/v1/responses"
+UNKNOWN = "-"
+BEGAN = web.RequestKey("began", int)
+LONGEST_REASON = 200  # characters
+
+FIRST = (
+    ("render_begun", RENDER_BEGUN),
+    ("admitted", ADMITTED),
+    ("scheduled", SCHEDULED),
+    ("first_token", FIRST_TOKEN),
+    ("first_told", FIRST_TOLD),
+)
+LAST = (("rendered", RENDERED), ("last_token", LAST_TOKEN))
+
+
+def watch_ends(context: Context, app: web.Application) -> Callable[[web.BaseRequest, int], None] | None:
+    """Tell of this app's requests, if anybody wants to know; what is to be called with each answer that is out."""
+    config = context.config
+    tells = [Logger(context.name, config.log_format == "json").tell] if config.enable_log_requests else []
+    if config.otlp_traces_endpoint is not None:
+        from .tracing import Tracer, make_exporter  # packages that not everybody has
+
+        tracer = Tracer(make_exporter(config.otlp_traces_endpoint), context.name)
+        app.on_cleanup.append(tracer.close)
+        tells.append(tracer.tell)
+    if not tells:
+        return None
+    ends = RequestLog(context.table, tells)
+    app.middlewares.insert(0, ends.watch)
+    for noted in app[GO_ON]:
+        ends.goes_on(noted)
+    return ends.answered
+
+
+class RequestLog:
+    """The ends of one frontend's requests. `tell` is called once for each."""
+
+    def __init__(self, table: RequestTable, tells: Sequence[Callable[[Ended], None]]) -> None:
+        self._table = table
+        self._stamps = Stamps(table)
+        self._tells = tells
+
+    @web.middleware
+    async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """A request begins; one whose answer does not reach its end ends here."""
+        request[BEGAN] = time.monotonic_ns()
+        try:
+            return await handler(request)
+        except (asyncio.CancelledError, ConnectionError):
+            if GIVEN_AWAY not in request:
+                self._end(request, GONE)
+            raise
+
+    def answered(self, request: web.BaseRequest, status: int) -> None:
+        """All of the answer was handed over."""
+        if isinstance(request, web.Request) and BEGAN in request:  # others were malformed
+            self._end(request, status)
+
+    def _end(self, request: web.Request, status: int) -> None:
+        """Now, or when what goes on in the background has ended."""
+        noted = request.get(NOTED)
+        if noted is not None and noted.background and status < 400 and not noted.job.done.done():
+            noted.job.done.add_done_callback(lambda _: self._tell(request, status))
+        else:
+            self._tell(request, status)
+
+    def _tell(self, request: web.Request, status: int) -> None:
+        noted, headers = request.get(NOTED), request.headers
+        times = Times(request[BEGAN], time.monotonic_ns())
+        end = Ended(
+            noted.request_id if noted is not None else request.get(REQUEST_ID, ""),
+            request.path if request.path in GENERATING else printable(request.path),
+            request.remote or "",
+            status,
+            times,
+            noted,
+            error=_why(request.get(REFUSED), noted),
+            replayed=REPLAYED in request,
+            traceparent=headers.get("traceparent", ""),
+            tracestate=headers.get("tracestate", ""),
+        )
+        self._tell_all(end)
+
+    def goes_on(self, noted: Noted) -> None:
+        """This runs in the background for a client of a predecessor's: it is told of when it has ended."""
+        noted.request_id = msgspec.msgpack.decode(self._table.params(noted.job.refs[0]), type=Generation).request_id
+        noted.job.done.add_done_callback(lambda _: self._tell_inherited(noted))
+
+    def _tell_inherited(self, noted: Noted) -> None:
+        now, error = time.monotonic_ns(), _why(None, noted)
+        self._tell_all(Ended(noted.request_id, RESPONSES, UNKNOWN, 200, Times(now, now), noted, error=error))
+
+    def _tell_all(self, end: Ended) -> None:
+        if end.noted is not None:
+            self._read(end, end.noted.job)
+        for tell in self._tells:
+            tell(end)
+
+    def _read(self, end: Ended, job: Job) -> None:
+        """What the job and the request table say."""
+        reasons = [choice.finish_reason for choice in job.choices]
+        end.finish_reason = reasons[0] or "" if len(set(reasons)) == 1 else ", ".join(one or "none" for one in reasons)
+        if end.status == GONE and None not in reasons:  # it had everything when it left
+            end.status = 200
+        lives = [self._life(job, choice.index, choice.ref) for choice in job.choices if choice.ref]
+        known = [life for life in lives if life]
+        if not known:
+            return
+        for life in known:
+            if life[SETBACKS] >> 32 == life[GENERATION]:
+                end.preemptions += life[SETBACKS] & MOST
+                end.deaths = max(end.deaths, life[SETBACKS] >> 16 & MOST)
+        times = end.times
+        times.arrival = min(life[ARRIVAL] for life in known)
+        for name, word in FIRST:
+            setattr(times, name, min((life[word] for life in known if life[word] >= life[ARRIVAL]), default=0))
+        for name, word in LAST:
+            setattr(times, name, max((life[word] for life in known if life[word] >= life[ARRIVAL]), default=0))
+        if times.arrival < times.began and not end.replayed:  # it came to a frontend that is dead
+            end.deaths += 1
+            times.began = times.arrival
+
+    def _life(self, job: Job, index: int, ref: int) -> list[int]:
+        """The slot's control words: as they were at its end, or are now."""
+        return job.lives.get(index) or self._stamps.words(ref)
+
+
+def _why(error: Any, noted: Noted | None) -> str:
+    """Why it failed. What is the client's mistake may hold words of its request: of that only the field is named."""
+    if error is None and noted is not None and noted.job.done.done() and not noted.job.done.cancelled():
+        error = noted.job.done.exception()
+    if error is None:
+        return ""
+    status = getattr(error, "status", 500)
+    if status >= 500 or log.isEnabledFor(logging.DEBUG):
+        return printable(str(error)[:LONGEST_REASON])
+    return printable(str(getattr(error, "code", None) or getattr(error, "param", None) or "")[:LONGEST_REASON])

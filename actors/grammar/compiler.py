@@ -1,0 +1,192 @@
+"""What a client wishes its answer to look like, as one grammar for llguidance: for the renderer.
+
+Every wish comes to a grammar's text that compiles with the model's tokenizer and allows a first token, or to a
+GrammarError that says why not. The text goes through shared memory (`pack`) to the worker, whose matchers
+(`matchers.py`) compile it again.
+
+Leaf module: knows no requests and no tables.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .json_schema import GrammarError, adapt_schema
+from .lark_writer import Draft
+from .structural_tags import structural_tag
+from .trial import try_out
+from .vocabulary import Words, make_lltokenizer, make_words
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["GrammarError", "Grammars", "Tool", "Wish", "make_grammar", "make_lltokenizer", "pack", "unpack"]
+
+MAX_WISH = 128 * 1024  # bytes of JSON
+MAX_GRAMMAR = 512 * 1024  # bytes of a grammar's text
+MAX_PACKED = 40 * 1024  # bytes of it in shared memory
+CACHED = 64  # wishes
+ANYTHING: dict[str, Any] = {"type": "object"}
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A function that the model may call."""
+
+    name: str
+    parameters: dict[str, Any] | bool | None = None  # JSON schema; None: there are none
+
+
+class Wish(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Exactly one of the first seven is set."""
+
+    json_object: bool = False
+    json_schema: dict[str, Any] | bool | str | None = None  # a string holds the schema's JSON
+    regex: str | None = None  # of the whole answer
+    choice: list[str] | None = None
+    grammar: str | None = None  # Lark, or GBNF
+    structural_tag: dict[str, Any] | str | None = None  # either form; a string holds its JSON
+    tools: list[Tool] | None = None  # these must be called: [{"name": …, "parameters": {…}}, …]
+    blanks: str | None = None  # json_object, json_schema: a regular expression of those in it; empty for none
+    closed: bool = False  # json_schema: see grammar_schema.adapt_schema
+    strict: bool = True  # json_schema, tools: refuse keywords that cannot be enforced; else they are left out
+    parallel: bool = True  # tools: more than one call is allowed
+    named: str | None = None  # tools: the answer is this one's arguments, nothing around them
+    after: str | None = None  # the mark that ends reasoning: anything goes before, the rest holds behind it
+    before: str | None = None  # the mark that begins it: without this, there need be no reasoning
+
+
+KINDS = ("json_object", "json_schema", "regex", "choice", "grammar", "structural_tag", "tools")
+
+
+def make_grammar(wish: Wish, words: Words | None = None) -> str:
+    """The grammar's text. `words`: the special tokens of the tokenizer that it is for."""
+    wanted = [kind for kind in KINDS if getattr(wish, kind) not in (None, False) or _is_false_schema(kind, wish)]
+    if len(wanted) != 1:
+        raise GrammarError(f"exactly one of {', '.join(KINDS)} must be given, not {', '.join(wanted) or 'none'}")
+    draft = Draft(words or Words())
+    start = _body(wanted[0], wish, draft)
+    if wish.after:
+        thinking, body = draft.thinking(wish.after), draft.rule(start) if " " in start else start
+        if wish.before:
+            thinking = f"({draft.opening(wish.before)} {thinking})?"
+        start = f"{thinking} {body}"
+    grammar = draft.finish(start)
+    if len(grammar.encode()) > MAX_GRAMMAR:
+        raise GrammarError(f"the grammar has more than {MAX_GRAMMAR} bytes")
+    return grammar
+
+
+def pack(grammar: str) -> bytes:
+    """For shared memory; GrammarError if it is too large."""
+    packed = zlib.compress(grammar.encode())
+    if len(packed) > MAX_PACKED:
+        raise GrammarError(f"the grammar has {len(packed)} bytes when packed; {MAX_PACKED} are allowed")
+    return packed
+
+
+def unpack(packed: bytes) -> str:
+    """The text that was packed."""
+    return zlib.decompress(packed, bufsize=MAX_GRAMMAR).decode()
+
+
+class Grammars:
+    """A renderer's: from the bytes of wishes to packed grammars, with the answers that it gave last."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_tokens: list[int]) -> None:
+        """GrammarError if the tokenizer is of a kind that llguidance does not know."""
+        self.lltokenizer = make_lltokenizer(tokenizer, vocab_size, end_tokens)
+        self.words = make_words(tokenizer, self.lltokenizer)
+        self.remarks: list[str] = []  # keywords that are not enforced of schemas that came since they were taken
+        self._cache: OrderedDict[bytes, bytes | str] = OrderedDict()  # wish → packed grammar, or an error's text
+
+    def make(self, wish: bytes) -> bytes:
+        """The packed grammar for the JSON of a Wish. GrammarError has the reason for the client."""
+        found = self._cache.get(wish)
+        if found is None:
+            found = self._made(wish)
+            self._cache[wish] = found
+            if len(self._cache) > CACHED:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(wish)
+        if isinstance(found, str):
+            raise GrammarError(found)
+        return found
+
+    def _made(self, wish: bytes) -> bytes | str:
+        if len(wish) > MAX_WISH:
+            return f"a grammar's description has {len(wish)} bytes; {MAX_WISH} are allowed"
+        try:
+            wanted = msgspec.json.decode(wish, type=Wish)
+            grammar = make_grammar(wanted, self.words)
+            packed = pack(grammar)
+            body = make_grammar(msgspec.structs.replace(wanted, after=None, before=None), self.words)
+            self.remarks += try_out(grammar, body, self.lltokenizer)
+        except GrammarError as error:
+            return str(error)
+        except (msgspec.DecodeError, RecursionError) as error:
+            return f"the description of a grammar cannot be read: {error}"
+        return packed
+
+
+def _is_false_schema(kind: str, wish: Wish) -> bool:
+    return kind == "json_schema" and wish.json_schema is False
+
+
+def _body(kind: str, wish: Wish, draft: Draft) -> str:
+    """The expression for what is wished, without what goes before it."""
+    match kind:
+        case "json_object":
+            return draft.json(ANYTHING, blanks=wish.blanks)
+        case "json_schema":
+            return draft.json(_loaded(wish.json_schema), wish.strict, wish.blanks, wish.closed)
+        case "regex":
+            return draft.regex(wish.regex or "")
+        case "choice":
+            if not wish.choice:
+                raise GrammarError("choice: an empty list allows nothing")
+            return draft.choice(wish.choice)
+        case "grammar":
+            return draft.lark(wish.grammar or "")
+        case "structural_tag":
+            return structural_tag(wish.structural_tag, draft)
+    return draft.json(_calls(wish), wish.strict)
+
+
+def _loaded(schema: Any) -> Any:
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return msgspec.json.decode(schema)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise GrammarError(f"the JSON schema is not JSON: {error}") from None
+
+
+def _calls(wish: Wish) -> dict[str, Any]:
+    """The schema of what calls tools: one's arguments, or an array of calls."""
+    tools = {tool.name: tool for tool in wish.tools or ()}
+    if wish.named is not None:
+        if wish.named not in tools:
+            raise GrammarError(f"there is no tool named {wish.named!r}")
+        return dict(_arguments(tools[wish.named], "#"))
+    if not tools:
+        raise GrammarError("tools: an empty list allows nothing")
+    calls, definitions = [], {}
+    for at, (name, tool) in enumerate(tools.items()):
+        definitions[f"tool{at}"] = _arguments(tool, f"#/$defs/tool{at}")
+        properties = {"name": {"const": name}, "parameters": {"$ref": f"#/$defs/tool{at}"}}
+        required = ["name", "parameters"]
+        calls.append({"type": "object", "properties": properties, "required": required, "additionalProperties": False})
+    several = {} if wish.parallel else {"maxItems": 1}
+    return {"type": "array", "items": {"anyOf": calls}, "minItems": 1, **several, "$defs": definitions}
+
+
+def _arguments(tool: Tool, place: str) -> dict[str, Any]:
+    """The schema of a tool's arguments, which are always an object."""
+    if tool.parameters is None:
+        return ANYTHING | {"additionalProperties": False}
+    schema = adapt_schema(tool.parameters, place)
+    return ANYTHING | schema if isinstance(schema, dict) else ANYTHING

@@ -1,0 +1,146 @@
+"""Writing a grammar for llguidance: a Lark grammar with rules of our own, and parts that it refers to by name.
+
+Expressions are Lark's: rules, literals, `/regular expressions/`, `<[ids]>` of special tokens, `@parts`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from llguidance import regex_to_lark
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from .json_schema import MAX_REPEAT, GrammarError, check_pattern, check_repeats, schema_grammar
+from .vocabulary import Words
+
+TEXT = "/(?s:.*)/"  # anything but special tokens
+BLANK = r"/[ \t\r\n]{1,8}/"
+INTERSECTED = 1000  # repetitions where a grammar has & or ~, whose automata are built at once
+MAX_GBNF_RULES = 500  # the converter's time grows with the square
+
+
+class Draft:
+    """A grammar that is being written."""
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+        self.free: frozenset[int] = frozenset()  # special tokens that may stand in free text
+        self.rules: list[str] = []
+        self.parts: list[dict[str, Any]] = []
+
+    def rule(self, expression: str, options: str = "") -> str:
+        """A rule's name."""
+        name = f"r{len(self.rules)}"
+        self.rules.append(f"{name}{options}: {expression}")
+        return name
+
+    def json(self, schema: Any, strict: bool = True, blanks: str | None = None, closed: bool = False) -> str:
+        """JSON by a schema; see `schema_grammar`."""
+        return self._part("json_schema", schema_grammar(schema, strict, blanks, closed))
+
+    def lark(self, grammar: str) -> str:
+        """A whole grammar of the client's: Lark's notation, or GBNF (which some call EBNF)."""
+        check_repeats(grammar, INTERSECTED if re.search("[&~]", grammar) else MAX_REPEAT)
+        is_gbnf = re.search(r"(?m)^\s*[\w-]+\s*::=", grammar)
+        return self._part("lark_grammar", _from_gbnf(grammar) if is_gbnf else grammar)
+
+    def _part(self, kind: str, value: Any) -> str:
+        name = f"part{len(self.parts)}"
+        self.parts.append({"name": name, kind: value})
+        return "@" + name
+
+    def regex(self, pattern: str) -> str:
+        """Classes like \\w mean ASCII: what every dialect of regular expressions accepts."""
+        check_pattern(pattern)
+        return self.rule(f"/{regex_to_lark(pattern, 'dws')}/")
+
+    def choice(self, texts: Iterable[str]) -> str:
+        """One of some texts: one word of the lexer's, not a rule, so that thousands cost little."""
+        name = f"R{len(self.rules)}"
+        self.rules.append(f"{name}: {' | '.join(_quoted(text) for text in dict.fromkeys(texts))}")
+        return name
+
+    def literal(self, text: str) -> str:
+        """Exactly this text; empty for an empty one."""
+        return " ".join(map(_exactly, self.words.split(text)))
+
+    def text(self) -> str:
+        """Anything, to the end."""
+        return self._passing(self.free) + self.rule(TEXT)
+
+    def until(self, text: str) -> str:
+        """Anything up to the first `text`, and this."""
+        first, *rest = self.words.split(text)
+        if isinstance(first, int):
+            head = self.rule(f"{TEXT} {_exactly(first)}")
+        else:
+            head = self.rule(f"/(?s:.*){_escaped(first)}/", "[lazy]")
+        return self._passing(self.free) + " ".join([head, *map(_exactly, rest)])
+
+    def opening(self, marker: str) -> str:
+        """`marker` after a few blanks, be it spelled or one special token."""
+        token = self.words.specials.get(marker)
+        if token is None and len(self.words.split(marker)) != 1:
+            raise GrammarError(f"structured output cannot begin with {marker!r}, which mixes text and special tokens")
+        spelled = _quoted(marker) if token is None else f"({_quoted(marker)} | {_exactly(token)})"
+        return f"{self.rule(BLANK)}? {spelled}"
+
+    def thinking(self, marker: str) -> str:
+        """Anything but an end up to the first `marker`, be it spelled or one special token, then a few blanks."""
+        token = self.words.specials.get(marker)
+        if token is None and len(self.words.split(marker)) != 1:
+            raise GrammarError(f"structured output cannot wait for {marker!r}, which mixes text and special tokens")
+        ending = self.rule(f"/(?s:.*){_escaped(marker)}/", "[lazy]")
+        if token is not None:
+            ending = f"({ending} | {TEXT} {_exactly(token)})"
+        others = self._passing(set(self.words.specials.values()) - {token})
+        return f"{others}{ending} {self.rule(BLANK)}?"
+
+    def _passing(self, tokens: Collection[int | None]) -> str:
+        """Text with special tokens in it, up to behind the last of these."""
+        if not tokens:
+            return ""
+        return self.rule(f"{TEXT} <[{','.join(map(str, tokens))}]>") + "* "
+
+    def finish(self, start: str) -> str:
+        """The grammar's text, as llguidance takes it."""
+        if len(self.parts) == 1 and start == "@" + self.parts[0]["name"]:
+            return json.dumps({"grammars": self.parts}, ensure_ascii=False)
+        own = "\n".join(["%llguidance {}", f"start: {start}", *self.rules])
+        return json.dumps({"grammars": [{"lark_grammar": own}, *self.parts]}, ensure_ascii=False)
+
+
+def _exactly(piece: str | int) -> str:
+    return f"<[{piece}]>" if isinstance(piece, int) else _quoted(piece)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+def _escaped(text: str) -> str:
+    """For a regular expression between slashes; what is no letter nor digit by its number."""
+    return "".join(char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):X}}}" for char in text)
+
+
+def _from_gbnf(grammar: str) -> str:
+    if grammar.count("::=") > MAX_GBNF_RULES:
+        raise GrammarError(f"a grammar in GBNF has at most {MAX_GBNF_RULES} rules")
+    plain = re.sub(r"\\\\|\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))", _plain, grammar)
+    try:
+        return gbnf_to_lark(plain)
+    except Exception as error:  # the library raises nothing narrower
+        raise GrammarError(f"the grammar is neither Lark nor GBNF: {error or type(error).__name__}") from None
+
+
+def _plain(escape: re.Match[str]) -> str:
+    """An escaped character as itself, or as two digits where it would mean something: the converter garbles others."""
+    digits = escape[1] or escape[2] or escape[3]
+    code = None if digits is None else int(digits, 16)
+    if code is None or code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        return escape[0]
+    char = chr(code)
+    return f"\\x{code:02x}" if code < 0x80 and (not char.isprintable() or char in '"\\[]^-/') else char

@@ -1,0 +1,121 @@
+"""What can be seen of a model and of options before any actor is started, in a second and without torch.
+
+Who starts actors asks `find_model`; what it refuses, no actor is started for. What a GPU has, and whether memory is
+still free when weights are loaded, the worker alone knows.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+import msgspec
+
+from ..options.config import Config, ConfigError
+from ..options.speculative import OPTION, DraftModel, read_speculative
+from .architecture import Architecture, read_architecture, shard_shape
+from .info import ModelInfo, read_json, resolve_model
+from .machine import NUMBERS, available_bytes, block_bytes, count_blocks, dtype_on_cpu, may_have_gpu
+from .tokenizer import find_templates, special_tokens
+from .tokenizer_files import check_tokenizer
+from .weight_files import check_weights
+
+NO_TEMPLATE = (
+    "the model has no chat template: /v1/completions works, and /v1/chat/completions, /v1/responses and /v1/messages "
+    "need --chat-template"
+)
+
+
+def find_model(config: Config) -> ModelInfo:
+    """The model, for which actors may be started. ConfigError says what is wrong with its folder or the options."""
+    model = resolve_model(config)
+    check_tokenizer(Path(model.tokenizer_folder))
+    special_tokens(model)
+    find_templates(config, model)
+    if config.worker == "model":
+        _check_worker(config, model)
+    return model
+
+
+def find_draft_model(config: Config, model: ModelInfo) -> tuple[Config, ModelInfo] | None:
+    """The draft model that --speculative-config names, and the options to load it with."""
+    given = read_speculative(config)
+    if not isinstance(given, DraftModel):
+        return None
+    own = msgspec.structs.replace(config, model=given.model, revision=None, tokenizer=None, max_model_len=None)
+    try:
+        found = resolve_model(own)
+        if found.vocab_size != model.vocab_size:
+            raise ConfigError(f"it has {found.vocab_size} words, and {model.folder} has {model.vocab_size}")
+    except ConfigError as error:
+        raise draft_refused(given, error) from None
+    return own, msgspec.structs.replace(found, max_model_len=model.max_model_len)
+
+
+def draft_refused(given: DraftModel, error: ConfigError) -> ConfigError:
+    """The same, and that it is about the draft model."""
+    return ConfigError(f"{OPTION}: model: {given.model}: {str(error).removeprefix('model: ')}")
+
+
+def check_device(config: Config, on_gpu: bool) -> None:
+    """ConfigError if an option is for the other device."""
+    int8 = config.quantization == "int8"
+    if not on_gpu and config.kv_cache_dtype != "auto":
+        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
+    if not on_gpu and int8 and config.dtype not in ("auto", "float32"):
+        raise ConfigError(f"--quantization int8: what is not quantised is float32 on a CPU, not {config.dtype}")
+    if on_gpu and config.speculative_config is not None:
+        raise ConfigError("--speculative-config: drafts are made on a CPU only (--device cpu)")
+    if on_gpu and config.quantization != "none":
+        raise ConfigError(f"--quantization {config.quantization}: on a CPU only (--device cpu)")
+
+
+def check_gpu(config: Config) -> bool:
+    """May there be a GPU that is to be used? ConfigError if it must be, and there is no driver of one."""
+    there = may_have_gpu()
+    if config.device == "cuda" and not there:
+        raise ConfigError("--device cuda: there is no GPU here that may be used (no driver, or CUDA_VISIBLE_DEVICES)")
+    return config.device != "cpu" and there
+
+
+def _check_worker(config: Config, model: ModelInfo) -> None:
+    """What the worker would refuse later."""
+    shape = _read_shape(model)
+    part = shape if config.tensor_parallel_size == 1 else shard_shape(shape, config.tensor_parallel_size)
+    drafts = find_draft_model(config, model)
+    if config.load_format != "dummy":
+        check_weights(Path(model.folder), shape)
+    beside = 0
+    if drafts is not None:
+        beside = _check_drafts(*drafts)
+    if check_gpu(config):
+        return  # if torch finds it, too
+    check_device(config, on_gpu=False)
+    number = NUMBERS[dtype_on_cpu(config, shape)]
+    if config.load_format == "dummy":  # those of a file lie in it, and need not all be in memory
+        _check_room(part, number.itemsize)
+    count_blocks(config, part, model.max_model_len, number, beside)
+
+
+def _check_room(shape: Architecture, itemsize: int) -> None:
+    size, room = sum(prod(sizes) for sizes in shape.tensors().values()) * itemsize, available_bytes()
+    if size > room:
+        raise ConfigError(f"model: its weights take {size:,} bytes of memory, and {room:,} are free")
+
+
+def _check_drafts(config: Config, model: ModelInfo) -> int:
+    """The same for the draft model; returns the bytes of a KV block in it."""
+    given = read_speculative(config)
+    assert isinstance(given, DraftModel)
+    shape = _read_shape(model)
+    if config.load_format != "dummy":
+        try:
+            check_weights(Path(model.folder), shape)
+        except ConfigError as error:
+            raise draft_refused(given, error) from None
+    return block_bytes(shape, config.block_size, NUMBERS[dtype_on_cpu(config, shape)])
+
+
+def _read_shape(model: ModelInfo) -> Architecture:
+    path = Path(model.folder) / "config.json"
+    return read_architecture(read_json(path), path)

@@ -1,0 +1,86 @@
+"""The model's folder and what its JSON files say, read once by the supervisor and handed to every actor.
+
+Leaf module: plain JSON only, no torch and no transformers, so that the supervisor starts at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ..options.config import Config, ConfigError
+from .architecture import LARGEST, architecture_name, read_architecture
+from .generation import end_tokens, sampling_defaults
+from .names import check_folder, find_folder
+from .tokenizer_files import check_tokenizer
+from .values import Values, read_json
+from .weight_files import check_index
+
+__all__ = ["DEMO_FOLDER", "ModelInfo", "read_json", "resolve_model"]
+
+DEMO_FOLDER = Path(__file__).resolve().parent / "demo"
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What every actor needs to know of the model without reading its weights."""
+
+    folder: str
+    tokenizer_folder: str
+    architecture: str  # as in config.json, e.g. "LlamaForCausalLM"
+    vocab_size: int
+    max_model_len: int  # tokens, prompt and answer together
+    end_tokens: list[int]
+    sampling_defaults: dict[str, float]  # of generation_config.json, by the request fields' names
+
+
+def resolve_model(config: Config) -> ModelInfo:
+    """Find the model's folder (downloading a hub name) and read its JSON files. ConfigError says what is wrong."""
+    folder = DEMO_FOLDER
+    if config.model:
+        weights = config.worker == "model" and config.load_format != "dummy"
+        folder = find_folder(config.model, config.revision, lambda *found: _look(config, *found), weights)
+    info = _look(config, folder, False)
+    if config.tokenizer is None:
+        return info
+    try:
+        return msgspec.structs.replace(info, tokenizer_folder=str(find_folder(config.tokenizer, None, weights=False)))
+    except ConfigError as error:
+        raise ConfigError(f"--tokenizer: {str(error).removeprefix('model: ')}") from None
+
+
+def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
+    """What the small files of a folder say; with `complete` all of them are there, and are to be enough."""
+    check_folder(folder)
+    whole = Values(folder / "config.json", read_json(folder / "config.json"))
+    text = whole.object("text_config") or whole
+    if config.worker == "model":
+        shape = read_architecture(whole.values, whole.file)
+        if complete and config.load_format != "dummy":
+            check_index(folder, shape)
+    if complete and config.tokenizer is None:
+        check_tokenizer(folder)
+    words = text.needed("vocab_size", LARGEST)
+    path = folder / "generation_config.json"
+    generation = Values(path, read_json(path, missing_ok=True))
+    return ModelInfo(
+        folder=str(folder),
+        tokenizer_folder=str(folder),
+        architecture=architecture_name(whole),
+        vocab_size=words,
+        max_model_len=_model_length(config, text),
+        end_tokens=end_tokens(generation, text, words),
+        sampling_defaults=sampling_defaults(generation) if config.generation_config == "auto" else {},
+    )
+
+
+def _model_length(config: Config, text: Values) -> int:
+    """The length that the model was made for, or --max-model-len where that is not longer."""
+    own, wanted = text.whole("max_position_embeddings", 1, LARGEST), config.max_model_len
+    if own is None:
+        if wanted is None:
+            raise ConfigError(f"--max-model-len: {text.file} does not say how long a text the model takes; set it")
+        return wanted
+    if wanted is not None and wanted > own:
+        raise ConfigError(f"--max-model-len: {wanted} is more than the {own} positions of the model")
+    return wanted or own

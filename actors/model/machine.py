@@ -1,0 +1,190 @@
+"""What the machine gives to the worker: compute threads, free memory, a GPU or none, KV blocks.
+
+Knows /proc, /dev and cgroups; no torch, so that whoever starts the worker can ask, too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from ..options.config import Config, ConfigError
+from ..options.fields import flag
+from .architecture import Architecture
+
+CGROUP = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
+UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a huge number
+GPU_OPTIONS = ("gpu_memory_utilization", "enforce_eager", "cudagraph_capture_sizes")
+GPU_FILES = ("nvidiactl", "dxg", "nvmap", "kfd")  # in /dev, of drivers: NVIDIA's, WSL's, Jetson's, AMD's
+DEVICES = Path("/dev")
+NATIVE_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is arm64's
+
+
+class Sized(Protocol):
+    """A type of numbers, as torch's."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one."""
+
+
+class Number(NamedTuple):
+    """The same without torch."""
+
+    itemsize: int
+
+
+NUMBERS = {"float32": Number(4), "bfloat16": Number(2), "float16": Number(2)}  # by --dtype
+
+
+def may_have_gpu(environment: Mapping[str, str] = os.environ) -> bool:
+    """False: there is none, for no driver is loaded or none of its devices shall be seen. True: ask torch."""
+    if environment.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return False
+    return any((DEVICES / name).exists() for name in GPU_FILES)
+
+
+def cpu_flags() -> set[str]:
+    """What the processor can do, in the kernel's names."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()
+
+
+def dtype_on_cpu(config: Config, shape: Architecture) -> str:
+    """--dtype; `auto` is float32, or bfloat16 where the model is stored so and the processor multiplies it natively."""
+    if config.quantization == "int8":
+        return "float32"  # what is not quantised
+    if config.dtype != "auto":
+        return config.dtype
+    native = shape.stored_dtype == "bfloat16" and cpu_flags() & NATIVE_BFLOAT16
+    return "bfloat16" if native else "float32"
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on, or as many as its cgroup's quota is worth."""
+    quotas = [_quota(folder) for folder in cgroup_folders()]
+    return max(1, min([len(os.sched_getaffinity(0)), *(math.floor(quota) for quota in quotas if quota is not None)]))
+
+
+def available_bytes() -> int:
+    """Memory that can be taken without swapping: the machine's, or what a limit of the cgroup leaves."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    return min([free, *(room for folder in cgroup_folders() if (room := _room(folder)) is not None)])
+
+
+def total_bytes() -> int:
+    """All memory that this process could ever have: the machine's, or the limit of its cgroup."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    own = [int(lines["MemTotal"].split()[0]) * 1024]
+    for folder in cgroup_folders():
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            own += [int(word) for word in _words(folder / name)[:1] if word.isdigit()]
+    return min(own)
+
+
+def cgroup_folders(root: Path = CGROUP, own: Path = OWN_CGROUP) -> list[Path]:
+    """The folders whose limits hold for this process: its cgroup of each hierarchy (v2 or v1) and those above it."""
+    folders: list[Path] = []
+    for line in own.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        top = root / controllers if controllers else root
+        folder = top / path.lstrip("/")
+        folders += [place for place in (folder, *folder.parents) if place == top or top in place.parents]
+    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
+
+
+def _quota(folder: Path) -> float | None:
+    """The cores that a cgroup's CPU quota is worth."""
+    quota, period = [*_words(folder / "cpu.max"), *_words(folder / "cpu.cfs_quota_us"), "", ""][:2]
+    if not period and quota not in ("", "max"):
+        period = "".join(_words(folder / "cpu.cfs_period_us"))
+    return int(quota) / int(period) if period and quota.isdigit() else None
+
+
+def _room(folder: Path) -> int | None:
+    """The bytes that a cgroup's memory limit leaves; file pages that can be dropped count as used."""
+    for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        words, used = _words(folder / limit), _words(folder / usage)
+        if words and used and words[0].isdigit() and int(words[0]) < UNLIMITED:
+            return max(0, int(words[0]) - int(used[0]))
+    return None
+
+
+def _words(path: Path) -> list[str]:
+    """The words of a small file; none where it does not exist (another version of cgroups)."""
+    try:
+        return path.read_text().split()
+    except FileNotFoundError:
+        return []
+
+
+def block_bytes(shape: Architecture, block_size: int, dtype: Sized) -> int:
+    """The size of one KV block in all layers."""
+    return shape.layers * 2 * shape.kv_heads * block_size * shape.head_dim * dtype.itemsize
+
+
+def count_blocks(config: Config, shape: Architecture, max_length: int, dtype: Sized, beside: int = 0) -> int:
+    """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used.
+
+    `beside` are the bytes of a block in a draft model.
+    """
+    size = block_bytes(shape, config.block_size, dtype) + beside
+    if config.kv_cache_memory_bytes is not None:
+        option, room = "--kv-cache-memory-bytes", config.kv_cache_memory_bytes
+    else:
+        option, room = "--kv-cache-memory-fraction", int(available_bytes() * config.kv_cache_memory_fraction)
+    sequence = -(-max_length // config.block_size)
+    if room // size < sequence:
+        fits = room // size * config.block_size
+        hold = f"hold {fits:,} tokens" if fits else f"are less than one block of {config.block_size} tokens"
+        advice = f", or set --max-model-len to at most {fits}" if fits else ""
+        raise ConfigError(
+            f"{option}: {room:,} bytes of KV memory {hold}, and one sequence may have {max_length:,} tokens "
+            f"({sequence * size:,} bytes); give more{advice}"
+        )
+    blocks = min(room // size, config.max_num_seqs * sequence)
+    if config.kv_cache_memory_bytes is not None and blocks * size > (there := total_bytes()):
+        raise ConfigError(f"{option}: {blocks * size:,} bytes are more than the {there:,} that there are")
+    return blocks
+
+
+def unused_memory(config: Config, max_length: int, blocks: int, size: int) -> str:
+    """What to say where --kv-cache-memory-bytes is more than could ever be used; nothing if it is not. `blocks` were
+    made of it, each of `size` bytes.
+    """
+    given = config.kv_cache_memory_bytes
+    if (
+        given is None
+        or given < (blocks + 1) * size
+        or blocks < config.max_num_seqs * -(-max_length // config.block_size)
+    ):
+        return ""
+    return (
+        f"--kv-cache-memory-bytes: of {given:,} bytes {blocks * size:,} are taken, which is all that "
+        f"{config.max_num_seqs} sequences (--max-num-seqs) of {max_length:,} tokens (--max-model-len) can use"
+    )
+
+
+def without_effect(config: Config, on_gpu: bool) -> list[str]:
+    """What to say of options that were set and change nothing on this device."""
+    device, other = ("a GPU", "a CPU") if on_gpu else ("a CPU", "a GPU")
+    names = ["kv_cache_memory_fraction", "threads"] if on_gpu else list(GPU_OPTIONS)
+    said = [f"{flag(name)}: it has no effect on {device}, only on {other}" for name in names if _differs(name, config)]
+    share = "gpu_memory_utilization" if on_gpu else "kv_cache_memory_fraction"
+    if config.kv_cache_memory_bytes is not None and _differs(share, config):
+        said.append(f"{flag(share)}: it has no effect beside --kv-cache-memory-bytes")
+    if config.load_format != "dummy" and _differs("seed", config):
+        said.append("--seed: it has no effect without --load-format dummy; requests have seeds of their own")
+    return said
+
+
+def _differs(name: str, config: Config) -> bool:
+    return bool(getattr(config, name) != getattr(Config(), name))

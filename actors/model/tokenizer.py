@@ -1,0 +1,85 @@
+"""The model's own tokenizer and its special tokens, from the files in its folder. Neither torch nor transformers.
+
+For the renderer (text → ids) and the detokenizer (ids → text).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..options.config import Config, ConfigError
+from .info import ModelInfo, read_json
+from .tokenizer_files import check_tokenizer, named_templates, read_template
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+UNNAMED_CLASS = "PreTrainedTokenizerFast"  # what tokenizer.json is to transformers, if nothing says more
+SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def load_tokenizer(model: ModelInfo) -> Tokenizer:
+    """tokenizer.json, without the truncation and padding that its author's training may have left in it."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from tokenizers import Tokenizer
+
+    path = check_tokenizer(Path(model.tokenizer_folder))
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigError(f"--tokenizer: {path} cannot be read: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def tokenizer_config(model: ModelInfo) -> dict[str, Any]:
+    """tokenizer_config.json; empty if there is none."""
+    return read_json(Path(model.tokenizer_folder) / "tokenizer_config.json", missing_ok=True)
+
+
+def special_tokens(model: ModelInfo) -> dict[str, str]:
+    """bos_token, eos_token and so on, as far as the model names them: what chat templates are given."""
+    values = read_json(Path(model.tokenizer_folder) / "special_tokens_map.json", missing_ok=True)
+    values |= tokenizer_config(model)
+    found = {}
+    for name in SPECIAL_NAMES:
+        value = values.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:
+    """Templates by name: `default`, and `tool_use` where the model has one. Empty: the model does not chat."""
+    if config.chat_template is not None:
+        return {"default": _given_template(config.chat_template)}
+    path = Path(model.tokenizer_folder) / "chat_template.jinja"
+    if path.is_file():
+        return {"default": read_template(path)}
+    return named_templates(tokenizer_config(model).get("chat_template"), path.with_name("tokenizer_config.json"))
+
+
+def templates_place(config: Config, model: ModelInfo) -> str:
+    """Where they stand, as errors name it."""
+    if config.chat_template is not None:
+        return "--chat-template"
+    path = Path(model.tokenizer_folder) / "chat_template.jinja"
+    return f"model: {path}" if path.is_file() else f"model: {path.with_name('tokenizer_config.json')}: chat_template"
+
+
+def describe_tokenizer(config: Config, model: ModelInfo) -> dict[str, Any]:
+    """tokenizer_config.json as clients read it: with its class, special tokens as plain texts, and one template."""
+    about = {"tokenizer_class": UNNAMED_CLASS, **tokenizer_config(model), **special_tokens(model)}
+    about.pop("chat_template", None)
+    if template := find_templates(config, model).get("default"):
+        about["chat_template"] = template
+    return about
+
+
+def _given_template(value: str) -> str:
+    """--chat-template: a file, or the text itself, which always has a brace."""
+    return value if "{" in value else read_template(Path(value).expanduser(), "--chat-template")

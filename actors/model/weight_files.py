@@ -1,0 +1,159 @@
+"""What safetensors files say of their tensors, and whether that is what an architecture needs. No weight is read.
+
+A file is a length of 8 bytes, so much JSON (type, shape and place of each tensor), then the tensors without gaps.
+Knows files; no torch, so that a model that cannot be served is told before anybody is started.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..options.config import ConfigError
+from .architecture import Architecture
+from .values import read_json
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # the types that are supported, and bytes of a number
+LONGEST_HEADER = 100_000_000  # bytes, as the format has it
+NAMED_AT_MOST = 5  # tensors named in an error
+
+
+class Stored(NamedTuple):
+    """A tensor in a file."""
+
+    file: Path
+    dtype: str  # in safetensors' words
+    shape: tuple[int, ...]
+    size: int  # bytes
+
+
+def read_weights(folder: Path) -> dict[str, Stored]:
+    """All tensors of the folder's files by name. ConfigError if a file is missing, broken or cut off."""
+    return {name: tensor for path in weight_files(folder) for name, tensor in _read_header(path)}
+
+
+def check_weights(folder: Path, shape: Architecture) -> dict[str, Stored]:
+    """The same, all of them there with the shapes and types that they should have, and no others."""
+    found = read_weights(folder)
+    for name, tensor in found.items():
+        if tensor.dtype not in FLOATS:
+            raise ConfigError(f"model: {name} is stored as {tensor.dtype}; supported are {', '.join(FLOATS)}")
+    _compare(folder, shape, found)
+    return found
+
+
+def check_index(folder: Path, shape: Architecture) -> None:
+    """Where there is an index, it names each tensor that is needed: what it lacks, no file need be had for."""
+    if (folder / INDEX).exists():
+        index_files(folder / INDEX)
+        if missing := sorted(shape.tensors().keys() - read_json(folder / INDEX)["weight_map"].keys()):
+            raise ConfigError(f"model: {folder / INDEX} does not fit config.json: it lacks {some(missing)}")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The one file, or those that the index names."""
+    if not (folder / INDEX).exists():
+        if not (folder / SINGLE).exists():
+            raise ConfigError(
+                f"model: {folder} has neither {SINGLE} nor {INDEX}{_others(folder)}; "
+                "--load-format dummy needs no weights"
+            )
+        return [folder / SINGLE]
+    names = index_files(folder / INDEX)
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        raise ConfigError(f"model: {folder} lacks {some(missing)}, which {INDEX} names")
+    return [folder / name for name in names]
+
+
+def index_files(path: Path) -> list[str]:
+    """The files that an index names."""
+    places = read_json(path).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise ConfigError(f"model: {path} has no weight_map of names and files")
+    for name, file in places.items():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise ConfigError(f"model: {path} says weight_map.{name} = {file!r}; a file's name is needed")
+    return sorted(set(places.values()))
+
+
+def some(names: Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    known = list(names)
+    more = len(known) - NAMED_AT_MOST
+    return ", ".join(known[:NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+def _others(folder: Path) -> str:
+    """Weights of another form, which are not read."""
+    found = [path.name for form in ("*.gguf", "*.bin", "*.pth", "*.pt") for path in sorted(folder.glob(form))]
+    return f" (but {some(found)}: only safetensors are read)" if found else ""
+
+
+def _read_header(path: Path) -> Iterator[tuple[str, Stored]]:
+    """What a file says of its tensors; its length is that of all of them together."""
+    try:
+        if not path.is_file():  # to open a pipe would wait for whoever writes
+            raise ConfigError(f"model: {path} is no file")
+        whole = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(whole - 8, LONGEST_HEADER):
+                raise ValueError("it ends inside its header")
+            header = json.loads(file.read(length))
+        tensors, end = _tensors(path, header), 0
+        for name, (first, last), _ in tensors:
+            if first != end or last < first:
+                raise ValueError(f"{name} does not lie where the tensor before it ends")
+            end = last
+        if 8 + length + end != whole:
+            raise ValueError(f"it has {whole:,} bytes in place of {8 + length + end:,}")
+    except OSError as error:
+        raise ConfigError(f"model: {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        reason = "its header is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ConfigError(f"model: {path} is broken or cut off: {reason}") from None
+    return ((name, stored) for name, _, stored in tensors)
+
+
+def _tensors(path: Path, header: Any) -> list[tuple[str, tuple[int, int], Stored]]:
+    """(name, place, what it is) of each, in the order of their places. ValueError says what is wrong."""
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object")
+    found = []
+    for name, about in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            dtype, shape, (first, last) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
+            if not all(isinstance(number, int) and number >= 0 for number in (*shape, first, last)):
+                raise ValueError
+        except (TypeError, KeyError, ValueError):
+            raise ValueError(f"its header does not say type, shape and place of {name}") from None
+        if dtype in FLOATS and last - first != math.prod(shape) * FLOATS[dtype]:
+            raise ValueError(f"{name} has {last - first:,} bytes, which is not its shape {list(shape)} in {dtype}")
+        found.append((name, (first, last), Stored(path, str(dtype), shape, last - first)))
+    return sorted(found, key=lambda tensor: tensor[1])
+
+
+def _compare(folder: Path, shape: Architecture, found: dict[str, Stored]) -> None:
+    """Every tensor of the architecture is there with its shape, and no other."""
+    wanted = shape.tensors()
+    needless = {name for name in found if name.endswith("rotary_emb.inv_freq")}  # of old checkpoints
+    needless |= {"lm_head.weight"} if shape.tied else set()
+    problems = []
+    if missing := sorted(wanted.keys() - found.keys()):
+        problems.append(f"lacks {some(missing)}")
+    if unknown := sorted(found.keys() - wanted.keys() - needless):
+        problems.append(f"has {some(unknown)}, for which the model has no use")
+    wrong = [name for name in wanted if name in found and found[name].shape != wanted[name]]
+    if wrong:
+        told = (f"{name} {list(found[name].shape)} in place of {list(wanted[name])}" for name in wrong)
+        problems.append(f"has the shape of {some(told)}")
+    if problems:
+        raise ConfigError(f"model: the weights in {folder} do not fit its config.json: it {'; it '.join(problems)}")

@@ -1,0 +1,356 @@
+"""Every option, frozen: what the command line, a YAML file or the LLM class set, and all actors read.
+
+Leaf module: it knows no actor and imports no torch. A value that cannot be is refused here, with the option's name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[int, Meta(ge=1)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[int, Meta(ge=0)]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+LoadFormat = Literal["auto", "safetensors", "dummy"]
+GenerationConfig = Literal["auto", "none"]
+Policy = Literal["fcfs", "priority"]
+Device = Literal["auto", "cpu", "cuda"]
+Quantization = Literal["none", "int8"]
+KVCacheDType = Literal["auto", "fp8"]
+WorkerKind = Literal["model", "scripted"]
+
+ContentFormat = Literal["auto", "string", "openai"]
+ToolParser = Literal[
+    "auto",
+    "none",
+    "hermes",
+    "qwen3_coder",
+    "qwen3_xml",
+    "llama3_json",
+    "pythonic",
+    "mistral",
+    "deepseek_v3",
+    "deepseek_v31",
+    "openai",
+    "glm45",
+    "kimi_k2",
+    "granite",
+    "seed_oss",
+    "minimax_m2",
+    "minimax_m3",
+    "llama4_json",
+    "llama4_pythonic",
+    "hunyuan_a13b",
+    "jamba",
+    "nemotron_json",
+    "longcat",
+]
+ReasoningParser = Literal[
+    "auto",
+    "none",
+    "deepseek_r1",
+    "deepseek_v3",
+    "qwen3",
+    "mistral",
+    "openai_gptoss",
+    "glm45",
+    "granite",
+    "granite33",
+    "seed_oss",
+    "minimax_m2",
+    "minimax_m3",
+]
+
+
+ALLOWED = ("allowed_origins", "allowed_methods", "allowed_headers")
+
+
+class ConfigError(ValueError):
+    """An option has a value that cannot be; the message names the option."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `actorserve launch`: the field `max_num_seqs` is `--max-num-seqs`, its description the help."""
+
+    # server
+    model: Annotated[str, Meta(description="a folder or a hub name; the packaged demo model if left out")] = ""
+    host: Annotated[str, Meta(description="the address to listen on; 0.0.0.0 or :: for all")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="the port to listen on; 0 picks a free one")] = 8000
+    api_key: Annotated[
+        list[str], Meta(description="keys of which clients must send one (ACTORSERVE_API_KEY holds one, too)")
+    ] = []
+    api_key_file: Annotated[
+        str | None, Meta(description="a file of more such keys, one a line; # begins a comment")
+    ] = None
+    admin_api_key: Annotated[
+        str | None, Meta(description="the key for administration, which is not there without it")
+    ] = None
+    allowed_origins: Annotated[
+        list[str], Meta(description="sites whose pages may use the server from a browser; all, *, if left out")
+    ] = msgspec.field(default_factory=lambda: ["*"])
+    allowed_methods: Annotated[list[str], Meta(description="methods with which they may; all, *, if left out")] = (
+        msgspec.field(default_factory=lambda: ["*"])
+    )
+    allowed_headers: Annotated[list[str], Meta(description="headers that they may send; all, *, if left out")] = (
+        msgspec.field(default_factory=lambda: ["*"])
+    )
+    ssl_certfile: Annotated[
+        str | None, Meta(description="a PEM file with the certificate, and those between it and the authority: use TLS")
+    ] = None
+    ssl_keyfile: Annotated[
+        str | None, Meta(description="a PEM file with the certificate's key, if that is not in the same file")
+    ] = None
+    ssl_ca_certs: Annotated[
+        str | None, Meta(description="a PEM file with authorities: clients must have a certificate of theirs")
+    ] = None
+    enable_request_id_headers: Annotated[bool, Meta(description="answers have an X-Request-Id, the request's own")] = (
+        True
+    )
+    served_model_name: Annotated[
+        list[str], Meta(description="names under which clients ask for the model; the first stands in answers")
+    ] = []
+    shutdown_timeout: Annotated[
+        float, Meta(ge=0, description="seconds that running requests get to end when the server is stopped")
+    ] = 30.0
+    warm_up: Annotated[
+        bool, Meta(description="be ready only when a request of its own was answered; always so under systemd")
+    ] = False
+    idempotency_window: Annotated[
+        float, Meta(ge=0, description="seconds for which an answer can be had again by its Idempotency-Key")
+    ] = 300.0
+    idempotent_request_ids: Annotated[bool, Meta(description="take X-Request-Id for an Idempotency-Key")] = False
+    max_connections: Annotated[
+        int, Meta(ge=1, le=1 << 16, description="clients' connections at once; whoever comes then gets 503")
+    ] = 8192
+    max_connections_per_client: Annotated[
+        Positive | None, Meta(description="those of one address, or of one IPv6 network of 64 bits; all if left out")
+    ] = None
+    hang_timeout: Annotated[
+        float, Meta(ge=1, description="seconds after which an actor whose loop does not turn is killed and replaced")
+    ] = 10.0
+    step_timeout: Annotated[
+        float, Meta(ge=1, description="seconds that one step of the worker may take before it is killed and replaced")
+    ] = 120.0
+    max_restarts: Annotated[
+        int, Meta(ge=0, description="restarts of one actor within a minute; one more, and the server ends")
+    ] = 5
+    log_level: Annotated[LogLevel, Meta(description="the least grave log lines to show")] = "info"
+    log_format: Annotated[
+        LogFormat, Meta(description="text for people, or json: each line of the output is one object")
+    ] = "text"
+    enable_log_requests: Annotated[
+        bool, Meta(description="a line for each request at its end, with its tokens and times by stage")
+    ] = True
+    log_stats_interval: Annotated[
+        float,
+        Meta(ge=0, description="seconds between two lines on load and throughput, while there is any; 0: none"),
+    ] = 10.0
+    max_log_len: Annotated[
+        NonNegative | None,
+        Meta(description="characters of a prompt that --log-level debug shows; all that a line holds if left out"),
+    ] = None
+    otlp_traces_endpoint: Annotated[
+        str | None, Meta(description="a URL to which spans of each request are sent by OTLP, as collectors take it")
+    ] = None
+    record: Annotated[
+        str | None,
+        Meta(description="a file for all that the scheduler acts on, for `actorserve replay`; prompts and answers too"),
+    ] = None
+    record_max_bytes: Annotated[int, Meta(ge=1 << 10, description="the length at which --record stops")] = 1 << 30
+    max_body_bytes: Annotated[int, Meta(ge=1024, le=64 << 20, description="the largest request body")] = 4 << 20
+    # rendering
+    tokenizer: Annotated[str | None, Meta(description="a folder or a hub name, if not the model's own")] = None
+    chat_template: Annotated[
+        str | None, Meta(description="a Jinja file or the text of one, if not the model's own")
+    ] = None
+    chat_template_content_format: Annotated[
+        ContentFormat,
+        Meta(description="the form in which templates read contents: a string, or a list of parts"),
+    ] = "auto"
+    escape_special_tokens: Annotated[
+        bool, Meta(description="what users and tools say that reads like a special token stays text")
+    ] = False
+    trust_request_chat_template: Annotated[
+        bool, Meta(description="take chat templates from requests, too; they are programs, if in a sandbox")
+    ] = False
+    tool_call_parser: Annotated[
+        ToolParser,
+        Meta(description="how the model writes tool calls; auto finds it out from the chat template, or takes hermes"),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        ReasoningParser, Meta(description="how the model marks its thinking; auto finds it out from the chat template")
+    ] = "auto"
+    enable_auto_tool_choice: Annotated[
+        bool, Meta(description="let the model decide whether to call tools, where a parser is known")
+    ] = True
+    # engine
+    dtype: Annotated[DType, Meta(description="of weights and KV memory; auto is float32 on a CPU")] = "auto"
+    quantization: Annotated[
+        Quantization, Meta(description="int8 makes weights of 8 bits at load, on a CPU: quicker, smaller, less exact")
+    ] = "none"
+    load_format: Annotated[LoadFormat, Meta(description="dummy fills the weights with random numbers")] = "auto"
+    seed: Annotated[int, Meta(ge=0, description="of dummy weights")] = 0
+    revision: Annotated[str | None, Meta(description="branch, tag or commit of a hub name")] = None
+    generation_config: Annotated[
+        GenerationConfig, Meta(description="auto takes sampling defaults from the model's generation_config.json")
+    ] = "auto"
+    max_model_len: Annotated[
+        Positive | None, Meta(description="tokens of prompt and answer together; as the model was made if left out")
+    ] = None
+    kv_cache_memory_bytes: Annotated[Positive | None, Meta(description="the size of the KV memory")] = None
+    kv_cache_memory_fraction: Annotated[
+        float, Meta(gt=0, lt=1, description="of the free memory, for KV on a CPU if no size is given")
+    ] = 0.25
+    gpu_memory_utilization: Annotated[
+        float, Meta(gt=0, le=1, description="of the GPU's memory, for weights and KV together")
+    ] = 0.9
+    kv_cache_dtype: Annotated[
+        KVCacheDType, Meta(description="fp8 takes half the memory and reads half the bytes; on a GPU, Hopper or newer")
+    ] = "auto"
+    block_size: Annotated[int, Meta(ge=8, le=256, multiple_of=8, description="tokens in one KV block")] = 32
+    enable_prefix_caching: Annotated[bool, Meta(description="use KV blocks of earlier requests again")] = True
+    prefix_cache_per_client: Annotated[
+        bool, Meta(description="use only those of requests with the same API key, so that none tells of another's")
+    ] = False
+    max_num_batched_tokens: Annotated[int, Meta(ge=1, description="the token budget of one step")] = 1024
+    target_itl_ms: Annotated[
+        PositiveFloat | None,
+        Meta(description="milliseconds between two tokens of a stream; prompts get as much of each step as leaves it"),
+    ] = None
+    max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="sequences that run at once")] = 64
+    max_num_queued_reqs: Annotated[
+        NonNegative | None,
+        Meta(description="sequences that wait before 503 is answered; 2048, or what 512 MiB of request table hold"),
+    ] = None
+    scheduling_policy: Annotated[Policy, Meta(description="priority runs lower numbers first")] = "fcfs"
+    tensor_parallel_size: Annotated[
+        int, Meta(ge=1, le=64, description="workers that share the model, each with a part of every layer")
+    ] = 1
+    worker: Annotated[
+        WorkerKind, Meta(description="scripted computes nothing and makes tokens by a formula, to time everything else")
+    ] = "model"
+    scripted_step_ms: Annotated[
+        float, Meta(ge=0, le=10_000, description="how long a step of the scripted worker takes, as if it computed")
+    ] = 0.0
+    device: Annotated[Device, Meta(description="what computes; auto is the GPU if there is one")] = "auto"
+    enforce_eager: Annotated[bool, Meta(description="use no CUDA graphs: a quicker start, and slower steps")] = False
+    cudagraph_capture_sizes: Annotated[
+        list[Positive], Meta(description="batch sizes of CUDA graphs; 1, 2, 4 and every 8th if left out")
+    ] = []
+    speculative_config: Annotated[
+        str | None,
+        Meta(description='drafts: JSON such as {"method": "ngram", "num_speculative_tokens": 5} (see README)'),
+    ] = None
+    threads: Annotated[Positive | None, Meta(description="the worker's compute threads on a CPU")] = None
+    # actors
+    frontends: Annotated[int, Meta(ge=1, le=64, description="processes that speak HTTP")] = 1
+    renderers: Annotated[int, Meta(ge=1, le=64, description="processes that make tokens of prompts")] = 1
+    detokenizers: Annotated[int, Meta(ge=1, le=64, description="processes that make text of tokens")] = 1
+    debug: Annotated[bool, Meta(description="check invariants when idle; SIGUSR1 injects an exception")] = False
+
+    def served_names(self) -> list[str]:
+        """The names under which requests may ask for the model; the first is the one in answers."""
+        return self.served_model_name or [self.model or "actorserve-demo"]
+
+    @property
+    def scheme(self) -> str:
+        """Of the server's addresses."""
+        return "http" if self.ssl_certfile is None else "https"
+
+
+def make_config(values: dict[str, object]) -> Config:
+    """Build a Config from plain values and the files that they name; raises ConfigError with the option's name."""
+    if isinstance(drafts := values.get("speculative_config"), dict):
+        values = {**values, "speculative_config": msgspec.json.encode(drafts).decode()}
+    from .fields import canonical  # which knows Config
+
+    values = {name: canonical(name, value) for name, value in values.items()}
+    try:
+        config = msgspec.convert(values, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_with_option(str(error), values)) from None
+    if config.api_key_file is not None:
+        keys = _read_keys(config.api_key_file)
+        config = msgspec.structs.replace(config, api_key=config.api_key + keys)
+    _check_keys(config)
+    if config.speculative_config is not None:
+        from .speculative import read_speculative
+
+        read_speculative(config)
+    if config.otlp_traces_endpoint is not None:
+        from .otlp import trouble_with
+
+        if trouble := trouble_with(config.otlp_traces_endpoint):
+            raise ConfigError(f"--otlp-traces-endpoint: {trouble}")
+    lists = {name: _unpacked(name, getattr(config, name)) for name in ALLOWED}
+    config = msgspec.structs.replace(config, **lists)
+    _check_origins(config.allowed_origins)
+    if config.ssl_certfile or config.ssl_keyfile or config.ssl_ca_certs:
+        from .tls import make_context  # not for everybody: it takes a while to load
+
+        make_context(config)
+    return config
+
+
+def _read_keys(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"--api-key-file: {path} cannot be read: {reason}") from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"--api-key-file: {path} holds no key")
+    return keys
+
+
+def _check_keys(config: Config) -> None:
+    """No key that no header can carry, and none that is no secret. Keys are not named: messages are seen."""
+    admin = [config.admin_api_key] if config.admin_api_key is not None else []
+    for option, keys in (("--api-key", config.api_key), ("--admin-api-key", admin)):
+        if any(not key or key != key.strip() or not key.isprintable() for key in keys):
+            raise ConfigError(
+                f"{option}: a key must not be empty, begin or end with a space, or hold control characters"
+            )
+    if config.prefix_cache_per_client and not config.api_key:
+        raise ConfigError("--prefix-cache-per-client: there are no keys; give --api-key or --api-key-file")
+    if config.admin_api_key in config.api_key:
+        raise ConfigError("--admin-api-key: this is a key of --api-key, too, so that every client would have it")
+
+
+def _unpacked(name: str, items: list[str]) -> list[str]:
+    """A list may be written as JSON, too, as vLLM has it: `'["*"]'`."""
+    if len(items) != 1 or not items[0].startswith("["):
+        return items
+    try:
+        return msgspec.json.decode(items[0], type=list[str])
+    except msgspec.DecodeError:
+        raise ConfigError(f"--{name.replace('_', '-')}: {items[0]} is no list of texts") from None
+
+
+def _check_origins(origins: list[str]) -> None:
+    """As browsers send them, since they are compared with that."""
+    for origin in origins:
+        if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+", origin):
+            text = "is neither * nor the beginning of an address without path, such as https://chat.example.com"
+            raise ConfigError(f"--allowed-origins: {origin} {text}")
+
+
+def _with_option(message: str, values: dict[str, object]) -> str:
+    """msgspec's `Expected … - at `$.max_num_seqs`` as people know option and value."""
+    from .fields import flag, option_fields, trouble_with, unknown_option
+
+    if unknown := [name for name in values if name not in option_fields()]:
+        return "; ".join(f"{name}: there is no such option{unknown_option(name)}" for name in unknown)
+    text, _, path = message.partition(" - at `$.")
+    if not path:
+        return message
+    name = path.rstrip("`").split("[")[0]
+    return f"{flag(name)}: {trouble_with(name, values[name], text)}"

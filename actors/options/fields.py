@@ -1,0 +1,165 @@
+"""Config's fields as all its sources see them: by name, with their types, units, words of help, and what they may be.
+
+Leaf module beside config.py, which alone says what options there are.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from .config import Config
+from .other_servers import VALUES
+from .parser import nearest
+
+NUMBER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]+)?) ?(?:([kKmMgGtT])([iI]?))?[bB]?")
+POWERS = "kmgt"
+NO_INTEGER = "not a whole number, such as 4096, 4k (4000), 4K or 4Ki (4096)"
+SECRETS = ("api_key", "admin_api_key")  # messages are seen: they do not say these
+MOST_SHOWN = 80  # characters of a value in a message
+UNITS = {  # of numbers, by the end of their names; others are counts
+    "_timeout": "SECONDS",
+    "_window": "SECONDS",
+    "_interval": "SECONDS",
+    "_ms": "MILLISECONDS",
+    "_bytes": "BYTES",
+    "_log_len": "CHARACTERS",
+    "_len": "TOKENS",
+    "_tokens": "TOKENS",
+    "block_size": "TOKENS",
+    "_fraction": "SHARE",
+    "_utilization": "SHARE",
+    "port": "PORT",
+}
+
+
+def option_fields() -> dict[str, inspect.Field]:
+    """All fields by name, in their order."""
+    info = inspect.type_info(Config)
+    assert isinstance(info, inspect.StructType)
+    return {field.name: field for field in info.fields}
+
+
+def flag(name: str) -> str:
+    """A field as an option."""
+    return f"--{name.replace('_', '-')}"
+
+
+def plain_type(kind: inspect.Type) -> inspect.Type:
+    """The type without its description and without None."""
+    if isinstance(kind, inspect.Metadata):
+        return plain_type(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return plain_type(next(member for member in kind.types if not isinstance(member, inspect.NoneType)))
+    return kind
+
+
+def unit(name: str) -> str:
+    """What a number of this name counts."""
+    return next((words for end, words in UNITS.items() if name.endswith(end)), "N")
+
+
+def description(field: inspect.Field) -> str:
+    """What the field is for."""
+    assert isinstance(field.type, inspect.Metadata), f"{field.name} has no description"
+    return str((field.type.extra_json_schema or {})["description"])
+
+
+def default(field: inspect.Field) -> Any:
+    """What it is if nobody sets it."""
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+
+
+def integer(text: str) -> int:
+    """`4096`, or with a unit: a small k, m, g or t counts in thousands, a capital one, or one with an i behind it, in
+    1,024. A B behind it changes nothing. ValueError says what the text is not.
+    """
+    found = NUMBER.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(NO_INTEGER)
+    digits, letter, binary = found.groups()
+    factor = 1
+    if letter:
+        base = 1000 if letter.islower() and not binary else 1024
+        factor = base ** (POWERS.index(letter.lower()) + 1)
+    number = Fraction(digits.replace("_", "")) * factor
+    if number.denominator != 1:
+        raise ValueError(NO_INTEGER)
+    return int(number)
+
+
+# --- what a field may be -----------------------------------------------------------------------------------------
+
+
+def canonical(name: str, value: object) -> object:
+    """The value itself, where another name of it is known: `half` is float16, `deepseek-r1` deepseek_r1, `4k` 4000."""
+    field = option_fields().get(name)
+    if field is None or not isinstance(value, str):
+        return value
+    kind = plain_type(field.type)
+    if isinstance(kind, inspect.IntType) and NUMBER.fullmatch(value.strip()):
+        return integer(value)
+    if not isinstance(kind, inspect.LiteralType) or value in kind.values:
+        return value
+    plain = value.lower().replace("-", "_")
+    return next((one for one in kind.values if one == plain), VALUES.get(name, {}).get(plain, value))
+
+
+def trouble_with(name: str, value: object, message: str) -> str:
+    """What is wrong with this field's value, and what it may be. `message` is msgspec's, for what has no better."""
+    field = option_fields()[name]
+    kind, limits = plain_type(field.type), _limits(field.type)
+    shown = "" if name in SECRETS else _shown(value)
+    match kind:
+        case inspect.LiteralType(values=values):
+            near = nearest(value, map(str, values)) if isinstance(value, str) else ""
+            return f"{shown} is none of {', '.join(map(str, values))}{near}"
+        case inspect.IntType() if isinstance(value, int | float | str):
+            return f"{shown} is {_out_of(limits) if type(value) is int else NO_INTEGER}"
+        case inspect.FloatType() if isinstance(value, int | float | str):
+            return f"{shown} is {_out_of(limits) if not isinstance(value, str | bool) else 'not a number'}"
+        case inspect.BoolType():
+            return f"{shown} is neither true nor false"
+    return message
+
+
+def unknown_option(name: str) -> str:
+    """The nearest name there is, to put behind a message; in the form in which `name` is written."""
+    dashed = name.replace("_", "-")
+    names = [flag(one)[2:] for one in option_fields()]
+    near = nearest(dashed, names)
+    return near.replace("-", "_") if "_" in name else near
+
+
+def _limits(kind: inspect.Type) -> inspect.IntType | inspect.FloatType | None:
+    """The type that has the bounds: of the members of a union the one that is a number."""
+    plain = plain_type(kind)
+    return plain if isinstance(plain, inspect.IntType | inspect.FloatType) else None
+
+
+def _out_of(limits: inspect.IntType | inspect.FloatType | None) -> str:
+    """What a number of this type is not."""
+    if limits is None:
+        return "out of range"
+    bounds = [
+        f"{words} {bound:g}" if isinstance(bound, float) else f"{words} {bound}"
+        for words, bound in (
+            ("at least", limits.ge),
+            ("more than", limits.gt),
+            ("at most", limits.le),
+            ("less than", limits.lt),
+        )
+        if bound is not None
+    ]
+    if limits.multiple_of is not None:
+        bounds.append(f"a multiple of {limits.multiple_of}")
+    return f"out of range ({', '.join(bounds)})" if bounds else "out of range"
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"

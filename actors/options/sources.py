@@ -1,0 +1,153 @@
+"""Where options come from beside the command line: a YAML file, and variables ACTORSERVE_… of the environment.
+
+Both give values by field name. A value that cannot be is refused with the name that its author knows it by.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import get_type_hints
+
+import msgspec
+from msgspec import inspect
+
+from .config import Config, ConfigError
+from .fields import canonical, flag, integer, option_fields, plain_type, trouble_with, unknown_option
+from .other_servers import Meaning, meaning_of
+from .parser import nearest
+
+PREFIX = "ACTORSERVE_"
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+WHOLE = ("api_key",)  # one text, in which a comma is a comma
+BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def read_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    """The options that variables set; an empty one sets nothing. What sets no option is warned of."""
+    fields = {variable(name): field for name, field in option_fields().items()}
+    values: dict[str, object] = {}
+    for name, text in sorted(environ.items()):
+        if not name.startswith(PREFIX) or name == CONFIG_VARIABLE:
+            continue
+        if name not in fields:
+            near = nearest(name, [*fields, CONFIG_VARIABLE], PREFIX)
+            warn(f"{name}: there is no such option{near}")
+        elif text:
+            values[fields[name].name] = _environment_value(name, fields[name], text)
+    return values
+
+
+def variable(name: str) -> str:
+    """The variable that sets a field."""
+    return PREFIX + name.upper()
+
+
+def _environment_value(name: str, field: inspect.Field, text: str) -> object:
+    kind = plain_type(field.type)
+    value: object = text
+    try:
+        if isinstance(kind, inspect.ListType):
+            value = [_scalar(plain_type(kind.item_type), item) for item in _items(field.name, text)]
+        else:
+            value = canonical(field.name, _scalar(kind, text))
+        return msgspec.convert(value, get_type_hints(Config, include_extras=True)[field.name])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name}: {trouble_with(field.name, value, str(error))}") from None
+    except ValueError as error:
+        raise ConfigError(f"{name}: {text} is {error}") from None
+
+
+def _items(name: str, text: str) -> list[str]:
+    """A list is written with commas, or as JSON."""
+    if name in WHOLE:
+        return [text]
+    if text.startswith("["):
+        try:
+            return [str(item) for item in msgspec.json.decode(text, type=list[str | int])]
+        except msgspec.DecodeError:
+            raise ValueError("no list") from None
+    return [item.strip() for item in text.split(",")]
+
+
+def _scalar(kind: inspect.Type, text: str) -> object:
+    """One value as its text says it; ValueError says what it is not."""
+    match kind:
+        case inspect.BoolType():
+            if text.lower() not in BOOLEANS:
+                raise ValueError("neither 1 nor 0, true nor false")
+            return BOOLEANS[text.lower()]
+        case inspect.IntType():
+            return integer(text)
+        case inspect.FloatType():
+            try:
+                return float(text)
+            except ValueError:
+                raise ValueError("not a number") from None
+    return text
+
+
+def read_yaml(path: Path, named: str = "--config") -> dict[str, object]:
+    """The file's options by field name; `max-num-seqs` and `max_num_seqs` are the same. `named` names the file."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{named}: {path} cannot be read: {error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{named}: {path} holds no mapping of options to values")
+    fields = option_fields()
+    given = named_values({str(key): value for key, value in content.items()}, f"{named}: {path}", warn)
+    return {name: _yaml_value(fields[name], value) for name, value in given.items()}
+
+
+def warn(text: str) -> None:
+    """To whoever starts a command."""
+    print(f"actorserve: warning: {text}", file=sys.stderr)
+
+
+def named_values(given: Mapping[str, object], where: str, warn: Callable[[str], None]) -> dict[str, object]:
+    """By field name, whatever the name by which they are given; ConfigError tells all names that mean nothing here."""
+    fields = option_fields()
+    values: dict[str, object] = {}
+    troubles: list[str] = []
+    for key, value in given.items():
+        name = key.replace("-", "_")
+        if name in fields:
+            values[name] = value
+            continue
+        meaning = meaning_of(flag(name))
+        if meaning is None:
+            troubles.append(f"{key}: there is no such option{unknown_option(key)}")
+        elif meaning.needless:
+            warn(f"{where}: {key}: not needed: {meaning.needless}")
+        elif meaning.refused:
+            if value not in (None, False) and not meaning.allows(str(value)):
+                troubles.append(f"{key}: not supported: {meaning.refused}")
+        else:
+            values |= _meant(meaning, value)
+    if troubles:
+        raise ConfigError(f"{where}: {'; '.join(troubles)}")
+    return values
+
+
+def _meant(meaning: Meaning, value: object) -> dict[str, object]:
+    """What another server's name with this value sets."""
+    if value is None or meaning.is_automatic(str(value)):
+        return {}
+    if meaning.fixed is None:
+        return {meaning.field: meaning.split(value) if isinstance(value, str) else value}
+    if isinstance(meaning.fixed, bool) and isinstance(value, bool):
+        return {meaning.field: meaning.fixed is value}
+    return {meaning.field: meaning.fixed} if value else {}
+
+
+def _yaml_value(field: inspect.Field, value: object) -> object:
+    """YAML knows its types; only numbers with a unit and single list items are written as on the command line."""
+    if isinstance(plain_type(field.type), inspect.ListType) and isinstance(value, str):
+        return [value]
+    return canonical(field.name, value)

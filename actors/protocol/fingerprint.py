@@ -1,0 +1,109 @@
+"""How this code lays out shared memory, as a short text: what differs in it cannot serve side by side.
+
+It covers offsets and sizes; constants and enumerations of the modules that say what stands there, with their values;
+the fields of all messages and of what stands in slots and is kept by keys; and what a frontend and the supervisor,
+which goes on, say to each other. What it cannot see is another meaning of the same words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from enum import EnumMeta
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+from . import messages
+from .request import Generation, Rendition
+from .topology import System
+
+LAYOUTS = (  # of shm, by name; the others there look at what these lay out
+    "board.board",
+    "board.startup",
+    "histogram",
+    "journals.keyed_log",
+    "journals.request_journal",
+    "journals.response_journal",
+    "kv_map.layout",
+    "rings.mailbox",
+    "rings.ring",
+    "rings.trace_ring",
+    "table.layout",
+    "table.logprobs",
+    "table.stamps",
+)
+WORDS = (  # what stands in it: numbers that one life writes and another reads
+    "actorserve.actors.protocol.block_hash",
+    "actorserve.actors.telemetry.gauges",
+    "actorserve.actors.runtime.in_flight",
+    "actorserve.actors.protocol.connection_handover",
+    "actorserve.actors.protocol.messages",
+    "actorserve.actors.protocol.request",
+    "actorserve.actors.telemetry.startup",
+    "actorserve.actors.telemetry.trace_events",
+    "actorserve.http.generation.choice",
+    "actorserve.http.generation.idempotency_keys",
+)
+SPOKEN: tuple[Any, ...] = (
+    messages.ToFrontend,
+    messages.ToRenderer,
+    messages.ToScheduler,
+    messages.ToWorker,
+    messages.ToDetokenizer,
+    Generation,
+    Rendition,
+)
+KEPT = (  # by keys, for a frontend's successor
+    ("actorserve.http.generation.idempotency_keys", "Kept"),
+    ("actorserve.http.generation.idempotency_keys", "Background"),
+    ("actorserve.http.openai.responses.stored", "Stored"),
+)
+SOME_SLOTS = 8  # that tell which actors have them
+
+
+def fingerprint(system: System) -> str:
+    """Equal for two versions of the code that can share the memory of this system."""
+    said: list[object] = [_places(system)]
+    for name in (*(f"actorserve.shm.{layout}" for layout in LAYOUTS), *WORDS):
+        said.append((name, _constants(name)))
+    kept = tuple(getattr(importlib.import_module(module), name) for module, name in KEPT)
+    said += msgspec.inspect.multi_type_info((*SPOKEN, *kept))
+    return hashlib.sha256(repr(said).encode()).hexdigest()
+
+
+def _places(system: System) -> list[object]:
+    """Where everything lies, and who has which slot."""
+    slots = range(min(system.slots, SOME_SLOTS))
+    return [
+        *(system.size, system.actors, system.template, system.board_offset, system.board_blocks),
+        *(system.mailbox_offsets, system.trace_offsets, system.phase_offsets, system.lanes),
+        [(actor.name, system.histogram_place(actor)) for actor in system.actors],
+        *(system.table_offset, system.table_sizes, system.kv_map_offset, system.sequence_blocks, system.max_blocks),
+        *(system.journal, system.answers, system.recent, system.logprobs, system.slots_per_frontend),
+        [(system.frontend_of(slot), system.detokenizer_of(slot)) for slot in slots],
+        [system.first_slot(actor.index) for actor in system.of_kind("frontend")],
+    ]
+
+
+def _constants(name: str) -> list[object]:
+    """A module's constants and the values of its enumerations. Times are no layout."""
+    told: list[object] = []
+    for key, value in sorted(vars(importlib.import_module(name)).items()):
+        if isinstance(value, EnumMeta):
+            told.append((key, [(member, value[member].value) for member in value.__members__]))
+        elif key.isupper() and isinstance(value, int | str | bytes | tuple | dict | Struct):
+            told.append((key, _told(value)))
+    return told
+
+
+def _told(value: Any) -> object:
+    """The same text in each process: sets have no order of their own, and formats no text."""
+    if isinstance(value, Struct):
+        return value.format, value.size
+    if isinstance(value, dict):
+        return sorted((str(key), _told(one)) for key, one in value.items())
+    if isinstance(value, frozenset | set):
+        return sorted(map(str, value))
+    return str(value)

@@ -1,0 +1,303 @@
+"""All that crosses a ring: msgspec structs, grouped by the actor that receives them.
+
+A `ref` names one sequence (one choice of one request): `generation << 32 | slot` of the request table. A message is a
+hint; what it speaks of stands in the table (shm/table/table.py), so every message may arrive twice. Leaf: it knows no
+actor.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from .request import Sampling, Think
+
+
+class Finish(IntEnum):
+    """Why a sequence ended: the low half of the table's `finish` word."""
+
+    NONE = 0
+    STOP = 1  # an end token or one of the request's stop_token_ids; it is the last token of the log
+    LENGTH = 2
+    STOP_STRING = 3  # the detokenizer found one of the request's stop strings
+    ABORT = 4  # cancelled by its frontend
+    REJECTED = 5  # the waiting queue was full
+    ERROR = 6  # the engine could not go on with it
+    GRAMMAR = 7  # its grammar failed on the way: what there is of the answer is no answer
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Base of what crosses a ring."""
+
+
+# --- to the renderer ---------------------------------------------------------------------------------------------
+
+
+class ChatPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="chat"):
+    """A conversation to render. `messages`, `tools`, `documents`, `template_kwargs` are JSON as the client sent it."""
+
+    messages: bytes
+    tools: bytes | None = None
+    documents: bytes | None = None
+    template_kwargs: bytes | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template: str | None = None  # the request's own
+
+
+class TextPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="text"):
+    """A text to tokenise."""
+
+    text: str
+    add_special_tokens: bool = True
+
+
+class TokenPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tokens"):
+    """Token ids as the client sent them."""
+
+    tokens: list[int]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+class Render(Message, frozen=True, tag=1):
+    """Frontend → renderer: put this prompt into the slots of all `refs` and admit them."""
+
+    refs: list[int]
+    prompt: Prompt
+    max_tokens: int | None = None  # None: up to the model's length
+    cap: int | None = None  # where there is no max_tokens: the model's own limit of answers
+    truncate_prompt_tokens: int | None = None  # keep only so many of the last; -1: as many as the model takes
+    keep_first: bool = False  # truncation keeps the first instead
+    cache_salt: str = ""  # only requests with the same one share KV blocks
+    bad_words: list[str] = []
+    think: Think | None = None
+    thinking_budget: int | None = None  # tokens
+    wish: bytes | None = None  # JSON of a grammars.Wish: what the answer has to look like
+    wished_by: str = "response_format"  # the field that wants it
+
+
+class Tokenize(Message, frozen=True, tag=2):
+    """Frontend → renderer: answered by Tokenized or Failed with the same call.
+
+    A call names no slot, so its upper half is the index of the frontend that asks: `frontend << 32 | count`.
+    """
+
+    call: int
+    prompt: Prompt
+    token_strings: bool = False
+
+
+class Detokenize(Message, frozen=True, tag=3):
+    """Frontend → renderer: answered by Detokenized or Failed with the same call."""
+
+    call: int
+    tokens: list[int]
+    skip_special: bool = False
+
+
+class Sync(Message, frozen=True, tag=4):
+    """Frontend → renderer: answered by Synced. After it, no Render of an earlier incarnation writes to the table."""
+
+    call: int
+
+
+ToRenderer = Render | Tokenize | Detokenize | Sync
+
+
+# --- to the scheduler --------------------------------------------------------------------------------------------
+
+
+class Admit(Message, frozen=True, tag=10):
+    """Renderer → scheduler: these slots hold a prompt."""
+
+    refs: list[int]
+
+
+class Cancel(Message, frozen=True, tag=11):
+    """Frontend → scheduler: the table's cancel word of these slots is set."""
+
+    refs: list[int]
+
+
+class Stopped(Message, frozen=True, tag=12):
+    """Detokenizer → scheduler: the table's stop word of these slots is set."""
+
+    refs: list[int]
+
+
+class WorkerReady(Message, frozen=True, tag=13):
+    """Worker → scheduler: a worker without any KV contents is up, or (same incarnation) answers a Hello."""
+
+    incarnation: int
+    num_blocks: int
+    step: int = 0  # the last step that it ran
+    replaced: bool = False  # the one before it was told to end: no request is to blame
+
+
+class StepDone(Message, frozen=True, tag=14):
+    """Worker → scheduler: the sampled tokens of each row that sampled, in the order of the plan's rows.
+
+    Without drafts that is one token a row. With drafts there are two more numbers a row: how many tokens it drew, and
+    how many drafts it had. The tokens of rows in `failed` are none: their grammars allowed nothing that is known.
+    """
+
+    epoch: int
+    step: int
+    tokens: bytes  # int32
+    seconds: float  # what the step took in the worker
+    drawn: bytes = b""  # int32 for each row that sampled; empty: one each, and no row had a draft
+    drafted: bytes = b""  # likewise
+    failed: bytes = b""  # int32: rows of the batch
+
+
+class StepFailed(Message, frozen=True, tag=15):
+    """Worker → scheduler: this step could not be computed; its KV contents are not to be used."""
+
+    epoch: int
+    step: int
+    reason: str
+
+
+ToScheduler = Admit | Cancel | Stopped | WorkerReady | StepDone | StepFailed
+
+
+# --- to the worker -----------------------------------------------------------------------------------------------
+
+
+class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A sequence takes a row of the worker's batch (whatever was in the row is forgotten).
+
+    The worker reads tokens [computed, known) from the table's token log of the ref's slot, and what the renderer made
+    of the request; the tokens after `known` are those that it samples itself.
+    """
+
+    row: int
+    ref: int
+    prompt_tokens: int
+    known: int  # prompt + generated tokens that are in the table now
+    computed: int  # tokens whose KV is in `blocks` already (prefix cache)
+    blocks: bytes  # int32, the block table's first entries
+    sampling: Sampling
+
+
+class Step(Message, frozen=True, tag=20):
+    """Scheduler → worker: one forward pass, as the difference to the last one.
+
+    rows[i] computes its next counts[i] tokens: positions [computed, computed + count), after which computed += count.
+    A row samples if that makes computed == known; its token is then known (known += 1) and is the input of its next
+    position. Tokens sampled by a row are returned in StepDone in the order of `rows`.
+    A row whose count goes beyond known has room for that many drafts (see scheduler/policy/speculation.py): it moves on
+    by as many tokens as it draws, at most by its count.
+    """
+
+    epoch: int  # the scheduler's view of this worker; a new epoch starts with no rows
+    step: int
+    new: list[NewRow]
+    rows: bytes  # int32[n]
+    counts: bytes  # int32[n]
+    grown: bytes  # int32[m, 3]: (row, index in the block table, block) of blocks added to rows that are not new
+    worth: float = 0.0  # the share of drafts that has to be accepted, or they cost more than they save
+
+
+class Hello(Message, frozen=True, tag=21):
+    """Scheduler → worker: a scheduler has started; answer with WorkerReady."""
+
+
+ToWorker = Step | Hello
+
+
+# --- to the detokenizer ------------------------------------------------------------------------------------------
+
+
+class Advance(Message, frozen=True, tag=30):
+    """Scheduler → detokenizer: the token log or the finish word of these slots has moved."""
+
+    refs: list[int]
+
+
+class Resend(Message, frozen=True, tag=31):
+    """Frontend → detokenizer: say the text of these slots again from its beginning; its reader is another one."""
+
+    refs: list[int]
+
+
+ToDetokenizer = Advance | Resend
+
+
+# --- to the frontend ---------------------------------------------------------------------------------------------
+
+
+class Rendered(Message, frozen=True, tag=40):
+    """Renderer → frontend: these slots hold their prompt and were sent to the scheduler."""
+
+    refs: list[int]
+    prompt_tokens: int
+
+
+class Failed(Message, frozen=True, tag=41):
+    """Renderer → frontend: these slots were not admitted (or this call failed), and the renderer is done with them."""
+
+    refs: list[int]
+    status: int
+    message: str
+    param: str | None = None
+    call: int = 0
+    code: str | None = None  # how clients know this error, beside its status
+
+
+class ToldToken(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A token with its logprob, its rank among all words, and the most likely words as (bytes, id, logprob)."""
+
+    text: bytes
+    id: int
+    logprob: float
+    rank: int
+    best: list[tuple[bytes, int, float]] = []
+
+
+class Delta(Message, frozen=True, tag=42):
+    """Detokenizer → frontend: text of one sequence from character `offset` on.
+
+    After a detokenizer's death text may come again: what lies before the characters already had is dropped.
+    `finish` ends the choice for the client; `last`: the scheduler let go of the slot, some time after a stop string.
+    """
+
+    ref: int
+    offset: int
+    text: str
+    tokens: int  # generated tokens up to here
+    finish: int = 0
+    stop_reason: str | int | None = None
+    last: bool = False
+    thought: int = 0  # tokens of them that are thinking, where that is counted
+    told: list[ToldToken] = []  # where logprobs are asked for: those of the last tokens up to `tokens`
+
+
+class PromptTold(Message, frozen=True, tag=46):
+    """Detokenizer → frontend: logprobs of a prompt's tokens from position `start` on. May come again."""
+
+    ref: int
+    start: int
+    told: list[ToldToken]
+
+
+class Tokenized(Message, frozen=True, tag=43):
+    call: int
+    tokens: list[int]
+    token_strings: list[str] | None = None
+
+
+class Detokenized(Message, frozen=True, tag=44):
+    call: int
+    text: str
+
+
+class Synced(Message, frozen=True, tag=45):
+    call: int
+
+
+ToFrontend = Rendered | Failed | Delta | PromptTold | Tokenized | Detokenized | Synced

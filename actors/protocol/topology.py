@@ -1,0 +1,214 @@
+"""The one picture: which actors there are, which lanes join them, and where all of it lies in shared memory.
+
+Pure data, computed alike by the supervisor and by every actor from the options, so that only descriptors travel.
+Actors are named by the module that runs them, so that this module imports none of them.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+
+from actorserve.shm.board.board import board_bytes
+from actorserve.shm.board.startup import phases_bytes
+from actorserve.shm.histogram import Histogram
+from actorserve.shm.kv_map.layout import kv_map_bytes
+from actorserve.shm.rings.mailbox import mailbox_bytes
+from actorserve.shm.rings.ring import ring_bytes
+from actorserve.shm.rings.trace_ring import trace_bytes
+from actorserve.shm.segment import Segment
+from actorserve.shm.table.table import table_bytes
+
+from ..model.info import ModelInfo
+from ..options.config import Config
+from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms, specs_of
+
+KINDS = ("worker", "scheduler", "detokenizer", "renderer", "frontend")  # the order of starting; stopping is the reverse
+SUPERVISOR, TEMPLATE = "supervisor", "template"  # beside the actors' names
+SMALL = 1 << 20  # bytes of a lane whose messages are hints
+TABLE_BUDGET = 512 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
+MOST_QUEUED = 2048  # unless it asks for more; load generators begin a thousand requests at once if not told otherwise
+PARAMS_BYTES = 32 << 10  # parameter area of one slot
+RENDITION_BYTES = 48 << 10  # of what a renderer makes of them; grammars are the largest part
+JOURNALED = 1024  # connections, the lowest numbers first
+RECENT_BYTES = 16 << 20  # of a frontend's keys
+HEAD_BYTES = 64 << 10  # of a request, beside its body
+SPARE_SLOTS = 32  # slots whose client has gone and whose end is still on its way round
+
+LANES = (  # (from, to): the arrows of the picture in README.md; all workers share one lane, and each gets everything
+    ("frontend", "renderer"),
+    ("frontend", "scheduler"),
+    ("renderer", "scheduler"),
+    ("renderer", "frontend"),
+    ("scheduler", "worker"),
+    ("worker", "scheduler"),
+    ("scheduler", "detokenizer"),
+    ("detokenizer", "scheduler"),
+    ("detokenizer", "frontend"),
+    ("frontend", "detokenizer"),
+)
+
+
+class ActorSpec(msgspec.Struct, frozen=True):
+    """One actor: its name in `ps`, what runs it, and its place on the board."""
+
+    name: str
+    kind: str
+    index: int
+    position: int
+
+    @property
+    def module(self) -> str:
+        return f"actorserve.actors.{self.kind}.actor"
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """One ring at `offset` of the segment, from an actor to its readers; `target` is what it is posted to."""
+
+    source: str
+    target: str  # an actor's name, or the kind of all of its readers
+    readers: tuple[str, ...]
+    offset: int
+    capacity: int
+
+
+class System:
+    """Actors, lanes and offsets for one set of options."""
+
+    def __init__(self, config: Config, model: ModelInfo) -> None:
+        self.config = config
+        self.model = model
+        counts = {"frontend": config.frontends, "renderer": config.renderers, "detokenizer": config.detokenizers}
+        if config.tensor_parallel_size > 1:
+            counts["worker"] = config.tensor_parallel_size
+        names = [(kind, index) for kind in KINDS for index in range(counts.get(kind, 1))]
+        self.actors = [
+            ActorSpec(f"{kind}-{index}" if kind in counts else kind, kind, index, position)
+            for position, (kind, index) in enumerate(names)
+        ]
+        self.template = ActorSpec(TEMPLATE, TEMPLATE, 0, len(self.actors))  # no actor, but on the board behind them
+        self.max_queued, self.slots_per_frontend = self._slots()
+        self.slots = self.slots_per_frontend * config.frontends
+        self._place()
+
+    @property
+    def _slot_sizes(self) -> tuple[int, int, int, int]:
+        """Of the request table: tokens of a slot, tokens of a block, bytes of parameters and of renditions."""
+        return self.model.max_model_len, self.config.block_size, PARAMS_BYTES, RENDITION_BYTES
+
+    @property
+    def table_sizes(self) -> tuple[int, int, int, int, int]:
+        """As RequestTable.create takes them."""
+        return self.slots, *self._slot_sizes
+
+    def _slots(self) -> tuple[int, int]:
+        """(the waiting queue's limit, slots a frontend): every frontend may hold all that one server admits."""
+        config = self.config
+        if config.max_num_queued_reqs is not None:
+            queued = config.max_num_queued_reqs
+        else:
+            size = table_bytes(1, *self._slot_sizes)
+            room = TABLE_BUDGET // size // config.frontends - config.max_num_seqs - SPARE_SLOTS
+            queued = max(16, min(MOST_QUEUED, room))
+        return queued, config.max_num_seqs + queued + SPARE_SLOTS
+
+    def _place(self) -> None:
+        """Lay out the segment: board, sleeping words, histograms, traces, phases, lanes, request table, KV map."""
+        self.board_offset = 0
+        offset = board_bytes(self.board_blocks)
+        self.mailbox_offsets: dict[str, int] = {}
+        for actor in self.actors:
+            self.mailbox_offsets[actor.name] = offset
+            offset += mailbox_bytes()
+        self._histogram_offsets: dict[str, int] = {}
+        for actor in self.actors:
+            self._histogram_offsets[actor.name] = offset
+            offset += histograms_bytes(self.histogram_specs(actor.kind))
+        self.trace_offsets: dict[str, int] = {}
+        offset = -(-offset // 64) * 64
+        for actor in self.actors:
+            self.trace_offsets[actor.name] = offset
+            offset += trace_bytes()
+        self.phase_offsets: dict[str, int] = {}
+        for name in (*(actor.name for actor in self.actors), SUPERVISOR):
+            self.phase_offsets[name] = offset
+            offset += phases_bytes()
+        self.lanes: list[Lane] = []
+        for source_kind, target_kind in LANES:
+            capacity = self._capacity(source_kind, target_kind)
+            for source in self.of_kind(source_kind):
+                for target, readers in self._targets(target_kind):
+                    self.lanes.append(Lane(source.name, target, readers, offset, capacity))
+                    offset += ring_bytes(capacity, len(readers))
+        self.table_offset = -(-offset // 4096) * 4096
+        self.kv_map_offset = self.table_offset + table_bytes(self.slots, *self._slot_sizes)
+        self.sequence_blocks = -(-self.model.max_model_len // self.config.block_size)
+        self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # no worker has more
+        self.size = self.kv_map_offset + kv_map_bytes(self.slots, self.sequence_blocks, self.max_blocks)
+
+    def _targets(self, kind: str) -> list[tuple[str, tuple[str, ...]]]:
+        """(name, readers) of each lane from one actor to this kind: workers run the same plan, others share nothing."""
+        names = tuple(actor.name for actor in self.of_kind(kind))
+        return [(kind, names)] if kind == "worker" else [(name, (name,)) for name in names]
+
+    def histogram_specs(self, kind: str) -> list[HistogramSpec]:
+        """What actors of a kind count in."""
+        return specs_of(kind, self.model.max_model_len)
+
+    def histogram_place(self, actor: ActorSpec) -> tuple[int, list[tuple[str, tuple[int, ...]]]]:
+        """Where an actor's histograms begin, and which these are with which bounds, in order."""
+        specs = self.histogram_specs(actor.kind)
+        return self._histogram_offsets[actor.name], [(spec.key, spec.bounds) for spec in specs]
+
+    def histograms(self, segment: Segment, actor: ActorSpec) -> dict[str, Histogram]:
+        """An actor's histograms by their keys: its own to count in, anyone's to read."""
+        return open_histograms(segment, self._histogram_offsets[actor.name], self.histogram_specs(actor.kind))
+
+    @property
+    def board_blocks(self) -> int:
+        """The board has one for each actor, and one for the template."""
+        return len(self.actors) + 1
+
+    @property
+    def journal(self) -> tuple[int, int]:
+        """(records, bytes of each): the requests of so many connections can be taken over by another frontend."""
+        return min(self.config.max_connections, JOURNALED), self.config.max_body_bytes + HEAD_BYTES
+
+    @property
+    def answers(self) -> int:
+        """Records: the answers on so many connections can be gone on with by another frontend."""
+        return min(self.config.max_connections, JOURNALED)
+
+    @property
+    def logprobs(self) -> tuple[int, int]:
+        """(slots, tokens of each)."""
+        return self.slots, self.model.max_model_len
+
+    @property
+    def recent(self) -> tuple[int, int]:
+        """(regions, bytes of each): what frontends must find again by keys."""
+        return self.config.frontends, RECENT_BYTES
+
+    def _capacity(self, source: str, target: str) -> int:
+        """Request bodies pass frontend → renderer, token lists pass back: a record may fill a third of its lane."""
+        if (source, target) in (("frontend", "renderer"), ("renderer", "frontend")):
+            return 4 * (self.config.max_body_bytes // 64 * 64) + SMALL
+        return SMALL
+
+    @cached_property
+    def by_name(self) -> dict[str, ActorSpec]:
+        return {actor.name: actor for actor in self.actors}
+
+    def of_kind(self, kind: str) -> list[ActorSpec]:
+        return [actor for actor in self.actors if actor.kind == kind]
+
+    def first_slot(self, frontend: int) -> int:
+        """The first of the slots that only this frontend opens and frees."""
+        return frontend * self.slots_per_frontend
+
+    def frontend_of(self, slot: int) -> str:
+        return f"frontend-{slot // self.slots_per_frontend}"
+
+    def detokenizer_of(self, slot: int) -> str:
+        return f"detokenizer-{slot % self.config.detokenizers}"

@@ -1,0 +1,174 @@
+"""The model's chat template: found, compiled once in a sandbox, rendered as transformers' apply_chat_template does.
+
+The one thing it does more is to give each template contents and arguments in the form that it reads
+(content_formats.py).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from typing import Any
+
+import jinja2
+
+from ...model.info import ModelInfo
+from ...model.tokenizer import find_templates, special_tokens, templates_place
+from ...options.config import Config, ConfigError
+from .cache import Compiled, RequestTemplates, compile_template
+from .content_formats import Reads, fit_all
+from .later_system import said_by_user
+from .memory_limit import bounded_memory
+from .problem import FAULTS, NO_MEMORY, Declined, Missing, TemplateProblem, problem_of
+from .sandbox import MAX_TEXT, make_environment
+
+__all__ = ["ChatTemplate", "TemplateProblem", "find_templates"]
+
+CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+MAX_MEMORY = 512 << 20  # bytes beside what the process has; a text of MAX_TEXT characters may take 128 MiB, twice
+TOO_MUCH = (*FAULTS, *NO_MEMORY, jinja2.TemplateError)
+
+
+class ChatTemplate:
+    """All templates of one model, compiled, and those that came with requests."""
+
+    def __init__(self, config: Config, model: ModelInfo) -> None:
+        content_format = config.chat_template_content_format
+        environment = make_environment()
+        self._compiled: dict[str, Compiled] = {}
+        for name, source in find_templates(config, model).items():
+            try:
+                self._compiled[name] = compile_template(environment, source, content_format)
+            except ValueError as error:
+                raise ConfigError(f"{templates_place(config, model)}: {error}") from None
+        self._requested = RequestTemplates(environment, content_format)
+        self._special = special_tokens(model)
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        documents: list[dict[str, Any]] | None = None,
+        variables: dict[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
+    ) -> str:
+        """The conversation as text. TemplateProblem says what the template, or a reader of it, has against it.
+
+        `chat_template` is the request's own, where the caller allows one.
+        """
+        given: dict[str, Any] = {"tools": tools, "documents": documents, "add_generation_prompt": add_generation_prompt}
+        _check(messages, given, variables)
+        with bounded_memory(MAX_MEMORY):
+            chosen = self._chosen(bool(tools)) if chat_template is None else self._requested.get(chat_template)
+            given = {**self._special, **(variables or {}), **given}
+            return _rendered(chosen, messages, given, continue_final_message)
+
+    def _chosen(self, with_tools: bool) -> Compiled:
+        name = "tool_use" if with_tools and "tool_use" in self._compiled else "default"
+        if name not in self._compiled:
+            raise TemplateProblem("this model has no chat template: give --chat-template, or use /v1/completions")
+        return self._compiled[name]
+
+
+def _check(messages: Any, given: dict[str, Any], variables: dict[str, Any] | None) -> None:
+    """Refuse what transformers refuses, whatever the template."""
+    if not isinstance(messages, list) or not messages:
+        raise TemplateProblem("messages: there must be at least one")
+    for field in ("tools", "documents"):
+        items = given[field]
+        if items is not None and not (isinstance(items, list) and all(isinstance(item, dict) for item in items)):
+            raise TemplateProblem(f"{field} must be a list of objects", field)
+    if taken := RESERVED & (variables or {}).keys():
+        raise TemplateProblem(f"chat_template_kwargs must not set {', '.join(sorted(taken))}", "chat_template_kwargs")
+
+
+def _rendered(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str, Any], continued: bool) -> str:
+    try:
+        return _as_given(chosen, messages, given, continued)
+    except Declined:
+        other = said_by_user(messages)
+        if other is None:
+            raise
+        return _as_given(chosen, other, given, continued)
+
+
+def _as_given(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str, Any], continued: bool) -> str:
+    chat = _fitted(messages, chosen.reads)
+    if continued:
+        if "content" not in chosen.source:
+            raise _not_continued("the chat template has no content")
+        final = _tag_final(chat)
+        return _cut_at_tag(_collect(chosen, {**given, "messages": chat}), final)
+    try:
+        return _collect(chosen, {**given, "messages": chat})
+    except Missing:
+        if not chosen.reads.asks_none:
+            raise
+    # transformers leaves out what is null, and would fail here; but the template asks `content is none`
+    return _collect(chosen, {**given, "messages": _fitted(messages, chosen.reads, keep_null=True)})
+
+
+def _fitted(messages: list[dict[str, Any]], reads: Reads, keep_null: bool = False) -> list[dict[str, Any]]:
+    try:
+        return fit_all(messages, reads, keep_null)
+    except TemplateProblem:
+        raise
+    except NO_MEMORY as error:
+        raise problem_of(error, "messages") from None
+    except FAULTS as error:
+        raise TemplateProblem(f"these messages are not what they should be: {error}") from None
+
+
+def _collect(chosen: Compiled, given: dict[str, Any]) -> str:
+    """What a template produces. Whatever goes wrong in it is the conversation's problem, and said so."""
+    field = "chat_template" if chosen.from_request else "messages"
+    try:
+        return _joined(chosen.template.generate(given), field)
+    except TemplateProblem:
+        raise
+    except TOO_MUCH as error:
+        problem = problem_of(error, field)
+        much = isinstance(error, NO_MEMORY)
+    if much:  # what the template had made is not kept until the next collection
+        gc.collect()
+    raise problem
+
+
+def _joined(pieces: Iterable[str], field: str) -> str:
+    collected: list[str] = []
+    size = 0
+    for piece in pieces:
+        collected.append(piece)
+        size += len(piece)
+        if size > MAX_TEXT:
+            raise TemplateProblem(f"the chat template produces more than {MAX_TEXT:,} characters", field)
+    return "".join(collected)
+
+
+def _not_continued(words: str) -> TemplateProblem:
+    return TemplateProblem(f"continue_final_message: {words}", "continue_final_message")
+
+
+def _tag_final(chat: list[dict[str, Any]]) -> str:
+    """Mark the end of the last message's text, so that what the template puts behind it can be cut off."""
+    final = chat[-1].get("content")
+    if isinstance(final, str):
+        chat[-1]["content"] = final + CONTINUE
+        return final
+    texts = [part for part in final or [] if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    if not texts:
+        raise _not_continued("the final message has no text to continue")
+    text: str = texts[-1]["text"]
+    texts[-1]["text"] = text + CONTINUE
+    return text
+
+
+def _cut_at_tag(text: str, final: str) -> str:
+    """The text up to the tag; without the spaces before it where the template has trimmed those behind it."""
+    at = text.rfind(CONTINUE.strip())
+    if at < 0 or final.strip() not in text:
+        raise _not_continued("the final message does not appear in the rendered chat")
+    return text[:at] if text[at : at + len(CONTINUE)] == CONTINUE else text[:at].rstrip()

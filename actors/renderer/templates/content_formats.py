@@ -1,0 +1,130 @@
+"""Which forms of contents and arguments a template is written for, found in its text; messages brought into them.
+
+OpenAI's clients send a content as text or as parts, and a call's arguments as JSON text. A template may read the
+contents in one of these forms only, and most templates want arguments as objects, but not all. Some know no role
+"developer", and leave such messages out; some take ids of calls of nine characters only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from jinja2 import nodes
+
+from .analysis import Uses
+from .problem import TemplateProblem
+
+REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing under three names; templates read any
+CONTENT_FORMATS = ("auto", "string", "openai")
+SHORT = 9  # characters of a call's id, in Mistral's templates
+
+
+class Reads(NamedTuple):
+    """Which forms of a message a template is written for."""
+
+    parts: bool  # of a content: it loops over them, or picks some
+    text: bool  # of a content: it does not, or asks first whether it is a string
+    arguments_text: bool = False  # of a call: it puts them into its text as they are
+    asks_none: bool = False  # it asks whether there is a content by comparing it with none
+    developer: bool = False  # of a role: it knows this one
+    short_ids: bool = False  # of a call: it asks whether they have SHORT characters, no more and no fewer
+
+
+def read_forms(template: nodes.Template, content_format: str = "auto") -> Reads:
+    """Find it out from what the template does with them; `content_format` overrides it for contents."""
+    content, arguments = Uses(template, "content"), Uses(template, "arguments")
+    parts = content.loops_over_parts or content.picks
+    text = content.asks("string") or not parts
+    if content_format != "auto":
+        parts, text = content_format == "openai", content_format == "string"
+    as_object = arguments.loops or arguments.asks("string", "mapping") or arguments.is_mapping
+    as_text = arguments.is_text or (arguments.is_text_by_name and not arguments.is_filtered("tojson"))
+    developer = any(const.value == "developer" for const in template.find_all(nodes.Const))
+    return Reads(parts, text, as_text and not as_object, content.asks("none"), developer, _asks_short(template))
+
+
+def _asks_short(template: nodes.Template) -> bool:
+    for compare in template.find_all(nodes.Compare):
+        by_length = isinstance(compare.expr, nodes.Filter) and compare.expr.name in ("length", "count")
+        sides = [op.expr for op in compare.ops if op.op in ("eq", "ne")]
+        if by_length and any(isinstance(side, nodes.Const) and side.value == SHORT for side in sides):
+            return True
+    return False
+
+
+def fit_all(messages: Iterable[dict[str, Any]], reads: Reads, keep_null: bool = False) -> list[dict[str, Any]]:
+    """Copies of messages, as the template reads them."""
+    fitted: list[dict[str, Any]] = []
+    for message in messages:
+        made = fit(message, reads, keep_null)
+        if reads.developer or made.get("role") != "developer":
+            fitted.append(made)
+            continue
+        before = fitted[-1].get("content") if fitted and fitted[-1].get("role") == "system" else None
+        content = made.get("content")
+        if isinstance(before, str) and isinstance(content, str):  # many templates take one system message only
+            fitted[-1]["content"] = f"{before}\n\n{content}"
+        else:
+            fitted.append({**made, "role": "system"})
+    return fitted
+
+
+def fit(message: dict[str, Any], reads: Reads, keep_null: bool = False) -> dict[str, Any]:
+    """A copy of a message, without fields that are null (but a content, if so told), as the template reads it."""
+    if not isinstance(message, dict):
+        raise TemplateProblem(f"messages: each must be an object, not {type(message).__name__}")
+    kept = {"content"} if keep_null else ()
+    message = {name: value for name, value in message.items() if value is not None or name in kept}
+    reasoning = next((message[name] for name in REASONING if name in message), None)
+    if reasoning is not None:
+        message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    content = message.get("content")
+    if not reads.text and isinstance(content, str):
+        message["content"] = [{"type": "text", "text": content}]
+    elif isinstance(content, list):
+        copied = [_fit_part(part) for part in content]
+        message["content"] = copied if reads.parts else "\n".join(str(part.get("text", "")) for part in copied)
+    if message.get("tool_calls"):
+        message["tool_calls"] = [_fit_call(call, reads) for call in message["tool_calls"]]
+    if reads.short_ids and "tool_call_id" in message:
+        message["tool_call_id"] = short_id(str(message["tool_call_id"]))
+    return message
+
+
+def _fit_part(part: Any) -> dict[str, Any]:
+    """Text has other types in other places of OpenAI's APIs; templates know one."""
+    if not isinstance(part, dict):
+        return {"type": "text", "text": part}
+    if part.get("type") == "refusal":
+        return {"type": "text", "text": part.get("refusal")}
+    return {**part, "type": "text"} if part.get("type") in ("input_text", "output_text") else dict(part)
+
+
+def short_id(given: str) -> str:
+    """The same for the same id, which a call and its result have."""
+    if len(given) == SHORT and given.isalnum():
+        return given
+    return hashlib.sha256(given.encode(errors="replace")).hexdigest()[:SHORT]
+
+
+def _fit_call(call: dict[str, Any], reads: Reads) -> dict[str, Any]:
+    if reads.short_ids and "id" in call:
+        call = {**call, "id": short_id(str(call["id"]))}
+    if "function" not in call:  # some templates read name and arguments of the call itself
+        return _fit_arguments(call, reads)
+    return {**call, "function": _fit_arguments(call["function"] or {}, reads)}
+
+
+def _fit_arguments(function: dict[str, Any], reads: Reads) -> dict[str, Any]:
+    arguments = function.get("arguments")
+    if arguments is None or isinstance(arguments, str) == reads.arguments_text:
+        return dict(function)
+    if reads.arguments_text:
+        return {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    try:
+        return {**function, "arguments": json.loads(arguments or "{}")}
+    except ValueError:  # the model's own call, cut off at max_tokens: agents send it back as it came
+        return dict(function)

@@ -1,0 +1,91 @@
+"""What an actor has in hand, on the board, so that its successor knows on what it died.
+
+A request on which one actor dies again and again must not take the server with it. Each try is counted before it
+begins; whoever was in hand at two deaths is tried once more, and then given up. One at which the actor's loop stood
+still while it burned CPU (an endless template, an exploding pattern) is given up at once: it would do so again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+import msgspec
+
+from actorserve.shm.board.board import BoardWriter
+from actorserve.shm.table.table import RequestTable
+
+from ..protocol.request import Generation
+from ..telemetry.log_format import RequestName
+
+MOST_TRIES = 3
+CALL = 1 << 62  # set in what is in hand when it is a call's number and not a ref
+
+
+class Ended(IntEnum):
+    """How an actor's life ended, as its supervisor tells the successor."""
+
+    NEVER = 0  # there was none
+    DIED = 1
+    HUNG = 2  # it was killed: its loop did not turn, and it was busy
+    REPLACED = 3  # it was told to
+
+
+def request_name(table: RequestTable, ref: int) -> RequestName:
+    """How logs and answers name the request in this slot."""
+    try:
+        name = msgspec.msgpack.decode(table.params(ref), type=Generation).request_id
+    except msgspec.DecodeError:  # its frontend has reused the slot meanwhile
+        name = ""
+    return RequestName(name, hex(ref))
+
+
+def log_debug(log: logging.Logger, text: str, table: RequestTable, ref: int) -> None:
+    """A line with the name of the request, which is looked up only if somebody wants it."""
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug(text, request_name(table, ref))
+
+
+class GivenUp(Exception):
+    """This request is not tried again. `hung` says that it was for its time."""
+
+    def __init__(self, hung: bool) -> None:
+        super().__init__("given up")
+        self.hung = hung
+
+
+class Hand:
+    """One actor's hand; its successor finds in it what the predecessor let fall."""
+
+    def __init__(self, status: BoardWriter, ended: Ended) -> None:
+        self._status = status
+        self._suspect, self._tries = status.hand
+        self._hung = ended is Ended.HUNG
+        status.set_hand(self._suspect, self._tries)  # clears what a death between two stores has left
+
+    @contextmanager
+    def hold(self, what: int) -> Iterator[None]:
+        """Work on `what`, a ref or CALL | a call's number. GivenUp if that has cost too many lives.
+
+        An exception that leaves the block ends the process; so it stays in the hand, for the successor to find.
+        """
+        self.take(what)
+        yield
+        self.drop()
+
+    def take(self, what: int) -> None:
+        """As `hold` begins, for those who do it too often for a context manager."""
+        tries = 0
+        if what == self._suspect:
+            tries, self._suspect = self._tries, 0
+            if self._hung or tries >= MOST_TRIES:
+                self._status.give_up()
+                raise GivenUp(self._hung)
+        self._status.set_hand(what, tries + 1)
+        self._status.beat()
+
+    def drop(self) -> None:
+        """The work is done."""
+        self._status.set_hand(0, 0)

@@ -1,0 +1,259 @@
+"""What every actor process has in common: how it is born, its loop, and how it ends.
+
+The supervisor starts `python -m actorserve.actors.runtime.process` with a Boot on standard input; the actor attaches to
+shared memory, sets its name for `ps`, dies with its supervisor, and runs `main(context)` of its own module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any
+
+import msgspec
+
+from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order
+from actorserve.shm.board.startup import PhaseWriter
+from actorserve.shm.rings.mailbox import Inbox, Outbox, wake
+from actorserve.shm.rings.ring import Consumer, Producer
+from actorserve.shm.rings.trace_ring import TraceWriter
+from actorserve.shm.segment import Segment
+from actorserve.shm.table.table import RequestTable
+
+from ..model.info import ModelInfo
+from ..options.config import Config, ConfigError
+from ..protocol import messages
+from ..protocol.topology import ActorSpec, Lane, System
+from ..telemetry.gauges import KEPT
+from ..telemetry.log_format import log_to_stderr
+from ..telemetry.startup import Phase
+from ..telemetry.trace_events import Kind, hearer
+from .in_flight import Ended, Hand
+
+PR_SET_PDEATHSIG = 1
+REFUSED = 2  # exit status: an option cannot be
+RENEW = 75  # exit status: it has done what it had in hand, and is to be replaced, which is nobody's mistake
+IDLE_S = 1.0  # an idle actor turns its loop at least so often, to beat
+FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
+UNUSED = (  # signals that mean nothing here, and would end a process that does not say so
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
+    *(signal.SIGIO, signal.SIGPWR, signal.SIGSTKFLT),
+)
+RECEIVES: dict[str, Any] = {
+    "worker": messages.ToWorker,
+    "scheduler": messages.ToScheduler,
+    "detokenizer": messages.ToDetokenizer,
+    "renderer": messages.ToRenderer,
+    "frontend": messages.ToFrontend,
+}
+
+
+class Boot(msgspec.Struct, frozen=True):
+    """All that a new actor process is told. Descriptors are inherited under their numbers."""
+
+    name: str
+    incarnation: int
+    supervisor_pid: int
+    config: Config
+    model: ModelInfo
+    segment_fd: int
+    files: dict[str, int]  # memory files: journal, answers, recent, logprobs, meeting
+    eventfds: dict[str, int]  # of every actor, and of "supervisor"
+    channel: int | None = None  # on which a frontend is handed its connections
+
+
+class Context:
+    """One actor's connections: the table, the board, its inbox and an outbox for each lane that it feeds."""
+
+    def __init__(self, boot: Boot) -> None:
+        self.config = boot.config
+        self.model = boot.model
+        self.system = System(boot.config, boot.model)
+        self.spec: ActorSpec = self.system.by_name[boot.name]
+        self.name = boot.name
+        self.incarnation = boot.incarnation
+        self.log = logging.getLogger(boot.name)
+        self.segment = Segment.attach(boot.segment_fd)
+        self.board = Board(self.segment, self.system.board_offset, self.system.board_blocks)
+        last_beat = self.board.last_heartbeat(self.spec.position)
+        self.status = BoardWriter(
+            self.board, self.spec.position, boot.incarnation, KEPT.get(self.spec.kind, frozenset())
+        )
+        began = self.board.snapshot(self.spec.position).started_ns
+        self._phases = PhaseWriter(self.segment, self.system.phase_offsets[self.name], began)
+        self.hand = Hand(self.status, Ended(self.board.ended(self.spec.position)))
+        self.table = RequestTable.attach(self.segment, self.system.table_offset)
+        self.histograms = self.system.histograms(self.segment, self.spec)
+        self.eventfds = boot.eventfds
+        self.files = boot.files
+        self.channel = None if boot.channel is None else socket.socket(fileno=boot.channel)
+        self.stopping = False
+        self.trace = TraceWriter(self.segment, self.system.trace_offsets[self.name])
+        ended = self.board.ended(self.spec.position)
+        self.trace.add(monotonic_ns(), Kind.BORN, boot.incarnation, last_beat, ended)
+        self.inbox = self._inbox()
+        self.inbox.heard = hearer(self.trace)
+        self.outboxes = {lane.target: self._outbox(lane) for lane in self.system.lanes if lane.source == self.name}
+
+    def _outbox(self, lane: Lane) -> Outbox:
+        first, *others = [(self.system.mailbox_offsets[name], self.eventfds[name]) for name in lane.readers]
+        return Outbox(Producer(self.segment, lane.offset, lane.capacity, len(lane.readers)), *first, others)
+
+    def _inbox(self) -> Inbox:
+        lanes = {
+            lane.source: Consumer(
+                self.segment, lane.offset, lane.capacity, len(lane.readers), lane.readers.index(self.name)
+            )
+            for lane in self.system.lanes
+            if self.name in lane.readers
+        }
+        sleeping = self.system.mailbox_offsets[self.name]
+        return Inbox(self.segment, sleeping, lanes, self.eventfds[self.name], RECEIVES[self.spec.kind])
+
+    def post(self, target: str, message: messages.Message) -> None:
+        """Queue a message for another actor; `flush` sends all of a turn's messages as one record a lane.
+
+        `target` is that of a lane: an actor's name, or "worker" for all workers together.
+        """
+        self.outboxes[target].post(message)
+
+    def flush(self) -> bool:
+        """Publish what is queued; False if a lane is full and something is left for the next turn."""
+        done = True
+        for outbox in self.outboxes.values():
+            done = outbox.flush() and done
+        return done
+
+    def close(self) -> None:
+        """Give all lanes up, as the kernel does when the process dies."""
+        self.inbox.close()
+        for outbox in self.outboxes.values():
+            outbox.close()
+
+    def phase_ends(self, phase: Phase, now: int | None = None) -> None:
+        """Of this actor's start: for /metrics and for whoever waits."""
+        self._phases.end(phase, monotonic_ns() if now is None else now)
+
+    def set_state(self, state: ActorState) -> None:
+        """Change this actor's state on the board and let the supervisor look."""
+        if state is ActorState.READY:
+            self.phase_ends(Phase.SET_UP)
+        self.status.set_state(state)
+        wake(self.eventfds["supervisor"])
+
+    @property
+    def is_asked_to_end(self) -> bool:
+        """Does the supervisor want this life to end? A SIGTERM may be anybody's."""
+        return self.board.order(self.spec.position) is not Order.NONE
+
+    def request_stop(self) -> None:
+        """End the loop after this turn (SIGTERM)."""
+        self.stopping = True
+        wake(self.eventfds[self.name])
+
+
+class Actor:
+    """A blocking actor: it handles one message at a time and may have work of its own between them."""
+
+    wait_s = IDLE_S  # how long it may sleep where nothing comes
+    one_record = False  # a turn handles one record only, so that whoever dies in the next one need not do it again
+
+    def handle(self, message: Any) -> None:
+        """One message; it may come twice, since a predecessor may have handled it and died before it was committed."""
+        raise NotImplementedError(f"{type(self).__name__} handles no message")
+
+    def do_work(self) -> int:
+        """One duty cycle beyond messages; returns how much was done, 0 when it may sleep."""
+        return 0
+
+    def published(self) -> None:
+        """All that was posted so far is in the lanes: cursors that say so may move now."""
+
+
+def run(actor: Actor, context: Context) -> None:
+    """The loop of a blocking actor: handle what came, work, publish, beat, sleep when there was nothing.
+
+    An exception ends the process: its supervisor restarts it, and what was not committed is delivered again.
+    """
+    context.set_state(ActorState.READY)
+    add, turn = context.trace.add, int(Kind.TURN)
+    while not context.stopping:
+        began = monotonic_ns()
+        done = context.inbox.drain(actor.handle, actor.one_record)
+        done += actor.do_work()
+        flushed = context.flush()
+        if flushed:  # what the messages caused is published: now, and not before, they need not come again
+            actor.published()
+            context.inbox.commit()
+        context.status.beat()
+        if done:
+            now = monotonic_ns()
+            add(now, turn, now - began, done)
+        else:
+            context.inbox.wait(actor.wait_s if flushed else FULL_LANE_S)
+
+
+def die_with_supervisor(pid: int) -> None:
+    """The kernel kills this process when its supervisor dies, also by kill -9; a death before this line counts too."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != pid:
+        sys.exit("the supervisor is gone")
+
+
+def leave_signals_to_supervisor() -> None:
+    """What may reach all processes at once, as Ctrl-C does, is for the supervisor, which ends actors by SIGTERM."""
+    for number in (signal.SIGINT, signal.SIGHUP, *UNUSED):
+        signal.signal(number, signal.SIG_IGN)
+
+
+class InjectedFault(BaseException):
+    """No handler of an error in one request may take it for one."""
+
+
+def _fail_on_purpose(number: int, frame: object) -> None:
+    """With --debug: an exception at whatever line the actor is, for those who test what happens then."""
+    raise InjectedFault("an exception was injected (SIGUSR1)")
+
+
+def main(play: Callable[[Context], None] | None = None, channel: int | None = None) -> None:
+    """Become the actor that standard input describes; `play` stands in for its own module's main.
+
+    `channel` is the descriptor of its channel, where that has not kept the number that the Boot names.
+    """
+    born = monotonic_ns()
+    with open(0, "rb", closefd=False) as told:
+        boot = msgspec.msgpack.decode(told.read(), type=Boot)
+    if channel is not None:
+        boot = msgspec.structs.replace(boot, channel=channel)
+    die_with_supervisor(boot.supervisor_pid)
+    leave_signals_to_supervisor()
+    log_to_stderr(boot.config.log_level, boot.config.log_format, boot.name)
+    from setproctitle import setproctitle
+
+    setproctitle(f"actorserve: {boot.name}")
+    context = Context(boot)
+    context.phase_ends(Phase.BIRTH, born)
+    if boot.config.debug:
+        signal.signal(signal.SIGUSR1, _fail_on_purpose)
+    signal.signal(signal.SIGTERM, lambda *_: context.request_stop())
+    try:
+        play = play or importlib.import_module(context.spec.module).main
+        context.phase_ends(Phase.IMPORTS)
+        play(context)
+    except ConfigError as error:  # the options do not fit what this actor found, e.g. in the model's files
+        print(error, file=sys.stderr)
+        sys.exit(REFUSED)
+    context.set_state(ActorState.STOPPED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""The scheduler's words on the board: how it stands, and what it and its predecessors have counted."""
+
+from __future__ import annotations
+
+from actorserve.shm.board.board import BoardWriter
+
+from ...protocol.messages import Finish
+from ...telemetry.gauges import KEPT
+from ...telemetry.gauges import SchedulerGauge as Gauge
+from ..scheduler import Scheduler
+
+
+class Figures:
+    """Writes what has changed, since a turn is short. Counts go on from what stands on the board at the start."""
+
+    def __init__(self, scheduler: Scheduler, status: BoardWriter, before: list[int]) -> None:
+        """`before`: all gauges as the predecessor left them."""
+        self._scheduler = scheduler
+        self._status = status
+        self._base = [before[gauge] if gauge in KEPT["scheduler"] else 0 for gauge in Gauge]
+        self._shown = [0] * len(Gauge)  # without the base
+
+    def write(self) -> None:
+        """As things stand now."""
+        now = self._now()
+        if now == self._shown:
+            return
+        for number, value in enumerate(now):
+            if value != self._shown[number]:
+                self._status.set_gauge(number, self._base[number] + value)
+        self._shown = now
+
+    def _now(self) -> list[int]:
+        """This life's figures, in the order of SchedulerGauge."""
+        scheduler, recorder = self._scheduler, self._scheduler.recorder
+        ends, planner, prefix, pool = recorder.ends, scheduler.planner, scheduler.prefix, scheduler.pool
+        return [
+            len(scheduler.batch),
+            len(scheduler.waiting),
+            pool.count,
+            pool.free,
+            scheduler.preemptions + planner.preemptions,
+            scheduler.queries + prefix.queries,
+            scheduler.hits + prefix.hits,
+            scheduler.step,
+            scheduler.generated,
+            scheduler.prompted,
+            scheduler.rejected,
+            scheduler.finished,
+            scheduler.planned,
+            ends[Finish.STOP] + ends[Finish.STOP_STRING],
+            ends[Finish.LENGTH],
+            ends[Finish.ABORT],
+            ends[Finish.ERROR] + ends[Finish.GRAMMAR],
+            recorder.survived_scheduler,
+            recorder.survived_worker,
+            *scheduler.speculation.figures(),
+        ]

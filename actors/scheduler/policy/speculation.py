@@ -1,0 +1,107 @@
+"""Speculative decoding as the scheduler sees it: room for drafts, what came of them, whether they pay.
+
+Only the worker has a row's last tokens (the scheduler plans up to two steps ahead of what it knows), so the worker
+proposes drafts and verifies them in the same forward pass. A plan gives a row room for some: its count goes beyond
+`known`, its blocks hold as many tokens. The worker moves the row on by as many tokens as it draws: 1 … 1 + room.
+
+The scheduler plans the next steps by upper bounds: it counts as if all drafts of the steps in flight were accepted.
+`computed` and `known` of a row are then too large by the same number, so that a row that decodes is seen to decode, its
+blocks always suffice, and its length limit is never passed; the worker, which has the exact numbers, does what is left
+of the row's count. When a step comes back, both are lowered by what was not drawn. `confirmed` is exact always, and
+with it all that goes by it: the KV map, what a successor takes over, the blocks that the prefix cache is offered.
+- A rejected draft leaves KV behind `confirmed`. It is written again before anything reads it, as the next token of the
+  row goes there; a block is offered only when it lies before `confirmed` as a whole.
+- The room is at most half of what the limit leaves, so that the next step ahead can be planned as well.
+- Room never preempts anybody: blocks for it are taken only while every running row would get one, and tokens of the
+  budget only where no decode, prompt or waiting sequence wants them.
+- Tokens behind an end token are cut off before anything is counted.
+- Which token stands at a position does not depend on drafts (see worker/speculative/verifier.py), so that deaths and
+  preemption are what they were: what was in flight is lost, and drawn again alike.
+
+Whether it pays: a step of x tokens takes about a + b·x seconds (fitted to the last steps). With n rows a draft costs b,
+and one that is accepted saves what a row's token costs, a / n + b. So the share b·n / (a + b·n) has to be accepted. The
+worker is told that share with each step, and gives up drafts of a row below it; where it is near 1, nobody has room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...protocol.messages import StepDone
+from ..batch import Ints
+from ..sequence import Sequence
+from .step_cost import Cost
+
+HOPELESS = 0.85  # the share above which there is no room
+POSITIONS = 8  # at which accepted drafts are counted one by one
+PROBE = 64  # every so many steps it is the other way round, so that the fit has both kinds
+
+
+class Speculation:
+    """The policy and its counts; `most` drafts a row at a time, 0 for none at all."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.cost = Cost()
+        self.drafts = self.draft_tokens = self.accepted_tokens = 0
+        self.accepted_at: Ints = np.zeros(POSITIONS, np.int64)
+        self._steps = 0
+
+    def room(self, rows: int) -> int:
+        """Drafts that a row of the next step may have."""
+        if not self.most:
+            return 0
+        self._steps += 1
+        pays = self.cost.share(rows) < HOPELESS
+        return self.most if pays != (self._steps % PROBE == 0) else 0
+
+    def count(self, drawn: Ints, drafted: Ints) -> None:
+        """A step has come back, in which rows had drafts."""
+        tried = drafted > 0
+        accepted = drawn[tried] - 1
+        self.drafts += int(tried.sum())
+        self.draft_tokens += int(drafted.sum())
+        self.accepted_tokens += int(accepted.sum())
+        self.accepted_at += (accepted[:, None] > np.arange(len(self.accepted_at))).sum(0)
+
+    def figures(self) -> list[int]:
+        """Drafts, their tokens, those accepted, and of these how many at each of the first POSITIONS."""
+        return [self.drafts, self.draft_tokens, self.accepted_tokens, *self.accepted_at.tolist()]
+
+
+class Drawn:
+    """What each sampling row of a step has drawn: `counts` tokens of the flat `tokens`, from `firsts` on."""
+
+    def __init__(self, done: StepDone, rows: int) -> None:
+        self.tokens = np.frombuffer(done.tokens, np.int32)
+        self.speculated = bool(done.drawn)
+        given = np.frombuffer(done.drawn, np.int32).astype(np.int64) if done.drawn else np.ones(rows, np.int64)
+        self.drafted: Ints = np.frombuffer(done.drafted, np.int32).astype(np.int64)
+        self.counts: Ints = given
+        assert len(given) == rows, f"step {done.step}: {len(given)} rows drew tokens, {rows} were to"
+        assert int(given.sum()) == len(self.tokens), f"step {done.step}: {len(self.tokens)} tokens for {rows} rows"
+        self.firsts: Ints = np.cumsum(given) - given
+
+    def of(self, index: int) -> list[int]:
+        """The tokens of one row."""
+        first = int(self.firsts[index])
+        tokens: list[int] = self.tokens[first : first + int(self.counts[index])].tolist()
+        return tokens
+
+    def cut(self, refs: list[int], sequences: Mapping[int, Sequence]) -> None:
+        """Nothing follows a token that ends its sequence."""
+        for index in np.flatnonzero(self.counts > 1).tolist():
+            sequence = sequences.get(refs[index])
+            if sequence is None or sequence.ends.isdisjoint(tokens := self.of(index)):
+                continue
+            self.counts[index] = 1 + next(at for at, token in enumerate(tokens) if token in sequence.ends)
+
+    def some(self, chosen: np.ndarray) -> tuple[np.ndarray[tuple[int], np.dtype[np.int32]], Ints]:
+        """(the tokens of the chosen rows, how many of them are each row's)."""
+        counts = self.counts[chosen]
+        if not self.speculated:
+            return self.tokens[chosen], counts
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        return self.tokens[np.repeat(self.firsts[chosen], counts) + within], counts

@@ -1,0 +1,68 @@
+"""Prefix caching: which blocks of a sequence are computed already, and which the cache is offered.
+
+Block i's hash covers all tokens up to its end (block_hash.py), so that equal hashes mean equal prefixes. The renderer
+writes those of the prompt into the table; those of generated tokens are computed here when a block is full.
+"""
+
+from __future__ import annotations
+
+from actorserve.shm.table.table import RequestTable
+
+from ..protocol.block_hash import HASH_BYTES, extend_hashes
+from .batch import Ints, RunningBatch
+from .blocks import BlockPool
+from .sequence import Sequence
+
+
+class PrefixIndex:
+    """Ties sequences to the pool's cached blocks; counts queries and hits in tokens."""
+
+    def __init__(self, table: RequestTable, pool: BlockPool, block_size: int, enabled: bool) -> None:
+        self.table = table
+        self.pool = pool
+        self.block_size = block_size
+        self.enabled = enabled
+        self.queries = 0
+        self.hits = 0
+
+    def match(self, sequence: Sequence) -> list[int]:
+        """The cached blocks of a sequence's longest computed prefix; one token at least is left to compute."""
+        if not self.enabled or not sequence.cacheable:
+            return []
+        full = (sequence.known - 1) // self.block_size
+        self._hash_up_to(sequence, full)
+        return self.pool.match(sequence.hashes[:full])
+
+    def tell(self, sequence: Sequence, computed: int) -> None:
+        """Count a start; the first one of a sequence is what its client is told as cached_tokens."""
+        if sequence.seen:
+            return
+        sequence.seen = True
+        self.queries += sequence.prompt_tokens
+        self.hits += computed
+        self.table.set_cached(sequence.ref, min(computed, sequence.prompt_tokens))
+
+    def offer(self, batch: RunningBatch, rows: Ints) -> None:
+        """Register the blocks of these rows that are now computed to their end."""
+        if not self.enabled:
+            return
+        full = batch.confirmed[rows] // self.block_size
+        moved = full > batch.registered[rows]
+        for row, count in zip(rows[moved].tolist(), full[moved].tolist(), strict=True):
+            sequence = batch.at(row)
+            self._hash_up_to(sequence, count)
+            for index in range(int(batch.registered[row]), count):
+                self.pool.register(sequence.blocks[index], sequence.hashes[index])
+            batch.registered[row] = count
+
+    def _hash_up_to(self, sequence: Sequence, count: int) -> None:
+        """Know the hashes of the sequence's first `count` blocks."""
+        if not sequence.hashes:
+            packed = bytes(self.table.hashes(sequence.ref))
+            sequence.hashes = [packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES)]
+        have = len(sequence.hashes)
+        if have >= count:
+            return
+        tokens = self.table.token_ids(sequence.ref, have * self.block_size, count * self.block_size)
+        packed = extend_hashes(sequence.hashes[-1] if have else sequence.salt, tokens, self.block_size)
+        sequence.hashes += [packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES)]

@@ -1,0 +1,319 @@
+"""Clients' connections: accepted here, handed to a frontend, and held until their end, so that none dies with it.
+
+A connection is in the listeners' queue, or held here: at no moment does it hang on a frontend alone. Each has a number;
+its frontend says when it has closed it, and only then is the number free. A frontend's successor is handed all that the
+dead one had, marked as such. What is said on channels stands in handover.py. Who moves a connection to another has let
+go of it before it says so, and who is handed it finds in the records what is to be done. It is in one frontend's set
+at any moment; that frontend's life of today, or the next one, is handed it.
+Nothing is read from a client here, and nothing is written but a refusal when there are too many: admission.py says who
+gets one then, and waits for it here for a moment.
+
+A frontend without a descriptor for a connection gives it back. One of which nobody has read goes to another, and no
+more come while another takes them; one that was gone on with is its own, and is tried again. Who is in want for too
+long is replaced (`in_want_s`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+
+from ...protocol.connection_handover import (
+    CLOSE_IDLE,
+    CLOSED,
+    GIVEN,
+    HANDED,
+    MOST_ASKED,
+    NEW,
+    NOT_TAKEN,
+    NUMBER_BYTES,
+    RESERVED,
+    RESUMED,
+)
+from .admission import Admission, client_of
+from .descriptors import PAUSE_S, is_scarce
+from .newcomers import Newcomers
+
+MOST_GIVEN = 4096  # bytes of one message of numbers that are given back
+ACCEPTS = 64  # connections that are taken at one wake-up
+RECOVERS_S = 1.0  # after a connection that it could not take a frontend gets no new ones, if another can take them
+FORGIVEN_S = 5.0  # after the last of them its want is over
+NEVER = float("-inf")
+RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
+log = logging.getLogger("connections")
+
+
+class Channel:
+    """One frontend over all its lives: its socket of today and the connections that are its own."""
+
+    def __init__(self) -> None:
+        self.socket: socket.socket | None = None
+        self.numbers: set[int] = set()
+        self.unsent: deque[tuple[int, int]] = deque()
+        self.again: asyncio.TimerHandle | None = None  # a try that is to come, when the kernel had no means
+        self.up = False  # new ones may be given to it
+        self.wants_since = self.wanted_at = NEVER  # it gave connections back for want of descriptors, first and last
+
+    def is_in_want(self, now: float) -> bool:
+        """It could not take connections a moment ago."""
+        return now - self.wanted_at < RECOVERS_S
+
+    def cannot_take(self, now: float) -> None:
+        """It gave one back."""
+        if now - self.wanted_at > FORGIVEN_S:
+            self.wants_since = now
+        self.wanted_at = now
+
+
+class Connections:
+    """All connections of the server."""
+
+    def __init__(self, listeners: Sequence[socket.socket], frontends: Sequence[str], admission: Admission) -> None:
+        self._listeners = list(listeners)
+        self._channels = {name: Channel() for name in frontends}
+        self._held: dict[int, socket.socket] = {}
+        self._admission = admission
+        self._newcomers = Newcomers(admission, self)
+        self._listening = False
+        self._paused = False
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    # --- frontends come and go -----------------------------------------------------------------------------------
+
+    def open_channel(self, name: str) -> socket.socket:
+        """A channel for a new life of a frontend; its end is to be passed on and then closed here."""
+        self.lost(name)
+        channel = self._channels[name]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        channel.socket = ours
+        channel.wants_since = channel.wanted_at = NEVER
+        channel.unsent.extend((number, self._flags(number, RESUMED)) for number in sorted(channel.numbers))
+        self._loop.add_reader(ours, self._hear, channel)
+        self._send(channel)
+        return theirs
+
+    def up(self, name: str) -> None:
+        """This frontend takes connections."""
+        self._channels[name].up = True
+        self._gate()
+        self._newcomers.settle()
+
+    def pass_by(self, name: str) -> None:
+        """This frontend is handed no new ones from now on."""
+        self._channels[name].up = False
+        self._gate()
+
+    def in_want_s(self, name: str) -> float:
+        """For how long this frontend has had no descriptors for connections; 0 if it has some."""
+        channel, now = self._channels[name], self._loop.time()
+        return now - channel.wants_since if channel.is_in_want(now) else 0.0
+
+    def numbers(self, name: str) -> list[int]:
+        """The connections of this frontend."""
+        return sorted(self._channels[name].numbers)
+
+    def lost(self, name: str) -> None:
+        """This frontend has died, or takes no more; what it had stays held."""
+        channel = self._channels[name]
+        channel.up = False
+        if channel.socket is not None:
+            self._hear(channel)  # what it said before it died
+            self._loop.remove_reader(channel.socket)
+            self._loop.remove_writer(channel.socket)
+            channel.socket.close()
+            channel.socket = None
+        if channel.again is not None:
+            channel.again.cancel()
+            channel.again = None
+        channel.unsent.clear()
+        self._gate()
+
+    def stop(self) -> None:
+        """Take no more: whoever comes now is refused by the kernel."""
+        self._gate(open_=False)
+        self._newcomers.close()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    def close(self) -> None:
+        """The end of the server: let go of everything."""
+        self.stop()
+        for name in self._channels:
+            self.lost(name)
+        for connection in self._held.values():
+            connection.close()
+        self._held.clear()
+
+    # --- connections come and go ---------------------------------------------------------------------------------
+
+    def _gate(self, open_: bool = True) -> None:
+        """Listen exactly while somebody takes what is accepted; until then the kernel keeps the queue."""
+        wanted = open_ and not self._paused and any(channel.up for channel in self._channels.values())
+        if wanted == self._listening:
+            return
+        self._listening = wanted
+        for listener in self._listeners:
+            if wanted:
+                self._loop.add_reader(listener, self._accept, listener)
+            else:
+                self._loop.remove_reader(listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                connection, address = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if not is_scarce(error):
+                    raise
+                self._pause()
+                return
+            connection.setblocking(False)
+            self._newcomers.come(connection, client_of(address[0].partition("%")[0]))
+
+    @property
+    def accepting(self) -> bool:
+        """Some frontend takes connections."""
+        return self._listening and any(channel.up for channel in self._channels.values())
+
+    def hold(self, number: int, connection: socket.socket) -> None:
+        """It is handed over to the frontend that has least."""
+        self._held[number] = connection
+        self._give(number, self._least())
+
+    def _least(self) -> Channel:
+        """The one that has least, of those that can take more."""
+        now = self._loop.time()
+        up = [channel for channel in self._channels.values() if channel.up]
+        return min(up, key=lambda one: (one.is_in_want(now), len(one.numbers)))
+
+    def _give(self, number: int, channel: Channel, flags: int = NEW) -> None:
+        """It is this frontend's from now on."""
+        channel.numbers.add(number)
+        flags = self._flags(number, flags)
+        if channel.socket is not None:  # otherwise its successor is handed it with all others
+            channel.unsent.append((number, flags))
+            self._send(channel)
+
+    def _pause(self) -> None:
+        """No descriptor is left: whoever waits in the kernel's queue is taken when there is one."""
+        self._paused = True
+        self._gate()
+
+        def go_on() -> None:
+            self._paused = False
+            self._gate(bool(self._listeners))
+            self._newcomers.settle()
+
+        self._loop.call_later(PAUSE_S, go_on)
+
+    def _send(self, channel: Channel) -> None:
+        """Hand over what waits; the rest when there is room. What the dead are not handed, their successors are."""
+        assert channel.socket is not None
+        while channel.unsent and channel.again is None:
+            number, flags = channel.unsent[0]
+            try:
+                socket.send_fds(channel.socket, [HANDED.pack(number, flags)], [self._held[number].fileno()])
+            except BlockingIOError:
+                self._loop.add_writer(channel.socket, self._send, channel)
+                return
+            except ConnectionError:
+                break
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS and not is_scarce(error):
+                    raise
+                self._send_later(channel)
+                break
+            channel.unsent.popleft()
+        self._loop.remove_writer(channel.socket)
+
+    def _send_later(self, channel: Channel) -> None:
+        if channel.again is None:
+            channel.again = self._loop.call_later(PAUSE_S, self._send_again, channel)
+
+    def _send_again(self, channel: Channel) -> None:
+        channel.again = None
+        self._send(channel)
+
+    def _hear(self, channel: Channel) -> None:
+        """A frontend has closed some, or gives them to another."""
+        assert channel.socket is not None
+        while True:
+            try:
+                data = channel.socket.recv(MOST_GIVEN)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                data = b""
+            if not data:
+                self._loop.remove_reader(channel.socket)
+                return
+            for number, where in GIVEN.iter_unpack(data):
+                if number in channel.numbers:
+                    channel.numbers.remove(number)
+                    if where & NOT_TAKEN:
+                        self._not_taken(channel, number, where & ~NOT_TAKEN)
+                    else:
+                        self._pass_on(number, where)
+
+    def _pass_on(self, number: int, where: int) -> None:
+        """It is closed here, too, which ends it for its client; or it is another frontend's from now on."""
+        if 0 < where <= len(self._channels):
+            self._give(number, list(self._channels.values())[where - 1], RESUMED)
+            return
+        connection = self._held.pop(number)
+        if where != CLOSED:
+            log.error("a connection is reset: it was to be moved to frontend %d, which does not exist", where - 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        connection.close()
+        self._newcomers.ended.discard(number)
+        self._admission.release(number)
+        self._newcomers.settle()
+
+    def _not_taken(self, channel: Channel, number: int, flags: int) -> None:
+        """The frontend had no descriptor left for it. Slots of one that was gone on with are of no use to another."""
+        now = self._loop.time()
+        channel.cannot_take(now)
+        others = [one for one in self._channels.values() if one.up and not one.is_in_want(now)]
+        if others and not flags & RESUMED:
+            self._give(number, min(others, key=lambda one: len(one.numbers)), flags)
+        else:
+            self._send_later(channel)
+            self._give(number, channel, flags)
+
+    def end(self, number: int) -> None:
+        """Its frontend sees it, and says so when it is free."""
+        with contextlib.suppress(OSError):  # its client has gone
+            self._held[number].shutdown(socket.SHUT_RDWR)
+
+    def _flags(self, number: int, flags: int) -> int:
+        return flags | RESERVED if self._admission.is_reserved(number) else flags
+
+    # --- when there is no room -----------------------------------------------------------------------------------
+
+    def ask_for_idle(self, client: str, count: int) -> None:
+        """Frontends close connections of this client that are idle, those first that have been so for longest."""
+        numbers = self._admission.ordinary.of(client)
+        for channel in self._channels.values():
+            own = [number for number in numbers if number in channel.numbers][:MOST_ASKED]
+            if channel.socket is not None and own:
+                told = b"".join(number.to_bytes(NUMBER_BYTES, "little") for number in own)
+                with contextlib.suppress(OSError):  # its end is full, or it has died: it is asked again
+                    channel.socket.send(HANDED.pack(count, CLOSE_IDLE) + told)
+
+    @property
+    def count(self) -> int:
+        """How many are held."""
+        return len(self._held)

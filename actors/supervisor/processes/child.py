@@ -1,0 +1,184 @@
+"""One actor as its supervisor sees it: the process of today, its pipe, its pulse, its death. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..connections.descriptors import close_all
+from ..liveness import Pulse
+from ..output import Lines, Output
+from ..restart_policy import Death, Intensity
+from .spawn import ACTOR_COMMAND, Process, Template, born_cold
+from .specs import SPECS, WITHIN_S
+
+if TYPE_CHECKING:
+    from ...options.config import Config
+    from ...protocol.topology import ActorSpec
+    from ...runtime.process import Boot
+
+LAST_READS = 64  # of 64 KiB: what is taken from a dead actor's pipe while some helper of it holds the other end
+LAST_LINE = 500
+
+
+class Child:
+    """One actor over all its lives. Start it from the main thread: it dies with the thread that started it."""
+
+    def __init__(
+        self,
+        spec: ActorSpec,
+        output: Output,
+        template: Template | None,
+        max_restarts: int,
+        command: Sequence[str] = ACTOR_COMMAND,
+    ) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.rules = SPECS[spec.kind]
+        self.intensity = Intensity(max_restarts, WITHIN_S)
+        self.gone = asyncio.Event()  # no process is left and none will be started
+        self.up = False  # this life has said that it is ready
+        self.stopping = False  # its end is wanted
+        self.with_others = False  # it is ended to be started again: with one that died, or since that is wanted
+        self.waits = False  # it is dead, and started again once the rest of its group is, too
+        self.group: list[Child] = [self]  # those that are started again together, itself included
+        self.hung = ""  # why it is being killed, if its loop stood still
+        self.was_busy = False
+        self.restarts = -1
+        self.config: Config | None = None  # of its next lives, where that is not the server's
+        self.process: Process | None = None
+        self.pulse: Pulse | None = None
+        self._output = output
+        self.be_born_of(template)
+        self._command = command
+        self._lines: Lines | None = None
+        self._unborn_signal: signal.Signals | None = None  # came before there was a process
+        self._began = 0.0
+        self._last_line = b""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid if self.process else 0
+
+    def be_born_of(self, template: Template | None) -> None:
+        """The next lives come from this template, if those of its kind do."""
+        self._template = template if self.rules.warm else None
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self._began
+
+    def start(
+        self,
+        boot: Boot,
+        pass_fds: Sequence[int],
+        died: Callable[[Death], None],
+        cannot: Callable[[OSError], None],
+        channel: socket.socket | None = None,
+    ) -> None:
+        """Begin a life: `died` is called once when it has ended, or `cannot` if there will be none.
+
+        `channel` is closed here once the process has it. OSError if not even a beginning can be made.
+        """
+        if self.config is not None:
+            boot = msgspec.structs.replace(boot, config=self.config)
+        said, says = os.pipe2(os.O_CLOEXEC)
+        try:
+            told = memory_file(msgspec.msgpack.encode(boot))
+        except OSError:
+            close_all(said, says)
+            raise
+        self.process, self.pulse, self._unborn_signal = None, None, None
+        self.up, self.hung, self.was_busy = False, "", False
+        self.restarts += 1
+        self._began = time.monotonic()
+        self._last_line = b""
+        self._lines = Lines(said, self._said)
+
+        def born(pid: int | None) -> None:
+            try:
+                if pid is None:
+                    self._live(born_cold(self._command, told, says, pass_fds), died)
+                else:
+                    self._live(Process(pid), died)
+            except OSError as error:
+                self.restarts -= 1
+                cannot(error)
+            finally:
+                os.close(says)
+                os.close(told)
+                if channel is not None:
+                    channel.close()
+
+        if self._template is not None and self._template.usable:
+            self._template.ask(told, says, boot.channel, born)
+        else:
+            born(None)
+
+    def _live(self, process: Process, died: Callable[[Death], None]) -> None:
+        self.process = process
+        self.pulse = Pulse(process.pid)
+        asyncio.get_running_loop().add_reader(process.pidfd, self._died, process, died)
+        if self._unborn_signal is not None:
+            process.send_signal(self._unborn_signal)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, now or as soon as there is one."""
+        if self.process is None:
+            self._unborn_signal = number
+        else:
+            self.process.send_signal(number)
+
+    def reap(self, timeout: float) -> None:
+        """Wait for the end of a killed process, whoever has seen it or not."""
+        if self.process is not None:
+            self.process.wait(timeout)  # if the kernel still holds it, nothing more can be done
+
+    def _said(self, line: bytes) -> None:
+        said = self._output.line(self.name, line, self.pid)
+        self._last_line = said[:LAST_LINE] or self._last_line
+
+    def _died(self, process: Process, died: Callable[[Death], None]) -> None:
+        assert self._lines is not None
+        lines = self._lines
+        asyncio.get_running_loop().remove_reader(process.pidfd)
+        with contextlib.suppress(ProcessLookupError):  # helpers of it; the dead leader still keeps the group's number
+            os.killpg(process.pid, signal.SIGKILL)
+        returncode = process.wait()
+        assert returncode is not None
+        for _ in range(LAST_READS):
+            if not lines.read():
+                break
+        lines.close()
+        died(
+            Death(
+                actor=self.name,
+                pid=process.pid,
+                returncode=returncode,
+                uptime=self.age,
+                restarts=self.restarts,
+                last_line=self._last_line.decode(errors="replace"),
+                hung=self.hung,
+                was_busy=self.was_busy,
+            )
+        )
+
+
+def memory_file(content: bytes) -> int:
+    """A descriptor to read `content` from: unlike a pipe it takes any length at once, and unlike argv it is private."""
+    fd = os.memfd_create("boot", os.MFD_CLOEXEC)
+    try:
+        os.write(fd, content)
+    except OSError:
+        os.close(fd)
+        raise
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

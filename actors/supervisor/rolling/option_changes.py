@@ -1,0 +1,74 @@
+"""Which options the successors of running actors may have otherwise, and the configuration that results.
+
+What lays out memory, or says how many actors there are, is the server's for life. What remains is of those kinds that
+read it; the supervisor's own options are not among it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from ...options.config import Config, ConfigError, make_config
+
+ALL = frozenset({"log_level", "debug"})
+OF_KIND = {
+    "frontend": frozenset(
+        "api_key api_key_file admin_api_key allowed_origins allowed_methods allowed_headers enable_request_id_headers "
+        "served_model_name ssl_certfile ssl_keyfile ssl_ca_certs idempotency_window idempotent_request_ids "
+        "chat_template trust_request_chat_template tool_call_parser reasoning_parser enable_auto_tool_choice "
+        "prefix_cache_per_client".split()
+    ),
+    "renderer": frozenset({"chat_template", "chat_template_content_format", "escape_special_tokens"}),
+    "detokenizer": frozenset[str](),
+    "scheduler": frozenset({"max_num_batched_tokens", "scheduling_policy"}),
+    "worker": frozenset(
+        "dtype quantization kv_cache_dtype kv_cache_memory_bytes kv_cache_memory_fraction gpu_memory_utilization "
+        "enforce_eager cudagraph_capture_sizes threads scripted_step_ms".split()
+    ),
+}
+KEYS = ("api_key", "api_key_file")
+
+
+def changeable(kinds: Iterable[str]) -> frozenset[str]:
+    """The options of which one of these kinds at least may have another value."""
+    return ALL.union(*(OF_KIND[kind] for kind in kinds))
+
+
+def change(launched: Config, now: Config, kind: str, given: dict[str, Any]) -> Config:
+    """What an actor of this kind is told next: of `given` it takes what is its own. ConfigError if that cannot be."""
+    mine = changeable([kind])
+    config = _with(now, {name: value for name, value in given.items() if name in mine})
+    if config.scheme != launched.scheme:
+        raise ConfigError("--ssl-certfile: TLS is there from the start or not at all")
+    if config.max_num_batched_tokens > launched.max_num_batched_tokens:
+        most = launched.max_num_batched_tokens
+        raise ConfigError(f"--max-num-batched-tokens: at most {most}, for which the worker was started")
+    return config
+
+
+def check(now: Config, kinds: Iterable[str], given: dict[str, Any]) -> None:
+    """ConfigError if something is to change that may not; what stays as it is may be among `given`."""
+    kinds = sorted(set(kinds))
+    wanted, may = _with(now, given), changeable(kinds)
+    refused = [name for name in given if name not in may and getattr(wanted, name) != getattr(now, name)]
+    if refused:
+        names = ", ".join(_flag(name) for name in sorted(refused))
+        others = ", ".join(_flag(name) for name in sorted(may))
+        reason = "memory is laid out by it, or actors that go on have read it"
+        raise ConfigError(f"{names} cannot change in a restart of {', '.join(kinds)}: {reason}. These may: {others}")
+
+
+def _with(config: Config, given: dict[str, Any]) -> Config:
+    """The keys of a file are among `api_key` already; they are read again if the file is named again."""
+    values = msgspec.to_builtins(config) | {"api_key_file": None}
+    if "api_key_file" in given:
+        values["api_key"] = []
+    changed = make_config(values | given)
+    return changed if "api_key_file" in given else msgspec.structs.replace(changed, api_key_file=config.api_key_file)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,299 @@
+"""Rolling restarts: actors are replaced one by one, by successors of the code on disk, while the server serves.
+
+First another template is started, which imports the code as it is now; it says whether that fits the memory of this
+server, and nothing is touched if it does not. Then each actor is ended in order and started anew, as after a death,
+which costs no request; the next one's turn comes when the successor is ready. A successor that cannot come up is
+replaced by one of the template and the options from before (a worker: of the options only, as none is born of a
+template), and the restart ends there. Only the deaths of such successors are counted as crashes.
+
+Workers share the model, so all of them are replaced at once. The scheduler stays, and computes what runs again as after
+a death; that it was no death the worker's successor tells it (WorkerReady), so that no request is blamed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from actorserve.shm.journals.response_journal import Answers
+
+from ...options.config import Config, ConfigError
+from ...protocol.fingerprint import fingerprint
+from ...protocol.topology import KINDS
+from ..connections.descriptors import is_scarce
+from ..control.socket import Refused
+from ..processes.child import Child, memory_file
+from ..processes.spawn import Template
+from ..restart_policy import Death
+from ..timeouts import KILL_S
+from . import option_changes
+from .progress import Roll
+
+if TYPE_CHECKING:
+    from ..supervisor import Supervisor
+
+ALL = "all"
+ONE_BY_ONE = ("detokenizer", "renderer", "frontend", "scheduler")  # frontends begin by asking renderers; then workers
+MOST_DEATHS = 2  # of a successor that is killed before it is ready; one that fails by itself gets no second chance
+LATE_S = 5.0  # beyond a limit that another part of the supervisor enforces
+
+
+class Stopped(Exception):
+    """The restart goes no further; the message says why."""
+
+
+class Rolling:
+    """Replaces actors; one restart at a time."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._layout = ""
+        self._changed = asyncio.Event()
+        self._lives: dict[Child, int] = {}  # restarts before of those that are being replaced
+        self._deaths = 0  # of their successors that were not ready
+        self._failure = ""
+        self._before: dict[Child, Config | None] = {}
+        self.roll: Roll | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def remember_layout(self) -> None:
+        """What this code makes of shared memory; to be called before the code on disk can be another."""
+        self._layout = fingerprint(self._supervisor.system)
+
+    # --- what the supervisor tells -------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """An actor is up or dead, or the server ends."""
+        self._changed.set()
+
+    def died(self, child: Child, death: Death, was_up: bool) -> bool:
+        """Before it is decided what follows from it; True if it is the end that was wanted."""
+        if child not in self._lives or child.stopping:
+            return False
+        if child.restarts == self._lives[child]:
+            return True
+        if not (was_up or child.with_others):
+            self._deaths += 1
+            if not self._failure and (death.returncode > 0 or death.hung or self._deaths >= MOST_DEATHS):
+                self._failure = str(death)
+                self._fall_back(child)
+        return False
+
+    def _fall_back(self, child: Child) -> None:
+        """The next life is as the one that was replaced."""
+        child.config = self._before[child]
+        child.be_born_of(self._supervisor.templates[0] if self._supervisor.templates else None)
+
+    # --- what is asked -------------------------------------------------------------------------------------------
+
+    def begin(self, what: str, given: dict[str, Any]) -> Roll:
+        """Begin to replace the actors of a kind, or the one of this name, or all; Refused if that cannot be."""
+        supervisor = self._supervisor
+        if supervisor.ending.is_set() or not supervisor.ready:
+            raise Refused("the server ends" if supervisor.ending.is_set() else "the server is still starting")
+        if self.roll is not None and not self.roll.done:
+            raise Refused(f"a restart of {self.roll.what} is under way")
+        chosen = [child for child in supervisor.children if what in (ALL, child.spec.kind, child.name)]
+        if chosen and chosen[0].spec.kind == "worker" != what:  # they have the same options, whichever was named
+            chosen = list(dict.fromkeys([*(one for one in supervisor.children if one.spec.kind == "worker"), *chosen]))
+        if not chosen:
+            names = dict.fromkeys([*KINDS, *(child.name for child in supervisor.children), ALL])
+            raise Refused(f"there is no actor {what!r}; there are {', '.join(names)}")
+        batches = in_batches(supervisor.children, chosen)
+        configs = self._configs(chosen, given) if given else {}
+        number = 1 if self.roll is None else self.roll.number + 1
+        self.roll = Roll(number, what, sum(map(len, batches)))
+        self._task = asyncio.get_running_loop().create_task(self._run(self.roll, batches, configs))
+        self._task.add_done_callback(_raise)
+        return self.roll
+
+    def _configs(self, children: Sequence[Child], given: dict[str, Any]) -> dict[Child, Config]:
+        launched = self._supervisor.system.config
+        kinds = {child.spec.kind for child in children}
+        found: dict[Child, Config] = {}
+        try:
+            for child in children:
+                now = child.config or launched
+                option_changes.check(now, kinds, given)
+                found[child] = option_changes.change(launched, now, child.spec.kind, given)
+        except ConfigError as error:
+            raise Refused(str(error)) from None
+        return found
+
+    # --- the restart ---------------------------------------------------------------------------------------------
+
+    async def _run(self, roll: Roll, batches: Sequence[Sequence[Child]], configs: dict[Child, Config]) -> None:
+        output, fresh = self._supervisor.output, None
+        output.say(f"restart of {roll.what}: {roll.wanted} actors are replaced one after the other")
+        failed = ""
+        try:
+            fresh = await self._new_template(batches)
+            for batch in batches:
+                await self._replace(batch, fresh, configs)
+                for child in batch:
+                    roll.say(f"{child.name} is replaced (pid {child.pid})")
+        except Stopped as stopped:
+            failed = str(stopped)
+        except OSError as error:
+            if not is_scarce(error):
+                raise
+            failed = f"{error.strerror}; nothing is changed"
+        finally:
+            self._lives.clear()
+        self._keep(fresh, bool(failed))
+        how = f"stops: {failed}" if failed else "is done"
+        output.say(f"the restart of {roll.what} {how}", "error" if failed else "info")
+        roll.end(failed)
+
+    async def _new_template(self, batches: Sequence[Sequence[Child]]) -> Template | None:
+        """One that has imported the code of today, which was found fit; None where actors are born without."""
+        supervisor = self._supervisor
+        if not supervisor.warm:
+            return None
+        fresh = Template(supervisor.output, supervisor.memory, on_trial=True)
+        told = memory_file(msgspec.msgpack.encode(supervisor.memory.boot(batches[-1][0].spec)))
+        try:
+            fresh.start()
+        except OSError:
+            os.close(told)
+            raise
+        supervisor.templates.append(fresh)
+        checked: list[int | None] = []
+
+        def answered(status: int | None) -> None:
+            checked.append(status)
+            self.look()
+
+        try:
+            fresh.check(self._layout, told, answered)
+            await self._until(lambda: bool(checked), None)
+            if checked != [0]:
+                raise Stopped(f"the code on disk cannot be used, and nothing is changed: {fresh.last_line}")
+        except Stopped:
+            self._keep(fresh, failed=True)
+            raise
+        finally:
+            os.close(told)
+        fresh.passed()
+        return fresh
+
+    def _keep(self, fresh: Template | None, failed: bool) -> None:
+        """From now on all are born of the new template; or of the one before, if the new one is no good."""
+        supervisor = self._supervisor
+        if fresh is None or fresh not in supervisor.templates:
+            return
+        kept = next((one for one in supervisor.templates if (one is fresh) != failed), None)
+        for template in supervisor.templates[:]:
+            if template is not kept:
+                supervisor.templates.remove(template)
+                template.retire()
+        if kept is not None:
+            kept.accepted()
+        for child in supervisor.children:
+            child.be_born_of(kept)
+
+    async def _replace(self, batch: Sequence[Child], fresh: Template | None, configs: dict[Child, Config]) -> None:
+        """End them and wait until their successors are ready; Stopped if they do not come up."""
+        start_s = max(child.rules.start_s for child in batch) + LATE_S
+        if not await self._until(lambda: all(child.up for child in batch), start_s):
+            raise Stopped(f"{_names(batch)} did not come up, and no successor was started")
+        self._deaths, self._failure = 0, ""
+        self._lives = {child: child.restarts for child in batch}
+        self._before = {child: child.config for child in batch}
+        for child in batch:
+            child.with_others, child.group = True, list(batch)
+            child.be_born_of(fresh)
+            child.config = configs.get(child, child.config)
+        await self._end_all(batch)
+        came = await self._until(lambda: all(self._is_replaced(child) for child in batch), start_s)
+        if self._failure:
+            how = "the one before it serves again" if came else "nor did the one before it come up again"
+            raise Stopped(f"{self._failure}; {how}")
+        if not came:
+            raise Stopped(f"{_names(batch)}: no successor was ready after {start_s:.0f} s")
+
+    async def _end_all(self, batch: Sequence[Child]) -> None:
+        """The first in order, others at once; all, if the server ends meanwhile: it needs the successors to drain."""
+        for child in batch:
+            try:
+                await self._end(child, at_once=child is not batch[0])
+            except Stopped:
+                for other in batch:
+                    self._supervisor.ask_to_end(other)
+                raise
+
+    def _is_replaced(self, child: Child) -> bool:
+        return child.up and child.restarts > self._lives[child]
+
+    def _is_dead(self, child: Child) -> bool:
+        return child.waits or child.restarts > self._lives[child]
+
+    async def _end(self, child: Child, at_once: bool = False) -> None:
+        """End this life. It finishes what it has in hand, unless another can go on with that as well."""
+        config = self._supervisor.system.config
+        seconds = config.step_timeout if child.rules.computes else config.hang_timeout
+        if child.spec.kind == "frontend":
+            self._supervisor.connections.pass_by(child.name)
+            seconds = config.shutdown_timeout
+            if self._can_hand_over(child):
+                at_once = True
+        if at_once:
+            child.signal(signal.SIGKILL)
+        else:
+            self._supervisor.ask_to_end(child)
+        if await self._until(lambda: self._is_dead(child), seconds):
+            return
+        self._supervisor.output.say(f"{child.name} has not ended after {seconds:g} s and is killed", "warning")
+        child.signal(signal.SIGKILL)
+        if not await self._until(lambda: self._is_dead(child), KILL_S):
+            raise Stopped(f"{child.name} cannot be killed")
+
+    def _can_hand_over(self, child: Child) -> bool:
+        """Can a successor go on with all its connections, byte for byte, as after a death?"""
+        system, memory = self._supervisor.system, self._supervisor.memory
+        numbers = self._supervisor.connections.numbers(child.name)
+        if not numbers or system.config.ssl_certfile is not None:
+            return not numbers
+        try:
+            answers = Answers(memory.files["answers"], system.answers, mmap.ACCESS_READ)
+        except OSError as error:
+            if not is_scarce(error):
+                raise
+            return False  # nobody can look now: it finishes what it has
+        return answers.are_kept(numbers)
+
+    async def _until(self, reached: Callable[[], bool], seconds: float | None) -> bool:
+        """Wait for it; False if it has not come in time. Stopped if the server ends."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not reached():
+                    if self._supervisor.ending.is_set():
+                        raise Stopped("the server ends")
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def in_batches(children: Sequence[Child], chosen: Sequence[Child]) -> list[list[Child]]:
+    """Who is replaced at once: each alone, but for workers, which come last."""
+    workers = [child for child in children if child.spec.kind == "worker"]
+    batches = [[child] for kind in ONE_BY_ONE for child in chosen if child.spec.kind == kind]
+    return [*batches, workers] if any(child in workers for child in chosen) else batches
+
+
+def _names(batch: Iterable[Child]) -> str:
+    return ", ".join(child.name for child in batch)
+
+
+def _raise(task: asyncio.Task[None]) -> None:
+    """A mistake here is the supervisor's own."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error

@@ -1,0 +1,142 @@
+"""What the supervisor makes before any actor is born: segment, board, request table, wake-up descriptors.
+
+It writes only its own line of the board: which incarnation of each actor counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order
+from actorserve.shm.board.startup import PhaseWriter
+from actorserve.shm.journals.keyed_log import Recent
+from actorserve.shm.journals.request_journal import Journal
+from actorserve.shm.journals.response_journal import Answers
+from actorserve.shm.rings.mailbox import wake
+from actorserve.shm.segment import Segment
+from actorserve.shm.table.logprobs import Logprobs
+from actorserve.shm.table.table import RequestTable
+
+from ..protocol.topology import SUPERVISOR, ActorSpec, System
+from ..runtime.in_flight import Ended
+from ..runtime.process import Boot
+from ..telemetry.discovery import Description, publish, without_secrets
+from ..telemetry.gauges import WorkerGauge
+from ..telemetry.startup import Phase, in_words, phases_of
+
+
+class Memory:
+    """One segment, sparse files of memory, and one eventfd an actor: descriptors that actors inherit, without names."""
+
+    def __init__(self, system: System, began: int | None = None) -> None:
+        """`began`: when the server's start did, CLOCK_MONOTONIC ns; without it, now."""
+        self.system = system
+        began = time.monotonic_ns() if began is None else began
+        self.segment = Segment.create(system.size, "lanes and request table")
+        self.board = Board(self.segment, system.board_offset, system.board_blocks)
+        self._phases = PhaseWriter(self.segment, system.phase_offsets[SUPERVISOR], began)
+        RequestTable.create(self.segment, system.table_offset, *system.table_sizes)
+        self.files = {
+            "journal": Journal.create(*system.journal),
+            "answers": Answers.create(system.answers),
+            "recent": Recent.create(*system.recent),
+            "meeting": os.memfd_create("actorserve-meeting", os.MFD_CLOEXEC),
+            "logprobs": Logprobs.create(*system.logprobs),
+        }
+        names = [*system.by_name, SUPERVISOR]
+        self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
+        self.description_fd = -1
+        for actor in system.actors:
+            self.raise_incarnation(actor)
+
+    def describe(self, url: str, port: int) -> None:
+        """Let observers find all this through /proc."""
+        description = Description(
+            pid=os.getpid(),
+            url=url,
+            port=port,
+            started_ns=time.monotonic_ns(),
+            config=without_secrets(self.system.config),
+            model=self.system.model,
+            segment_fd=self.segment.fd,
+            segment_bytes=self.system.size,
+            files=self.files,
+        )
+        self.description_fd = publish(description)
+
+    def boot(self, actor: ActorSpec, channel: int | None = None) -> Boot:
+        """What the next life of this actor is told."""
+        return Boot(
+            name=actor.name,
+            incarnation=self.board.incarnation(actor.position),
+            supervisor_pid=os.getpid(),
+            config=self.system.config,
+            model=self.system.model,
+            segment_fd=self.segment.fd,
+            files=self.files,
+            eventfds=self.eventfds,
+            channel=channel,
+        )
+
+    def raise_incarnation(self, actor: ActorSpec, ended: Ended = Ended.NEVER) -> None:
+        """From now on what an earlier life of the actor wrote on its line of the board counts no more.
+
+        `ended` tells the next one how that life ended.
+        """
+        self.board.set_ended(actor.position, ended)
+        self.board.set_incarnation(actor.position, self.board.incarnation(actor.position) + 1)
+
+    def show_template(self, pid: int) -> BoardWriter:
+        """This process is the template from now on. It uses no memory: its words are written here, for it."""
+        self.raise_incarnation(self.system.template)
+        return BoardWriter(self.board, self.system.template.position, pid=pid)
+
+    def order(self, actor: ActorSpec, order: Order) -> None:
+        """Tell an actor, in this life of it and in those to come; who gives up already goes on with that."""
+        if self.board.order(actor.position) is Order.GIVE_UP:
+            return
+        self.board.set_order(actor.position, order)
+        wake(self.eventfds[actor.name])
+
+    def is_ready(self, actor: ActorSpec) -> bool:
+        """The life that counts has said that it is ready."""
+        return self.board.is_ready(actor.position)
+
+    def is_draining(self, actor: ActorSpec) -> bool:
+        """It ends once it has answered what it has."""
+        return self.board.snapshot(actor.position).state is ActorState.DRAINING
+
+    def kv_tokens(self) -> int:
+        """How many tokens the KV memory holds; of workers that share a model each has a part of all of them."""
+        return self.board.gauge(self.system.of_kind("worker")[0].position, WorkerGauge.KV_TOKENS)
+
+    def phase_ends(self, phase: Phase, now: int | None = None) -> None:
+        """Of the server's start."""
+        self._phases.end(phase, time.monotonic_ns() if now is None else now)
+
+    def how_long(self, name: str = SUPERVISOR) -> str:
+        """The start of the server or of an actor up to now, for a line of the log."""
+        return in_words(phases_of(self.system, self.segment, self.board, name))
+
+    @property
+    def inherited(self) -> list[int]:
+        """The descriptors that every actor has under the same numbers."""
+        return [self.segment.fd, *self.files.values(), *self.eventfds.values()]
+
+    def wake_all(self) -> None:
+        """After a death: its neighbours may wait for a wake-up that it owed them."""
+        for fd in self.eventfds.values():
+            wake(fd)
+
+    def clear_wakeup(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # nobody has woken us meanwhile
+            os.eventfd_read(self.eventfds["supervisor"])
+
+    def close(self) -> None:
+        for fd in (*self.eventfds.values(), *self.files.values()):
+            os.close(fd)
+        if self.description_fd >= 0:
+            os.close(self.description_fd)
+        self.segment.close()

@@ -1,0 +1,102 @@
+"""The server as a service: what its manager is told, from the supervisor's own picture. Nothing is decided here.
+
+READY comes with the supervisor's own `ready`, for which a token was generated. WATCHDOG is said only while every actor
+is in order (supervisor/timeouts.py): a supervisor that cannot end or replace one falls silent, and the manager starts
+all anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from ...telemetry.gauges import FrontendGauge, SchedulerGauge
+from ..timeouts import is_in_order, stop_seconds
+from .notify import MICROSECONDS, Manager
+
+if TYPE_CHECKING:
+    from ..supervisor import Supervisor
+
+TELL_S = 1.0  # between two lines of status
+EXTEND_S = 30.0  # for which the manager is to wait on, from each of them while the server starts
+LATE_S = 0.25  # of a look: the half of the period is not to be missed by one
+
+
+class Service:
+    """Look at the supervisor now and then, and tell the manager."""
+
+    def __init__(self, supervisor: Supervisor, manager: Manager) -> None:
+        self._supervisor = supervisor
+        self._manager = manager
+        self._told_at = 0.0
+        self._beat_at = 0.0
+        self._status = ""
+        self._tokens = 0
+        self._unheard = False  # the last message did not reach the manager
+
+    def is_warm(self) -> bool:
+        """The scheduler has met its worker, and the warm-up request was answered, if there is one."""
+        system = self._supervisor.system
+        if not self._gauge(SchedulerGauge.BLOCKS_TOTAL):
+            return False
+        first = system.of_kind("frontend")[0].position
+        return not system.config.warm_up or self._supervisor.memory.board.gauge(first, FrontendGauge.WARM) > 0
+
+    def ready(self) -> None:
+        """The server serves."""
+        self._tokens = self._gauge(SchedulerGauge.GENERATED)
+        self._told_at = asyncio.get_running_loop().time()
+        self._tell(READY=1, MAINPID=os.getpid(), STATUS="ready")
+
+    def stopping(self) -> None:
+        """It serves those that are there, and ends."""
+        microseconds = int(stop_seconds(self._supervisor.shutdown_s) * MICROSECONDS)
+        self._tell(STOPPING=1, STATUS=self._text(0.0), EXTEND_TIMEOUT_USEC=microseconds)
+
+    def look(self) -> None:
+        """Some time has passed."""
+        if not self._manager.listens:
+            return
+        supervisor, now = self._supervisor, asyncio.get_running_loop().time()
+        good = all(is_in_order(child, supervisor.system.config) for child in supervisor.children)
+        if self._manager.watchdog_s and good and now - self._beat_at >= self._manager.watchdog_s / 2 - LATE_S:
+            self._beat_at = now
+            self._tell(WATCHDOG=1)
+        if now - self._told_at >= TELL_S:
+            status = self._text(now - self._told_at)
+            self._told_at = now
+            starting = not supervisor.ready and good and not supervisor.ending.is_set()
+            extension = {"EXTEND_TIMEOUT_USEC": int(EXTEND_S * MICROSECONDS)} if starting else {}
+            if extension or status != self._status:
+                self._status = status
+                self._tell(STATUS=status, **extension)
+
+    def _text(self, seconds: float) -> str:
+        """How the server is, in a line."""
+        supervisor = self._supervisor
+        missing = [child.name for child in supervisor.children if not child.up]
+        if supervisor.ending.is_set():
+            return f"stopping: {supervisor.connections.count} connections"
+        if not supervisor.ready:
+            return f"starting: waits for {', '.join(missing) or 'the first token'}"
+        tokens, self._tokens = self._tokens, self._gauge(SchedulerGauge.GENERATED)
+        rate = max(0, self._tokens - tokens) / seconds
+        running, waiting = self._gauge(SchedulerGauge.RUNNING), self._gauge(SchedulerGauge.WAITING)
+        restarts = sum(child.restarts for child in supervisor.children)
+        state = f"{', '.join(missing)} being started again" if missing else "ready"
+        return f"{state}: {running} running, {waiting} waiting, {rate:.0f} tokens/s, {restarts} restarts"
+
+    def _gauge(self, number: SchedulerGauge) -> int:
+        (scheduler,) = self._supervisor.system.of_kind("scheduler")
+        return self._supervisor.memory.board.gauge(scheduler.position, number)
+
+    def _tell(self, **fields: object) -> None:
+        try:
+            self._manager.tell(**fields)
+        except OSError as error:  # the manager decides what its not hearing means
+            if not self._unheard:
+                self._supervisor.output.say(f"the service manager cannot be told how the server is: {error.strerror}")
+            self._unheard = True
+        else:
+            self._unheard = False

@@ -1,0 +1,43 @@
+"""Times within which actors must beat, come up and end. It decides nothing: what follows is the supervisor's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..options.config import Config
+from ..protocol.topology import KINDS
+
+if TYPE_CHECKING:
+    from .processes.child import Child
+
+STOP_S = 5.0  # what an actor without requests of its own gets to end after SIGTERM
+KILL_S = 10.0  # what the kernel gets to end a process after SIGKILL
+
+
+def why_hung(child: Child, config: Config) -> str:
+    """Why this actor must be killed, or nothing."""
+    assert child.pulse is not None
+    pulse = child.pulse
+    if not pulse.was_up:
+        return f"it was not ready after {pulse.age_s:.0f} s" if pulse.age_s > child.rules.start_s else ""
+    limit = config.step_timeout if child.rules.computes else config.hang_timeout
+    return f"its loop stood still for {pulse.still_s:.1f} s" if pulse.still_s > limit else ""
+
+
+def why_useless(in_want_s: float, config: Config) -> str:
+    """Why a frontend whose loop turns must be killed all the same, or nothing."""
+    return f"it had no descriptor for connections for {in_want_s:.1f} s" if in_want_s > config.hang_timeout else ""
+
+
+def is_in_order(child: Child, config: Config) -> bool:
+    """Its loop turns, or it is being started again and has time left. False for one that should be dead and is not."""
+    if child.hung:
+        return False
+    if child.pulse is None:  # its process is still to be born
+        return child.waits or child.age <= child.rules.start_s
+    return not why_hung(child, config)
+
+
+def stop_seconds(requests_s: float) -> float:
+    """What the server takes to stop, if every actor uses up its time; `requests_s` is that of running requests."""
+    return requests_s + STOP_S * (len(KINDS) - 1) + KILL_S

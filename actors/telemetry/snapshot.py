@@ -1,0 +1,241 @@
+"""All actors at one moment: what the board, the lanes and /proc say, read by anyone, written by nobody.
+
+It works whoever hangs or is stopped, since nobody is asked. Used by `actorserve ps` and `top` from outside, and by
+frontends from inside: `Lookout(context.system, context.segment, os.getppid()).look()`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from enum import IntEnum
+
+import msgspec
+
+from actorserve.shm.board.board import ActorSnapshot, ActorState, Board
+from actorserve.shm.histogram import Counted
+from actorserve.shm.rings.lane_view import LaneView, view_lane
+from actorserve.shm.segment import Segment
+
+from ..protocol.topology import SUPERVISOR, TEMPLATE, ActorSpec, Lane, System
+from .gauges import FrontendGauge, SchedulerGauge, WorkerGauge
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGESIZE")
+MOST_READ = 4096  # what /proc says of a process in one line
+GAUGES: dict[str, type[IntEnum]] = {"scheduler": SchedulerGauge, "frontend": FrontendGauge, "worker": WorkerGauge}
+STATES = {  # what an actor says of itself; beside these there are `stopped` (SIGSTOP), `hung` and `dead`
+    ActorState.STARTING: "starting",
+    ActorState.READY: "ready",
+    ActorState.DRAINING: "draining",
+    ActorState.STOPPED: "ended",
+}
+
+
+class ProcessView(msgspec.Struct, frozen=True):
+    """One process, as /proc has it."""
+
+    state: str  # the letter of proc(5)
+    cpu_s: float  # user and system time of its life
+    up_s: float
+    memory_bytes: int  # resident, shared pages included
+    private_bytes: int  # resident, without shared memory and files
+
+
+class LaneSight(msgspec.Struct, frozen=True):
+    """One lane. Bytes and records are counted from the server's start; None: it moved too fast to be read."""
+
+    source: str
+    target: str
+    capacity: int
+    sent_bytes: int | None
+    sent_records: int | None
+    waiting_bytes: int | None
+    waiting_records: int | None
+    oldest_s: float | None  # age of the oldest record that waits; None if nothing does
+
+
+class ActorSight(msgspec.Struct, frozen=True):
+    """One actor, or the supervisor or the template, whose name and kind that is. What is not known is None."""
+
+    name: str
+    kind: str
+    pid: int | None  # None until this life has said it
+    state: str  # starting, ready, draining, ended, stopped (by SIGSTOP), hung, dead
+    up_s: float
+    restarts: int
+    heartbeat_s: float | None  # age of the heartbeat
+    waiting_records: int  # of all lanes that lead here
+    waiting_bytes: int
+    oldest_s: float | None  # age of the oldest record that waits
+    received_bytes: int  # sent to it since the server's start
+    received_records: int
+    given_up: int  # requests that it died on
+    hand: int  # the ref that it works on, or 0
+    cpu_s: float | None
+    memory_bytes: int | None
+    private_bytes: int | None
+    gauges: dict[str, int]  # by their names in gauges.py, in lower case
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """The server at one moment; the supervisor comes first, then the actors in the order of starting, then
+    the template, if there is one.
+    """
+
+    at_s: float  # CLOCK_MONOTONIC
+    actors: list[ActorSight]
+    lanes: list[LaneSight]
+
+    def actor(self, name: str) -> ActorSight:
+        """The one of that name; KeyError if there is none."""
+        for actor in self.actors:
+            if actor.name == name:
+                return actor
+        raise KeyError(name)
+
+    @property
+    def ready(self) -> bool:
+        """Every one of them can do its part now. Without a template actors are born all the same, if later."""
+        return all(actor.state == "ready" for actor in self.actors if actor.kind != TEMPLATE)
+
+
+class Lookout:
+    """Looks at one server, again and again."""
+
+    def __init__(self, system: System, segment: Segment, supervisor_pid: int) -> None:
+        self.system = system
+        self.segment = segment
+        self.supervisor_pid = supervisor_pid
+        self.board = Board(segment, system.board_offset, system.board_blocks)
+        self._histograms = [
+            histogram for spec in system.actors for histogram in system.histograms(segment, spec).items()
+        ]
+
+    def look(self) -> Overview:
+        """What is so now."""
+        now_ns = time.monotonic_ns()
+        lanes = [self._lane(lane, reader, now_ns) for lane in self.system.lanes for reader in lane.readers]
+        specs = [*self.system.actors, *([self.system.template] if self._has_template() else [])]
+        actors = [self._actor(spec, lanes, now_ns) for spec in specs]
+        return Overview(now_ns / 1e9, [self._supervisor(), *actors], lanes)
+
+    def histograms(self) -> dict[str, Counted]:
+        """What all actors have counted up to now, by the keys of histograms.py."""
+        found: dict[str, Counted] = {}
+        for key, histogram in self._histograms:
+            counted = histogram.read()
+            found[key] = found[key] + counted if key in found else counted
+        return found
+
+    def _has_template(self) -> bool:
+        return self.board.incarnation(self.system.template.position) > 0
+
+    def _lane(self, lane: Lane, reader: str, now_ns: int) -> LaneSight:
+        """The lane as one of its readers has it."""
+        view: LaneView | None = view_lane(
+            self.segment, lane.offset, lane.capacity, len(lane.readers), lane.readers.index(reader)
+        )
+        if view is None:
+            return LaneSight(lane.source, reader, lane.capacity, None, None, None, None, None)
+        return LaneSight(
+            source=lane.source,
+            target=reader,
+            capacity=lane.capacity,
+            sent_bytes=view.sent_bytes,
+            sent_records=view.sent_records,
+            waiting_bytes=view.waiting_bytes,
+            waiting_records=view.waiting_records,
+            oldest_s=None if view.oldest_ns is None else max(0, now_ns - view.oldest_ns) / 1e9,
+        )
+
+    def _actor(self, spec: ActorSpec, lanes: list[LaneSight], now_ns: int) -> ActorSight:
+        seen = self.board.snapshot(spec.position)
+        process = view_process(seen.pid) if seen.pid else None
+        own = [lane for lane in lanes if lane.target == spec.name]
+        gauges = self.board.gauges(spec.position)
+        return ActorSight(
+            name=spec.name,
+            kind=spec.kind,
+            pid=seen.pid or None,
+            state=self._state(spec, seen, process, now_ns),
+            up_s=max(0, now_ns - seen.started_ns) / 1e9,
+            restarts=max(0, seen.incarnation - 1),
+            heartbeat_s=max(0, now_ns - seen.heartbeat_ns) / 1e9 if seen.heartbeat_ns else None,
+            waiting_records=sum(lane.waiting_records or 0 for lane in own),
+            waiting_bytes=sum(lane.waiting_bytes or 0 for lane in own),
+            oldest_s=max((lane.oldest_s for lane in own if lane.oldest_s is not None), default=None),
+            received_bytes=sum(lane.sent_bytes or 0 for lane in own),
+            received_records=sum(lane.sent_records or 0 for lane in own),
+            given_up=self.board.given_up(spec.position),
+            hand=self.board.hand(spec.position)[0],
+            cpu_s=process.cpu_s if process else None,
+            memory_bytes=process.memory_bytes if process else None,
+            private_bytes=process.private_bytes if process else None,
+            gauges={gauge.name.lower(): gauges[gauge] for gauge in GAUGES.get(spec.kind, ())},
+        )
+
+    def _state(self, spec: ActorSpec, seen: ActorSnapshot, process: ProcessView | None, now_ns: int) -> str:
+        """What it says of itself, unless that cannot be true."""
+        if seen.pid and process is None:
+            return "ended" if seen.state is ActorState.STOPPED else "dead"
+        if process is not None and process.state in "Tt":
+            return "stopped"
+        config = self.system.config
+        limit_s = config.step_timeout if spec.kind == "worker" else config.hang_timeout
+        beating = seen.state in (ActorState.READY, ActorState.DRAINING)
+        if beating and now_ns - seen.heartbeat_ns > limit_s * 1e9:
+            return "hung"
+        return STATES[seen.state]
+
+    def _supervisor(self) -> ActorSight:
+        process = view_process(self.supervisor_pid)
+        state = "dead" if process is None else "stopped" if process.state in "Tt" else "ready"
+        return ActorSight(
+            name=SUPERVISOR,
+            kind=SUPERVISOR,
+            pid=self.supervisor_pid,
+            state=state,
+            up_s=process.up_s if process else 0.0,
+            restarts=0,
+            heartbeat_s=None,
+            waiting_records=0,
+            waiting_bytes=0,
+            oldest_s=None,
+            received_bytes=0,
+            received_records=0,
+            given_up=0,
+            hand=0,
+            cpu_s=process.cpu_s if process else None,
+            memory_bytes=process.memory_bytes if process else None,
+            private_bytes=process.private_bytes if process else None,
+            gauges={},
+        )
+
+
+def view_process(pid: int) -> ProcessView | None:
+    """What the kernel says of a process; None if it is gone, or dead and not yet buried."""
+    try:
+        stat, statm = _read(f"/proc/{pid}/stat"), _read(f"/proc/{pid}/statm")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(b")")[2].split()  # the name before it may hold anything
+    if fields[0] in b"ZX":
+        return None
+    resident, shared = statm.split()[1:3]
+    return ProcessView(
+        state=fields[0].decode(),
+        cpu_s=(int(fields[11]) + int(fields[12])) / TICKS,
+        up_s=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / TICKS),
+        memory_bytes=int(resident) * PAGE,
+        private_bytes=(int(resident) - int(shared)) * PAGE,
+    )
+
+
+def _read(path: str) -> bytes:
+    """A file of /proc that one read brings whole. `Path.read_bytes()` takes three times as long."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, MOST_READ)
+    finally:
+        os.close(file)

@@ -1,0 +1,51 @@
+"""The phases of a start, as logs and /metrics name them. Each process has its own ones, in words of its own
+(shm/board/startup.py); a restarted actor's are its new ones. What a phase is, is what was done since the one before it
+ended.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from actorserve.shm.board.board import Board
+from actorserve.shm.board.startup import read_phases
+from actorserve.shm.segment import Segment
+
+if TYPE_CHECKING:
+    from ..protocol.topology import System
+
+SECOND = 10**9
+SHOWN_S = 0.005  # what took less is not in a line for people
+
+
+class Phase(IntEnum):
+    """The value is its place among the words."""
+
+    BIRTH = 0  # an actor's: until its own code runs; for a warm one the template's imports and the fork
+    IMPORTS = 1
+    GROUP = 2  # workers that share a model have met
+    WEIGHTS = 3  # read, put together and packed
+    DRAFTS = 4  # what --speculative-config wants
+    PROFILE = 5  # a GPU's trial of the largest steps
+    KV_MEMORY = 6
+    GRAPHS = 7
+    SET_UP = 8  # the rest: tokenizer, template, HTTP server, what a predecessor left
+    MODEL = 9  # the supervisor's: options, and the small files of the model
+    MEMORY = 10  # the segment
+    ACTORS = 11  # until the last of them was up
+    FIRST_TOKEN = 12  # scheduler and worker have met; with --warm-up, a token was generated
+
+
+def phases_of(system: System, segment: Segment, board: Board, name: str) -> dict[str, float]:
+    """Seconds of each phase that has ended, of the server's start (SUPERVISOR) or of an actor's life that counts."""
+    actor = system.by_name.get(name)
+    began = None if actor is None else board.snapshot(actor.position).started_ns
+    took = read_phases(segment, system.phase_offsets[name], began)
+    return {Phase(number).name.lower(): ns / SECOND for number, ns in took.items()}
+
+
+def in_words(took: dict[str, float]) -> str:
+    """For a line of the log: `1.5 s: imports 0.31, weights 1.20`."""
+    parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in took.items() if seconds >= SHOWN_S)
+    return f"{sum(took.values()):.1f} s" + (f": {parts}" if parts else "")

@@ -1,0 +1,245 @@
+"""The forward pass of the Llama family (Llama, Mistral, Qwen2, Qwen3); what differs is data (architecture.py).
+
+One flat batch: the tokens of all sequences of a step, one after the other, whether they are a prompt's or decode.
+    x  the residual stream [tokens, hidden]
+    x += out(attention(rope(qkv(norm x))))      x += down(silu(gate(norm x)) * up(norm x))      in each layer
+    logits = head(norm x)                                                                       where a row samples
+
+Ways to spend few operations a layer, since an operation costs some µs whatever it does:
+- q, k and v are one product, gate and up another; residuals are added by the product itself or in place.
+- In the checkpoint number i of a head is rotated with number i + head_dim / 2. Rows of the q and k weights are put in
+  another order at load, so that such pairs lie side by side: a rotation is then one complex multiplication, and as
+  queries and keys are reordered alike, their products stay what they were.
+- In float32 the root-mean-square norm is three operations: x / sqrt(|x|² + n·eps) * (gain · sqrt(n)).
+
+Knows tensors; not where they come from, nor what a request is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actorserve.kernels.cpu.aligned import AnyAttention
+from actorserve.kernels.cpu.attention import PagedKV
+
+from ...model.architecture import Architecture, Rope
+from ..quantization.int8 import Int8Linear
+from ..tensor_parallel import Group
+from .linear import Linear, PackedLinear
+
+Get = Callable[[str], Tensor]  # a tensor of the checkpoint, in the type in which it is stored
+
+
+class RMSNorm:
+    """x / rms(x) * gain over the last dimension."""
+
+    def __init__(self, gain: Tensor, eps: float) -> None:
+        size = gain.shape[-1]
+        self.eps = eps
+        self.size = (size,)
+        self.gain = gain
+        self.scaled_gain = gain * math.sqrt(size)
+        self.floor = torch.tensor(math.sqrt(eps * size))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:  # 16-bit types are squared and summed in float32
+            return F.rms_norm(x, self.size, None, self.eps).mul_(self.gain)
+        return x.div(self._length(x)).mul_(self.scaled_gain)
+
+    def in_place(self, x: Tensor) -> None:
+        """x becomes its norm."""
+        if x.dtype == torch.float32:
+            x.div_(self._length(x)).mul_(self.scaled_gain)
+        else:
+            x.copy_(self(x))
+
+    def _length(self, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, 2, -1, True)
+        return torch.hypot(length, self.floor, out=length)
+
+
+AnyLinear = Linear | PackedLinear | Int8Linear
+
+
+class Builder:
+    """Makes the parts of a model of a checkpoint's tensors, one after the other."""
+
+    def __init__(
+        self, shape: Architecture, get: Get, dtype: torch.dtype, group: Group | None, int8: bool = False
+    ) -> None:
+        self.int8 = int8
+        self.shape = shape
+        self.get = get
+        self.dtype = dtype
+        self.group = group
+        self.packs = PackedLinear.works(dtype)
+        size = sum(math.prod(sizes) for sizes in shape.tensors().values()) * dtype.itemsize
+        self.from_memory = size > PackedLinear.CACHED
+
+    def norm(self, name: str) -> RMSNorm:
+        return RMSNorm(self.get(name).to(self.dtype, copy=True), self.shape.norm_eps)
+
+    def linear(self, parts: list[tuple[str, int]], biased: bool) -> AnyLinear:
+        """The linears `parts` as one; a part with a number of heads has its rows reordered for the rotation."""
+        weight = self._merged([(f"{name}.weight", heads) for name, heads in parts])
+        bias = self._merged([(f"{name}.bias", heads) for name, heads in parts]) if biased else None
+        if self.int8:
+            return Int8Linear(weight, bias)
+        if self.packs and _is_large(weight):
+            return PackedLinear(weight, bias, self.from_memory)
+        return Linear(weight, bias)
+
+    def qk_gain(self, prefix: str) -> Tensor:
+        """The gains of the q and k norms of all heads, [heads + kv_heads, head_dim]."""
+        shape = self.shape
+        q, k = (_pairs(self.get(f"{prefix}{name}_norm.weight").to(self.dtype), 1) for name in "qk")
+        return torch.cat([q.expand(shape.heads, -1), k.expand(shape.kv_heads, -1)])
+
+    def _merged(self, parts: list[tuple[str, int]]) -> Tensor:
+        tensors = [self.get(name) for name, _ in parts]
+        if len(parts) == 1 and not parts[0][1] and tensors[0].dtype == self.dtype and _is_large(tensors[0]):
+            return tensors[0].contiguous()  # where it is mapped; a small one would keep the whole file mapped
+        merged = torch.empty(sum(len(t) for t in tensors), *tensors[0].shape[1:], dtype=self.dtype)
+        first = 0
+        for tensor, (_, heads) in zip(tensors, parts, strict=True):
+            merged[first : first + len(tensor)] = _pairs(tensor, heads) if heads else tensor
+            first += len(tensor)
+        return merged
+
+
+def _is_large(weight: Tensor) -> bool:
+    """Is it worth packing?"""
+    return weight.numel() > PackedLinear.SMALLEST
+
+
+def _pairs(rows: Tensor, heads: int) -> Tensor:
+    """Rows [heads * head_dim, …] with number i of a head beside number i + head_dim / 2."""
+    return rows.view(heads, 2, len(rows) // heads // 2, -1).transpose(1, 2).reshape(rows.shape)
+
+
+class Layer:
+    """Attention and MLP of one layer."""
+
+    def __init__(self, build: Builder, index: int) -> None:
+        shape = self.shape = build.shape
+        self.group = build.group
+        prefix = f"model.layers.{index}."
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        self.index = index
+        self.attention_norm = build.norm(prefix + "input_layernorm.weight")
+        qkv = [(attention + "q_proj", shape.heads), (attention + "k_proj", shape.kv_heads), (attention + "v_proj", 0)]
+        self.qkv = build.linear(qkv, shape.qkv_bias)
+        self.qk_norm = RMSNorm(build.qk_gain(attention), shape.norm_eps) if shape.qk_norm else None
+        self.out = build.linear([(attention + "o_proj", 0)], shape.out_bias)
+        self.mlp_norm = build.norm(prefix + "post_attention_layernorm.weight")
+        self.gate_up = build.linear([(mlp + "gate_proj", 0), (mlp + "up_proj", 0)], shape.mlp_bias)
+        self.down = build.linear([(mlp + "down_proj", 0)], shape.mlp_bias)
+
+    def __call__(self, x: Tensor, turns: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> None:
+        """Add this layer to x; `turns` are the rotations of the tokens' positions, `slots` where their KV goes."""
+        shape = self.shape
+        heads = self.qkv(self.attention_norm(x)).view(len(x), -1, shape.head_dim)  # of q, then k, then v
+        qk = heads[:, : shape.heads + shape.kv_heads]
+        if self.qk_norm is not None:
+            self.qk_norm.in_place(qk)
+        _rotate(qk, turns)
+        kv.write(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
+        seen = attention(self.index, heads[:, : shape.heads])
+        self._add(self.out, x, seen.view(len(x), -1))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
+        self._add(self.down, x, F.silu(gate).mul_(up))
+
+    def _add(self, linear: AnyLinear, x: Tensor, inner: Tensor) -> None:
+        """x += linear(inner), of which each member of a group has a part."""
+        if self.group is None:
+            linear.add_to(x, inner)
+        else:
+            x.add_(self.group.add_up(linear(inner)))
+
+
+class Model:
+    """A decoder: token ids in, logits out; it keeps weights, and its caller the KV memory."""
+
+    def __init__(
+        self,
+        shape: Architecture,
+        get: Get,
+        dtype: torch.dtype,
+        max_length: int,
+        group: Group | None = None,
+        int8: bool = False,
+    ) -> None:
+        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
+
+        `int8`: weights of products are kept in 8 bits (float32 only).
+        """
+        build = Builder(shape, get, dtype, group, int8)
+        self.group = group
+        self.shape = shape
+        self.dtype = dtype
+        self.int8 = int8
+        table = get("model.embed_tokens.weight")
+        keep = table.dtype.itemsize <= dtype.itemsize  # a 16-bit table stays: its rows are made float32 when read
+        self.embeddings = table if keep else table.to(dtype)
+        self.layers = [Layer(build, index) for index in range(shape.layers)]
+        self.norm = build.norm("model.norm.weight")
+        self.head = build.linear([("model.embed_tokens" if shape.tied else "lm_head", 0)], False)
+        self.turns = turn_table(shape.rope, shape.head_dim, max_length)
+
+    def forward(self, ids: Tensor, positions: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> Tensor:
+        """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`."""
+        x = self._embed(ids)
+        turns = self.turns[positions][:, None]
+        for layer in self.layers:
+            layer(x, turns, slots, kv, attention)
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] of rows of the last layer's output, in float32."""
+        own: Tensor = self.head(self.norm(x)).float()
+        return own if self.group is None else self.group.side_by_side(own)[:, : self.shape.vocab_size].contiguous()
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        if self.group is None:
+            return F.embedding(ids, self.embeddings).to(self.dtype)
+        count = len(self.embeddings)
+        own = ids - self.group.rank * count
+        mine = (own >= 0) & (own < count)
+        x = F.embedding(own.clamp(0, count - 1), self.embeddings).to(self.dtype)
+        return self.group.add_up(x.masked_fill_(~mine[:, None], 0))
+
+
+def _rotate(heads: Tensor, turns: Tensor) -> None:
+    """Turn the pairs of numbers of `heads` [tokens, heads, head_dim] by `turns` [tokens, 1, head_dim / 2], in place."""
+    if heads.dtype == torch.float32:
+        torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(turns)
+    else:
+        exact = heads.float()
+        _rotate(exact, turns)
+        heads.copy_(exact)
+
+
+def turn_table(rope: Rope, head_dim: int, length: int) -> Tensor:
+    """cos + i·sin of each position's angles, complex64 [length, head_dim / 2]."""
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse_frequencies(rope, head_dim))
+    return torch.complex(angles.cos(), angles.sin())
+
+
+def inverse_frequencies(rope: Rope, head_dim: int) -> Tensor:
+    """The angle of one position for each pair of numbers; `linear` and `llama3` stretch it to longer texts."""
+    plain = 1.0 / (rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
+    if rope.kind == "default":
+        return plain
+    stretched = plain / rope.numbers["factor"]
+    if rope.kind == "linear":
+        return stretched
+    # llama3: angles that turn often within the original length stay, those that turn seldom are stretched
+    low, high = rope.numbers["low_freq_factor"], rope.numbers["high_freq_factor"]
+    turns = rope.numbers["original_max_position_embeddings"] * plain / (2 * math.pi)
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - share) * stretched + share * plain

@@ -1,0 +1,86 @@
+"""The GPU's memory: what a model needs beside its weights is tried out, and what is left is for keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from actorserve.kernels.triton.quantised_kv import E4M3, Scales, supported
+from actorserve.kernels.triton.rotary_kv import Pools
+
+from ...model.architecture import Architecture
+from ...model.machine import block_bytes
+from ...options.config import Config, ConfigError
+
+RESERVE = 128 << 20  # bytes for what is made later: the context of libraries, and rounding of the allocator
+LOWER = "--gpu-memory-utilization (if others use the GPU), --max-num-batched-tokens, --max-num-seqs or --max-model-len"
+
+
+def make_pools(
+    shape: Architecture, blocks: int, block_size: int, kind: torch.dtype, device: torch.device
+) -> list[Pools]:
+    """Each layer's keys and values [blocks, kv_heads, block_size, head_dim] of zeros; of 8 bits with their scales."""
+    sizes = (2, blocks, shape.kv_heads, block_size, shape.head_dim)
+    pools = []
+    for _ in range(shape.layers):
+        keys, values = torch.zeros(sizes, dtype=kind, device=device).unbind(0)
+        pools.append(Pools(keys, values, Scales.make(keys) if kind == E4M3 else None))
+    return pools
+
+
+def kv_kind(config: Config, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """--kv-cache-dtype: the type of keys and values; ConfigError if this device cannot read it."""
+    if config.kv_cache_dtype == "auto":
+        return dtype
+    if not supported(device):
+        raise ConfigError("--kv-cache-dtype fp8: this GPU has no instructions for it (Hopper and newer have)")
+    return E4M3
+
+
+def kv_block_bytes(shape: Architecture, block_size: int, kind: torch.dtype) -> int:
+    """The size of one KV block in all layers, scales included."""
+    scales = 2 * shape.layers * shape.kv_heads * block_size if kind == E4M3 else 0
+    return block_bytes(shape, block_size, kind) + scales
+
+
+def measure(device: torch.device, try_out: Callable[[], None]) -> tuple[int, int]:
+    """(bytes that the largest step takes beside what stays, bytes that all processes have of the device by then)."""
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    try_out()
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - before
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return peak, total - free
+
+
+def room_for_blocks(config: Config, total: int, used: int, steps: int) -> int:
+    """Bytes for KV memory: a share of the device's `total`, less what is `used` and what `steps` take."""
+    if config.kv_cache_memory_bytes is not None:
+        return config.kv_cache_memory_bytes
+    return int(total * config.gpu_memory_utilization) - used - steps - RESERVE
+
+
+def blocks_in(config: Config, shape: Architecture, max_length: int, kind: torch.dtype, room: int) -> int:
+    """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used."""
+    size = kv_block_bytes(shape, config.block_size, kind)
+    sequence = -(-max_length // config.block_size)
+    if room < sequence * size:
+        option = "--gpu-memory-utilization" if config.kv_cache_memory_bytes is None else "--kv-cache-memory-bytes"
+        fits = max(0, room // size) * config.block_size
+        advice = f"or set --max-model-len to at most {fits}" if fits else "or take a smaller model"
+        raise ConfigError(
+            f"{option}: {max(0, room):,} bytes are left for KV memory, which hold {fits:,} tokens, and one sequence "
+            f"may have {max_length:,} ({sequence * size:,} bytes); give more, {advice}"
+        )
+    return min(room // size, config.max_num_seqs * sequence)
+
+
+def out_of_memory(error: torch.OutOfMemoryError, doing: str) -> ConfigError:
+    """What to say when the device has not even enough to start."""
+    reason = str(error).splitlines()[0].split(" If reserved")[0]
+    return ConfigError(f"out of GPU memory {doing}: {reason} Lower {LOWER}")

@@ -1,0 +1,68 @@
+"""What the device knows of the batch's rows between steps, and how the host changes it: a few numbers at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actorserve.kernels.triton.sampling import RowParameters
+from actorserve.kernels.triton.step_inputs import RowState
+
+from ...protocol.messages import NewRow, Step
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def to_device(values: np.ndarray, device: torch.device) -> Tensor:
+    """A copy on the device, which does not wait for it: through pinned memory, which torch keeps until it is copied."""
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.clone()
+
+
+class DeviceRows:
+    """State of all rows. Changes are queued behind the steps that were started before them."""
+
+    def __init__(self, rows: int, width: int, device: torch.device) -> None:
+        """`width`: blocks of the longest row."""
+        self._device = device
+
+        def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.zeros(rows, *shape, dtype=dtype, device=device)
+
+        self.state = RowState(zeros(torch.int64), zeros(torch.int64), zeros(torch.int32, width))
+        self.parameters = RowParameters(
+            temperature=zeros(torch.float32),
+            top_k=zeros(torch.int64),
+            top_p=zeros(torch.float64),
+            min_p=zeros(torch.float32),
+            seed=zeros(torch.int64),
+            position=self.state.drawn,
+        )
+
+    def change(self, step: Step, last: list[int]) -> None:
+        """Rows that sequences take, each with the last token of its log, and blocks that rows are given."""
+        width = self.state.table.shape[1]
+        entries = [np.frombuffer(step.grown, np.int32).reshape(-1, 3).astype(np.int64)]
+        for new in step.new:
+            blocks = np.frombuffer(new.blocks, np.int32)
+            entries.append(np.stack([np.full(blocks.size, new.row), np.arange(blocks.size), blocks], 1))
+        changed = np.concatenate(entries)
+        if len(changed):
+            packed = to_device(np.stack([changed[:, 0] * width + changed[:, 1], changed[:, 2]]), self._device)
+            self.state.table.view(-1).index_copy_(0, packed[0], packed[1].int())
+        if step.new:
+            self._place(step.new, last)
+
+    def _place(self, new: list[NewRow], last: list[int]) -> None:
+        drawn = [row.sampling for row in new]
+        seeds = np.array([sampling.seed & (1 << 64) - 1 for sampling in drawn], np.uint64).view(np.int64)
+        whole = np.array([[row.row for row in new], last, [sampling.top_k for sampling in drawn], seeds], np.int64)
+        broken = np.array([[s.temperature for s in drawn], [s.top_p for s in drawn], [s.min_p for s in drawn]])
+        numbers, shares = to_device(whole, self._device), to_device(broken, self._device)
+        rows, own = numbers[0], self.parameters
+        for target, values in (
+            *((self.state.last, numbers[1]), (own.top_k, numbers[2]), (own.seed, numbers[3])),
+            *((own.temperature, shares[0]), (own.top_p, shares[1]), (own.min_p, shares[2])),
+        ):
+            target.index_copy_(0, rows, values.to(target.dtype))

@@ -1,0 +1,302 @@
+"""Steps on a GPU: started one after the other, their tokens fetched when the device has come so far.
+
+The host knows of every row how many tokens are computed and known, and so what each step does, without having seen the
+tokens: these stay on the device (rows.py), where the next step takes them as its input. So a step can be started
+while the one before it runs, and the device never waits for Python. Exceptions are rows with grammars, penalties or the
+like, whose state is the host's: behind a step with such rows the host waits before it starts another.
+
+    a step of decoding alone    one graph, from row numbers to drawn tokens (graphs.py)
+    any other                   started kernel by kernel; rows of one token first, then chunks of prompts
+In the interpreter of Triton all of it runs on a CPU, too, without graphs: that is how it is tested where no GPU is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actorserve.kernels.triton.paged_decode import Scratch, split_count
+from actorserve.kernels.triton.rotary_kv import Pools
+from actorserve.kernels.triton.sampling import Scratch as Candidates
+from actorserve.kernels.triton.sampling import sample
+from actorserve.kernels.triton.step_inputs import StepInputs, keep_tokens, make_inputs
+from actorserve.shm.table.logprobs import Logprobs
+from actorserve.shm.table.table import slot_of
+
+from ...grammar.matchers import Matchers
+from ...protocol.messages import NewRow, Step
+from ...protocol.request import Rendition
+from ..logits_processors import Adjustments
+from ..logprobs import Told
+from .executor import Batch, GpuModel, Hidden
+from .graphs import DecodeGraphs
+from .rows import DeviceRows, Ints, to_device
+
+PLAIN = Rendition()
+PROCESSORS = 16  # multiprocessors that there are taken to be where there is no GPU
+
+
+class Sizes(NamedTuple):
+    """What a runner has to do with."""
+
+    rows: int
+    tokens: int  # of one step, at most
+    length: int  # of one sequence, at most
+    block_size: int
+
+
+class Pending:
+    """A step that was started."""
+
+    def __init__(self, rows: Ints, positions: Ints, raw: tuple[Ints, Tensor] | None, bound: bool) -> None:
+        """`rows` have drawn tokens that will stand at `positions`; `raw`: logits that are to be told of."""
+        self.rows, self.positions, self.raw = rows, positions, raw
+        self.bound = bound  # the host has to do something with the tokens before another step is started
+        self.tokens: Tensor | None = None  # int32, pinned, filled when `event` has come
+        self.event: torch.cuda.Event | None = None
+        self.start: torch.cuda.Event | None = None
+        self.finished = False
+        self.failed = b""  # int32: rows whose grammar has failed
+
+    @property
+    def seconds(self) -> float | None:
+        """What it took on the device, once it has ended; None where that is not measured."""
+        if self.start is None or self.event is None:
+            return None
+        return float(self.start.elapsed_time(self.event)) / 1e3
+
+
+class GpuRunner:
+    """Runs steps on one model and its KV memory."""
+
+    def __init__(
+        self,
+        model: GpuModel,
+        log: np.ndarray,
+        sizes: Sizes,
+        capture: Sequence[int],
+        read_rendition: Callable[[int], Rendition] = lambda ref: PLAIN,
+        logprobs: Logprobs | None = None,
+        make_matchers: Callable[[], Matchers] | None = None,
+    ) -> None:
+        """`log`: the token ids of the request table [slots, tokens]; `capture`: batch sizes of graphs, ascending.
+
+        The KV memory is set afterwards (`pools`, one of each layer), when it is known how much there can be.
+        """
+        self.model, self.log, self.sizes = model, log, sizes
+        self.device = device = model.device
+        self.pools: list[Pools] = []
+        self.computed, self.known, self.logged, self.slot = (np.zeros(sizes.rows, np.int64) for _ in range(4))
+        self.rows = DeviceRows(sizes.rows, -(-sizes.length // sizes.block_size), device)
+        self.read_rendition = read_rendition
+        self.adjustments = Adjustments(sizes.rows, model.shape.vocab_size, make_matchers)
+        self.failed = b""  # int32: rows of the step that was finished last whose grammar has failed
+        self.told = Told(logprobs, sizes.rows)
+        self.pending: deque[Pending] = deque()
+        self.graphs = DecodeGraphs(capture, self._decode_buffers, device)
+        self._make_buffers(max(capture, default=1))
+
+    def _make_buffers(self, largest: int) -> None:
+        """What graphs read and write: it stays where it is."""
+        sizes, shape, device = self.sizes, self.model.shape, self.device
+        self._numbers = torch.full((2, largest), -1, dtype=torch.int64, device=device)  # rows, and first positions
+        self._starts = torch.arange(largest + 1, device=device)
+        self._inputs = StepInputs.make(largest, largest, self.rows.state.table.shape[1], device)
+        self._logits = torch.empty(largest, shape.vocab_size, dtype=torch.float32, device=device)
+        self._tokens = torch.empty(largest, dtype=torch.int32, device=device)
+        self._candidates = Candidates.make(sizes.rows, device)
+        cuda = device.type == "cuda"
+        processors = torch.cuda.get_device_properties(device).multi_processor_count if cuda else PROCESSORS
+        self._splits = {
+            size: split_count(size, shape.kv_heads, sizes.length, processors)
+            for size in (*self.graphs.sizes, sizes.rows)
+        }
+        most = max(size * splits for size, splits in self._splits.items())
+        self._partial = torch.empty(most * shape.heads * shape.head_dim, device=device)
+        self._sums = torch.empty(most * shape.heads, device=device)
+
+    # --- a step --------------------------------------------------------------------------------------------------
+
+    def run(self, step: Step) -> np.ndarray:
+        """The tokens (int32) of the rows that sample, in the order of the step's rows."""
+        return self.finish(self.launch(step))
+
+    def launch(self, step: Step) -> Pending:
+        """Start a step behind those that were started. To be finished in the same order."""
+        if self.pending and self.pending[-1].bound:
+            self._settle()
+        start = self._mark()
+        self._change_rows(step)
+        rows = np.frombuffer(step.rows, np.int32).astype(np.int64)
+        counts = np.frombuffer(step.counts, np.int32).astype(np.int64)
+        firsts = self.computed[rows]
+        ends = firsts + counts
+        samples = ends == self.known[rows]
+        self.computed[rows] = ends
+        self.known[rows[samples]] += 1
+        size = self.graphs.size_for(rows.size) if (counts == 1).all() and samples.all() else None
+        pending = self._mixed(rows, counts, firsts, samples) if size is None else self._decode(size, rows, firsts)
+        pending.start, pending.event = start, self._mark()
+        self.pending.append(pending)
+        return pending
+
+    def finish(self, pending: Pending) -> np.ndarray:
+        """Wait for a step, the oldest that was not finished; its tokens."""
+        assert self.pending.popleft() is pending, "steps are finished in the order in which they were started"
+        self.failed = pending.failed
+        return self._finish(pending)
+
+    def _settle(self) -> None:
+        """Wait until the host knows all that was drawn."""
+        for pending in self.pending:
+            self._finish(pending)
+
+    def _finish(self, pending: Pending) -> np.ndarray:
+        if pending.tokens is None:
+            return np.empty(0, np.int32)
+        if pending.event is not None:
+            pending.event.synchronize()
+        tokens = np.asarray(pending.tokens.numpy(), np.int32)
+        if not pending.finished and pending.bound:
+            if pending.raw is not None:
+                asked, logits = pending.raw
+                self.told.write((asked, logits.cpu()), pending.rows, tokens, pending.positions)
+            self.adjustments.advance(pending.rows, tokens)
+        pending.finished = True
+        return tokens
+
+    def _mark(self) -> torch.cuda.Event | None:
+        if self.device.type != "cuda":
+            return None
+        event = torch.cuda.Event(enable_timing=True, blocking=True)
+        event.record()
+        return event
+
+    def _change_rows(self, step: Step) -> None:
+        last = [self._place(new) for new in step.new]
+        if step.new or step.grown:
+            self.rows.change(step, last)
+
+    def _place(self, new: NewRow) -> int:
+        """A sequence takes a row; the last token of its log."""
+        row, slot = new.row, slot_of(new.ref)
+        self.computed[row], self.known[row], self.logged[row], self.slot[row] = new.computed, new.known, new.known, slot
+        prompt, answer = self.log[slot, : new.prompt_tokens], self.log[slot, new.prompt_tokens : new.known]
+        rendition = self.read_rendition(new.ref)
+        self.adjustments.place(row, new.sampling, rendition, prompt.astype(np.int64), answer.tolist())
+        self.told.place(row, slot, new.sampling, new.prompt_tokens)
+        return int(self.log[slot, new.known - 1])
+
+    # --- decoding alone ------------------------------------------------------------------------------------------
+
+    def _decode(self, size: int, rows: Ints, firsts: Ints) -> Pending:
+        numbers = np.full((2, size), -1, np.int64)
+        numbers[0, : rows.size], numbers[1, : rows.size] = rows, firsts
+        self._numbers[:, :size].copy_(to_device(numbers, self.device), non_blocking=True)
+        self.graphs.step(size)
+        own, tokens = self._numbers[0, : rows.size], self._tokens[: rows.size]
+        return self._drawn(self._logits[: rows.size], rows, own, tokens)
+
+    def _decode_buffers(self, size: int) -> None:
+        """The whole of it, on the buffers: what a graph holds."""
+        rows, firsts = self._numbers[0, :size], self._numbers[1, :size]
+        inputs = self._inputs.part(size, size)
+        make_inputs(rows, self._starts[: size + 1], firsts, self.rows.state, inputs, self.sizes.block_size, 1)
+        hidden = self.model.forward(Batch(inputs, size, None, self._scratch(size)), self.pools)
+        self._logits[:size].copy_(self.model.logits(hidden))
+        self._draw(self._logits[:size], rows, self._tokens[:size])
+
+    def _scratch(self, size: int) -> Scratch:
+        """The memory of splits, laid out for so many rows."""
+        shape, splits = self.model.shape, self._splits[size]
+        count = size * shape.heads * splits
+        partial = self._partial[: count * shape.head_dim].view(size, shape.heads, splits, shape.head_dim)
+        return Scratch(partial, self._sums[:count].view(size, shape.heads, splits))
+
+    def _draw(self, logits: Tensor, rows: Tensor, tokens: Tensor) -> None:
+        sample(logits, rows, self.rows.parameters, self._candidates, tokens)
+        keep_tokens(rows, tokens, self.rows.state.last)
+
+    # --- any other step ------------------------------------------------------------------------------------------
+
+    def _mixed(self, rows: Ints, counts: Ints, firsts: Ints, samples: np.ndarray) -> Pending:
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        hidden = self._forward(rows, counts, firsts, starts, self._given(rows, counts, firsts, starts))
+
+        def some_logits(at: Tensor) -> Tensor:
+            return self.model.logits(hidden.of(at.to(self.device))).float().cpu()
+
+        self.told.write_prompts(rows, starts[:-1], counts, firsts, self.log, some_logits)
+        drawing = rows[samples]
+        if not drawing.size:
+            return Pending(drawing, drawing, None, False)
+        numbers = to_device(np.stack([starts[1:][samples] - 1, drawing]), self.device)
+        logits = self.model.logits(hidden.of(numbers[0])).float()
+        tokens = torch.empty(drawing.size, dtype=torch.int32, device=self.device)
+        self._draw(logits, numbers[1], tokens)
+        return self._drawn(logits, drawing, numbers[1], tokens)
+
+    def _given(self, rows: Ints, counts: Ints, firsts: Ints, starts: Ints) -> Ints:
+        """The step's token ids as far as the log has them, else -1."""
+        owners = np.repeat(rows, counts)
+        positions = np.arange(starts[-1]) + np.repeat(firsts - starts[:-1], counts)
+        return np.where(positions < self.logged[owners], self.log[self.slot[owners], positions], -1).astype(np.int64)
+
+    def _forward(self, rows: Ints, counts: Ints, firsts: Ints, starts: Ints, given: Ints) -> Hidden:
+        others = np.flatnonzero(counts > 1)
+        decoding = int(others[0]) if others.size else rows.size  # rows of one token before the first chunk
+        n, total = rows.size, int(starts[-1])
+        packed = to_device(np.concatenate([rows, firsts, starts, given]), self.device)
+        own, first, begins, ids = packed.split([n, n, n + 1, total])
+        inputs = StepInputs.make(n, total, self.rows.state.table.shape[1], self.device)
+        make_inputs(own, begins, first, self.rows.state, inputs, self.sizes.block_size, int(counts.max()), ids)
+        chunks = begins[decoding:].int() if decoding < n else None
+        size = self.graphs.size_for(decoding) or self.sizes.rows
+        return self.model.forward(Batch(inputs, decoding, chunks, self._scratch(size)), self.pools)
+
+    # --- what is drawn -------------------------------------------------------------------------------------------
+
+    def _drawn(self, logits: Tensor, rows: Ints, own: Tensor, tokens: Tensor) -> Pending:
+        """Tokens were drawn of `logits`; where rows want these changed first, they are drawn again."""
+        raw = self.told.raw(logits, rows)
+        asking, failed = self.adjustments.among(rows), b""
+        if asking.size:
+            self._settle()
+            at = to_device(asking, self.device)
+            changed = logits[at].cpu()
+            failed = self.adjustments.apply(changed, rows[asking]).tobytes()
+            logits.index_copy_(0, at, changed.to(self.device))
+            self._draw(logits, own, tokens)
+        pending = Pending(rows, self.known[rows] - 1, raw, raw is not None or asking.size > 0)
+        pending.failed = failed
+        cuda = self.device.type == "cuda"
+        pending.tokens = torch.empty(rows.size, dtype=torch.int32, pin_memory=cuda)
+        pending.tokens.copy_(tokens, non_blocking=True)
+        return pending
+
+    # --- before the first step -----------------------------------------------------------------------------------
+
+    def try_out(self) -> None:
+        """The largest steps, of rows that are none: for the memory that they take, and so that kernels are compiled."""
+        sizes = self.sizes
+        for rows in sorted({min(1 << power, sizes.rows) for power in range(sizes.rows.bit_length() + 1)}):
+            self._try_chunks(rows, min(sizes.tokens, max(2 * rows, 16)))
+        self._try_chunks(1, sizes.tokens)
+
+    def try_decoding(self) -> None:
+        """The largest step of decoding alone, of rows that are none."""
+        self._decode_buffers(self.graphs.sizes[-1])
+
+    def _try_chunks(self, rows: int, tokens: int) -> None:
+        counts = np.full(rows, tokens // rows, np.int64)
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        nobody, zeros = np.full(rows, -1, np.int64), np.zeros(rows, np.int64)
+        hidden = self._forward(nobody, counts, zeros, starts, np.full(int(starts[-1]), -1, np.int64))
+        at = to_device(starts[1:] - 1, self.device)
+        logits = self.model.logits(hidden.of(at)).float()
+        self._draw(logits, to_device(nobody, self.device), torch.empty(rows, dtype=torch.int32, device=self.device))

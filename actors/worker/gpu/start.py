@@ -1,0 +1,123 @@
+"""How the worker of a GPU begins: weights, a trial of what steps need, KV memory from what is left, then graphs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from actorserve.kernels.attention_reference import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
+
+from ...model.architecture import Architecture, read_architecture, shard_shape
+from ...model.info import read_json
+from ...options.config import Config, ConfigError
+from ...runtime.process import Context
+from ...telemetry.startup import Phase
+from ..actor import join_group, request_parts, say_unused
+from ..models.sharding import ALL, shard
+from ..models.weights import DTYPES, open_checkpoint, random_tensors
+from ..tensor_parallel import Group
+from .actor import GpuWorkerActor
+from .executor import GpuModel
+from .graphs import capture_sizes
+from .memory import blocks_in, kv_block_bytes, kv_kind, make_pools, measure, out_of_memory, room_for_blocks
+from .runner import GpuRunner, Sizes
+
+
+def start(context: Context) -> GpuWorkerActor:
+    """The actor, ready to run steps; ConfigError if the model, or memory for it, cannot be had."""
+    device = torch.device("cuda", context.spec.index)
+    torch.cuda.set_device(device)
+    context.phase_ends(Phase.IMPORTS)
+    group = join_group(context, device)
+    context.phase_ends(Phase.GROUP)
+    begun = time.perf_counter()
+    try:
+        model = _load(context, device, group)
+        context.phase_ends(Phase.WEIGHTS)
+        dtype = str(model.dtype).removeprefix("torch.")
+        context.log.info(
+            "%s in %s loaded onto %s in %.1f s",
+            *(context.model.architecture, dtype, torch.cuda.get_device_name(device), time.perf_counter() - begun),
+        )
+        runner = _make_runner(context, model)
+        blocks = _give_memory(context, runner, group)
+        context.phase_ends(Phase.KV_MEMORY)
+        if not context.config.enforce_eager:
+            begun = time.perf_counter()
+            runner.graphs.capture()
+            context.phase_ends(Phase.GRAPHS)
+            count = len(runner.graphs.sizes)
+            context.log.info("%d CUDA graphs captured in %.1f s", count, time.perf_counter() - begun)
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory(error, "at the start") from None
+    return GpuWorkerActor(context, runner, blocks)
+
+
+def check_shape(config: Config, shape: Architecture) -> None:
+    """ConfigError unless the kernels can take this model."""
+    if config.block_size not in BLOCK_SIZES:
+        sizes = f"multiples of {BLOCK_SIZES.step} up to {BLOCK_SIZES[-1]}"
+        raise ConfigError(f"--block-size {config.block_size}: on a GPU it is one of the {sizes}")
+    if shape.head_dim % 16 or shape.head_dim > LARGEST_HEAD:
+        raise ConfigError(f"model: heads of {shape.head_dim} numbers; on a GPU multiples of 16 up to {LARGEST_HEAD}")
+    if shape.heads // shape.kv_heads > LARGEST_GROUP:
+        raise ConfigError(
+            f"model: {shape.heads // shape.kv_heads} heads share one of keys; on a GPU {LARGEST_GROUP} can"
+        )
+
+
+def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
+    """--dtype; `auto` is the type in which the model is stored."""
+    name = shape.stored_dtype if config.dtype == "auto" else config.dtype
+    if name not in DTYPES:
+        raise ConfigError(f"--dtype auto: the model is stored in {name}; name one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _load(context: Context, device: torch.device, group: Group | None) -> GpuModel:
+    config, info = context.config, context.model
+    folder = Path(info.folder)
+    shape = read_architecture(read_json(folder / "config.json"))
+    check_shape(config, shape)
+    dtype = choose_dtype(config, shape)
+    dummy = config.load_format == "dummy"
+    read = random_tensors(shape, config.seed, device) if dummy else open_checkpoint(folder, shape)
+    if group is None:
+        return GpuModel(shape, lambda name: read(name, ALL, None), dtype, info.max_model_len, device)
+    own = shard_shape(shape, group.size)
+    return GpuModel(own, shard(read, shape, group), dtype, info.max_model_len, device, group)
+
+
+def _make_runner(context: Context, model: GpuModel) -> GpuRunner:
+    config = context.config
+    sizes = Sizes(config.max_num_seqs, config.max_num_batched_tokens, context.model.max_model_len, config.block_size)
+    capture: Sequence[int] = capture_sizes(config.cudagraph_capture_sizes, config.max_num_seqs)
+    ids = context.table.as_numpy().tokens
+    return GpuRunner(model, ids, sizes, capture, *request_parts(context, model.shape.vocab_size))
+
+
+def _give_memory(context: Context, runner: GpuRunner, group: Group | None) -> int:
+    """Try the largest steps out, and give what they leave to KV memory; returns the number of its blocks."""
+    config, model, log = context.config, runner.model, context.log
+    shape, size = model.shape, config.block_size
+    kind = kv_kind(config, model.dtype, model.device)
+    runner.pools = make_pools(shape, 1, size, kind, model.device)
+    decoding, _ = measure(model.device, runner.try_decoding)
+    peak, used = measure(model.device, runner.try_out)
+    context.phase_ends(Phase.PROFILE)
+    total = torch.cuda.mem_get_info(model.device)[1]
+    graphs = 0 if config.enforce_eager else decoding  # they have memory of their own, shared by all
+    room = room_for_blocks(config, total, used, peak + graphs)
+    blocks = blocks_in(config, shape, context.model.max_model_len, kind, room)
+    if group is not None:
+        blocks = group.least(blocks)
+    runner.pools = make_pools(shape, blocks, size, kind, model.device)
+    say_unused(context, blocks, kv_block_bytes(shape, size, kind))
+    memory = blocks * kv_block_bytes(shape, size, kind) / 2**30
+    tokens = f"{blocks * size:,} tokens in {blocks:,} blocks of {size}"
+    log.info("of %.1f GiB, %.2f GiB are used and a step takes %.2f", *(v / 2**30 for v in (total, used, peak)))
+    log.info("KV memory: %.2f GiB, holds %s", memory, tokens)
+    return blocks

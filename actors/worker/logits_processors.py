@@ -1,0 +1,200 @@
+"""What requests want of the logits before a token is drawn: penalties, bias, masks, forced ends of thinking.
+
+State of the rows that ask for any of it; a step in which no row does costs nothing. A row's state follows from its
+parameters and its tokens, so a sequence that comes back after a preemption is treated as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actorserve.kernels.cpu.penalties import Penalties, penalize
+from actorserve.kernels.triton.grammar_mask import apply_mask
+
+from ..grammar.compiler import unpack
+from ..grammar.matchers import Matchers
+from ..protocol.request import Rendition, Sampling, ThinkBudget
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+NEVER = float("-inf")
+
+
+@dataclass
+class Thinking:
+    """One row's way through its thinking: how much there is, and what has to come when there is too much."""
+
+    budget: ThinkBudget
+    inside: bool
+    used: int = 0
+
+    def add(self, answer: list[int]) -> None:
+        """The answer has one more token."""
+        if self.inside:
+            self.used += 1
+            self.inside = not _ends_with(answer, self.budget.end)
+        elif not self.used and _ends_with(answer, self.budget.start):
+            self.inside = True
+
+    def forced(self, answer: list[int]) -> int | None:
+        """The token that has to come next, if the model may not choose."""
+        if not self.inside or self.used < self.budget.tokens:
+            return None
+        end = self.budget.end
+        begun = next(size for size in range(len(end) - 1, -1, -1) if _ends_with(answer, end[:size]))
+        return end[begun]
+
+
+def _ends_with(answer: list[int], tokens: list[int]) -> bool:
+    return not tokens or answer[-len(tokens) :] == tokens
+
+
+@dataclass
+class Asked:
+    """What one row asks for, and the tokens of its answer so far."""
+
+    sampling: Sampling
+    rendition: Rendition
+    answer: list[int] = field(default_factory=list)
+    bias: tuple[Tensor, Tensor] | None = None
+    allowed: Tensor | None = None
+    suppressed: Tensor | None = None
+    thinking: Thinking | None = None
+    penalized: bool = False
+
+    def adjust(self, logits: Tensor) -> None:
+        """Change the row's logits [words] in place."""
+        if self.bias is not None:
+            logits.index_add_(0, *self.bias)
+        if self.allowed is not None:
+            kept = logits[self.allowed]
+            logits.fill_(NEVER)[self.allowed] = kept
+        if self.suppressed is not None and len(self.answer) < self.sampling.min_tokens:
+            logits[self.suppressed] = NEVER
+        for word in self.rendition.bad_words:
+            if _ends_with(self.answer, word[:-1]):
+                logits[word[-1]] = NEVER
+        forced = self.thinking.forced(self.answer) if self.thinking is not None else None
+        if forced is not None:
+            logits.fill_(NEVER)[forced] = 0
+
+    def add(self, token: int) -> None:
+        self.answer.append(token)
+        if self.thinking is not None:
+            self.thinking.add(self.answer)
+
+
+class Adjustments:
+    """The rows that ask for something."""
+
+    def __init__(self, rows: int, words: int, make_matchers: Callable[[], Matchers] | None = None) -> None:
+        """`make_matchers` is called when the first request with a grammar comes."""
+        self._size = rows, words
+        self._make_matchers = make_matchers
+        self._matchers: Matchers | None = None
+        self._asked: dict[int, Asked] = {}
+        self._prompted: Tensor | None = None  # [rows, words], made when the first request asks for penalties
+        self._counts: Tensor | None = None
+        self._penalties = Penalties(*(np.zeros(rows, np.float32) for _ in range(3)))
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def place(self, row: int, sampling: Sampling, rendition: Rendition, prompt: Ints, answer: list[int]) -> None:
+        """A sequence takes a row."""
+        self._asked.pop(row, None)
+        if self._matchers is not None:
+            self._matchers.drop(row)
+        if sampling.is_plain() and rendition.is_plain():
+            return
+        asked = Asked(sampling, rendition)
+        if sampling.bias:
+            words, values = zip(*sampling.bias, strict=True)
+            asked.bias = torch.tensor(words), torch.tensor(values, dtype=torch.float32)
+        if sampling.allowed:
+            asked.allowed = torch.tensor(sampling.allowed)
+        if sampling.min_tokens and sampling.suppress:
+            asked.suppressed = torch.tensor(sampling.suppress)
+        if rendition.budget is not None:
+            asked.thinking = Thinking(rendition.budget, rendition.opened)
+        for token in answer:
+            asked.add(token)
+        if rendition.grammar:
+            self._place_grammar(row, rendition.grammar, answer)
+        self._place_penalties(row, asked, prompt)
+        self._asked[row] = asked
+
+    def _place_grammar(self, row: int, grammar: bytes, answer: list[int]) -> None:
+        if self._matchers is None:
+            if self._make_matchers is None:
+                raise RuntimeError("this worker was made without grammars")
+            self._matchers = self._make_matchers()
+        self._matchers.place(row, unpack(grammar), answer)
+
+    def _place_penalties(self, row: int, asked: Asked, prompt: Ints) -> None:
+        sampling = asked.sampling
+        values = (sampling.repetition, sampling.frequency, sampling.presence)
+        asked.penalized = values != (1, 0, 0)
+        if not asked.penalized:
+            return
+        if self._prompted is None or self._counts is None:
+            self._prompted = torch.zeros(self._size, dtype=torch.bool)
+            self._counts = torch.zeros(self._size, dtype=torch.int32)
+        for array, value in zip(self._penalties, values, strict=True):
+            array[row] = value
+        self._prompted[row] = False
+        self._prompted[row, torch.from_numpy(prompt)] = True
+        self._counts[row] = torch.bincount(torch.tensor(asked.answer, dtype=torch.int64), minlength=self._size[1])
+
+    def among(self, rows: Ints) -> Ints:
+        """Which of these rows ask for something, as indices."""
+        return np.flatnonzero([row in self._asked for row in rows.tolist()]) if self._asked else np.empty(0, np.int64)
+
+    def apply(self, logits: Tensor, rows: Ints) -> np.ndarray:
+        """Change the logits [len(rows), words] of these rows in place; those whose grammar has failed (int32)."""
+        found = [(index, self._asked[row]) for index, row in enumerate(rows.tolist()) if row in self._asked]
+        some = [index for index, asked in found if asked.penalized]
+        if some and self._prompted is not None and self._counts is not None:
+            chosen = rows[some]
+            own, at = torch.from_numpy(chosen), torch.tensor(some)
+            part = logits[at]
+            penalties = Penalties(*(values[chosen] for values in self._penalties))
+            penalize(part, self._prompted[own], self._counts[own], penalties)
+            logits[at] = part
+        bound = [index for index, asked in found if asked.rendition.grammar]
+        before = logits[torch.tensor(bound)] if bound else None
+        for index, asked in found:
+            asked.adjust(logits[index])
+        if before is None:
+            return np.empty(0, np.int32)
+        self._bind(logits, rows, bound, before)
+        assert self._matchers is not None
+        return self._matchers.failed(rows[bound])
+
+    def _bind(self, logits: Tensor, rows: Ints, bound: list[int], before: Tensor) -> None:
+        """Keep to the grammars; where another mask leaves nothing of what one allows, the grammar is stronger."""
+        assert self._matchers is not None
+        _, bits = self._matchers.fill(rows[bound])
+        at = np.array(bound)
+        apply_mask(logits, bits, at)
+        none = torch.nonzero(logits[torch.from_numpy(at)].amax(-1) == NEVER)[:, 0].numpy()
+        if none.size:
+            alone = before[torch.from_numpy(none)]
+            apply_mask(alone, bits[none])
+            logits[torch.from_numpy(at[none])] = alone
+
+    def advance(self, rows: Ints, tokens: np.ndarray) -> None:
+        """These rows have drawn these tokens."""
+        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
+            asked = self._asked.get(row)
+            if asked is None:
+                continue
+            asked.add(token)
+            if self._matchers is not None and asked.rendition.grammar:
+                self._matchers.advance(row, token)
+            if asked.penalized and self._counts is not None:
+                self._counts[row, token] += 1

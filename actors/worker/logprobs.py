@@ -1,0 +1,104 @@
+"""Logprobs for the rows whose requests ask for them: computed from the model's own logits, written for detokenizers.
+
+They are those of the logits as the model gives them, before penalties, masks, temperature and filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actorserve.kernels.cpu.penalties import top_logprobs
+from actorserve.shm.table.logprobs import MOST, RECORD, Logprobs
+
+from ..protocol.request import Sampling
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+PIECE = 64  # positions of a prompt whose logits are made at once: they are as long as the vocabulary
+ENTRY = np.dtype([("id", "<i4"), ("logprob", "<f4")])
+
+
+class Told:
+    """Which rows' tokens are told with their logprobs. Without an area nothing is written, but what the logits of a
+    prompt need of a whole group is done by each of its members.
+    """
+
+    def __init__(self, area: Logprobs | None, rows: int) -> None:
+        self._area = area
+        self._most = np.full(rows, -1, np.int64)
+        self._asking: set[int] = set()  # the rows of which tokens are told
+        self._prompts: dict[int, tuple[int, int]] = {}  # row: most likely words, length of the prompt
+        self._slot = np.zeros(rows, np.int64)
+        self._used: set[int] = set()  # slots whose memory was written
+        self._entries = None
+        if area is not None:
+            shape, strides = (area.slots, area.max_tokens, 1 + MOST), (len(area.map) // area.slots, RECORD, 8)
+            self._entries = np.ndarray(shape, ENTRY, area.map, 0, strides)
+
+    def place(self, row: int, slot: int, sampling: Sampling, prompt_tokens: int) -> None:
+        """A sequence takes a row."""
+        self._most[row] = -1
+        self._asking.discard(row)
+        self._prompts.pop(row, None)
+        self._slot[row] = slot
+        if sampling.prompt_logprobs >= 0:
+            self._prompts[row] = sampling.prompt_logprobs, prompt_tokens
+        if self._area is None:
+            return
+        self._most[row] = sampling.logprobs
+        if sampling.logprobs >= 0:
+            self._asking.add(row)
+        if sampling.logprobs >= 0 or sampling.prompt_logprobs >= 0:
+            self._used.add(slot)
+        elif slot in self._used:
+            self._used.remove(slot)
+            self._area.forget(slot)
+
+    def raw(self, logits: Tensor, rows: Ints) -> tuple[Ints, Tensor] | None:
+        """(which of these rows are told, their logits as they are now); None if none is."""
+        if not self._asking:
+            return None
+        asked = np.flatnonzero(self._most[rows] >= 0)
+        return (asked, logits[torch.from_numpy(asked)].clone()) if asked.size else None
+
+    def write(self, raw: tuple[Ints, Tensor], rows: Ints, tokens: np.ndarray, positions: Ints) -> None:
+        """The rows have drawn these tokens, which will stand at these positions."""
+        asked, logits = raw
+        self._write(
+            logits, self._slot[rows[asked]], positions[asked], tokens[asked], int(self._most[rows[asked]].max())
+        )
+
+    def write_prompts(
+        self, rows: Ints, firsts: Ints, counts: Ints, starts: Ints, log: np.ndarray, logits: Callable[[Tensor], Tensor]
+    ) -> None:
+        """The tokens of prompts that follow the positions which this step computes.
+
+        `firsts`, `counts`, `starts`: where each row's part of the step begins, its length and its first position;
+        `logits` makes the logits of some indices of the step.
+        """
+        if not self._prompts:
+            return
+        for row, first, count, start in zip(*(v.tolist() for v in (rows, firsts, counts, starts)), strict=True):
+            if row not in self._prompts:
+                continue
+            most, length = self._prompts[row]
+            slot = int(self._slot[row])
+            stop = min(start + count, length - 1)  # the last position's logits are for the first token of the answer
+            for begin in range(start, stop, PIECE):
+                end = min(begin + PIECE, stop)
+                index = torch.arange(first + begin - start, first + end - start)
+                following = np.arange(begin + 1, end + 1)
+                self._write(logits(index), np.full(end - begin, slot), following, log[slot, following], most)
+
+    def _write(self, logits: Tensor, slots: Ints, positions: Ints, tokens: np.ndarray, most: int) -> None:
+        if self._entries is None:
+            return
+        drawn = torch.from_numpy(tokens.astype(np.int64))
+        logprobs, words, rank = (part.numpy() for part in top_logprobs(logits, drawn, min(most, logits.shape[1])))
+        records = np.zeros((len(tokens), logprobs.shape[1]), ENTRY)
+        records["logprob"] = logprobs
+        records["id"][:, 0], records["id"][:, 1:] = rank, words
+        self._entries[slots, positions, : records.shape[1]] = records

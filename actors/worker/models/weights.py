@@ -1,0 +1,89 @@
+"""Where weights come from: safetensors files, mapped and read tensor by tensor, or random numbers.
+
+A Checkpoint is checked as a whole before the first tensor is read. Knows files; not how a model is put together.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ...model.architecture import Architecture, read_architecture, shard_shape
+from ...model.info import ModelInfo, read_json
+from ...model.machine import dtype_on_cpu
+from ...model.weight_files import check_weights
+from ...options.config import Config, ConfigError
+from ..cpu.executor import Model
+from ..tensor_parallel import Group
+from .sharding import ALL, Read, shard
+
+log = logging.getLogger("worker")
+
+STAYS_MAPPED = "model.embed_tokens.weight"  # by a map of its own: what is joined or packed needs no map when it is
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_model(config: Config, info: ModelInfo, group: Group | None = None) -> Model:
+    """The model of `info.folder`, or this member's part of it, ready to run. ConfigError says what is wrong with it."""
+    folder = Path(info.folder)
+    shape = read_architecture(read_json(folder / "config.json"))
+    int8 = config.quantization == "int8"
+    dtype = torch.float32 if int8 else choose_dtype(config, shape)
+    read = random_tensors(shape, config.seed) if config.load_format == "dummy" else open_checkpoint(folder, shape)
+    if group is not None:
+        own = shard_shape(shape, group.size)
+        return Model(own, shard(read, shape, group), dtype, info.max_model_len, group, int8)
+    return Model(shape, lambda name: read(name, ALL, None), dtype, info.max_model_len, None, int8)
+
+
+def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
+    """--dtype; `auto` is float32, or bfloat16 where the model is stored so and the processor multiplies it natively."""
+    name = dtype_on_cpu(config, shape)
+    if config.dtype == "auto" and shape.stored_dtype == "bfloat16":
+        reason = "multiplies it natively" if name == "bfloat16" else "has no instructions for it (avx512_bf16 or amx)"
+        log.info("--dtype auto: %s; the model is bfloat16, and this CPU %s", name, reason)
+    return DTYPES[name]
+
+
+def open_checkpoint(folder: Path, shape: Architecture) -> Read:
+    """Map the files of `folder`; the result reads parts of tensors. Names and shapes of all must be as they should."""
+    homes = {name: stored.file for name, stored in check_weights(folder, shape).items()}
+    files = {path: _open(path) for path in set(homes.values())}
+
+    def read(name: str, rows: slice, columns: slice | None) -> Tensor:
+        file = _open(homes[name]) if name == STAYS_MAPPED else files[homes[name]]
+        part = file.get_slice(name)
+        tensor: Tensor = part[rows] if columns is None or columns == ALL else part[rows, columns]
+        return tensor
+
+    return read
+
+
+def random_tensors(shape: Architecture, seed: int, device: torch.device | str = "cpu") -> Read:
+    """--load-format dummy: what a model of this shape is initialised with, the same for the same seed and device."""
+    names = {name: number for number, name in enumerate(shape.tensors())}
+    shapes = shape.tensors()
+
+    def whole(name: str) -> Tensor:
+        if name.endswith("norm.weight"):
+            return torch.ones(shapes[name], device=device)
+        if name.endswith("bias"):
+            return torch.zeros(shapes[name], device=device)
+        generator = torch.Generator(device).manual_seed(seed * len(names) + names[name])
+        return torch.empty(shapes[name], device=device).normal_(0, 0.02, generator=generator)
+
+    def read(name: str, rows: slice, columns: slice | None) -> Tensor:
+        return whole(name)[rows] if columns is None else whole(name)[rows, columns]
+
+    return read
+
+
+def _open(path: Path) -> safe_open:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} is broken or cut off: {error}") from None

@@ -1,0 +1,64 @@
+"""Products with weights of 8 bits on a CPU (`--quantization int8`): a quarter of the bytes, and integer instructions.
+
+    y = amax(x) / n · s · (round(n · x / amax(x)) · Wᵢ),    Wᵢ = round(W / s),    s = amax(W) / 127 for each output
+n is 127, or 63 where products of pairs would not fit. Each row is rounded by its own largest number, to whole numbers;
+two more columns, n and -n - 1, whose weights are 0, tell torch that range for all batches, so that it rounds nothing
+itself (it would by the smallest and largest number of the whole batch). Sums are integers: a row's result is the same
+in every batch, bit for bit. A row that is no number makes none of another.
+
+All products of a model are such: one in float32 between them would have other bits for one row than for four, and
+rounding makes a whole step of the least difference.
+
+Measured (one thread, AVX-512 with VNNI, 4096 x 1024, ms for 1, 8 and 32 rows, busy machine): 0.19, 0.67, 1.5; in
+float32 2.9, 5.9, 6.3.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from ...model.machine import cpu_flags
+
+LARGEST = 127
+PADDING = 16  # columns more: two are used, and rows stay in line
+VNNI = {"avx512_vnni", "avx_vnni", "asimddp"}  # without such instructions sums of two products have 16 bits
+TINY = torch.finfo(torch.float32).tiny
+LEAST = 1e-30  # for a row's largest number; what is less is 0
+
+
+class Int8Linear:
+    """y = x Wᵀ + b of float32 x, with W in 8 bits."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """`weight` [outputs, inputs] float32."""
+        self.inputs = weight.shape[1]
+        self.bias = bias
+        self.reduce_range = not cpu_flags() & VNNI
+        self.steps = LARGEST // 2 if self.reduce_range else LARGEST
+        self.range = torch.zeros(PADDING)
+        self.range[0], self.range[1] = self.steps, -self.steps - 1
+        padded = torch.zeros(len(weight), self.inputs + PADDING)
+        padded[:, : self.inputs] = weight
+        scale = padded.abs().amax(1).clamp_(min=TINY).double() / LARGEST
+        zeros = torch.zeros(len(weight), dtype=torch.long)
+        with warnings.catch_warnings(action="ignore"):  # torch means to drop it: setup.cfg bounds torch's version
+            whole = torch.quantize_per_channel(padded, scale, zeros, 0, torch.qint8)
+        self.weight = torch.ops.quantized.linear_prepack(whole, None)
+        self.product = torch.ops.quantized.linear_dynamic.default
+
+    def __call__(self, x: Tensor) -> Tensor:
+        step = x.abs().amax(-1, keepdim=True).clamp_(min=LEAST).div_(self.steps)
+        whole = x.new_empty(len(x), self.inputs + PADDING)
+        inputs = whole[:, : self.inputs]
+        torch.div(x, step, out=inputs)
+        inputs.nan_to_num_(0.0).round_()
+        whole[:, self.inputs :] = self.range
+        result: Tensor = self.product(whole, self.weight, self.reduce_range).mul_(step)
+        return result if self.bias is None else result.add_(self.bias)
+
+    def add_to(self, residual: Tensor, x: Tensor) -> None:
+        """residual += y."""
+        residual.add_(self(x))

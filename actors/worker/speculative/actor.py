@@ -1,0 +1,82 @@
+"""The worker actor where drafts are made: what makes them, and what the scheduler is told of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from actorserve.kernels.cpu.attention import PagedKV
+
+from ...model.checks import draft_refused, find_draft_model
+from ...model.info import ModelInfo
+from ...model.machine import block_bytes
+from ...options.config import Config, ConfigError
+from ...options.speculative import DraftModel, Ngram, read_speculative
+from ...protocol.messages import Step, StepDone
+from ...runtime.process import Context
+from ..actor import WorkerActor
+from ..cpu.executor import Model
+from ..cpu.runner import Runner
+from ..memory import make_pool
+from ..models.weights import load_model
+from ..tensor_parallel import Group
+from . import draft_model
+from .ngram import Lookup
+from .verifier import Proposer, Speculation
+
+
+class SpeculatingActor(WorkerActor):
+    """Tells how many tokens each row drew."""
+
+    def __init__(self, context: Context, runner: Runner, blocks: int) -> None:
+        self._drafting = runner
+        super().__init__(context, runner, blocks)
+
+    def done(self, message: Step, tokens: np.ndarray, seconds: float, failed: bytes) -> StepDone:
+        """With drafts, beside the tokens."""
+        told, outcome = super().done(message, tokens, seconds, failed), self._drafting.outcome
+        if outcome is None:
+            return told
+        drawn, drafted = (numbers.astype(np.int32).tobytes() for numbers in (outcome.drawn, outcome.drafted))
+        return msgspec.structs.replace(told, drawn=drawn, drafted=drafted)
+
+
+class Drafting(NamedTuple):
+    """What is configured, with its model loaded."""
+
+    given: Ngram | DraftModel
+    model: Model | None
+    block_bytes: int  # of a KV block, in all layers of the draft model
+
+    def make(self, config: Config, blocks: int, length: int, group: Group | None) -> Speculation:
+        """For KV memory of so many blocks, and sequences of `length` tokens at most."""
+        rows, size = config.max_num_seqs, config.block_size
+        proposer: Proposer
+        if isinstance(self.given, Ngram):
+            proposer = Lookup(*self.given.lookup)
+        else:
+            model = self.model
+            kv = None
+            if model is not None:
+                kv = PagedKV(make_pool(model.shape, blocks, size, model.dtype), size, aligned=model.int8)
+            proposer = draft_model.DraftModel(model, kv, rows, self.given.num_speculative_tokens, group)
+        return Speculation(proposer, rows, length)
+
+
+def load_drafting(config: Config, info: ModelInfo, group: Group | None) -> Drafting | None:
+    """What --speculative-config wants; ConfigError if its model cannot be had or speaks another language."""
+    given = read_speculative(config)
+    if given is None:
+        return None
+    if isinstance(given, Ngram):
+        return Drafting(given, None, 0)
+    found = find_draft_model(config, info)
+    assert found is not None
+    try:
+        model = load_model(*found)
+    except ConfigError as error:
+        raise draft_refused(given, error) from None
+    size = block_bytes(model.shape, config.block_size, model.dtype)
+    return Drafting(given, model if group is None or group.rank == 0 else None, size)

@@ -1,0 +1,130 @@
+"""Beam search: the likeliest answers instead of drawn ones, by asking for one token after the other.
+
+Each step asks for the likeliest next tokens of all beams at once; what the beams have in common is in the prefix cache.
+Score of a beam: sum of its logprobs / (its tokens ** length_penalty), the end token not counted, as in transformers and
+in Wu et al. 2016 (GNMT).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TokenPrompt
+from actorserve.actors.protocol.request import MOST_LOGPROBS, Generation, Sampling
+
+from ..errors import ApiError, bad_request
+from ..openai.schemas import GenerationFields
+from .job import Engine, Job
+from .prepare import Asked
+from .structured_output import OTHER_NAMES
+
+MAX_WIDTH = MOST_LOGPROBS // 2
+REFUSED = (
+    *("stream", "stop", "prompt_logprobs", "logit_bias", "bad_words", "response_format", "structured_outputs", "tools"),
+    *("allowed_token_ids", "min_tokens", "logprobs", "echo", "frequency_penalty", "presence_penalty"),
+    *("truncate_prompt_tokens", "thinking_token_budget", "repetition_penalty", "return_token_ids", *OTHER_NAMES),
+)
+NOTHING: tuple[object, ...] = (None, False, [], {}, 0, "")
+NEUTRAL: dict[str, tuple[object, ...]] = {  # values that ask for nothing, where 0 asks for something
+    "repetition_penalty": (None, 1),
+    "logprobs": (None,),
+    "prompt_logprobs": (None,),
+    "truncate_prompt_tokens": (None,),
+    "thinking_token_budget": (None, -1),
+}
+
+
+@dataclass(frozen=True)
+class Beam:
+    """An answer so far."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprob: float = 0.0
+    reason: str = "length"
+
+    def score(self, penalty: float) -> float:
+        return self.logprob / float(max(1, len(self.tokens)) ** penalty)
+
+
+def check_beams(request: GenerationFields) -> None:
+    """What goes with beam search."""
+    if not request.use_beam_search:
+        if request.length_penalty not in (None, 1):
+            raise bad_request("length_penalty goes with use_beam_search.", "length_penalty")
+        return
+    if width_of(request) > MAX_WIDTH:
+        raise bad_request(f"use_beam_search takes n (or best_of) of at most {MAX_WIDTH}.", "n")
+    if request.length_penalty is not None and not -10 <= request.length_penalty <= 10:
+        raise bad_request("length_penalty must be between -10 and 10.", "length_penalty")
+    for name in REFUSED:
+        value = getattr(request, name, None)
+        if value is not False and value not in NEUTRAL.get(name, NOTHING):
+            raise bad_request(f"{name} cannot be had with use_beam_search.", name)
+
+
+def width_of(request: GenerationFields) -> int:
+    """How many beams there are."""
+    return max(request.n or 1, request.best_of or 1)
+
+
+class BeamSearch:
+    """One request's."""
+
+    def __init__(self, engine: Engine, request: GenerationFields, asked: Asked, end_tokens: list[int]) -> None:
+        self._engine = engine
+        self._width = width_of(request)
+        self._penalty = 1.0 if request.length_penalty is None else request.length_penalty
+        own = request.stop_token_ids or []
+        self._ends = frozenset([*own, *([] if request.ignore_eos else end_tokens)])
+        given = msgspec.msgpack.decode(asked.params[0], type=Generation)
+        drawn = Sampling(0, temperature=0.0, logprobs=min(2 * self._width, MOST_LOGPROBS))
+        self._params = msgspec.msgpack.encode(
+            Generation(
+                drawn,
+                ignore_eos=True,
+                priority=given.priority,
+                request_id=given.request_id,
+                cache_salt=given.cache_salt,
+            )
+        )
+        self._rendering = {"cache_salt": given.cache_salt, "max_tokens": 1}
+
+    async def run(self, prompt: Prompt, most: int | None, max_model_len: int) -> tuple[list[int], list[Beam]]:
+        """(the prompt's tokens, the best beams, best first)."""
+        tokens, _ = await self._engine.tokenize(prompt, False)
+        room = max_model_len - len(tokens)
+        if room < 1 or (most is not None and most > room):
+            text = f"This model's maximum context length is {max_model_len} tokens, and the prompt has {len(tokens)}."
+            raise bad_request(text, "messages" if isinstance(prompt, ChatPrompt) else "prompt")
+        beams, done = [Beam()], []
+        for _ in range(room if most is None else most):
+            found = await self._step(tokens, beams)
+            done += [beam for beam in found if beam.reason == "stop"]
+            beams = [beam for beam in found if beam.reason != "stop"][: self._width]
+            best = sorted((beam.score(self._penalty) for beam in done), reverse=True)[: self._width]
+            if not beams or (len(best) == self._width and best[-1] >= beams[0].score(self._penalty)):
+                break
+        return tokens, sorted([*done, *beams], key=lambda beam: -beam.score(self._penalty))[: self._width]
+
+    async def _step(self, prompt: list[int], beams: list[Beam]) -> list[Beam]:
+        """All beams with one token more, likeliest first: enough of them, though some may have ended."""
+        job = Job([TokenPrompt(prompt + beam.tokens) for beam in beams], [self._params], self._rendering)
+        self._engine.submit(job)
+        try:
+            await asyncio.shield(job.done)
+        finally:
+            self._engine.release(job)
+        longer = []
+        for beam, choice in zip(beams, job.choices, strict=True):
+            if not choice.told:
+                raise ApiError(500, "The engine could not compute this request.")
+            for _, token, logprob in choice.told[0].best:
+                whole = beam.logprob + logprob
+                if token in self._ends:
+                    longer.append(replace(beam, logprob=whole, reason="stop"))
+                else:
+                    longer.append(Beam([*beam.tokens, token], whole))
+        return sorted(longer, key=lambda beam: -beam.logprob)[: 2 * self._width]

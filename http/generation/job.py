@@ -1,0 +1,213 @@
+"""One request that is being generated: its choices, what has come of them, and who waits for what.
+
+The engine (the frontend actor) calls `rendered`, `delta`, `fail` and, after each batch of messages, `flush`. Handlers
+await `started` and `done`. Knows neither HTTP nor rings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from actorserve.actors.protocol.messages import Delta, Finish, Prompt
+
+from ..dashboard.figures import PageFigures
+from ..errors import ApiError, overloaded
+from ..output.events import OutputParser
+from .choice import Choice
+from .idempotency_keys import Kept, Key
+
+log = logging.getLogger("http")
+FINISH_REASONS = {
+    Finish.STOP: "stop",
+    Finish.STOP_STRING: "stop",
+    Finish.LENGTH: "length",
+    Finish.ABORT: "abort",
+}
+
+
+class Listener(Protocol):
+    """Who wants a job's text as it comes."""
+
+    def update(self, choice: Choice) -> None:
+        """A choice has new text, or has ended."""
+
+
+class Job:
+    """The choices of one request, in the order of prompts and then of n."""
+
+    def __init__(
+        self,
+        prompts: list[Prompt],
+        params: list[bytes],
+        rendering: Mapping[str, Any] | None = None,
+        make_parser: Callable[[bool, str], OutputParser] | None = None,
+        wants_ids: bool = False,
+    ) -> None:
+        """`params`: the encoded Generation of each choice of a prompt; `rendering`: the fields of its Render;
+        `make_parser` makes a choice's, told whether it begins inside the model's thinking, and a text of its own.
+        """
+        self.prompts = prompts
+        self.params = params
+        self.rendering = rendering or {}
+        self.make_parser = make_parser
+        self.wants_ids = wants_ids
+        self.seed = 0  # what the answer's id is made of, once that is known
+        self.choices = [Choice(index) for index in range(len(prompts) * len(params))]
+        loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[None] = loop.create_future()  # something came of it; or it failed before
+        self.done: asyncio.Future[None] = loop.create_future()  # all choices have ended; or it failed
+        self.lives: dict[int, list[int]] = {}  # of ended choices, when what happened to them, as the engine has it
+        self.listener: Listener | None = None
+        self._touched: dict[int, None] = {}
+        self._open = len(self.choices)
+
+    def rendered(self, index: int, prompt_tokens: int, opened: bool = False) -> None:
+        """A choice's prompt is in the request table. It may be said again."""
+        choice = self.choices[index]
+        if not choice.prompt_tokens:
+            choice.prompt_tokens, choice.opened = prompt_tokens, opened
+            if self.make_parser is not None:
+                choice.parser = self.make_parser(opened, f"{self.seed:016x}{index:x}")
+
+    def delta(self, index: int, delta: Delta, cached_tokens: int) -> bool:
+        """Text or the end of a choice. What came before (a detokenizer was replaced) is dropped.
+
+        False if text before it is missing, which comes again (this frontend was replaced).
+        """
+        choice = self.choices[index]
+        if choice.finish_reason is not None or self.done.done():
+            return True
+        if not choice.add(delta):
+            return False
+        choice.cached_tokens = cached_tokens
+        if delta.finish:
+            self._finish(choice, Finish(delta.finish), delta.stop_reason)
+        self._touched[index] = None
+        if not self.started.done() and (
+            not self.wants_ids or all(one.tokens or one.finish_reason for one in self.choices)
+        ):
+            self.started.set_result(None)  # with ids, the prompts' stand before all text
+        return True
+
+    def _finish(self, choice: Choice, finish: Finish, stop_reason: str | int | None) -> None:
+        if finish is Finish.REJECTED:
+            self.fail(overloaded("The server has as many requests as it takes. Try again soon."))
+        elif finish is Finish.ERROR:
+            self.fail(ApiError(500, "The engine could not compute this request."))
+        elif finish is Finish.GRAMMAR:
+            self.fail(self._broken_grammar())
+        else:
+            choice.finish_reason, choice.stop_reason = FINISH_REASONS[finish], stop_reason
+            self._open -= 1
+
+    def _broken_grammar(self) -> ApiError:
+        """What there is of the answer looks like one that has ended, and is none."""
+        field = self.rendering.get("wished_by")
+        text = f"{field}: its grammar became too complex while the answer was generated, which is cut there. A simpler "
+        return ApiError(500, text + "schema or pattern may help.", field, "grammar_failed")
+
+    def fail(self, error: ApiError) -> None:
+        """The whole request ends with an error: as its answer, or inside its stream."""
+        for future in (self.started, self.done):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # retrieved: nobody may be waiting for it
+
+    @property
+    def refs(self) -> list[int]:
+        """The slots of all choices."""
+        return [choice.ref for choice in self.choices]
+
+    def flush(self) -> None:
+        """Hand on what the last messages brought, one update for each choice."""
+        if self.listener is not None:
+            touched, self._touched = self._touched, {}
+            try:
+                for index in touched:
+                    self.listener.update(self.choices[index])
+            except Exception:  # of this request: the others of the turn go on
+                log.exception("an answer cannot be written")
+                self.fail(ApiError(500, "The server made a mistake; its log says which."))
+        if self._open == 0 and not self.done.done():
+            self.done.set_result(None)
+
+    def listen(self, listener: Listener) -> None:
+        """From now on updates go to `listener`; what has come before goes there at once."""
+        self.listener = listener
+        self._touched |= dict.fromkeys(choice.index for choice in self.choices if choice.tokens)
+        self.flush()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of each prompt once, however many choices it has."""
+        return sum(choice.prompt_tokens for choice in self.choices[:: len(self.params)])
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(choice.cached_tokens for choice in self.choices[:: len(self.params)])
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return sum(choice.thought for choice in self.choices)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(choice.tokens for choice in self.choices)
+
+
+class Engine(Protocol):
+    """What the app needs of the frontend actor."""
+
+    index: int  # of this frontend
+    frontends: int
+
+    def submit(self, job: Job, refs: list[int] | None = None) -> None:
+        """Begin to generate, or go on with what was begun in these slots. ApiError 503 when there is no room."""
+
+    def has(self, refs: list[int]) -> bool:
+        """Can `submit` go on with what was begun in these slots?"""
+
+    def release(self, job: Job) -> None:
+        """The request is over for its client: whatever still runs of it is cancelled, unless it is kept."""
+
+    def keep(self, key: Key, job: Job, seed: int, created: int) -> None:
+        """The answer can be had again by this key, for some minutes."""
+
+    def kept(self, key: Key) -> Kept | None:
+        """The answer of this key, if it is running or kept."""
+
+    def abort(self, job: Job, key: Key) -> None:
+        """This answer is kept no more, and cancelled."""
+
+    def put(self, key: bytes, payload: bytes) -> bool:
+        """Keep some bytes by a key, as long as there is room for them; False if they are too many."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """What was put."""
+
+    def kept_payloads(self) -> list[bytes]:
+        """All that was put and is not forgotten."""
+
+    def tokenize(self, prompt: Prompt, token_strings: bool) -> Awaitable[tuple[list[int], list[str] | None]]:
+        """The prompt's ids, and their strings."""
+
+    def detokenize(self, tokens: list[int], skip_special: bool = False) -> Awaitable[str]:
+        """The ids' text, with or without special tokens."""
+
+    def not_ready(self) -> list[str]:
+        """Why a request could not be served now: actors, each with its reason; empty when it could."""
+
+    def in_flight(self) -> int:
+        """Requests that are being answered by this frontend."""
+
+    def load(self) -> int:
+        """Requests that are being answered, by all frontends."""
+
+    def metrics(self, accept: str = "") -> tuple[Iterable[bytes], str]:
+        """Prometheus' text in the format that an Accept header asks for, part by part, and its Content-Type."""
+
+    def page_figures(self) -> PageFigures:
+        """What the page shows."""

@@ -1,0 +1,92 @@
+"""Tokens and their logprobs as JSON: chat's form, the older one of completions, and that of prompts."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+from typing import Any
+
+from actorserve.actors.protocol.messages import ToldToken
+
+LOWEST = -9999.0  # JSON has no infinity: what may not be drawn at all
+
+
+def token_text(text: bytes, token: int, as_id: bool) -> str:
+    """A token by itself; half a character comes as U+FFFD."""
+    return f"token_id:{token}" if as_id else text.decode(errors="replace")
+
+
+def chat_logprobs(told: Iterable[ToldToken], as_ids: bool, itself: bool = False) -> dict[str, Any]:
+    """`choices[].logprobs` of chat. `itself`: where no likely words are asked for, the token stands for them."""
+
+    def entry(text: bytes, token: int, logprob: float) -> dict[str, Any]:
+        return {"token": token_text(text, token, as_ids), "logprob": max(logprob, LOWEST), "bytes": list(text)}
+
+    content = []
+    for one in told:
+        own = entry(one.text, one.id, one.logprob)
+        best = [entry(*best) for best in one.best] or ([own] if itself else [])
+        content.append(own | {"top_logprobs": best})
+    return {"content": content, "refusal": None}
+
+
+class CompletionLogprobs:
+    """`choices[].logprobs` of completions; offsets go on from one part of a stream to the next.
+
+    They count characters of the text: several tokens of one character all begin where it does.
+    """
+
+    def __init__(self, as_ids: bool) -> None:
+        self._as_ids = as_ids
+        self.begun = False  # something stands before what comes next
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def first(self, text: bytes, token: int) -> dict[str, Any]:
+        """The prompt's first token, which follows nothing."""
+        name = self._name(text, token)
+        offset = self._pass(text, name)
+        return {"tokens": [name], "token_logprobs": [None], "top_logprobs": [None], "text_offset": [offset]}
+
+    def part(self, told: Iterable[ToldToken]) -> dict[str, Any]:
+        """The next tokens."""
+        names, values, best, offsets = [], [], [], []
+        for one in told:
+            name = self._name(one.text, one.id)
+            names.append(name)
+            values.append(max(one.logprob, LOWEST))
+            others = {self._name(text, token): max(value, LOWEST) for text, token, value in one.best}
+            own = {name: max(one.logprob, LOWEST)}
+            best.append(own | others | own)  # first, and its own where another has the same text
+            offsets.append(self._pass(one.text, name))
+        return {"tokens": names, "token_logprobs": values, "top_logprobs": best, "text_offset": offsets}
+
+    def _name(self, text: bytes, token: int) -> str:
+        return token_text(text, token, self._as_ids)
+
+    def _pass(self, text: bytes, name: str) -> int:
+        offset, self.begun = self._offset, True
+        self._offset += len(name if self._as_ids else self._decoder.decode(text))
+        return offset
+
+
+def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Two parts of a completion's logprobs as one."""
+    return {name: first[name] + second[name] for name in first}
+
+
+def prompt_logprobs(told: dict[int, ToldToken], length: int) -> list[dict[str, Any] | None]:
+    """One entry a token of the prompt, null for the first: its own and the most likely words by their ids."""
+
+    def entry(logprob: float, rank: int, text: bytes) -> dict[str, Any]:
+        return {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": text.decode(errors="replace")}
+
+    entries: list[dict[str, Any] | None] = [None]
+    for position in range(1, length):
+        one = told.get(position)
+        if one is None:  # its request was cut short
+            entries.append(None)
+            continue
+        others = {str(token): entry(value, rank, text) for rank, (text, token, value) in enumerate(one.best, 1)}
+        entries.append({str(one.id): entry(one.logprob, one.rank, one.text), **others})
+    return entries

@@ -1,0 +1,151 @@
+"""From a checked body to a job and the form of its answer: all that differs between chat and completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from actorserve.actors.protocol.messages import Prompt
+from actorserve.actors.protocol.request import Think
+
+from ..errors import ApiError, bad_request
+from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
+from ..output.answer import Wants
+from ..output.events import FirstCall, OutputParser
+from ..output.parsers.calls import ShortIds
+from ..output.parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, STARTS_INSIDE, THINK_MARKERS, make_parser
+from ..settings import Settings
+from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
+from .sampling import check_fields, max_tokens_of, parameters
+from .structured_output import wish_of
+
+Request = TypeVar("Request", bound=GenerationFields)
+MAX_SEQUENCES = 1024  # prompts times choices of one request
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as the engine takes it."""
+
+    prompts: list[Prompt]
+    params: list[bytes]
+    rendering: dict[str, Any]
+    wants: Wants
+    make_parser: Callable[[bool, str], OutputParser] | None = None
+    wants_ids: bool = False
+    echoed: list[Prompt] = field(default_factory=list)  # prompts whose text the answer begins with
+
+
+def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> Asked:
+    """A chat request, checked. `client` is the key's name (keys.client_of)."""
+    check_fields(body, settings.vocab_size)
+    body = _salted(body, settings, client)
+    check_template(body, settings.trust_request_chat_template)
+    reasoning, tools = settings.reasoning_parser, _tool_parser(body, settings)
+    named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
+    budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
+    if budget is not None and reasoning is None:
+        text = "thinking_token_budget: how this model marks its thinking is not known; see --reasoning-parser."
+        raise bad_request(text, "thinking_token_budget")
+    think = None
+    if reasoning is not None:
+        think = Think(*THINK_MARKERS[reasoning], always=reasoning in STARTS_INSIDE)
+    schemas = {tool.function.name: _schema(tool.function.parameters) for tool in tools_of(body)}
+
+    def parser(opened: bool, key: str) -> OutputParser:
+        made = make_parser(reasoning=reasoning, tools=tools, schemas=schemas, opened=opened, named=named)
+        if settings.tool_parser == "mistral" and (tools or named):
+            made = ShortIds(made, key)
+        return FirstCall(made) if body.parallel_tool_calls is False else made
+
+    parsed = reasoning is not None or tools is not None or named is not None
+    keep_special = bool({reasoning, tools} & NEEDS_SPECIAL)
+    params = parameters(body, settings.sampling_defaults, request_id, think, keep_special)
+    options, continuous = body.stream_options, _continuous(body)
+    wants = Wants(
+        usage=bool(options and options.include_usage) or continuous,
+        continuous_usage=continuous,
+        logprobs=bool(body.logprobs),
+        as_ids=bool(body.return_tokens_as_token_ids),
+        ids=bool(body.return_token_ids),
+        prompt_logprobs=body.prompt_logprobs is not None,
+        reasoning=body.include_reasoning is not False,
+        before=final_text(body) if body.echo else "",
+        forced=named is not None,
+    )
+    rendering = _rendering(body, settings) | {"think": think, "thinking_budget": budget}
+    return Asked([chat_prompt(body)], params, rendering, wants, parser if parsed else None, wants.ids)
+
+
+def _continuous(body: GenerationFields) -> bool:
+    """Is usage told in each event of the stream? Who wants none (include_usage: false) is told none at all."""
+    options = body.stream_options
+    return bool(options and options.continuous_usage_stats and options.include_usage is not False)
+
+
+def _tool_parser(body: ChatRequest, settings: Settings) -> str | None:
+    """The parser that finds calls in the answer; None where there are no tools to call."""
+    if not body.tools or body.tool_choice == "none" or isinstance(body.tool_choice, NamedTool):
+        return None
+    if body.tool_choice == "required":
+        return JSON_ARRAY
+    if settings.tool_parser is None:
+        text = "tools: how this model writes tool calls is not known; start the server with --tool-call-parser."
+        raise bad_request(text, "tools")
+    return settings.tool_parser
+
+
+def _schema(parameters: dict[str, Any] | bool | None) -> dict[str, Any]:
+    return parameters if isinstance(parameters, dict) else {}
+
+
+def _rendering(body: GenerationFields, settings: Settings) -> dict[str, Any]:
+    """The fields of its Render that all requests have."""
+    wish, field_ = wish_of(body, settings.tool_parser)
+    limit, cap = max_tokens_of(body), settings.sampling_defaults.get("max_new_tokens")
+    return {
+        "cap": None if cap is None else max(1, int(cap)),
+        "max_tokens": None if limit is None else max(1, limit),
+        "truncate_prompt_tokens": body.truncate_prompt_tokens,
+        "keep_first": body.truncation_side == "right",
+        "cache_salt": body.cache_salt or "",
+        "bad_words": body.bad_words or [],
+        "wish": wish,
+        "wished_by": field_,
+    }
+
+
+def _salted(body: Request, settings: Settings, client: str) -> Request:
+    """With a salt that no other client's request has, if so wanted; its own one goes on keeping apart what it does."""
+    if not settings.prefix_cache_per_client:
+        return body
+    return msgspec.structs.replace(body, cache_salt=f"{client} {body.cache_salt or ''}")
+
+
+def ask_completion(body: CompletionRequest, settings: Settings, request_id: str, client: str = "") -> Asked:
+    """A completion request, checked. `client` is the key's name (keys.client_of)."""
+    check_fields(body, settings.vocab_size)
+    body = _salted(body, settings, client)
+    params = parameters(body, settings.sampling_defaults, request_id)
+    prompts = completion_prompts(body)
+    if len(prompts) * len(params) > MAX_SEQUENCES:
+        raise bad_request(f"At most {MAX_SEQUENCES} prompts times n are taken in one request.", "prompt")
+    options, continuous = body.stream_options, _continuous(body)
+    wants = Wants(
+        usage=bool(options and options.include_usage) or continuous,
+        continuous_usage=continuous,
+        logprobs=body.logprobs is not None and body.logprobs is not False,
+        as_ids=bool(body.return_tokens_as_token_ids),
+        ids=bool(body.return_token_ids),
+        prompt_logprobs=body.prompt_logprobs is not None,
+        echo=[] if body.echo else None,
+        nothing=body.max_tokens == 0,
+        best_of=(body.n or 1) if len(params) > (body.n or 1) else 0,
+    )
+    if wants.nothing and body.min_tokens:
+        raise ApiError(400, "min_tokens must be 0 with max_tokens 0.", "min_tokens")
+    needs_ids = wants.ids or (wants.logprobs and wants.echo is not None)
+    return Asked(prompts, params, _rendering(body, settings), wants, None, needs_ids, prompts if body.echo else [])

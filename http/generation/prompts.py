@@ -1,0 +1,139 @@
+"""Conversations and texts, checked, as the renderer takes them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+
+from ..errors import bad_request
+from ..openai.schemas import ChatMessage, ChatRequest, CompletionRequest, ContentPart, Tool
+from .decoding import decode
+
+MAX_MESSAGES = 4096
+MAX_TOOLS = 512
+TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+TOOL_NAME = re.compile(r"[\w.:-]{1,128}")
+
+
+def chat_prompt(request: ChatRequest) -> ChatPrompt:
+    """The conversation, checked."""
+    messages = check_messages(request.messages)
+    tools_of(request)
+    variables = dict(request.chat_template_kwargs or {})
+    if request.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", request.reasoning_effort)
+        if request.reasoning_effort == "none":
+            variables.setdefault("enable_thinking", False)
+    add, go_on = request.add_generation_prompt, bool(request.continue_final_message)
+    if go_on and add:
+        raise bad_request("add_generation_prompt must be false with continue_final_message.", "add_generation_prompt")
+    return ChatPrompt(
+        messages,
+        tools=b"[%s]" % b",".join(map(bytes, request.tools)) if request.tools else None,
+        documents=_raw("documents", request.documents),
+        template_kwargs=_raw("chat_template_kwargs", variables),
+        add_generation_prompt=not go_on if add is None else add,
+        continue_final_message=go_on,
+        add_special_tokens=bool(request.add_special_tokens),
+        chat_template=request.chat_template,
+    )
+
+
+def check_template(request: ChatRequest, trusted: bool) -> None:
+    """A request's own template is a program: it is run only where the operator trusts the clients."""
+    named = "chat_template" if request.chat_template is not None else None
+    if "chat_template" in (request.chat_template_kwargs or {}):
+        named = "chat_template_kwargs"
+    if named is not None and not trusted:
+        text = f"{named}: templates are taken from requests only with --trust-request-chat-template."
+        raise bad_request(text, named)
+
+
+def tools_of(request: ChatRequest) -> list[Tool]:
+    """The tools, checked."""
+    tools = [decode(Tool, bytes(raw), f"tools[{index}]") for index, raw in enumerate(request.tools or [])]
+    if len(tools) > MAX_TOOLS:
+        raise bad_request(f"At most {MAX_TOOLS} tools are taken.", "tools")
+    for index, tool in enumerate(tools):
+        if not TOOL_NAME.fullmatch(tool.function.name):
+            path = f"tools[{index}].function.name"
+            raise bad_request(f"{path} must be 1 to 128 letters, digits, '_', '-', '.' or ':'.", path)
+    return tools
+
+
+def check_messages(raw: msgspec.Raw) -> bytes:
+    """The messages as the client sent them, if they are what they should be."""
+    body = bytes(raw)
+    messages = decode(list[ChatMessage], body, "messages")
+    if not messages:
+        raise bad_request("messages must not be empty.", "messages")
+    if len(messages) > MAX_MESSAGES:
+        raise bad_request(f"At most {MAX_MESSAGES} messages are taken.", "messages")
+    for index, message in enumerate(messages):
+        if message.content is None and message.role not in ("assistant", "function", "tool"):
+            raise bad_request(f"messages[{index}].content is missing.", f"messages[{index}].content")
+        for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            _check_part(part, f"messages[{index}].content[{number}]")
+    return body
+
+
+def final_text(request: ChatRequest) -> str:
+    """What the assistant has said where its message is the last: `echo` puts it before the answer."""
+    final = decode(list[ChatMessage], bytes(request.messages), "messages")[-1:]
+    if not final or final[0].role != "assistant" or final[0].content is None:
+        return ""
+    parts = [final[0].content] if isinstance(final[0].content, str) else final[0].content
+    return "".join(part if isinstance(part, str) else part.text or "" for part in parts)
+
+
+def _check_part(part: ContentPart | str, path: str) -> None:
+    if isinstance(part, str):
+        return
+    if part.type not in TEXT_PARTS:
+        raise bad_request(f"{path}: this model takes text only, not a part of type {part.type!r}.", path)
+    name = "refusal" if part.type == "refusal" else "text"
+    if getattr(part, name) is None:
+        raise bad_request(f"{path}.{name} is missing.", f"{path}.{name}")
+
+
+def _raw(name: str, value: object) -> bytes | None:
+    """JSON for the chat template; None for nothing."""
+    try:
+        return msgspec.json.encode(value) if value else None
+    except RecursionError:  # it could just be decoded
+        raise bad_request(f"{name} is nested too deeply.", name) from None
+
+
+def completion_prompts(request: CompletionRequest) -> list[Prompt]:
+    """One text, several texts, one list of ids, or several lists of ids."""
+    prompt: Any = request.prompt
+    special = request.add_special_tokens is not False
+    if prompt is None:
+        raise bad_request("prompt is missing.", "prompt")
+    if isinstance(prompt, str):
+        return [TextPrompt(prompt, special)]
+    if not prompt:
+        raise bad_request("prompt must not be an empty list.", "prompt")
+    kinds = {type(part) for part in prompt}
+    if kinds == {int}:
+        return [_token_prompt(prompt)]
+    if kinds == {str}:
+        return [TextPrompt(part, special) for part in prompt]
+    if kinds == {list}:
+        return [_token_prompt(part) for part in prompt]
+    raise bad_request("prompt must be a string, a list of strings, token ids, or a list of lists of them.", "prompt")
+
+
+def _token_prompt(tokens: list[int]) -> TokenPrompt:
+    return TokenPrompt(check_tokens(tokens, "prompt"))
+
+
+def check_tokens(tokens: list[int], name: str) -> list[int]:
+    """Token ids that a message can hold; the renderer knows the vocabulary."""
+    if any(not 0 <= token < 1 << 31 for token in tokens):
+        raise bad_request(f"{name}: token ids are between 0 and the size of the vocabulary.", name)
+    return tokens

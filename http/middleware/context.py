@@ -1,0 +1,76 @@
+"""What the app notes on a request, for its answer's headers and for whoever tells of its end."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from aiohttp import web
+
+from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+
+from ..errors import ApiError
+from ..settings import printable
+
+if TYPE_CHECKING:
+    from ..generation.job import Job
+
+
+log = logging.getLogger("http")
+
+
+@dataclass
+class Noted:
+    """A request that generates."""
+
+    request_id: str  # as all actors name it
+    model: str
+    job: Job
+    answer_id: str = ""  # as the answer's body names it
+    background: bool = False  # it goes on when its first answer is out
+
+
+def log_prompts(noted: Noted, most: int | None) -> None:
+    """For who debugs, and for nobody else: what was asked, the first `most` characters of each prompt."""
+    if log.isEnabledFor(logging.DEBUG):
+        for prompt in noted.job.prompts:
+            text = _text_of(prompt)
+            shown = text if most is None or len(text) <= most else f"{text[:most]}…"
+            log.debug(
+                "request %s asks for %s", noted.request_id, shown, extra={"fields": {"request_id": noted.request_id}}
+            )
+
+
+def _text_of(prompt: Prompt) -> str:
+    """What the client sent: a conversation as its JSON, a text as it is, token ids."""
+    match prompt:
+        case ChatPrompt(messages=messages):
+            return messages.decode(errors="replace")
+        case TextPrompt(text=text):
+            return text
+        case TokenPrompt(tokens=tokens):
+            return str(tokens)
+
+
+REQUEST_ID = web.RequestKey("request_id", str)
+CLIENT = web.RequestKey("client", str)  # which key it sent (keys.client_of); empty where the server asks for none
+MAX_REQUEST_ID = 128  # characters
+REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too
+NOTED = web.RequestKey("noted", Noted)
+EXPECTS = web.RequestKey("expects", bool)  # 100 Continue, before it sends its body
+UNFIT = web.RequestKey("unfit", ApiError)  # what its head asks for cannot be
+REFUSED = web.RequestKey("refused", ApiError)  # why the answer is an error
+GO_ON = web.AppKey("go_on", list[Noted])  # in the background, for a predecessor's clients; without their request ids
+GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it
+
+
+def name_request(request: web.Request, given: str | None) -> str:
+    """What all call the request from now on: as its client does, in a header or in the body, or as before.
+
+    It stands in logs, traces, records and answers: of what a client sends it has what can be printed, up to a length.
+    """
+    name = printable((given or "")[:MAX_REQUEST_ID]) or request.get(REQUEST_ID) or uuid4().hex
+    request[REQUEST_ID] = name
+    return name

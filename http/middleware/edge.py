@@ -1,0 +1,205 @@
+"""What stands before the routes: keys, administration, other sites' pages (CORS), slashes too many in a path, and how
+deep a body may be nested.
+
+Knows settings and paths, and no handler.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hmac
+import re
+from collections.abc import Sequence
+from itertools import accumulate
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+from yarl import URL
+
+from ..dashboard.routes import PAGE_PATHS
+from ..errors import ApiError, bad_request
+from ..generation.idempotency_keys import client_of
+from ..settings import Settings, printable
+from .context import CLIENT, REPLAYED, REQUEST_ID
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics"})  # no key is asked for
+ADMIN_PATHS = frozenset(
+    {
+        "/reset_prefix_cache",
+        "/sleep",
+        "/wake_up",
+        "/is_sleeping",
+        "/start_profile",
+        "/stop_profile",
+        "/pause",
+        "/resume",
+        "/update_weights",
+        "/scale_elastic_ep",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+    }
+)
+ALL = "*"
+METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+EXPOSED = "X-Request-Id, Idempotent-Replayed, Retry-After"
+PREFLIGHT_S = "600"  # for which browsers need not ask again
+MAX_DEPTH = 128
+STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
+NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+
+
+class Edge:
+    """The middlewares, and the headers of every answer."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._keys = [key.encode() for key in settings.api_keys]
+        self._admin_keys = [key.encode() for key in (settings.admin_api_key,) if key]
+
+    # --- keys ----------------------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def check_key(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """401 unless one of the keys was sent, as a bearer token or in X-Api-Key."""
+        if request.path in ADMIN_PATHS:
+            return self._administer(request)
+        request[CLIENT] = ""
+        if self._keys and request.path not in OPEN_PATHS | PAGE_PATHS:
+            key = sent_key(request)
+            if not _is_among(key, self._keys):
+                raise _unknown()
+            request[CLIENT] = client_of(key)
+        return await handler(request)
+
+    def _administer(self, request: web.Request) -> web.StreamResponse:
+        """Without the option nothing is there; with it, its key opens these paths, and no other key does."""
+        path = f"{request.method} {request.path}"
+        if not self._admin_keys:
+            raise ApiError(404, f"Not Found: {path}")
+        key = sent_key(request)
+        if _is_among(key, self._admin_keys):
+            raise ApiError(501, f"{path} is not built yet.")
+        if _is_among(key, self._keys):
+            raise ApiError(403, "This takes the key of --admin-api-key.", code="invalid_api_key")
+        raise _unknown()
+
+    # --- other sites' pages --------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def answer_preflight(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """What a browser asks before it sends a page's request: no key comes with it, and nothing else is answered."""
+        method = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_METHOD)
+        origin = request.headers.get(hdrs.ORIGIN)
+        if request.method != hdrs.METH_OPTIONS or method is None or origin is None:
+            return await handler(request)
+        if self._allowed(origin) is None:
+            raise ApiError(403, f"Pages of {printable(origin)} are not among the --allowed-origins.")
+        asked = printable(request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, ""))
+        headers = {
+            hdrs.ACCESS_CONTROL_ALLOW_METHODS: _listed(self._settings.allowed_methods, METHODS),
+            hdrs.ACCESS_CONTROL_MAX_AGE: PREFLIGHT_S,
+            hdrs.VARY: hdrs.ACCESS_CONTROL_REQUEST_HEADERS,
+        }
+        if allowed := _listed(self._settings.allowed_headers, asked):  # for browsers * does not mean Authorization
+            headers[hdrs.ACCESS_CONTROL_ALLOW_HEADERS] = allowed
+        return web.Response(status=204, headers=headers)
+
+    def _allowed(self, origin: str) -> str | None:
+        """What to say to a page of this origin; None if it may not read answers."""
+        if ALL in self._settings.allowed_origins:
+            return ALL
+        return origin if origin in self._settings.allowed_origins else None
+
+    # --- every answer --------------------------------------------------------------------------------------------
+
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """To errors and streams, too."""
+        headers = response.headers
+        if REQUEST_ID in request and self._settings.request_id_headers:
+            headers["X-Request-Id"] = request[REQUEST_ID]
+        if REPLAYED in request:
+            headers["Idempotent-Replayed"] = "true"
+        if ALL not in self._settings.allowed_origins:  # the answer depends on it, also where none is named
+            headers[hdrs.VARY] = ", ".join(filter(None, [headers.get(hdrs.VARY), hdrs.ORIGIN]))
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and (allowed := self._allowed(origin)) is not None:
+            headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = allowed
+            headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = EXPOSED
+
+
+def sent_key(request: web.Request) -> bytes:
+    """The API key that was sent: a bearer token, else X-Api-Key, whatever else stands in Authorization."""
+    scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    sent = token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
+    return sent.encode(errors="replace")
+
+
+def _is_among(given: bytes, keys: Sequence[bytes]) -> bool:
+    return any([hmac.compare_digest(given, key) for key in keys])  # a list: all are compared
+
+
+def _unknown() -> ApiError:
+    return ApiError(401, "Incorrect or missing API key.", code="invalid_api_key")
+
+
+def _listed(allowed: Sequence[str], everything: str) -> str:
+    return everything if ALL in allowed else ", ".join(allowed)
+
+
+# --- paths -------------------------------------------------------------------------------------------------------
+
+
+async def redirect(request: web.Request) -> web.Response | None:
+    """To where a path leads without the slashes too many that putting addresses together has left; None: nowhere, too.
+
+    Served there, it would have to be known under both names by all that ask for a path.
+    """
+    asked = request.rel_url.raw_path
+    plain = re.sub("//+", "/", asked).rstrip("/")
+    if plain in ("", asked):
+        return None
+    found = await request.app.router.resolve(request.clone(rel_url=plain))
+    if found.http_exception is not None:
+        return None
+    _, mark, query = request.path_qs.partition("?")
+    return web.Response(status=307, headers={hdrs.LOCATION: f"{URL(plain)}{mark}{query}"})
+
+
+# --- bodies ------------------------------------------------------------------------------------------------------
+
+
+def check_depth(body: bytes) -> bytes:
+    """The body, unless it is nested so deeply that whatever walks through it, here or in another actor, might fall.
+
+    Most bodies have too few brackets for that, which is soon seen; what is no JSON is refused elsewhere. A mark of
+    UTF-8, as Windows' editors and shells write it before a text, is passed over.
+    """
+    body = body.removeprefix(codecs.BOM_UTF8)
+    if _has_many_brackets(body) and _depth(body) > MAX_DEPTH:
+        raise bad_request(f"The body is nested too deeply: at most {MAX_DEPTH} levels are taken.")
+    return body
+
+
+def _has_many_brackets(body: bytes) -> bool:
+    """Enough to be too deep. Where they are rare, find() is ten times as fast as count()."""
+    many = 0
+    for bracket in (b"[", b"{"):
+        at = body.find(bracket)
+        while at >= 0:
+            many += 1
+            if many > MAX_DEPTH:
+                return True
+            at = body.find(bracket, at + 1)
+    return False
+
+
+def _depth(body: bytes) -> int:
+    outside, in_string = [], False  # of strings
+    for part in body.split(b'"'):
+        if not in_string:
+            outside.append(part)
+            in_string = True
+        elif not part.endswith(b"\\") or (len(part) - len(part.rstrip(b"\\"))) % 2 == 0:
+            in_string = False
+    steps = b"".join(outside).translate(STEPS, NO_BRACKETS)
+    return max(accumulate(memoryview(steps).cast("b")), default=0)

@@ -1,0 +1,170 @@
+"""Answers of /v1/chat/completions: messages with content, reasoning and tool calls, whole or in deltas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ApiError
+from ..generation.choice import Choice, News
+from ..generation.idempotency import Progress
+from ..generation.job import Job
+from ..generation.logprobs import chat_logprobs, prompt_logprobs
+from ..output.answer import Answer, Events, encode, usage
+from ..output.events import Arguments, Content, Piece, Reasoning, ToolCall, Turn
+
+AFTER = b'},"logprobs":null,"finish_reason":null}'  # behind the text of one that goes on
+
+
+class ChatAnswer:
+    """Implements answers.Writer, and makes the whole answer."""
+
+    def __init__(self, answer: Answer, job: Job, progress: Progress | None = None) -> None:
+        self._answer = answer
+        self._job = job
+        self._events = Events(answer, job, progress)
+        self._separate = progress is None and not answer.wants.continuous_usage  # else events are one for each step
+        self._plain = not (answer.wants.logprobs or answer.wants.ids)
+        self._around = [self._events.around(_before(choice), AFTER) for choice in job.choices]
+
+    # --- whole -----------------------------------------------------------------------------------------------------
+
+    def whole(self) -> dict[str, Any]:
+        """The answer that is not streamed."""
+        job, wants = self._job, self._answer.wants
+        first = job.choices[0]
+        told = prompt_logprobs(first.prompt_told, first.prompt_tokens) if wants.prompt_logprobs else None
+        return {
+            **self._answer.head(False),
+            "choices": [self._whole_choice(choice) for choice in job.choices],
+            "usage": usage(job),
+            "prompt_logprobs": told,
+            "prompt_token_ids": first.prompt_ids if wants.ids else None,
+        }
+
+    def _whole_choice(self, choice: Choice) -> dict[str, Any]:
+        news, turn = choice.take(), Turn()
+        turn.add(news.pieces)
+        calls = [
+            _call(self._id(choice, index, call.id), call.name, call.arguments) for index, call in enumerate(turn.calls)
+        ]
+        text = self._answer.wants.before + turn.content
+        content = text if text or not (calls or turn.reasoning) else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if calls:  # as with OpenAI: clients ask whether there are calls by whether there is the field
+            message["tool_calls"] = calls
+        reasoning = turn.reasoning if turn.reasoning and self._answer.wants.reasoning else None
+        message |= {"reasoning": reasoning, "reasoning_content": reasoning}
+        body = {"index": choice.index, "message": message, "token_ids": None}
+        return {**body, **self._beside(news), **self._ends(choice)}
+
+    def _id(self, choice: Choice, index: int, own: str | None) -> str:
+        return own or self._answer.call_id(choice.index, index)
+
+    def _beside(self, news: News) -> dict[str, Any]:
+        """What stands beside a message or delta."""
+        wants = self._answer.wants
+        logprobs = chat_logprobs(news.told, wants.as_ids) if wants.logprobs else None
+        return {"logprobs": logprobs, **({"token_ids": news.ids} if wants.ids else {})}
+
+    # --- streamed --------------------------------------------------------------------------------------------------
+
+    def first(self, choice: Choice) -> bytes:
+        delta = {"role": "assistant", "content": self._answer.wants.before}
+        body = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        beside = b""
+        if self._answer.wants.ids:
+            beside = b',"prompt_token_ids":' + encode(choice.prompt_ids)
+        return self._events.event(choice, encode(body), first=True, beside=beside)
+
+    def update(self, choice: Choice) -> bytes:
+        if self._plain and (text := choice.take_plain()) is not None:
+            return self._text(choice, text) if text else b""
+        news = choice.take()
+        if not news:
+            return b""
+        pieces = news.pieces
+        inside = news.ended and self._answer.wants.continuous_usage  # an event of its own would have no tokens
+        if self._plain and not inside and len(pieces) == 1 and isinstance(pieces[0], Content):
+            parts = [self._text(choice, pieces[0].text)]
+        else:
+            parts = self._deltas(choice, news, inside)
+        if news.ended and not (inside and parts):
+            parts.append(self._last(choice))
+        return b"".join(parts)
+
+    def _text(self, choice: Choice, text: str) -> bytes:
+        """The event that is sent most."""
+        around = self._around[choice.index]
+        if around is not None:
+            return b"".join((around[0], encode(text), around[1]))
+        return self._events.event(choice, b"%s%s%s" % (_before(choice), encode(text), AFTER))
+
+    def _deltas(self, choice: Choice, news: News, inside: bool) -> list[bytes]:
+        """`inside`: the last one tells the choice's end, too."""
+        deltas = [delta for piece in news.pieces if (delta := self._delta(choice, piece))]
+        if not self._separate:
+            deltas = [_one(deltas)] if deltas else []
+        if not deltas and (news.told or news.ids):
+            deltas = [{"content": ""}]
+        beside, ends = self._beside(news), self._ends(choice) if inside else {"finish_reason": None}
+        events = []
+        for delta in deltas:
+            body = {"index": choice.index, "delta": delta, **beside, **ends}
+            events.append(self._events.event(choice, encode(body), ended=inside))
+            beside = self._beside(News([], [], [], False)) if self._answer.wants.ids else {"logprobs": None}
+        return events
+
+    def _delta(self, choice: Choice, piece: Piece) -> dict[str, Any]:
+        match piece:
+            case Content(text=text):
+                return {"content": text}
+            case Reasoning(text=text):
+                return {"reasoning": text, "reasoning_content": text} if self._answer.wants.reasoning else {}
+            case ToolCall(index=index, name=name, id=own):
+                return {"tool_calls": [{"index": index, **_call(self._id(choice, index, own), name, "")}]}
+            case Arguments(index=index, text=text):
+                return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+
+    def _last(self, choice: Choice) -> bytes:
+        body = {"index": choice.index, "delta": {}, "logprobs": None, **self._ends(choice)}
+        return self._events.event(choice, encode(body), ended=True)
+
+    def _ends(self, choice: Choice) -> dict[str, Any]:
+        reason = choice.finish_reason
+        if reason == "tool_calls" and self._answer.wants.forced:
+            reason = "stop"
+        return {"finish_reason": reason, "stop_reason": choice.stop_reason}
+
+    def state(self, choice: Choice) -> int:
+        return choice.state
+
+    def closing(self) -> bytes:
+        return self._events.closing()
+
+    def failed(self, error: ApiError) -> bytes:
+        return self._events.failed(error)
+
+
+def _before(choice: Choice) -> bytes:
+    """What stands before the text in a choice."""
+    return b'{"index":%d,"delta":{"content":' % choice.index
+
+
+def _call(own_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": own_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _one(deltas: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several deltas as one: texts joined, and of each call the parts."""
+    result: dict[str, Any] = {}
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        for name in ("content", "reasoning", "reasoning_content"):
+            if name in delta:
+                result[name] = result.get(name, "") + delta[name]
+        for call in delta.get("tool_calls", ()):
+            if call["index"] in calls:
+                calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+            else:
+                calls[call["index"]] = call
+    return {**result, **({"tool_calls": list(calls.values())} if calls else {})}

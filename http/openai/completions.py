@@ -1,0 +1,148 @@
+"""Answers of /v1/completions: text, whole or in parts; with the prompt before it where it is to be echoed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorserve.actors.protocol.messages import ToldToken
+
+from ..errors import ApiError
+from ..generation.choice import Choice, News
+from ..generation.idempotency import Progress
+from ..generation.job import Job
+from ..generation.logprobs import CompletionLogprobs, joined, prompt_logprobs
+from ..output.answer import Answer, Events, encode, usage
+from ..output.events import Content, Piece
+
+AFTER = b',"logprobs":null,"finish_reason":null}'  # behind the text of one that goes on
+
+
+class CompletionAnswer:
+    """Implements answers.Writer, and makes the whole answer."""
+
+    def __init__(self, answer: Answer, job: Job, progress: Progress | None = None) -> None:
+        self._answer = answer
+        self._job = job
+        self._events = Events(answer, job, progress)
+        self._logprobs = [CompletionLogprobs(answer.wants.as_ids) for _ in job.choices]
+        wants = answer.wants
+        self._plain = not (wants.logprobs or wants.ids or wants.nothing)
+        self._around = [self._events.around(b'{"index":%d,"text":' % choice.index, AFTER) for choice in job.choices]
+
+    # --- whole -----------------------------------------------------------------------------------------------------
+
+    def whole(self) -> dict[str, Any]:
+        """The answer that is not streamed."""
+        choices = self._best() if self._answer.wants.best_of else self._job.choices
+        return {
+            **self._answer.head(False),
+            "choices": [self._whole_choice(choice, index) for index, choice in enumerate(choices)],
+            "usage": usage(self._job, self._answer.wants.nothing),
+        }
+
+    def _best(self) -> list[Choice]:
+        """Of each prompt's choices the likeliest by token: as many as n."""
+        width, wanted = len(self._job.params), self._answer.wants.best_of
+        chosen = []
+        for first in range(0, len(self._job.choices), width):
+            group = self._job.choices[first : first + width]
+            chosen += sorted(group, key=_likelihood, reverse=True)[:wanted]
+        return chosen
+
+    def _whole_choice(self, choice: Choice, index: int) -> dict[str, Any]:
+        wants = self._answer.wants
+        news = self._take(choice)
+        told = prompt_logprobs(self._prompt_told(choice), choice.prompt_tokens) if wants.prompt_logprobs else None
+        return {
+            **{"index": index, "text": self._echo(choice) + _text(news.pieces), "token_ids": None},
+            **self._beside(choice, news, True),
+            **self._ends(choice),
+            "prompt_logprobs": told,
+            "prompt_token_ids": choice.prompt_ids if wants.ids else None,
+        }
+
+    def _prompt_told(self, choice: Choice) -> dict[int, ToldToken]:
+        """The logprobs of its prompt: the prompt's first choice has them."""
+        width = len(self._job.params)
+        return self._job.choices[choice.index // width * width].prompt_told
+
+    def _take(self, choice: Choice) -> News:
+        news = choice.take()
+        if self._answer.wants.nothing:
+            return News([], [], [], news.ended)
+        return news
+
+    def _ends(self, choice: Choice) -> dict[str, Any]:
+        if self._answer.wants.nothing:
+            return {"finish_reason": "length", "stop_reason": None}
+        return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
+
+    def _echo(self, choice: Choice) -> str:
+        echo = self._answer.wants.echo
+        return "" if echo is None else echo[choice.index // len(self._job.params)]
+
+    def _beside(self, choice: Choice, news: News, begins: bool) -> dict[str, Any]:
+        """What stands beside a text; `begins`: it is the choice's first, so the prompt's tokens come before it."""
+        wants, logprobs = self._answer.wants, None
+        if wants.logprobs:
+            maker = self._logprobs[choice.index]
+            before = self._echoed(choice, maker) if wants.echo is not None and not maker.begun else None
+            maker.part(news.passed)  # the client has these, and the prompt's, from a predecessor
+            part = maker.part(news.told)
+            logprobs = joined(before, part) if begins and before is not None else part
+        return {"logprobs": logprobs, **({"token_ids": news.ids} if wants.ids else {})}
+
+    def _echoed(self, choice: Choice, maker: CompletionLogprobs) -> dict[str, Any]:
+        """The prompt's tokens."""
+        told = [one for _, one in sorted(self._prompt_told(choice).items())]
+        echo = self._echo(choice)
+        rest = len(b"".join(one.text for one in told).decode(errors="replace"))
+        first = echo[: max(0, len(echo) - rest)].encode()
+        return joined(maker.first(first, choice.prompt_ids[0] if choice.prompt_ids else 0), maker.part(told))
+
+    # --- streamed --------------------------------------------------------------------------------------------------
+
+    def first(self, choice: Choice) -> bytes:
+        wants = self._answer.wants
+        if wants.echo is None and not wants.ids:
+            return b""
+        news = News([Content(self._echo(choice))], [], [], False)
+        body = {"index": choice.index, "text": self._echo(choice), **self._beside(choice, news, True)}
+        if wants.ids:
+            body["prompt_token_ids"] = choice.prompt_ids
+        return self._events.event(choice, encode(body | {"finish_reason": None}), first=True)
+
+    def update(self, choice: Choice) -> bytes:
+        if self._plain and (text := choice.take_plain()) is not None:
+            return self._text(choice, text) if text else b""
+        news = self._take(choice)
+        if not news:
+            return b""
+        ends = self._ends(choice) if news.ended else {"finish_reason": None}
+        whole = {"index": choice.index, "text": _text(news.pieces), **self._beside(choice, news, False), **ends}
+        return self._events.event(choice, encode(whole), ended=news.ended)
+
+    def _text(self, choice: Choice, text: str) -> bytes:
+        """The event that is sent most."""
+        around = self._around[choice.index]
+        if around is not None:
+            return b"".join((around[0], encode(text), around[1]))
+        return self._events.event(choice, b'{"index":%d,"text":%s%s' % (choice.index, encode(text), AFTER))
+
+    def state(self, choice: Choice) -> int:
+        return choice.state
+
+    def closing(self) -> bytes:
+        return self._events.closing()
+
+    def failed(self, error: ApiError) -> bytes:
+        return self._events.failed(error)
+
+
+def _text(pieces: list[Piece]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, Content))
+
+
+def _likelihood(choice: Choice) -> float:
+    """The mean logprob of the choice's tokens."""
+    return sum(one.logprob for one in choice.told) / max(1, len(choice.told))

@@ -1,0 +1,106 @@
+"""The response object: of one that has just begun, of one that has ended, and of one that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from actorserve.actors.protocol.messages import ToldToken
+
+from ...output.events import Piece
+from .custom import customs_of
+from .items import Output
+from .namespaces import names_of
+from .schemas import Object
+
+INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+CODES = {400: "invalid_prompt", 422: "invalid_prompt", 429: "rate_limit_exceeded"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What all states of one response have in common."""
+
+    key: str  # of which all ids are made
+    model: str
+    created: int  # Unix seconds
+    echo: Object  # what it says again of the request (requests.echo)
+
+    @property
+    def id(self) -> str:
+        return f"resp_{self.key}"
+
+    def response(self, status: str, output: list[Object] | None = None, **fields: object) -> Object:
+        """The response object."""
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": None,
+            "status": status,
+            "model": self.model,
+            "output": output or [],
+            "error": None,
+            "incomplete_details": None,
+            "usage": None,
+            **self.echo,
+            **fields,
+        }
+
+    def whole(
+        self,
+        pieces: Iterable[Piece],
+        finish_reason: str,
+        usage: Object,
+        completed_at: int,
+        told: Iterable[ToldToken] = (),
+    ) -> Object:
+        """The response to a request that has ended. `usage` is the chat answer's, `told` are tokens with logprobs."""
+        return self.ended(self.output(pieces, told), finish_reason, usage, completed_at)
+
+    def output(self, pieces: Iterable[Piece] = (), told: Iterable[ToldToken] = ()) -> Output:
+        """What the model said, as the client knows its tools."""
+        tools = self.echo.get("tools", ())
+        return Output(self.key, pieces, told, names_of(tools), customs_of(tools, self.echo.get("tool_choice")))
+
+    def ended(self, output: Output, finish_reason: str, usage: Object, completed_at: int) -> Object:
+        """The same, of items that were put together before."""
+        status = status_of(finish_reason)
+        reason = INCOMPLETE.get(finish_reason)
+        return self.response(
+            status,
+            output.objects(item_status(finish_reason)),
+            completed_at=completed_at if status == "completed" else None,
+            incomplete_details={"reason": reason} if reason else None,
+            usage=usage_of(usage),
+        )
+
+    def failed(self, output: Output, message: str, status: int) -> Object:
+        """The response to a request that failed with this HTTP status."""
+        error = {"code": CODES.get(status, "server_error"), "message": message}
+        return self.response("failed", output.objects("incomplete"), error=error)
+
+
+def status_of(finish_reason: str) -> str:
+    """`abort` is somebody's wish that it end."""
+    if finish_reason == "abort":
+        return "cancelled"
+    return "incomplete" if finish_reason in INCOMPLETE else "completed"
+
+
+def item_status(finish_reason: str) -> str:
+    """The status of the item that was open at the end: a call that was cut is not to be run."""
+    return "completed" if status_of(finish_reason) == "completed" else "incomplete"
+
+
+def usage_of(usage: Object) -> Object:
+    """A chat answer's usage under this API's names."""
+    prompt = usage.get("prompt_tokens_details") or {}
+    completion = usage.get("completion_tokens_details") or {}
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": prompt.get("cached_tokens", 0), "cache_write_tokens": 0},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": completion.get("reasoning_tokens", 0)},
+        "total_tokens": usage["total_tokens"],
+    }

@@ -1,0 +1,117 @@
+"""The events of a streamed response. A writer can go on where another process' writer stopped: see `skip`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from actorserve.actors.protocol.messages import ToldToken
+
+from ...output.events import Piece, ToolCall
+from .answers import Answer, item_status, status_of
+from .items import Item
+from .logprobs import logprobs_of
+from .schemas import Object
+
+encode = msgspec.json.Encoder().encode
+DELTAS = {
+    "message": "response.output_text.delta",
+    "reasoning": "response.reasoning_text.delta",
+    "function_call": "response.function_call_arguments.delta",
+    "custom_tool_call": "response.custom_tool_call_input.delta",
+}
+ENDS = {"completed": "response.completed", "incomplete": "response.incomplete", "cancelled": "response.incomplete"}
+
+
+class ResponseEvents:
+    """Pieces in, server-sent events out."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.sequence = 0  # the next event's number
+        self.ended: Object | None = None  # the response object, once all is written
+        self._output = answer.output()
+
+    def first(self) -> bytes:
+        """What stands before all output."""
+        begun = self.answer.response("in_progress")
+        return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
+
+    def tell(self, told: Iterable[ToldToken]) -> None:
+        """The tokens of the pieces that come next, where logprobs are wanted."""
+        self._output.tell(told)
+
+    def skip(self, pieces: Iterable[Piece]) -> None:
+        """Another writer has written these (and the first events). Its number of events is for `sequence`."""
+        for piece in pieces:
+            self._output.add(piece)
+
+    def pieces(self, pieces: Iterable[Piece]) -> bytes:
+        """More output."""
+        return b"".join(event for piece in pieces for event in self._add(piece))
+
+    def last(self, pieces: Iterable[Piece], finish_reason: str, usage: Object, completed_at: int) -> bytes:
+        """The last of the output, and the end. `usage` is the chat answer's."""
+        events = [self.pieces(pieces)]
+        if self._output.open is not None:
+            events += self._close(self._output.open, item_status(finish_reason))
+        ended = self.ended = self.answer.ended(self._output, finish_reason, usage, completed_at)
+        events.append(self._event(ENDS[status_of(finish_reason)], response=ended))
+        return b"".join(events)
+
+    def error(self, message: str, status: int) -> bytes:
+        """It failed after it had begun."""
+        return self._event("response.failed", response=self.answer.failed(self._output, message, status))
+
+    def snapshot(self) -> Object:
+        """The response as it is now."""
+        return self.answer.response("in_progress", self._output.objects("in_progress"))
+
+    def _add(self, piece: Piece) -> Iterator[bytes]:
+        before = self._output.open
+        item = self._output.add(piece)
+        if item is None:
+            return
+        if item is not before:
+            if before is not None:
+                yield from self._close(before, "completed")
+            yield from self._begin(item)
+        if not isinstance(piece, ToolCall) and self._output.said:
+            yield self._delta(item, self._output.said)
+
+    def _begin(self, item: Item) -> Iterator[bytes]:
+        added = item.object("in_progress", begun=True)
+        yield self._event("response.output_item.added", output_index=item.index, item=added)
+        if not item.is_call:
+            yield self._of("response.content_part.added", item, part=item.part(begun=True))
+
+    def _delta(self, item: Item, text: str) -> bytes:
+        more: Object = {"logprobs": logprobs_of(self._output.told)} if item.kind == "message" else {}
+        return self._of(DELTAS[item.kind], item, delta=text, **more)
+
+    def _close(self, item: Item, status: str) -> Iterator[bytes]:
+        if item.kind == "function_call":
+            name = "response.function_call_arguments.done"
+            yield self._of(name, item, name=item.name, arguments=item.text)
+        elif item.kind == "custom_tool_call":
+            yield self._of("response.custom_tool_call_input.done", item, input=item.text)
+        else:
+            if item.kind == "message":
+                yield self._of("response.output_text.done", item, text=item.text, logprobs=item.logprobs)
+            else:
+                yield self._of("response.reasoning_text.done", item, text=item.text)
+            yield self._of("response.content_part.done", item, part=item.part())
+        yield self._event("response.output_item.done", output_index=item.index, item=item.object(status))
+
+    def _of(self, kind: str, item: Item, **fields: object) -> bytes:
+        """An event inside an item."""
+        place: Object = {"item_id": item.id, "output_index": item.index}
+        if not item.is_call:
+            place["content_index"] = 0
+        return self._event(kind, **place, **fields)
+
+    def _event(self, kind: str, **fields: object) -> bytes:
+        number, self.sequence = self.sequence, self.sequence + 1
+        data = encode({"type": kind, "sequence_number": number, **fields})
+        return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)

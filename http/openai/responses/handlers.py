@@ -1,0 +1,186 @@
+"""/v1/responses: made, streamed, kept, fetched, cancelled, deleted; and how many tokens one would begin with."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from aiohttp import web
+
+from ...errors import ApiError, bad_request, json_response
+from ...generate import Generator, new_job, stream_answer
+from ...generation.adapter import chat_request
+from ...generation.decoding import check_model
+from ...generation.idempotency import Progress
+from ...generation.idempotency_keys import Background
+from ...generation.job import Job
+from ...generation.prepare import Asked, ask_chat
+from ...generation.unsupported import read
+from ...middleware.context import CLIENT, NOTED, REQUEST_ID, Noted, name_request
+from ...output import answer as answers
+from ...output.formats import Form, ResponsesForm
+from ..schemas import ChatRequest
+from .answers import Answer
+from .requests import echo, input_items, named, renamed, to_chat
+from .schemas import ResponsesRequest
+from .store import Keeping, Running, owner_of, response_id
+from .stored import Stored, history, not_found
+
+GRAIN = 8  # characters of an event that may be asked for again
+
+
+class ResponsesApi:
+    """The handlers."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+        self._engine, self._settings = generator.engine, generator.settings
+        self._keeping = Keeping(self._engine)
+        self._keeping.go_on(self._background_again)
+
+    def going_on(self) -> list[Noted]:
+        """What runs in the background and was not begun here, once this is made."""
+        running = self._keeping.running.items()
+        return [Noted("", one.answer.model, one.job, name, background=True) for name, one in running]
+
+    # --- making ----------------------------------------------------------------------------------------------------
+
+    async def create(self, request: web.Request, raw: bytes) -> web.StreamResponse:
+        """POST /v1/responses."""
+        body = read(ResponsesRequest, raw)
+        owner = None
+        if body.previous_response_id is not None:
+            owner = self._owner_of_previous(body.previous_response_id)
+            await self._generator.give_to(request, owner)
+        chat, asked = self._ask(body, name_request(request, body.request_id), request[CLIENT])
+        model = check_model(chat.model, self._settings.served)
+        if body.background:
+            return await self._begin(request, raw, body, asked, model)
+
+        def form(answer: answers.Answer, job: Job, progress: Progress | None) -> Form:
+            key = response_id(self._engine.index, answer.seed, answer.created)
+            own = Answer(key, model, answer.created, echo(body, self._settings.sampling_defaults))
+            request[NOTED].answer_id = own.id
+            return ResponsesForm(own, job, at_end=lambda ended: self._keep(body, key, ended, request[CLIENT]))
+
+        try:
+            return await self._generator.answer(request, raw, chat, asked, form, owner)
+        except ApiError as error:
+            raise renamed(error) from None
+
+    async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
+        """POST /v1/responses/input_tokens: how many tokens its prompt has."""
+        body = read(ResponsesRequest, raw)
+        if body.previous_response_id is not None:
+            await self._generator.give_to(request, self._owner_of_previous(body.previous_response_id))
+        chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
+        check_model(chat.model, self._settings.served)
+        try:
+            tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
+        except ApiError as error:
+            raise renamed(error) from None
+        return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
+    def _owner_of_previous(self, name: str) -> int:
+        try:
+            return owner_of(name)
+        except ApiError:
+            history(lambda _: None, name)  # says that there is none
+            raise
+
+    def _ask(self, body: ResponsesRequest, request_id: str, client: str) -> tuple[ChatRequest, Asked]:
+        previous = body.previous_response_id
+        earlier = history(lambda name: self._keeping.find(name, client), previous) if previous is not None else []
+        try:
+            chat = chat_request(to_chat(body, earlier))
+            asked = ask_chat(chat, self._settings, request_id, client)
+        except ApiError as error:
+            raise renamed(error) from None
+        asked.rendering["wished_by"] = named(asked.rendering["wished_by"])
+        return chat, asked
+
+    def _keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any], client: str) -> None:
+        if body.store is not False:
+            self._keeping.put(Stored(ended, input_items(body, key), client))
+
+    # --- in the background -----------------------------------------------------------------------------------------
+
+    async def _begin(
+        self, request: web.Request, raw: bytes, body: ResponsesRequest, asked: Asked, model: str
+    ) -> web.StreamResponse:
+        seed, created = secrets.randbits(64), int(time.time())
+        key = response_id(self._engine.index, seed, created)
+        answer = Answer(key, model, created, echo(body, self._settings.sampling_defaults))
+        job = new_job(asked)
+        job.seed = seed
+        request[NOTED] = Noted(request[REQUEST_ID], model, job, answer.id, background=True)
+        self._engine.submit(job)
+        begun = answer.response("in_progress")
+        running = Running(asked, answer, job, job.refs)
+        stored = Stored(begun, input_items(body, key), request[CLIENT])
+        self._keeping.begin(answer.id, raw, seed, running, stored)
+        return await self._events(request, running, -1) if body.stream else json_response(begun | {"status": "queued"})
+
+    def _background_again(self, left: Background, client: str) -> tuple[Asked, Answer]:
+        """What a predecessor had begun, from its request."""
+        body = read(ResponsesRequest, left.raw)
+        chat, asked = self._ask(body, left.id, client)
+        key = response_id(self._engine.index, left.seed, left.created)
+        model = check_model(chat.model, self._settings.served)
+        return asked, Answer(key, model, left.created, echo(body, self._settings.sampling_defaults))
+
+    async def _events(self, request: web.Request, running: Running, after: int) -> web.StreamResponse:
+        """Its events from the first or behind one on."""
+        if not self._engine.has(running.refs):
+            raise ApiError(404, "The events of this response are no longer kept.", "stream")
+        job = new_job(running.asked)
+        job.seed = running.job.seed
+        job.choices[0].grain = GRAIN
+        self._engine.submit(job, running.refs)
+        try:
+            return await stream_answer(request, job, ResponsesForm(running.answer, job, after), Progress.none(1))
+        finally:
+            self._engine.release(job)
+
+    # --- kept ------------------------------------------------------------------------------------------------------
+
+    async def _named(self, request: web.Request) -> str:
+        """The id in the path; this frontend keeps it."""
+        name = request.match_info["id"]
+        owner = owner_of(name)
+        if owner >= self._engine.frontends:
+            raise not_found(name)
+        await self._generator.give_to(request, owner)
+        return name
+
+    async def retrieve(self, request: web.Request) -> web.StreamResponse:
+        """GET /v1/responses/{id}, with ?stream=true&starting_after=N."""
+        name = await self._named(request)
+        stored = self._keeping.get(name, request[CLIENT])
+        if request.query.get("stream", "false").lower() not in ("true", "1"):
+            return json_response(stored.response)
+        after = request.query.get("starting_after", "-1")
+        if not after.removeprefix("-").isdecimal() or len(after) > 9:
+            raise bad_request("starting_after must be the number of an event.", "starting_after")
+        running = self._keeping.running.get(name)
+        if running is None:
+            raise bad_request("Only responses that were made in the background can be streamed again.", "stream")
+        return await self._events(request, running, int(after))
+
+    async def input(self, request: web.Request) -> web.StreamResponse:
+        """GET /v1/responses/{id}/input_items."""
+        items = self._keeping.get(await self._named(request), request[CLIENT]).input
+        first, last = (items[0]["id"], items[-1]["id"]) if items else (None, None)
+        body = {"object": "list", "data": items[::-1], "first_id": first, "last_id": last, "has_more": False}
+        return json_response(body)
+
+    async def cancel(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/responses/{id}/cancel."""
+        return json_response(self._keeping.cancel(await self._named(request), request[CLIENT]).response)
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """DELETE /v1/responses/{id}."""
+        name = await self._named(request)
+        self._keeping.delete(name, request[CLIENT])
+        return json_response({"id": name, "object": "response", "deleted": True})

@@ -1,0 +1,156 @@
+"""What a model said, as the items of a response: reasoning, messages and calls, in the order in which they came.
+
+All ids derive from the answer's key and the item's place, so that another process that goes on with an answer gives the
+same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from actorserve.actors.protocol.messages import ToldToken
+
+from ...output.events import Arguments, Content, Piece, Reasoning, ToolCall
+from .custom import Customs, InputText
+from .logprobs import Tokens, logprobs_of
+from .namespaces import Named
+from .schemas import Object
+
+Kind = Literal["reasoning", "message", "function_call", "custom_tool_call"]
+PREFIXES: dict[Kind, str] = {"reasoning": "rs", "message": "msg", "function_call": "fc", "custom_tool_call": "ctc"}
+CALLS = ("function_call", "custom_tool_call")
+NO_CUSTOMS = Customs()
+
+
+@dataclass
+class Item:
+    """One item of the output."""
+
+    kind: Kind
+    key: str
+    index: int  # in the output
+    name: str = ""
+    namespace: str = ""  # of the tool that is called, if it is in one
+    call_id: str = ""
+    texts: list[str] = field(default_factory=list)  # as they came
+    told: list[ToldToken] = field(default_factory=list)  # its tokens, where logprobs are wanted
+    input: InputText | None = None  # reads the arguments of a custom tool's call
+
+    @property
+    def is_call(self) -> bool:
+        return self.kind in CALLS
+
+    @property
+    def text(self) -> str:
+        """What it says; of a call, its arguments or its input."""
+        return "".join(self.texts)
+
+    @property
+    def id(self) -> str:
+        return f"{PREFIXES[self.kind]}_{self.key}{self.index:04x}"
+
+    def object(self, status: str, begun: bool = False) -> Object:
+        """Its JSON object; of an item that has only begun without what is in it."""
+        head: Object = {"id": self.id, "type": self.kind, "status": status}
+        parts = [] if begun else [self.part()]
+        match self.kind:
+            case "reasoning":
+                return head | {"summary": [], "content": parts, "encrypted_content": None}
+            case "message":
+                return head | {"role": "assistant", "content": parts}
+        named = {"namespace": self.namespace} if self.namespace else {}
+        given = "input" if self.kind == "custom_tool_call" else "arguments"
+        return head | named | {"call_id": self.call_id, "name": self.name, given: "" if begun else self.text}
+
+    def part(self, begun: bool = False) -> Object:
+        """Its one content part."""
+        text = "" if begun else self.text
+        if self.kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        logprobs = [] if begun else self.logprobs
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+    @property
+    def logprobs(self) -> list[Object]:
+        """Of a message's tokens."""
+        return logprobs_of(self.told)
+
+
+class Output:
+    """Items as they grow: the last one is open."""
+
+    def __init__(
+        self,
+        key: str,
+        pieces: Iterable[Piece] = (),
+        told: Iterable[ToldToken] = (),
+        names: Mapping[str, Named] | None = None,
+        customs: Customs = NO_CUSTOMS,
+    ) -> None:
+        """`names`: of tools that the model was offered under other names than the client's."""
+        self.key = key
+        self._names = names or {}
+        self._customs = customs
+        self.items: list[Item] = []
+        self.told: list[ToldToken] = []  # the tokens of what was added last
+        self.said = ""  # the text of what was added last, as the client is given it
+        self._tokens = Tokens()
+        self._calls: list[Item] = []
+        self.tell(told)
+        for piece in pieces:
+            self.add(piece)
+
+    @property
+    def open(self) -> Item | None:
+        return self.items[-1] if self.items else None
+
+    def tell(self, told: Iterable[ToldToken]) -> None:
+        """The tokens of what will be added, where logprobs are wanted."""
+        self._tokens.tell(told)
+
+    def add(self, piece: Piece) -> Item | None:
+        """The item that the piece belongs to, which may be new; None where it says nothing."""
+        if isinstance(piece, ToolCall):
+            return self._call(piece)
+        if not piece.text:
+            return None
+        item = self._current(piece)
+        self.said = piece.text if item.input is None else item.input.feed(piece.text)
+        item.texts.append(self.said)
+        self.told = self._tokens.take(piece.text)
+        item.told += self.told
+        return item
+
+    def _current(self, piece: Content | Reasoning | Arguments) -> Item:
+        if isinstance(piece, Arguments):
+            if not self._calls or self._calls[-1] is not self.open or len(self._calls) - 1 != piece.index:
+                raise ValueError(f"arguments of call {piece.index} after something else had begun")
+            return self._calls[-1]
+        kind: Kind = "message" if isinstance(piece, Content) else "reasoning"
+        if self._customs.forced is not None and kind == "message":
+            return self.open if self.open is not None and self.open.is_call else self._called(self._customs.forced)
+        return self.open if self.open is not None and self.open.kind == kind else self._new(kind)
+
+    def _call(self, piece: ToolCall) -> Item:
+        item = self._called(piece.name, piece.id)
+        if item.kind == "custom_tool_call":
+            item.input = InputText()
+        return item
+
+    def _called(self, name: str, own_id: str | None = None) -> Item:
+        item = self._new("custom_tool_call" if name in self._customs.names else "function_call")
+        item.namespace, item.name = self._names.get(name, ("", name))
+        taken = {call.call_id for call in self._calls}
+        item.call_id = own_id if own_id and own_id not in taken else f"call_{self.key}{item.index:04x}"
+        self._calls.append(item)
+        return item
+
+    def _new(self, kind: Kind) -> Item:
+        self.items.append(Item(kind, self.key, len(self.items)))
+        return self.items[-1]
+
+    def objects(self, status: str) -> list[Object]:
+        """All items' JSON objects; `status` is the open one's."""
+        return [item.object(status if item is self.open else "completed") for item in self.items]

@@ -1,0 +1,112 @@
+"""Items of a conversation to chat messages. What a model said in one turn, of however many items, is one message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import bad_request
+from ...generation.adapter import checked
+from .custom import arguments_of
+from .namespaces import joined
+from .schemas import CustomCall, FunctionCall, FunctionCallOutput, Message, Object, Part, ReasoningItem
+
+TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+
+
+def messages_of(items: list[tuple[str, Object]]) -> list[Object]:
+    """The messages of items, each with its path in the request."""
+    turns = Turns()
+    for path, item in items:
+        kind = item.get("type") or ("message" if "role" in item else None)
+        match kind:
+            case "message":
+                _message(turns, checked(Message, item, path), path)
+            case "reasoning":
+                turns.think(_reasoning(checked(ReasoningItem, item, path), path))
+            case "function_call":
+                turns.call(checked(FunctionCall, item, path))
+            case "custom_tool_call":
+                custom = checked(CustomCall, item, path)
+                turns.call(FunctionCall(custom.call_id, custom.name, arguments_of(custom.input), custom.namespace))
+            case "function_call_output" | "custom_tool_call_output":
+                output = checked(FunctionCallOutput, item, path)
+                content = content_of(output.output, f"{path}.output")
+                turns.say({"role": "tool", "tool_call_id": output.call_id, "content": content})
+            case None:
+                raise bad_request(f"{path}.type is missing.", f"{path}.type")
+            case _:
+                raise bad_request(f"{path}: items of type {kind!r} are not supported.", f"{path}.type")
+    return turns.messages
+
+
+def _message(turns: Turns, message: Message, path: str) -> None:
+    content = content_of(message.content, f"{path}.content")
+    if message.role == "assistant":
+        turns.answer(content)
+    else:
+        turns.say({"role": message.role, "content": content})
+
+
+def content_of(content: str | list[Part], path: str) -> str | list[Object]:
+    """A string, or several parts, as chat messages have them."""
+    if isinstance(content, str):
+        return content
+    texts = [_text(part, f"{path}[{index}]") for index, part in enumerate(content)]
+    if len(texts) < 2:
+        return "".join(texts)
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def _text(part: Part, path: str) -> str:
+    if part.type == "refusal":
+        text, name = part.refusal, "refusal"
+    elif part.type in TEXT_PARTS:
+        text, name = part.text, "text"
+    else:
+        raise bad_request(f"{path}: this model takes text only, not a part of type {part.type!r}.", path)
+    if text is None:
+        raise bad_request(f"{path}.{name} is missing.", f"{path}.{name}")
+    return text
+
+
+def _reasoning(item: ReasoningItem, path: str) -> str:
+    """The thinking itself, else its summary; nothing of what only another server can read."""
+    name, parts = ("content", item.content) if item.content else ("summary", item.summary or [])
+    return "\n\n".join(_text(part, f"{path}.{name}[{index}]") for index, part in enumerate(parts))
+
+
+class Turns:
+    """Messages as they are put together; the last may be an assistant's that goes on."""
+
+    def __init__(self) -> None:
+        self.messages: list[Object] = []
+        self._open: Object | None = None
+
+    def say(self, message: Object) -> None:
+        """A message of somebody else than the assistant."""
+        self.messages.append(message)
+        self._open = None
+
+    def think(self, text: str) -> None:
+        """Thinking comes before all else of a turn."""
+        if not text:
+            return
+        turn = self._assistant("content", "tool_calls")
+        before = turn.get("reasoning_content")
+        turn["reasoning_content"] = text if before is None else f"{before}\n\n{text}"
+
+    def answer(self, content: Any) -> None:
+        """Text comes before calls; two texts are two turns."""
+        self._assistant("content", "tool_calls")["content"] = content
+
+    def call(self, call: FunctionCall) -> None:
+        function = {"name": joined(call.namespace, call.name), "arguments": call.arguments}
+        calls = self._assistant().setdefault("tool_calls", [])
+        calls.append({"id": call.call_id, "type": "function", "function": function})
+
+    def _assistant(self, *but: str) -> Object:
+        """The open turn if it has none of these fields, else a new one."""
+        if self._open is None or any(name in self._open for name in but):
+            self._open = {"role": "assistant"}
+            self.messages.append(self._open)
+        return self._open

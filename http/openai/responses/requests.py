@@ -1,0 +1,272 @@
+"""A request of the Responses API to the chat request that asks for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from actorserve.actors.protocol.request import MOST_LOGPROBS
+
+from ...errors import ApiError, bad_request
+from ...generation.adapter import with_names
+from .custom import CUSTOM, as_function, forced, said_again
+from .messages import messages_of
+from .namespaces import INSIDE, flattened
+from .schemas import PASSED, Object, Reasoning, ResponsesRequest, Text, Tool, ToolChoice
+
+REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
+LOGPROBS = "message.output_text.logprobs"
+INCLUDED = (  # results of tools that are refused themselves; and thinking, which is sent in clear
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    LOGPROBS,
+)
+HOSTED = (  # tools that run where the API is served
+    *("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11", "file_search"),
+    *("code_interpreter", "image_generation", "computer_use_preview", "tool_search"),
+)
+UNFINISHED = ("in_progress", "incomplete")
+THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
+MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
+NAMES = {  # the chat request's fields that have another name here
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "truncate_prompt_tokens": "truncation",
+    "messages": "input",
+}
+
+
+def to_chat(request: ResponsesRequest, earlier: Iterable[Object] = ()) -> Object:
+    """The JSON object of the chat request. `earlier`: the items that stand before `input`."""
+    _check(request)
+    chat: Object = {name: value for name in PASSED if (value := getattr(request, name)) is not None}
+    chat["messages"] = _messages(request, earlier)
+    if _goes_on(request.input):
+        chat["continue_final_message"] = True
+    if request.max_output_tokens is not None:
+        chat["max_completion_tokens"] = request.max_output_tokens
+    if LOGPROBS in (request.include or ()):
+        chat |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
+    if request.truncation == "auto":
+        chat["truncate_prompt_tokens"] = -1
+    chat |= _reasoning(request.reasoning, request.chat_template_kwargs) | _format(request.text)
+    if request.tools:
+        chat |= _tools(request.tools, request.tool_choice)
+        if chat.get("tool_choice") == "none" != request.tool_choice:  # a custom tool's grammar, not the text's
+            chat.pop("response_format", None)
+    elif request.tool_choice not in (None, "auto", "none"):
+        raise bad_request("tool_choice asks for a tool, and there are no tools.", "tool_choice")
+    return chat
+
+
+def renamed(error: ApiError) -> ApiError:
+    """An error of the chat request that names the field as this API does."""
+    return with_names(error, NAMES)
+
+
+def named(field: str) -> str:
+    """A field of the chat request as this API names it."""
+    return NAMES.get(field, field)
+
+
+def input_items(request: ResponsesRequest, key: str) -> list[Object]:
+    """`input` as items that have types and ids, as they are kept. The ids derive from the answer's."""
+    given = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input or []
+    items = []
+    for index, item in enumerate(given):
+        kind = item.get("type") or "message"
+        content = item.get("content")
+        if isinstance(content, str):
+            part = "output_text" if item.get("role") == "assistant" else "input_text"
+            item = item | {"content": [{"type": part, "text": content}]}
+        items.append(item | {"type": kind, "id": item.get("id") or f"in_{key}{index:04x}"})
+    return items
+
+
+def echo(request: ResponsesRequest, defaults: Mapping[str, float]) -> Object:
+    """What a response says again of its request; `defaults` are the sampling parameters' own."""
+    given = msgspec.to_builtins(request)
+
+    def value(name: str, otherwise: Any) -> Any:
+        return otherwise if given[name] is None else given[name]
+
+    text = {name: value for name, value in (given["text"] or {}).items() if value is not None}
+    text["format"] = {name: value for name, value in text.get("format", {"type": "text"}).items() if value is not None}
+    reasoning = given["reasoning"] or {}
+    return {
+        "background": bool(request.background),
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "metadata": request.metadata or {},
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": request.previous_response_id,
+        "prompt_cache_key": request.prompt_cache_key,
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "safety_identifier": request.safety_identifier,
+        "service_tier": "default",
+        "store": request.store is not False,
+        "temperature": value("temperature", defaults.get("temperature", 1.0)),
+        "text": text,
+        "tool_choice": _choice_echo(given["tool_choice"]),
+        "tools": [said_again(msgspec.to_builtins(tool)) for tool in _offered(request.tools or [])],
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": value("top_p", defaults.get("top_p", 1.0)),
+        "frequency_penalty": value("frequency_penalty", defaults.get("frequency_penalty", 0.0)),
+        "presence_penalty": value("presence_penalty", defaults.get("presence_penalty", 0.0)),
+        "truncation": request.truncation or "disabled",
+        "user": request.user,
+    }
+
+
+def _choice_echo(choice: Any) -> Any:
+    if isinstance(choice, dict):
+        return {name: value for name, value in choice.items() if value is not None}
+    return choice or "auto"
+
+
+def _check(request: ResponsesRequest) -> None:
+    for name in REFUSED:
+        if getattr(request, name):
+            raise bad_request(f"{name} is not supported.", name)
+    for index, name in enumerate(request.include or []):
+        if name not in INCLUDED:
+            raise bad_request(f"include: {name!r} is not supported.", f"include[{index}]")
+    for name in ("max_output_tokens", "max_tool_calls"):
+        number = getattr(request, name)
+        if number is not None and not 1 <= number < 1 << 31:
+            raise bad_request(f"{name} must be at least 1 and less than 2**31, not {number}.", name)
+    if not 0 <= (request.top_logprobs or 0) <= MOST_LOGPROBS:
+        text = f"top_logprobs must be between 0 and {MOST_LOGPROBS}, not {request.top_logprobs}."
+        raise bad_request(text, "top_logprobs")
+    if request.background and request.store is False:
+        text = "background can only be used when `store` is true: a response that is not kept cannot be fetched."
+        raise bad_request(text, "background")
+    if request.stream_options is not None and not request.stream:
+        raise bad_request("stream_options is only allowed when stream is true.", "stream_options")
+    if request.stream_options is not None and request.stream_options.include_obfuscation:
+        name = "stream_options.include_obfuscation"
+        raise bad_request(f"{name} is not supported.", name)
+    _check_metadata(request.metadata or {})
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    """It is kept with the response: it has limits."""
+    if len(metadata) > MAX_METADATA:
+        raise bad_request(f"metadata takes at most {MAX_METADATA} pairs.", "metadata")
+    if any(len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE for key, value in metadata.items()):
+        limits = f"{MAX_METADATA_KEY} characters, values of {MAX_METADATA_VALUE}"
+        raise bad_request(f"metadata takes keys of at most {limits}.", "metadata")
+
+
+def _messages(request: ResponsesRequest, earlier: Iterable[Object]) -> list[Object]:
+    system = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
+    before = [("previous_response_id", item) for item in earlier]
+    if isinstance(request.input, str):
+        return system + messages_of([*before, ("input", {"role": "user", "content": request.input})])
+    messages = messages_of([*before, *((f"input[{index}]", item) for index, item in enumerate(request.input or []))])
+    if not messages:
+        raise bad_request("input is missing, or empty.", "input")
+    return system + messages
+
+
+def _goes_on(given: str | list[Object] | None) -> bool:
+    """Is the last item a message of the assistant that is not complete?"""
+    last: Object = given[-1] if isinstance(given, list) and given else {}
+    return last.get("role") == "assistant" and last.get("status") in UNFINISHED and bool(last.get("content"))
+
+
+def _reasoning(reasoning: Reasoning | None, given: Object | None) -> Object:
+    if reasoning is None:
+        return {}
+    if reasoning.context not in (None, "auto"):
+        raise bad_request("reasoning.context is not supported.", "reasoning.context")
+    if reasoning.mode not in (None, "standard"):
+        raise bad_request("reasoning.mode is not supported.", "reasoning.mode")
+    if reasoning.effort is None:
+        return {}
+    if reasoning.effort == "none":
+        return {"chat_template_kwargs": dict.fromkeys(THINKING_SWITCHES, False) | (given or {})}
+    return {"reasoning_effort": reasoning.effort}
+
+
+def _format(text: Text | None) -> Object:
+    if text is None:
+        return {}
+    form = text.format
+    if form is None or form.type == "text":
+        return {}
+    if form.type == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    for name in ("name", "schema"):
+        if getattr(form, name) is None:
+            raise bad_request(f"text.format.{name} is missing.", f"text.format.{name}")
+    fields = ("name", "description", "schema", "strict")
+    schema = {name: value for name in fields if (value := getattr(form, name)) is not None}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _offered(tools: list[Tool]) -> list[Tool]:
+    """Without those that the API's own host would run, where there are others: agents offer them beside functions to
+    every model, and no model has to call them. A response says again only what was offered.
+    """
+    others = [tool for tool in tools if tool.type not in HOSTED]
+    return others or tools
+
+
+def _tools(given: list[Tool], choice: str | ToolChoice | None) -> Object:
+    given = flattened(given)
+    tools = _offered(given)
+    functions: dict[str, Object] = {}  # by name
+    for tool in tools:
+        path = f"tools[{given.index(tool)}]"
+        if tool.type not in INSIDE:
+            raise bad_request(f"{path}: tools of type {tool.type!r} are not supported.", f"{path}.type")
+        if not tool.name:
+            raise bad_request(f"{path}.name is missing.", f"{path}.name")
+        functions[tool.name] = _function(as_function(tool, path) if tool.type == CUSTOM else tool)
+    offered: Object = {"tools": list(functions.values())}
+    if not isinstance(choice, ToolChoice):
+        return offered if choice is None else offered | {"tool_choice": choice}
+    if choice.type in INSIDE:
+        chosen = next((tool for tool in tools if (tool.type, tool.name) == (choice.type, choice.name)), None)
+        if chosen is None:
+            raise bad_request(f"tool_choice.name: {choice.name!r} is not one of the tools.", "tool_choice.name")
+        if chosen.type == CUSTOM:
+            return offered | forced(chosen, "tools")
+        return offered | {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
+    if choice.type == "allowed_tools":
+        allowed = _allowed(choice, {(tool.type, tool.name) for tool in tools})
+        offered = {"tools": [function for name, function in functions.items() if name in allowed]}
+        return offered | {"tool_choice": choice.mode or "auto"}
+    raise bad_request(f"tool_choice: type {choice.type!r} is not supported.", "tool_choice.type")
+
+
+def _allowed(choice: ToolChoice, tools: set[tuple[str, str | None]]) -> set[str]:
+    """The names of the tools that may be called; the model is told of no other."""
+    if not choice.tools:
+        raise bad_request("tool_choice.tools is missing.", "tool_choice.tools")
+    allowed = set()
+    for index, tool in enumerate(choice.tools):
+        path = f"tool_choice.tools[{index}]"
+        name = tool.get("name")
+        if tool.get("type") in HOSTED:
+            continue
+        if not isinstance(name, str) or (tool.get("type"), name) not in tools:
+            raise bad_request(f"{path} is not one of the tools.", path)
+        allowed.add(name)
+    return allowed
+
+
+def _function(tool: Tool) -> Object:
+    fields = ("name", "description", "parameters", "strict")
+    given = {name: value for name in fields if (value := getattr(tool, name)) is not None}
+    return {"type": "function", "function": given}

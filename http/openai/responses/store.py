@@ -1,0 +1,175 @@
+"""Responses that are kept: found again by their id, fetched, gone on from, deleted; and those in the background.
+
+A response's id names the frontend that keeps it, in shared memory, so that its successor has it; another frontend
+gives requests for it to that one. Only clients with the key that it was made with find it: to others it is not there.
+One that runs in the background goes on when its frontend dies: the successor finds its request and its slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from ...errors import ApiError
+from ...generation.idempotency_keys import KEY_BYTES, Background, Key
+from ...generation.job import Engine, Job
+from ...generation.prepare import Asked
+from ...output.formats import ResponsesForm
+from ...settings import printable
+from .answers import Answer
+from .stored import Stored, not_found
+
+MOST_RUNNING = 256  # that are remembered after their end, for those who read their events
+CANCELLED = 499
+log = logging.getLogger("http")
+
+
+@dataclass
+class Running:
+    """One of this frontend's that is in the background; kept here for a while after its end."""
+
+    asked: Asked
+    answer: Answer
+    job: Job
+    refs: list[int]
+    task: asyncio.Task[None] | None = None
+
+
+def response_id(frontend: int, seed: int, created: int) -> str:
+    """An id that says who keeps the response."""
+    return f"{frontend:02x}{seed:016x}{created:08x}"
+
+
+def owner_of(name: str) -> int:
+    """The frontend that keeps the response of this id; 404 for what is no id of ours."""
+    digits = name.removeprefix("resp_")
+    if digits == name or len(digits) != 26 or not all(digit in "0123456789abcdef" for digit in digits):
+        raise not_found(name)
+    return int(digits[:2], 16)
+
+
+class Keeping:
+    """One frontend's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.running: dict[str, Running] = {}
+
+    def put(self, stored: Stored) -> bool:
+        """Keep it; False if it is too large."""
+        return self.engine.put(_key("response", stored.id), stored.encode())
+
+    def get(self, name: str, client: str) -> Stored:
+        """The response of this id; 404 if it is not kept (any more), or another client's."""
+        found = self.find(name, client)
+        if found is None:
+            raise not_found(name)
+        return found
+
+    def find(self, name: str, client: str) -> Stored | None:
+        found = self._load(name)
+        return found if found is not None and found.client == client else None
+
+    def _load(self, name: str) -> Stored | None:
+        """The same, whosever it is."""
+        data = self.engine.get(_key("response", name))
+        return Stored.decode(data) if data else None
+
+    def begin(self, name: str, raw: bytes, seed: int, running: Running, stored: Stored) -> None:
+        """It goes on in the background from here."""
+        background = Background(name, raw, seed, running.answer.created)
+        encoded = msgspec.msgpack.encode(background)
+        if not self.put(stored) or not self.engine.put(_key("background", name), encoded):
+            self.engine.release(running.job)
+            raise ApiError(413, "This request is too large to be run in the background.", "background")
+        key = Key(_key("slots", name), b"", self.engine.index)
+        self.engine.keep(key, running.job, seed, running.answer.created)
+        self._watch(name, running, stored)
+
+    def go_on(self, make: Callable[[Background, str], tuple[Asked, Answer]]) -> None:
+        """What a predecessor had in the background goes on."""
+        for data in self.engine.kept_payloads():
+            try:
+                left = msgspec.msgpack.decode(data, type=Background)
+            except msgspec.DecodeError:  # a record of another kind
+                continue
+            stored = self._load(left.id)
+            if stored is None or stored.status not in ("queued", "in_progress") or left.id in self.running:
+                continue
+            try:
+                asked, answer = make(left, stored.client)
+            except ApiError as error:  # what it goes on from may be forgotten
+                self._fail(left.id, stored, error)
+                continue
+            kept = self.engine.kept(Key(_key("slots", left.id), b"", self.engine.index))
+            job = Job(asked.prompts, asked.params, asked.rendering, asked.make_parser)
+            job.seed = left.seed
+            try:
+                self.engine.submit(job, kept.refs if kept is not None else None)
+            except ApiError as error:
+                self._fail(left.id, stored, error)
+                continue
+            if kept is None:
+                self.engine.keep(Key(_key("slots", left.id), b"", self.engine.index), job, left.seed, left.created)
+            self._watch(left.id, Running(asked, answer, job, job.refs), stored)
+
+    def _fail(self, name: str, stored: Stored, error: ApiError) -> None:
+        log.error("%s cannot go on: %s", name, printable(error.message))
+        reason = {"code": "server_error", "message": error.message}
+        self.put(msgspec.structs.replace(stored, response=stored.response | {"status": "failed", "error": reason}))
+        self.engine.put(_key("background", name), b"")
+
+    def _watch(self, name: str, running: Running, stored: Stored) -> None:
+        async def wait() -> None:
+            form = ResponsesForm(running.answer, running.job)
+            try:
+                await asyncio.shield(running.job.done)
+                body = form.whole()
+            except ApiError as error:
+                body = form.failed_body(error)
+            finally:
+                self.engine.release(running.job)
+            current = self._load(name)
+            if name not in self.running or (current is not None and current.status == "cancelled"):
+                pass  # deleted, or as `cancel` has kept it
+            elif not self.put(msgspec.structs.replace(stored, response=body)):
+                self._fail(name, stored, ApiError(500, "The response is too large to be kept."))
+            self.engine.put(_key("background", name), b"")
+
+        running.task = asyncio.get_running_loop().create_task(wait())
+        self.running[name] = running
+        while len(self.running) > MOST_RUNNING and (old := self._oldest_ended()) is not None:
+            del self.running[old]
+
+    def _oldest_ended(self) -> str | None:
+        return next((name for name, one in self.running.items() if one.task is not None and one.task.done()), None)
+
+    def cancel(self, name: str, client: str) -> Stored:
+        """Whoever asks for it from now on is told that it was cancelled."""
+        stored = self.get(name, client).cancelled()
+        running = self.running.get(name)
+        if stored.status == "cancelled" and running is not None and not running.job.done.done():
+            self.put(stored)
+            self._end(name, running)
+        return stored
+
+    def delete(self, name: str, client: str) -> None:
+        """It is not found any more; what still runs is ended."""
+        self.get(name, client)
+        running = self.running.pop(name, None)
+        self.engine.put(_key("response", name), b"")
+        if running is not None and not running.job.done.done():
+            self._end(name, running)
+
+    def _end(self, name: str, running: Running) -> None:
+        self.engine.abort(running.job, Key(_key("slots", name), b"", self.engine.index))
+        running.job.fail(ApiError(CANCELLED, "It was cancelled."))
+
+
+def _key(kind: str, name: str) -> bytes:
+    return hashlib.sha256(f"{kind}\0{name}".encode()).digest()[:KEY_BYTES]

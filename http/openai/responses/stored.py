@@ -1,0 +1,77 @@
+"""What is kept of a response, for those who fetch it, cancel it, or go on from it. Keeps nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from ...errors import ApiError, bad_request
+from .schemas import Object
+
+RUNNING = ("queued", "in_progress")
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A response, as GET answers it, and the items that were its input (requests.input_items)."""
+
+    response: Object
+    input: list[Object]
+    client: str = ""  # whose it is (keys.client_of): nobody else finds it
+
+    @property
+    def id(self) -> str:
+        return str(self.response["id"])
+
+    @property
+    def status(self) -> str:
+        return str(self.response["status"])
+
+    @property
+    def background(self) -> bool:
+        return bool(self.response["background"])
+
+    @property
+    def previous(self) -> str | None:
+        """The id of the response that this one goes on from."""
+        found: str | None = self.response["previous_response_id"]
+        return found
+
+    def encode(self) -> bytes:
+        """For the store; their number is its size there. JSON, since numbers in it may be of any size."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Stored:
+        return msgspec.json.decode(data, type=cls)
+
+    def cancelled(self) -> Stored:
+        """It, after somebody asked to cancel it. Only one in the background can be; one that has ended stays."""
+        if not self.background:
+            text = "Cannot cancel a synchronous response: only one that was made with background can be."
+            raise bad_request(text, "response_id")
+        if self.status not in RUNNING:
+            return self
+        return msgspec.structs.replace(self, response=self.response | {"status": "cancelled"})
+
+
+def history(find: Callable[[str], Stored | None], response_id: str) -> list[Object]:
+    """All items up to the end of this response, oldest first: what a request that goes on from it begins with."""
+    chain: list[Stored] = []
+    following: str | None = response_id
+    while following is not None:
+        found = find(following)
+        if found is None:
+            message = f"Previous response with id {following!r} not found."
+            raise ApiError(400, message, "previous_response_id", "previous_response_not_found")
+        if found.status in (*RUNNING, "failed", "cancelled"):
+            message = f"Previous response {following!r} has not completed: it is {found.status}."
+            raise bad_request(message, "previous_response_id")
+        chain.append(found)
+        following = found.previous
+    return [item for stored in reversed(chain) for item in (*stored.input, *stored.response["output"])]
+
+
+def not_found(response_id: str) -> ApiError:
+    """404 for a response that was never kept, or is no longer."""
+    return ApiError(404, f"Response with id {response_id!r} not found.", "response_id", "not_found")

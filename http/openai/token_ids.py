@@ -1,0 +1,77 @@
+"""Answers of /inference/v1/generate: token ids in, token ids out, for those who have the tokenizer themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..errors import ApiError, bad_request
+from ..generation.choice import Choice, News
+from ..generation.idempotency import Progress
+from ..generation.job import Job
+from ..generation.logprobs import chat_logprobs, prompt_logprobs
+from ..output.answer import Answer, Events, encode, usage
+from .schemas import GenerateRequest, GenerationFields, TokensRequest
+
+OWN = ("stream", "stream_options", "model", "request_id", "cache_salt", "priority")  # beside the sampling parameters
+
+
+def completion_of(body: GenerateRequest) -> TokensRequest:
+    """The completion request that asks for the same."""
+    if not body.token_ids:
+        raise bad_request("token_ids must not be empty.", "token_ids")
+    given = body.sampling_params
+    if given.detokenize is False and given.stop:
+        raise bad_request("stop needs the text: it cannot be had with detokenize: false.", "stop")
+    fields: dict[str, Any] = {name: getattr(given, name) for name in GenerationFields.__struct_fields__}
+    fields |= {name: value for name in OWN if (value := getattr(body, name)) is not None}
+    request = TokensRequest(prompt=list(body.token_ids), logprobs=given.logprobs, **fields)
+    return msgspec.structs.replace(request, return_token_ids=True)
+
+
+class TokensForm:
+    """Implements forms.Form."""
+
+    def __init__(self, answer: Answer, job: Job, progress: Progress | None, request_id: str) -> None:
+        self._answer = answer
+        self._job = job
+        self._request_id = request_id
+        self._events = Events(answer, job, progress)
+
+    def whole(self) -> dict[str, Any]:
+        job = self._job
+        body: dict[str, Any] = {
+            **self._answer.head(False),
+            "request_id": self._request_id,
+            "choices": [self._choice(choice, choice.take()) for choice in job.choices],
+            "usage": usage(job),
+        }
+        if self._answer.wants.prompt_logprobs:
+            body["prompt_logprobs"] = prompt_logprobs(job.choices[0].prompt_told, job.choices[0].prompt_tokens)
+        return body
+
+    def _choice(self, choice: Choice, news: News) -> dict[str, Any]:
+        logprobs = chat_logprobs(news.told, as_ids=True, itself=True) if self._answer.wants.logprobs else None
+        reason = choice.finish_reason if news.ended else None
+        stop = choice.stop_reason if news.ended else None
+        ends = {"finish_reason": reason, "stop_reason": stop}
+        return {"index": choice.index, "token_ids": news.ids, "logprobs": logprobs, **ends}
+
+    def first(self, choice: Choice) -> bytes:
+        return b""
+
+    def update(self, choice: Choice) -> bytes:
+        news = choice.take()
+        if not (news.ids or news.told or news.ended):
+            return b""
+        return self._events.event(choice, encode(self._choice(choice, news)), ended=news.ended)
+
+    def state(self, choice: Choice) -> int:
+        return choice.state
+
+    def closing(self) -> bytes:
+        return self._events.closing()
+
+    def failed(self, error: ApiError) -> bytes:
+        return self._events.failed(error)

@@ -1,0 +1,115 @@
+"""The answers of /v1/responses, /v1/messages and /inference/v1/generate as msgspec structs, for /openapi.json.
+
+The first two are other people's dialects: what is in them here is there, and they may say more.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from .answers import ChatLogprobs, Finish, PromptLogprobs, Said, Usage
+
+Object = dict[str, Any]
+
+
+class Response(msgspec.Struct):
+    """As OpenAI's clients read it."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: str
+    model: str
+    output: list[Object]
+    error: Object | None
+
+
+class ResponseEvent(msgspec.Struct):
+    type: str
+    sequence_number: int
+
+
+class ResponseInputTokens(Said):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class Deleted(Said):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputItems(msgspec.Struct):
+    object: Literal["list"]
+    data: list[Object]
+    has_more: bool
+
+
+class AnthropicUsage(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+
+
+class AnthropicMessage(msgspec.Struct):
+    """As Anthropic's clients read it."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[Object]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: AnthropicUsage
+
+
+class AnthropicEvent(msgspec.Struct):
+    type: str
+
+
+class AnthropicErrorDetail(msgspec.Struct):
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct):
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+
+
+class InputTokens(Said):
+    input_tokens: int
+
+
+class GeneratedChoice(Said):
+    index: int
+    token_ids: list[int]
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+    stop_reason: int | str | None
+
+
+class Generated(Said):
+    id: str
+    object: str
+    created: int
+    model: str
+    request_id: str
+    choices: list[GeneratedChoice]
+    usage: Usage
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class GeneratedPart(Said):
+    """One event."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[GeneratedChoice]
+    usage: Usage | None | UnsetType = UNSET

@@ -1,0 +1,26 @@
+"""GET /openapi.json: the document of all paths, made when somebody asks for it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from aiohttp import web
+
+from ..errors import json_response
+from ..settings import Settings
+from .document import document
+from .requests import Schema
+
+
+class Described:
+    """The handler. A frontend's start does not wait for the document."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    @cached_property
+    def _document(self) -> Schema:
+        return document(self._settings)
+
+    async def document(self, request: web.Request) -> web.Response:
+        return json_response(self._document)

@@ -1,0 +1,293 @@
+"""JSON schemas of the request bodies: what msgspec says of the structs that are decoded, with the ranges of
+generation/ranges.py.
+
+Ranges go by a field's name: it means the same wherever it stands. What a schema cannot say is answered with 400: which
+fields go together, and whether a grammar, a template or a prompt's length can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import msgspec
+
+from ..anthropic.requests import REFUSED
+from ..anthropic.schemas import CountRequest, MessagesRequest
+from ..generation.prompts import MAX_MESSAGES, MAX_TOOLS, TEXT_PARTS, TOOL_NAME
+from ..generation.ranges import (
+    ABOVE_ZERO,
+    INTEGERS,
+    INTERVALS,
+    LEAST,
+    MAX_BAD_WORD,
+    MAX_BAD_WORDS,
+    MAX_BIASES,
+    MAX_IDS,
+    MAX_SALT,
+    MAX_STOP_LENGTH,
+    MAX_STOPS,
+    TOKEN,
+)
+from ..generation.sampling import COMPLETION_MAX_TOKENS
+from ..generation.structured_output import FORMATS, OPTIONS, OUTPUTS
+from ..generation.unsupported import NOT_BUILT, NOTHING
+from ..openai.responses.schemas import ResponsesRequest
+from ..openai.schemas import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    ContentPart,
+    DetokenizeRequest,
+    GenerateParameters,
+    GenerateRequest,
+    StreamOptions,
+    TokenizeRequest,
+    Tool,
+    ToolFunction,
+)
+from ..settings import Settings
+
+Schema = dict[str, Any]
+REF = "#/components/schemas/{name}"
+NULL: Schema = {"type": "null"}
+LARGEST = (1 << 31) - 1
+PARTS: tuple[type, ...] = (
+    ChatMessage,
+    ContentPart,
+    Tool,
+    ToolFunction,
+    StreamOptions,
+)  # of raw fields, which are decoded by themselves, and of others that need more than their types say
+
+
+@dataclass(frozen=True)
+class Book:
+    """The schemas of a document, by the structs that they are made of."""
+
+    schemas: dict[str, Schema]
+    refs: dict[type, Schema]
+    settings: Settings
+
+    def ref(self, kind: type) -> Schema:
+        """Where a struct stands in the document."""
+        return dict(self.refs[kind])
+
+    def of(self, kind: type) -> Schema:
+        """A struct's schema."""
+        return self.schemas[self.refs[kind]["$ref"].rpartition("/")[2]]
+
+
+def make_book(structs: Iterable[type], requests: Iterable[type], settings: Settings) -> Book:
+    """The schemas of all `structs`; those of `requests` with what the server checks beyond their types."""
+    kinds = tuple(dict.fromkeys((*structs, *requests, *PARTS, GenerateParameters)))
+    refs, schemas = msgspec.json.schema_components(kinds, ref_template=REF)
+    book = Book(schemas, dict(zip(kinds, refs, strict=True)), settings)
+    limits = _limits(settings)
+    for kind in (*requests, GenerateParameters):
+        _narrow(kind, book.of(kind)["properties"], limits)
+    for kind in (*PARTS, *requests):
+        if kind in _SPECIAL:
+            _SPECIAL[kind](book.of(kind), book)
+    return book
+
+
+def _narrow(kind: type, fields: dict[str, Schema], limits: dict[str, dict[str, Schema]]) -> None:
+    """The limits that go by a field's name."""
+    for name, schema in fields.items():
+        for branch in schema.get("anyOf", (schema,)):
+            branch.update(limits.get(name, {}).get(branch.get("type"), {}))
+        if name in NOT_BUILT:
+            fields[name] = _not_built(get_type_hints(kind)[name], NOT_BUILT[name])
+
+
+def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
+    """field: JSON type: its bounds."""
+    ids = {"minimum": 0, "maximum": settings.vocab_size - 1}
+    bounds: dict[str, Schema] = {
+        name: {"minimum": low, "maximum": high} for name, (low, high) in (INTERVALS | INTEGERS).items()
+    }
+    bounds |= {name: {"minimum": low, "maximum": LARGEST} for name, low in LEAST.items()}
+    bounds |= {name: {"exclusiveMinimum": 0, "maximum": high} for name, high in ABOVE_ZERO.items()}
+    bounds["max_tokens"] = {"minimum": 1, "maximum": LARGEST}
+    bounds["truncate_prompt_tokens"]["not"] = {"const": 0}
+    limits: dict[str, dict[str, Schema]] = {
+        name: {"integer": dict(bound), "number": dict(bound)} for name, bound in bounds.items()
+    }
+    for name, most in MAX_IDS.items():
+        limits[name] = {"array": {"items": {"type": "integer", **ids}, "maxItems": most}}
+    limits["allowed_token_ids"]["array"]["minItems"] = 1
+    text = {"minLength": 1, "maxLength": MAX_STOP_LENGTH}
+    word = {"type": "string", "minLength": 1, "maxLength": MAX_BAD_WORD}
+    biases = {
+        "propertyNames": {"pattern": f"^{TOKEN.pattern}$"},
+        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+        "maxProperties": MAX_BIASES,
+    }
+    return limits | {
+        "stop": {"string": text, "array": {"items": {"type": "string", **text}, "maxItems": MAX_STOPS}},
+        "bad_words": {"array": {"items": word, "maxItems": MAX_BAD_WORDS}},
+        "cache_salt": {"string": {"minLength": 1, "maxLength": MAX_SALT}},
+        "logit_bias": {"object": biases},
+        "model": {"string": {"enum": [*settings.served, ""]}},
+    }
+
+
+def _not_built(kind: Any, nothing: tuple[object, ...]) -> Schema:
+    """Only what changes nothing is taken."""
+    values = []
+    for value in nothing:
+        try:
+            values.append(msgspec.convert(value, kind, strict=True))
+        except msgspec.ValidationError:
+            continue  # a value that the field's type does not have
+    return {"enum": values, "description": "Not supported yet: any other value is refused."}
+
+
+# --- what is not the same wherever it stands -------------------------------------------------------------------------
+
+
+def _chat(schema: Schema, book: Book) -> None:
+    fields = schema["properties"]
+    fields["echo"]["description"] = "The assistant's message, where that is the last, stands before the answer."
+    if book.settings.reasoning_parser is None:
+        fields["thinking_token_budget"] = NULL
+    _wishes(fields)
+    _conversation(fields, book)
+
+
+def _wishes(fields: Schema) -> None:
+    fields["response_format"] = {"anyOf": [_response_format(), NULL]}
+    fields["structured_outputs"] = {"anyOf": [_structured_outputs(), NULL]}
+
+
+def _conversation(fields: Schema, book: Book) -> None:
+    """Of all bodies that hold messages."""
+    fields["messages"] = {"type": "array", "items": book.ref(ChatMessage), "minItems": 1, "maxItems": MAX_MESSAGES}
+    fields["tools"] = {"anyOf": [{"type": "array", "items": book.ref(Tool), "maxItems": MAX_TOOLS}, NULL]}
+    if not book.settings.trust_request_chat_template:
+        fields["chat_template"] = NULL | {"description": "Taken only with --trust-request-chat-template."}
+        fields["chat_template_kwargs"] = {"anyOf": [{"type": "object", "properties": {"chat_template": False}}, NULL]}
+
+
+def _response_format() -> Schema:
+    schema: Schema = {"type": ["object", "boolean"]}
+    json_schema = {
+        "type": "object",
+        "properties": {"schema": schema, "strict": {}, "name": {}, "description": {}},
+        "required": ["schema"],
+    }
+    nested = {"properties": {"json_schema": json_schema}, "required": ["json_schema"]}
+    beside = {"properties": {"schema": schema, "json_schema": NULL}, "required": ["schema"]}
+    return {
+        "type": "object",
+        "properties": {"type": {"enum": list(FORMATS)}},
+        "required": ["type"],
+        "if": {"properties": {"type": {"const": "json_schema"}}},
+        "then": {"anyOf": [nested, beside]},
+    }
+
+
+def _structured_outputs() -> Schema:
+    kinds: dict[str, Schema] = {
+        "json": {"type": ["object", "string"]},
+        "regex": {"type": "string"},
+        "choice": {"type": "array", "items": {"type": "string"}},
+        "grammar": {"type": "string"},
+        "json_object": {"type": "boolean"},
+        "structural_tag": {"type": ["object", "string"]},
+    }
+    assert kinds.keys() == set(OUTPUTS)
+    kinds |= dict.fromkeys(OPTIONS, {"type": "boolean"}) | {"whitespace_pattern": {"type": "string"}}
+    return {"type": "object", "properties": {name: {"anyOf": [kind, NULL]} for name, kind in kinds.items()}}
+
+
+def _completion(schema: Schema, book: Book) -> None:
+    fields = schema["properties"]
+    token = {"type": "integer", "minimum": 0, "maximum": book.settings.vocab_size - 1}
+    tokens = {"type": "array", "items": token, "minItems": 1}
+    texts = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    lists = {"type": "array", "items": tokens, "minItems": 1}
+    fields["prompt"] = {"anyOf": [{"type": "string"}, texts, tokens, lists]}
+    schema["required"] = ["prompt"]
+    _wishes(fields)
+    low, high = INTERVALS["top_logprobs"]
+    fields["logprobs"] = {"anyOf": [{"type": "integer", "minimum": low, "maximum": high}, {"type": "boolean"}, NULL]}
+    for branch in fields["max_tokens"]["anyOf"]:
+        if branch["type"] == "integer":
+            branch["minimum"] = 0
+    fields["max_tokens"]["description"] = f"null: {COMPLETION_MAX_TOKENS}. 0 goes with echo."
+
+
+def _tokenize(schema: Schema, book: Book) -> None:
+    fields = schema["properties"]
+    _conversation(fields, book)
+    messages = fields["messages"]
+    fields["messages"] = {"anyOf": [messages, NULL]}
+    schema["oneOf"] = [
+        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}, "messages": NULL}},
+        {"required": ["messages"], "properties": {"messages": {"type": "array"}, "prompt": NULL}},
+    ]
+
+
+def _detokenize(schema: Schema, book: Book) -> None:
+    schema["properties"]["tokens"]["items"] |= {"minimum": 0, "maximum": book.settings.vocab_size - 1}
+
+
+def _generate(schema: Schema, book: Book) -> None:
+    token = {"type": "integer", "minimum": 0, "maximum": book.settings.vocab_size - 1}
+    schema["properties"]["token_ids"] = {"type": "array", "items": token, "minItems": 1}
+
+
+def _responses(schema: Schema, book: Book) -> None:
+    items = {"type": "array", "items": {"type": "object"}, "minItems": 1}
+    schema["properties"]["input"] = {"anyOf": [{"type": "string", "minLength": 1}, items]}
+    schema["required"] = ["input"]
+
+
+def _count(schema: Schema, book: Book) -> None:
+    fields = schema["properties"]
+    fields["messages"]["minItems"] = 1
+    for name in REFUSED:
+        fields[name] = NULL
+    stop = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
+    if "stop_sequences" in fields:
+        fields["stop_sequences"] = {"anyOf": [{"type": "array", "items": stop, "maxItems": MAX_STOPS}, NULL]}
+
+
+def _message(schema: Schema, book: Book) -> None:
+    """Those who only call tools may say nothing, and tools, too."""
+    mute = {"properties": {"role": {"enum": ["assistant", "function", "tool"]}}}
+    spoken = {"required": ["content"], "properties": {"content": {"type": ["string", "array"]}}}
+    schema["anyOf"] = [mute, spoken]
+
+
+def _part(schema: Schema, book: Book) -> None:
+    text: Schema = {"type": {"enum": [name for name in TEXT_PARTS if name != "refusal"]}, "text": {"type": "string"}}
+    refusal: Schema = {"type": {"const": "refusal"}, "refusal": {"type": "string"}}
+    schema["anyOf"] = [{"properties": one, "required": list(one)} for one in (text, refusal)]
+
+
+def _tool_function(schema: Schema, book: Book) -> None:
+    schema["properties"]["name"]["pattern"] = f"^{TOOL_NAME.pattern}$"
+
+
+def _stream_options(schema: Schema, book: Book) -> None:
+    schema["properties"]["include_obfuscation"] = _not_built(bool | None, NOTHING)
+
+
+_SPECIAL: dict[type, Callable[[Schema, Book], None]] = {
+    ChatRequest: _chat,
+    CompletionRequest: _completion,
+    TokenizeRequest: _tokenize,
+    DetokenizeRequest: _detokenize,
+    GenerateRequest: _generate,
+    ResponsesRequest: _responses,
+    CountRequest: _count,
+    MessagesRequest: _count,
+    ChatMessage: _message,
+    ContentPart: _part,
+    ToolFunction: _tool_function,
+    StreamOptions: _stream_options,
+}

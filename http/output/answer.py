@@ -1,0 +1,151 @@
+"""What the answers of chat and completions have in common: their heads, their counts, and how a stream is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from ..errors import ApiError
+from ..generation.choice import Choice
+from ..generation.idempotency import Progress
+from ..generation.job import Job
+
+encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What the client wants to be told beside the text."""
+
+    usage: bool = False  # an event at the end of a stream
+    continuous_usage: bool = False  # in each event of it
+    logprobs: bool = False
+    as_ids: bool = False  # tokens are named by their ids
+    ids: bool = False  # of the tokens of prompt and answer
+    prompt_logprobs: bool = False
+    reasoning: bool = True
+    echo: list[str] | None = None  # completions: the prompts' texts stand before the answers
+    before: str = ""  # chat: stands before the answer
+    forced: bool = False  # a function was asked for by its name; OpenAI ends such a call with "stop"
+    nothing: bool = False  # max_tokens 0: the one token that was generated is not for the client
+    best_of: int = 0  # of so many choices a prompt, the likeliest are given; 0: all are
+
+
+@dataclass
+class Answer:
+    """What all parts of one answer have in common."""
+
+    model: str
+    chat: bool
+    seed: int  # 64 bits, of which the id is made
+    created: int  # Unix seconds
+    wants: Wants = field(default_factory=Wants)
+
+    @property
+    def id(self) -> str:
+        return f"{'chatcmpl-' if self.chat else 'cmpl-'}{self.seed:016x}{self.created:08x}"
+
+    def head(self, streamed: bool) -> dict[str, Any]:
+        """The fields that stand before the choices."""
+        kind = ("chat.completion.chunk" if streamed else "chat.completion") if self.chat else "text_completion"
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+    def call_id(self, choice: int, call: int) -> str:
+        """The id of a tool call: the same whoever writes it."""
+        return f"call_{self.seed:016x}{self.created:08x}{choice:x}_{call:x}"
+
+
+class Writer(Protocol):
+    """Writes one stream's events. Each call's bytes bring the choice to its `state`, or end the stream."""
+
+    def first(self, choice: Choice) -> bytes:
+        """What stands before all text."""
+
+    def update(self, choice: Choice) -> bytes:
+        """What is new of the choice; it is taken from it. Nothing, if there is none."""
+
+    def state(self, choice: Choice) -> int:
+        """How far the client has the choice, once all that was written is given out."""
+
+    def closing(self) -> bytes:
+        """After the ends of all choices."""
+
+    def failed(self, error: ApiError) -> bytes:
+        """The end of a stream that cannot go on."""
+
+
+def usage(job: Job, nothing: bool = False) -> dict[str, Any]:
+    """Token counts of a whole request. `nothing`: what was generated is not for the client."""
+    generated = 0 if nothing else job.completion_tokens
+    return counts(job.prompt_tokens, generated, job.cached_tokens, job.reasoning_tokens)
+
+
+def counts(prompt: int, completion: int, cached: int, reasoning: int) -> dict[str, Any]:
+    """`usage`."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
+
+
+class Events:
+    """The bytes around the choices of one stream's events: `data: {…"choices":[` choice `]…}`."""
+
+    def __init__(self, answer: Answer, job: Job, progress: Progress | None) -> None:
+        """With `progress`, events carry ids, by which the stream can be asked for again from there on."""
+        wants = answer.wants
+        self.answer, self.job, self.progress = answer, job, progress
+        self._is_plain = progress is None and not wants.continuous_usage
+        self._head = b"data: " + encode(answer.head(True))[:-1] + b',"choices":['
+        self._end = b',"usage":null}\n\n' if wants.usage and not wants.continuous_usage else b"}\n\n"
+
+    def around(self, before: bytes, after: bytes) -> tuple[bytes, bytes] | None:
+        """What stands around the text in events whose choice is `before`, a text and `after`; None if it changes."""
+        return (self._head + before, after + b"]" + self._end) if self._is_plain else None
+
+    def event(
+        self, choice: Choice, body: bytes, ended: bool = False, first: bool = False, beside: bytes = b""
+    ) -> bytes:
+        """One event; `body` is the choice as JSON, `beside` stands behind the choices.
+
+        `first`: it says nothing of the choice's text.
+        """
+        tail = self._end
+        if self.answer.wants.continuous_usage:
+            tail = b',"usage":' + encode(self._counts(choice, first)) + b"}\n\n"
+        return b"%s%s%s]%s%s" % (self._id(choice, ended, first), self._head, body, beside, tail)
+
+    def _counts(self, choice: Choice, first: bool) -> dict[str, Any]:
+        """With each event there are more, whatever has come when the first was written."""
+        generated = 0 if first or self.answer.wants.nothing else choice.tokens
+        return counts(choice.prompt_tokens, generated, choice.cached_tokens, 0 if first else choice.thought)
+
+    def closing(self) -> bytes:
+        """The usage event, if it was asked for, and the end mark."""
+        event = b""
+        if self.answer.wants.usage:
+            lead = b""
+            if self.progress is not None:
+                self.progress.closed = True
+                lead = self.progress.event_id()
+            body = encode(
+                {**self.answer.head(True), "choices": [], "usage": usage(self.job, self.answer.wants.nothing)}
+            )
+            event = b"%sdata: %s\n\n" % (lead, body)
+        return event + b"data: [DONE]\n\n"
+
+    def failed(self, error: ApiError) -> bytes:
+        return b"data: " + encode(error.body()) + b"\n\ndata: [DONE]\n\n"
+
+    def _id(self, choice: Choice, ended: bool, first: bool) -> bytes:
+        """The event's id, where events have one: it brings the choice to where it is now."""
+        if self.progress is None:
+            return b""
+        if not first:
+            self.progress.reach(choice.index, choice.state, ended)
+        return self.progress.event_id()

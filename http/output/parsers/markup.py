@@ -1,0 +1,204 @@
+"""How models write calls, for grammars: the structural tags (see actors/grammar/structural_tags.py) of each format of
+registry.py.
+
+A tool's arguments keep to its schema where it is strict; else they are any object. Formats that are not here cannot be
+told to a grammar: harmony's, whose free text is full of special tokens, and the arguments of Python's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from ...openai.schemas import Object, ToolFunction
+from .values import types
+
+NO_ARGUMENTS: Object = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+class Markup(NamedTuple):
+    """A format. `opens` and `closes` stand around all calls of a turn."""
+
+    trigger: str  # what begins calls, and so cannot stand in free text; empty for one that is read beside another
+    tag: Callable[[ToolFunction], Object]
+    separator: str = ""
+    opens: str = ""
+    closes: str = ""
+    alone: Callable[[ToolFunction], Object] | None = None  # the tag where there is no free text
+
+
+def only_calls(parser: str | None, tools: Sequence[ToolFunction], parallel: bool) -> Object | None:
+    """A turn that is calls and nothing else; None where a grammar cannot know how they are written."""
+    if parser == "pythonic":
+        names = "|".join(re.escape(tool.name) for tool in tools)
+        return {"type": "regex", "pattern": rf"\[(?:{names})\((?s:.*)\)\]"}
+    markups = [markup._replace(tag=markup.alone or markup.tag) for markup in MARKUPS.get(parser or "", ())]
+    turns = [turn for markup in markups for turn in _turns(markup, tools, parallel)]
+    return None if not markups else _either(turns)
+
+
+def amid_text(parser: str | None, tools: Sequence[ToolFunction], parallel: bool) -> Object | None:
+    """Free text in which calls, where they begin, are what their tools want; None as above."""
+    markups = MARKUPS.get(parser or "", ())
+    if not markups:
+        return None
+    markups = tuple(markup for markup in markups if markup.trigger)
+    tags = [tag for markup in markups for tag in _tags(markup, tools, parallel)]
+    triggers = list(dict.fromkeys(markup.trigger for markup in markups))
+    return {"type": "triggered_tags", "triggers": triggers, "tags": tags, "stop_after_first": not parallel}
+
+
+def _turns(markup: Markup, tools: Sequence[ToolFunction], parallel: bool) -> list[Object]:
+    if markup.opens:
+        return _tags(markup, tools, parallel)
+    return [_separated(markup, tools, parallel)]
+
+
+def _tags(markup: Markup, tools: Sequence[ToolFunction], parallel: bool) -> list[Object]:
+    """Each call, or, where something stands around them, all calls together."""
+    if not markup.opens:
+        return [markup.tag(tool) for tool in tools]
+    return [_tag(markup.opens, [_separated(markup, tools, parallel)], markup.closes)]
+
+
+def _separated(markup: Markup, tools: Sequence[ToolFunction], parallel: bool) -> Object:
+    tags = [markup.tag(tool) for tool in tools]
+    return {
+        **{"type": "tags_with_separator", "tags": tags, "separator": markup.separator},
+        **{"at_least_one": True, "stop_after_first": not parallel},
+    }
+
+
+# --- parts ---------------------------------------------------------------------------------------------------------
+
+
+def _tag(begin: str, content: Sequence[Object], end: str) -> Object:
+    inner = content[0] if len(content) == 1 else {"type": "sequence", "elements": list(content)}
+    return {"type": "tag", "begin": begin, "content": inner, "end": end}
+
+
+def _const(text: str) -> Object:
+    return {"type": "const_string", "value": text}
+
+
+def _either(elements: Sequence[Object | None]) -> Object:
+    return {"type": "or", "elements": list(elements)}
+
+
+def _regex(pattern: str) -> Object:
+    return {"type": "regex", "pattern": pattern}
+
+
+def _json(tool: ToolFunction) -> Object:
+    """The arguments."""
+    return {"type": "json_schema", "json_schema": _schema(tool)}
+
+
+def _schema(tool: ToolFunction) -> Object:
+    schema = tool.parameters if tool.strict else {}
+    return NO_ARGUMENTS if schema is None else {"type": "object"} | (schema if isinstance(schema, dict) else {})
+
+
+# --- formats with JSON ---------------------------------------------------------------------------------------------
+
+
+def _object(key: str, before: str = "", after: str = "") -> Callable[[ToolFunction], Object]:
+    """{"name": …, key: …}"""
+    return lambda tool: _tag(f'{before}{{"name": {json.dumps(tool.name)}, "{key}": ', [_json(tool)], "}" + after)
+
+
+def _bare(tool: ToolFunction) -> Object:
+    call = {"type": "call_object", "name": tool.name, "key": "parameters", "json_schema": _schema(tool)}
+    return _tag("", [call], "")
+
+
+def _around(begin: str, end: str) -> Callable[[ToolFunction], Object]:
+    """The arguments between two texts, of which the first has the name."""
+    return lambda tool: _tag(begin.replace("NAME", tool.name), [_json(tool)], end)
+
+
+def _mistral(tool: ToolFunction) -> Object:
+    call_id = {"type": "sequence", "elements": [_const("[CALL_ID]"), _regex("[A-Za-z0-9]{9}")]}
+    return _tag(f"[TOOL_CALLS]{tool.name}", [_either([call_id, _const("")]), _const("[ARGS]"), _json(tool)], "")
+
+
+def _kimi(tool: ToolFunction) -> Object:
+    begin = f"<|tool_call_begin|>functions.{tool.name}:"
+    content = [_regex("[0-9]{1,4}"), _const("<|tool_call_argument_begin|>"), _json(tool)]
+    return _tag(begin, content, "<|tool_call_end|>")
+
+
+# --- formats with a tag for each argument --------------------------------------------------------------------------
+
+
+def _qwen(tool: ToolFunction) -> Object:
+    given = _arguments(tool, lambda name: (f"<parameter={name}>\n", "\n</parameter>\n"))
+    return _tag(f"<tool_call>\n<function={tool.name}>\n", given, "</function>\n</tool_call>")
+
+
+def _glm(tool: ToolFunction) -> Object:
+    given = _arguments(tool, lambda name: (f"<arg_key>{name}</arg_key>\n<arg_value>", "</arg_value>\n"))
+    return _tag(f"<tool_call>{tool.name}\n", given, "</tool_call>")
+
+
+def _arguments(tool: ToolFunction, around: Callable[[str], tuple[str, str]]) -> list[Object]:
+    """Those of a strict tool in the order of its schema."""
+    schema = tool.parameters if isinstance(tool.parameters, dict) else {}
+    properties = schema.get("properties")
+    if not tool.strict or not isinstance(properties, dict):
+        return [{"type": "any_text"}] if tool.parameters is not None else [_const("")]
+    required, given = schema.get("required"), []
+    for name, one in properties.items():
+        begin, end = around(name)
+        tag = _tag(begin, [_value(one if isinstance(one, dict) else {}, types(schema, name), schema)], end)
+        given.append(tag if isinstance(required, list) and name in required else _either([tag, _const("")]))
+    return given or [_const("")]
+
+
+def _value(one: Object, kinds: Collection[str], root: Object) -> Object:
+    """A string stands there as it is, all else as JSON; what may be either is anything."""
+    if kinds and "string" not in kinds:
+        return {"type": "json_schema", "json_schema": _with_definitions(one, root)}
+    match one:
+        case {"enum": [*texts]} if texts and all(isinstance(text, str) for text in texts):
+            return _either([_const(text) for text in texts])
+        case {"type": "string", "pattern": str(pattern)} if re.fullmatch(r"\^[^|]*[^|\\]\$", pattern):
+            return _regex(pattern[1:-1])
+    return {"type": "any_text"}
+
+
+def _with_definitions(one: Object, root: Object) -> Object:
+    return one | {name: root[name] for name in ("$defs", "definitions") if name in root}
+
+
+_DEEPSEEK, _DEEPSEEK_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_V31 = _around("<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
+_V3 = _around("<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n", "\n```<｜tool▁call▁end｜>")
+_QWEN = (Markup("<tool_call>", _qwen, "\n"),)
+MARKUPS: dict[str, tuple[Markup, ...]] = {
+    "hermes": (Markup("<tool_call>", _object("arguments", "<tool_call>\n", "\n</tool_call>"), "\n"),),
+    "qwen3_coder": _QWEN,
+    "qwen3_xml": _QWEN,
+    "glm45": (Markup("<tool_call>", _glm, "\n"),),
+    "llama3_json": (
+        Markup('{"name": "', _object("parameters"), "; ", alone=_bare),
+        Markup("", _bare, "; ", opens="<|python_tag|>"),
+    ),
+    "mistral": (
+        Markup("[TOOL_CALLS]", _object("arguments"), ", ", opens="[TOOL_CALLS][", closes="]"),
+        Markup("[TOOL_CALLS]", _mistral),
+    ),
+    "granite": (Markup("<|tool_call|>", _object("arguments"), ", ", opens="<|tool_call|>[", closes="]"),),
+    "deepseek_v3": (Markup(_DEEPSEEK, _V3, "\n", _DEEPSEEK, _DEEPSEEK_END),),
+    "deepseek_v31": (Markup(_DEEPSEEK, _V31, "", _DEEPSEEK, _DEEPSEEK_END),),
+    "kimi_k2": (
+        Markup(
+            "<|tool_calls_section_begin|>",
+            _kimi,
+            opens="<|tool_calls_section_begin|>",
+            closes="<|tool_calls_section_end|>",
+        ),
+    ),
+}

@@ -1,0 +1,112 @@
+"""Reasoning that stands between two markers, before the content."""
+
+from __future__ import annotations
+
+from ..events import Content, OutputParser, Piece
+from .base import Broken, Reader, Steps
+
+
+class Thinking(Reader):
+    """One block of it first in the text, or several anywhere. `inside`: the text begins in a block."""
+
+    def __init__(self, starts: tuple[str, ...], ends: tuple[str, ...], inside: bool, anywhere: bool = False) -> None:
+        super().__init__()
+        self._starts = starts
+        self._ends = ends
+        self._inside = inside
+        self._later = starts if anywhere else ()
+        self._call = ""
+
+    def may_end_at(self, call: str) -> None:
+        """Models forget the end before a call: a line that begins with this is none of thinking."""
+        self._call = call
+
+    def _read(self) -> Steps[None]:
+        if not (yield from self._begins_inside()):
+            yield from self._until(self._later, self._content)
+        calls = (f"\n{self._call}",) if self._call else ()
+        while True:
+            found = yield from self._until((*self._ends, *calls), self._reasoning)
+            if found in calls:
+                self._reasoning("\n")
+                self._content(self._call)
+                yield from self._until(self._ends, self._content)  # it may come yet, and says nothing any more
+            yield from self._run_of(lambda char: char in "\r\n")
+            yield from self._until(self._later, self._content)
+
+    def _begins_inside(self) -> Steps[bool]:
+        self._held = []  # white space, until it is known what it belongs to
+        try:
+            yield from self._space()
+            yield from self._expect(*self._starts)
+            self._let_go()
+            return True
+        except Broken:
+            self._first(self._let_go())
+            return self._inside
+
+    def _first(self, text: str) -> None:
+        (self._reasoning if self._inside else self._content)(text)
+
+    def _at_end(self) -> None:
+        if self._held is not None:
+            self._first(self._let_go() + self._text[self._at :])
+
+
+class Unwrapped(Reader):
+    """An answer between tags, without them. A text that does not begin with the first is as it is."""
+
+    def __init__(self, start: str, end: str) -> None:
+        super().__init__()
+        self._start, self._end = start, end
+
+    def _read(self) -> Steps[None]:
+        self._held = []  # white space, until it is known what it belongs to
+        try:
+            yield from self._space()
+            yield from self._expect(self._start)
+            self._let_go()
+            yield from self._run_of(lambda char: char in "\r\n")
+            yield from self._until((self._end,), self._content)
+        except Broken:
+            self._content(self._let_go())
+        yield from self._until((), self._content)
+
+    def _at_end(self) -> None:
+        if self._held is not None:
+            self._content(self._let_go() + self._text[self._at :])
+
+
+class Chain:
+    """What is content to the first parser is read by the second."""
+
+    def __init__(self, first: OutputParser, second: OutputParser) -> None:
+        self._first = first
+        self._second = second
+
+    def feed(self, text: str) -> list[Piece]:
+        """The pieces of both."""
+        return self._read(self._first.feed(text))
+
+    def finish(self) -> list[Piece]:
+        """What both held back."""
+        return [*self._read(self._first.finish()), *self._second.finish()]
+
+    def _read(self, pieces: list[Piece]) -> list[Piece]:
+        return [
+            one
+            for piece in pieces
+            for one in (self._second.feed(piece.text) if isinstance(piece, Content) else [piece])
+        ]
+
+
+class Plain:
+    """No parser: all is content."""
+
+    def feed(self, text: str) -> list[Piece]:
+        """As it comes."""
+        return [Content(text)] if text else []
+
+    def finish(self) -> list[Piece]:
+        """Nothing is held back."""
+        return []

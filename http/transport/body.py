@@ -1,0 +1,183 @@
+"""Reading a request's body: whole, within its size, its time, and what all those take that have not come whole."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from aiohttp import hdrs, web
+
+from ..errors import ApiError, bad_request, overloaded
+from ..middleware.context import EXPECTS
+from ..settings import printable
+from .resume import record_of
+
+BODY_S = 60.0  # what a client gets to send its body
+SHORT = 64 << 10  # bytes of a body that are not counted
+COPIES = 2  # of each byte: here, and in the connection's record
+MOST_UNFINISHED = 256 << 20  # bytes
+LEAST_BODIES = 8  # of the longest that fit in any case
+SIZE = re.compile(rb"([0-9a-fA-F]+)[;\s]")  # at the beginning of a chunk
+MOST_CHUNKS = 10_000  # that are followed: many small ones cost time, and announce nothing
+LONGEST_SIZE_LINE = 256  # bytes of it that are looked at
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+JSON = ("application/json", "text/json")
+
+
+class BodyBudget:
+    """What bodies take that have not come whole, of all connections together: `most` bytes, and no more.
+
+    Those that are short take nothing of it, so that whoever fills it up is in the way of long ones alone.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: the longest body; some of these are taken in any case."""
+        self.most = max(MOST_UNFINISHED, LEAST_BODIES * COPIES * limit)
+        self.held = 0
+
+    def grow(self, before: int, size: int) -> None:
+        """A body has grown from `before` to `size` bytes; 503 if that is too much."""
+        more = _counted(size) - _counted(before)
+        if self.held + more > self.most:
+            text = "The server holds as many bytes of requests that have not come whole as it takes. Try again soon."
+            raise overloaded(text)
+        self.held += more
+
+    def forget(self, size: int) -> None:
+        """A body of so many bytes has come whole, or nobody waits for it any more."""
+        self.held -= _counted(size)
+
+
+def _counted(size: int) -> int:
+    return size * COPIES if size > SHORT else 0
+
+
+class AnnouncedLength:
+    """How long a chunked body will be at least: the sizes of all chunks that have begun.
+
+    Whoever reads the body is told by its deadline, which comes at once when that is too much.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._left = 0  # bytes up to the next line with a size
+        self._line = b""  # what has come of it
+        self._chunks = 0
+        self._over = False
+        self._most: int | None = None
+        self._deadline: asyncio.Timeout | None = None
+
+    def follow(self, data: bytes) -> None:
+        """The body goes on. What is malformed ends this; the parser says so."""
+        at = 0
+        while not self._over:
+            step = min(self._left, len(data) - at)
+            at, self._left = at + step, self._left - step
+            end = data.find(b"\n", at)
+            if end < 0 or self._left:
+                self._line += data[at : at + LONGEST_SIZE_LINE - len(self._line)]
+                break
+            self._begin_chunk(self._line + data[at : end + 1])
+            at, self._line = end + 1, b""
+        self._tell()
+
+    def _begin_chunk(self, line: bytes) -> None:
+        found = SIZE.match(line)
+        size = int(found[1], 16) if found else 0
+        self.size += size
+        self._left = size + len(b"\r\n")
+        self._chunks += 1
+        self._over = not size or self._chunks >= MOST_CHUNKS
+
+    @property
+    def is_too_long(self) -> bool:
+        return self._most is not None and self.size > self._most
+
+    def watch(self, most: int, deadline: asyncio.Timeout | None) -> None:
+        """From now on this deadline comes when it is longer than `most`; None: nobody waits any more."""
+        self._most, self._deadline = most, deadline
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._deadline is not None and self.is_too_long:
+            self._deadline.reschedule(0)
+            self._deadline = None
+
+
+async def read_body(request: web.Request, limit: int, budget: BodyBudget) -> bytes:
+    """The whole body; 413 as soon as it is too long, 408 when it does not come, 415 if it is compressed or no JSON,
+    503 if there are too many that do not come.
+    """
+    _check_kind(request.headers.get(hdrs.CONTENT_TYPE, ""))
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.lower() not in ("identity", ""):
+        raise ApiError(415, f"Bodies are taken as they are, not with Content-Encoding: {printable(encoding)}.")
+    if (request.content_length or 0) > limit:
+        raise _too_long(limit)
+    if request.content.is_eof():  # it came with the head, as most do: nothing is waited for
+        body = _read_now(request)
+        if len(body) > limit:
+            raise _too_long(limit)
+        return body
+    return await _wait_for(request, limit, budget)
+
+
+def _read_now(request: web.Request) -> bytes:
+    try:
+        return request.content.read_nowait()
+    except web.RequestPayloadError as error:
+        raise _malformed(error) from None
+
+
+async def _wait_for(request: web.Request, limit: int, budget: BodyBudget) -> bytes:
+    announced: AnnouncedLength | None = getattr(request.protocol, "announced", None)
+    parts, size = [], 0
+    if EXPECTS in request:
+        _ask_for(request)
+    try:
+        async with asyncio.timeout(BODY_S) as deadline:
+            if announced is not None:
+                announced.watch(limit, deadline)
+            async for part in request.content.iter_any():
+                if size + len(part) > limit:
+                    raise _too_long(limit)
+                budget.grow(size, size + len(part))
+                size += len(part)
+                parts.append(part)
+        return b"".join(parts)
+    except TimeoutError:
+        if announced is not None and announced.is_too_long:
+            raise _too_long(limit) from None
+        raise ApiError(408, f"The body did not come within {BODY_S:.0f} s.") from None
+    except web.RequestPayloadError as error:
+        raise _malformed(error) from None
+    finally:
+        budget.forget(size)
+        parts.clear()  # an exception would keep them until Python's collector comes
+        if announced is not None:
+            announced.watch(limit, None)
+
+
+def _too_long(limit: int) -> ApiError:
+    return ApiError(413, f"The body is longer than the {limit} bytes that --max-body-bytes allows.")
+
+
+def _malformed(error: web.RequestPayloadError) -> ApiError:
+    return bad_request(f"The body is malformed: {error}")
+
+
+def _ask_for(request: web.Request) -> None:
+    """The client waits for this before it sends the body."""
+    record = record_of(request)
+    if record is not None:
+        record.interim(CONTINUE)
+    elif request.transport is not None:
+        request.transport.write(CONTINUE)
+
+
+def _check_kind(given: str) -> None:
+    """What says of itself that it is something else. Forms and plain text are what any site's page may send unasked."""
+    kind = given.partition(";")[0].strip().lower()
+    if kind and kind not in JSON and not kind.endswith("+json"):
+        text = f"Bodies are JSON: their Content-Type is application/json, not {printable(kind)[:100]}."
+        raise ApiError(415, text, code="unsupported_content_type")

@@ -1,0 +1,69 @@
+"""What an answer needs to be gone on with by another process: the connection's record, as the app sees it.
+
+The app says from which slots it streams and how far each choice has come; a connection that was taken over says what
+its predecessor had said. Knows neither shared memory nor sockets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import web
+
+from ..generation.choice import CHARACTERS, ENDED
+
+__all__ = ["ENDED", "Predecessor", "Record", "record_of"]
+
+
+@dataclass(frozen=True)
+class Predecessor:
+    """An answer that is not out: its slots, and how much was given out of each choice (generation/choice.py)."""
+
+    refs: list[int]
+    seed: int
+    created: int  # Unix seconds
+    states: list[int]
+    begun: bool  # something of the answer was given out: it is a stream
+    first: bool  # the events that stand before all text were given out
+    closed: bool  # so was all but the end of the body
+
+    @property
+    def characters(self) -> list[int]:
+        """That were given out of each choice."""
+        return [state & CHARACTERS for state in self.states]
+
+
+class Record(Protocol):
+    """One connection's record."""
+
+    predecessor: Predecessor | None
+
+    def interim(self, data: bytes) -> None:
+        """Write an interim answer, which is no part of the answer that may be gone on with; one for each request."""
+
+    def stream(self, refs: list[int], seed: int, created: int) -> None:
+        """The answer comes from these slots."""
+
+    def note(self, choice: int, state: int) -> None:
+        """The next bytes that are written bring the choice to this state."""
+
+    def note_end(self) -> None:
+        """The next bytes that are written are the answer's last."""
+
+    def go_on(self) -> None:
+        """What was written so far, the predecessor has written; from here on it is new."""
+
+    def move(self, frontend: int) -> bool:
+        """Give this connection to another frontend, which reads the request again: the handler will be cancelled.
+
+        False, and nothing happens, if its record is not kept (the connection's number is beyond the journal's, or the
+        request does not fit) or something of the answer was written (an interim one is none). Only the handler of the
+        request may call it; after True it should await, and not answer. The other may move it on: nobody counts that.
+        Where no frontend has this index, the connection is reset.
+        """
+
+
+def record_of(request: web.BaseRequest) -> Record | None:
+    """The record of the request's connection, where it has one."""
+    return getattr(request.protocol, "record", None)

@@ -1,0 +1,143 @@
+"""Server-sent events of one request, written to its transport by whoever dispatches the engine's messages.
+
+A slow reader costs memory for its own text only: while its transport is full, text is merged, and goes out as one event
+when there is room again; a reader that takes nothing for STALL_S is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+from aiohttp import web
+
+from ..errors import ApiError
+from ..generation.choice import ENDED, Choice
+from ..generation.idempotency import Progress
+from ..generation.job import Job
+from ..output.answer import Writer
+from .resume import record_of
+
+STALL_S = 30.0
+HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class EventStream:
+    """The streamed answer to one request."""
+
+    def __init__(self, request: web.Request, job: Job, writer: Writer, start: Progress) -> None:
+        """`start`: what the client has of this stream, from a predecessor or by an earlier request."""
+        self._request = request
+        self._job = job
+        self._writer = writer
+        self._begun, self._closed = start.begun, start.closed
+        self._over = {index for index, state in enumerate(start.states) if state & ENDED}
+        self._waiting: dict[int, Choice] = {}  # choices with text that found the transport full
+        self._full: asyncio.Task[None] | None = None  # runs while the transport is
+        self._chunked = False
+        self._transport: asyncio.Transport | None = None
+        self._connection = request.protocol
+        self._record = record_of(request)
+
+    async def begin(self) -> web.StreamResponse:
+        """Send the headers and whatever has come so far. From here on an error can only be said inside the stream."""
+        response = web.StreamResponse(headers=HEADERS)
+        if self._request.version >= (1, 1):
+            response.enable_chunked_encoding()
+            self._chunked = True
+        else:
+            response.force_close()
+        writer = await response.prepare(self._request)
+        if writer is not None:
+            writer.send_headers()
+        self._transport = self._request.transport
+        if self._record is not None:
+            self._record.go_on()  # the head has gone out already, where a predecessor has begun
+        if not self._begun:
+            self._note(len(self._job.choices), ENDED)
+            self._write(b"".join(self._writer.first(choice) for choice in self._job.choices))
+        self._job.listen(self)
+        return response
+
+    def _note(self, choice: int, state: int) -> None:
+        if self._record is not None:
+            self._record.note(choice, state)
+
+    def update(self, choice: Choice) -> None:
+        """New text, or the end, of a choice."""
+        if self._full is not None:
+            self._waiting[choice.index] = choice
+        else:
+            self._write(self._event(choice))
+
+    def _event(self, choice: Choice) -> bytes:
+        ended = choice.finish_reason is not None
+        data = self._writer.update(choice)
+        if not data or choice.index in self._over:
+            return b""
+        if ended:
+            self._over.add(choice.index)
+        if self._record is not None:
+            self._record.note(choice.index, self._writer.state(choice) | (ENDED if ended else 0))
+        return data
+
+    async def end(self, response: web.StreamResponse) -> None:
+        """Wait for the end of the job, say what there is to say, and close the body."""
+        try:
+            await asyncio.shield(self._job.done)
+            last = self._writer.closing()
+        except ApiError as error:
+            last = self._writer.failed(error)
+        if self._full is not None:
+            await self._full
+        if not self._closed:
+            self._note(len(self._job.choices) + 1, ENDED)
+            self._write(last)
+        if self._record is not None:
+            self._record.note_end()
+        if self._transport is not None:
+            await self._patiently(self._transport, response.write_eof())
+
+    def close(self) -> None:
+        """The handler ends, in whatever way."""
+        self._job.listener = None
+        if self._full is not None:
+            self._full.cancel()
+
+    def _write(self, data: bytes) -> None:
+        transport = self._transport
+        if not data or transport is None or transport.is_closing():
+            return
+        transport.write(b"%x\r\n%s\r\n" % (len(data), data) if self._chunked else data)
+        if self._full is None and self._connection.writing_paused:
+            self._full = asyncio.get_running_loop().create_task(self._go_on(transport))
+
+    async def _go_on(self, transport: asyncio.Transport) -> None:
+        """Write what was merged meanwhile whenever there is room; what finds no reader goes nowhere."""
+        while self._waiting or self._connection.writing_paused:
+            if not await self._patiently(transport, self._connection._drain_helper()):
+                break
+            waiting, self._waiting = list(self._waiting.values()), {}
+            for choice in waiting:
+                self._write(self._event(choice))
+        self._full = None
+
+    async def _patiently(self, transport: asyncio.Transport, drain: Coroutine[None, None, None]) -> bool:
+        """Await what needs room; cut off a reader that has taken nothing for STALL_S. Is it still there?"""
+        task = asyncio.get_running_loop().create_task(drain)
+        task.add_done_callback(_look_at)
+        try:
+            while not task.done():
+                left = transport.get_write_buffer_size()
+                await asyncio.wait([task], timeout=STALL_S)
+                if not task.done() and transport.get_write_buffer_size() >= left:
+                    transport.abort()
+        finally:
+            task.cancel()
+        return not transport.is_closing()
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """A connection that was lost while somebody waited for it: its handler is cancelled anyway."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,210 @@
+"""Triton: what requests want of logits before a token is drawn, and the logprob of a token.
+
+In place, in this order, as cpu/penalties.py, adjust.py and grammar_mask.py do it on a CPU:
+    x / r where x > 0, x * r elsewhere, for words of prompt or answer         repetition r
+    x - f * (times that the word is in the answer)                            frequency f
+    x - p if the word is in the answer                                        presence p
+    x + b for the words that a bias names
+    -inf where the word's bit is 0                                            grammar (bit w % 32 of number w // 32)
+    logprob of word t = x_t - log Σ exp x
+
+Grids follow from shapes alone, and who asks for what is read on the device: a graph captures them for any requests.
+Rows that ask for nothing are left after a few loads. Compiled ahead of time and checked in the interpreter; not run on
+a GPU yet. Knows tensors only: no requests.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 2048  # words that a program adjusts
+LANES = 4096  # words that a program reads at a time
+MOST_BIASES = 1024
+
+
+class RowPenalties(NamedTuple):
+    """Of each state row; repetition 1, frequency 0 and presence 0 change nothing, and counts are not looked at."""
+
+    repetition: Tensor  # float32 [states]
+    frequency: Tensor  # float32 [states]
+    presence: Tensor  # float32 [states]
+    prompted: Tensor  # bool [states, words]: the word is in the prompt
+    counts: Tensor  # int32 [states, words]: how often it is in the answer
+
+
+class Bias(NamedTuple):
+    """Of each state row; a word stands once in its row, and -1 where there are no more."""
+
+    words: Tensor  # int32 [states, most]
+    values: Tensor  # float32 [states, most]
+
+
+class Mask(NamedTuple):
+    """The words that grammars allow."""
+
+    bits: Tensor  # int32 [masks, words / 32, rounded up]
+    which: Tensor  # int64 [n]: the mask of each row of logits, -1: none
+
+
+@triton.jit
+def adjust_kernel(
+    logits, logits_row, rows, repetition, frequency, presence, prompted, prompted_row, counts, counts_row,
+    bits, bits_row, which, WORDS: tl.constexpr, BLOCK: tl.constexpr, PENALIZED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Penalties and mask, for BLOCK words of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    state = tl.load(rows + row)
+    if state < 0:
+        return
+    penalized = state < 0
+    mask = state * 0 - 1
+    if PENALIZED:
+        repeated, often, once = tl.load(repetition + state), tl.load(frequency + state), tl.load(presence + state)
+        penalized = (repeated != 1) | (often != 0) | (once != 0)
+    if MASKED:
+        mask = tl.load(which + row)
+    if (not penalized) & (mask < 0):
+        return
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < WORDS
+    place = logits + row * logits_row + at
+    x = tl.load(place, mask=inside, other=0.0)
+    if PENALIZED:
+        looked_at = at < tl.where(penalized, WORDS, 0)
+        count = tl.load(counts + state * counts_row + at, mask=looked_at, other=0)
+        known = tl.load(prompted + state * prompted_row + at, mask=looked_at, other=0) != 0
+        seen = count > 0
+        x = tl.where(known | seen, x * tl.where(x > 0, 1.0 / repeated, repeated), x)
+        x -= often * count.to(tl.float32) + tl.where(seen, once, 0.0)
+    if MASKED:
+        allowed = tl.load(bits + mask * bits_row + at // 32, mask=inside & (mask >= 0), other=-1)
+        x = tl.where((allowed >> (at % 32)) & 1 == 1, x, float("-inf"))
+    tl.store(place, x, mask=inside)
+
+
+@triton.jit
+def bias_kernel(
+    logits, logits_row, rows, words, values, words_row, values_row, WORDS: tl.constexpr,
+    MOST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The biases of one row; -inf stays, so that the mask may come before."""
+    row = tl.program_id(0).to(tl.int64)
+    state = tl.load(rows + row)
+    if state < 0:
+        return
+    entry = tl.arange(0, BLOCK)
+    word = tl.load(words + state * words_row + entry, mask=entry < MOST, other=-1)
+    inside = (word >= 0) & (word < WORDS)
+    place = logits + row * logits_row + word
+    value = tl.load(values + state * values_row + entry, mask=inside, other=0.0)
+    tl.store(place, tl.load(place, mask=inside, other=0.0) + value, mask=inside)
+
+
+@triton.jit
+def logprob_kernel(logits, logits_row, tokens, out, WORDS: tl.constexpr, LANES: tl.constexpr):
+    """One row, with a running maximum and sum of each lane."""
+    row = tl.program_id(0).to(tl.int64)
+    token = tl.load(tokens + row)
+    if token < 0:
+        tl.store(out + row, 0.0)
+        return
+    source = logits + row * logits_row
+    peak = tl.full([LANES], float("-inf"), tl.float32)
+    weight = tl.zeros([LANES], tl.float32)
+    for start in range(0, WORDS, LANES):
+        at = start + tl.arange(0, LANES)
+        x = tl.load(source + at, mask=at < WORDS, other=float("-inf"))
+        higher = tl.maximum(peak, x)
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        weight = weight * tl.exp(peak - base) + tl.exp(x - base)
+        peak = higher
+    best = tl.max(peak, 0)
+    whole = tl.sum(weight * tl.exp(peak - best), 0)
+    tl.store(out + row, tl.load(source + token) - best - tl.log(whole))
+
+
+def adjust(
+    logits: Tensor,
+    rows: Tensor,
+    penalties: RowPenalties | None = None,
+    bias: Bias | None = None,
+    mask: Mask | None = None,
+) -> None:
+    """Change `logits` [n, words] float32 in place; `rows` [n] int64 names the state row of each, -1: leave it alone."""
+    _check(logits, {"rows": rows} | ({} if mask is None else {"which": mask.which}))
+    words = logits.shape[1]
+    if penalties is not None:
+        _check_penalties(penalties, words)
+    if mask is not None:
+        bits = mask.bits
+        if bits.dtype != torch.int32 or bits.dim() != 2 or bits.shape[1] != -(-words // 32) or bits.stride(1) != 1:
+            raise ValueError(f"bits {bits.dtype}{list(bits.shape)} do not fit {words} words")
+    if bias is not None:
+        _check_bias(bias)
+    if not len(rows):
+        return
+    if penalties is not None or mask is not None:
+        unused = rows
+        numbers = penalties[:3] if penalties is not None else (logits, logits, logits)
+        prompted, counts = penalties[3:] if penalties is not None else (unused, unused)
+        bits, which = mask if mask is not None else (unused, unused)
+        adjust_kernel[(len(rows), triton.cdiv(words, BLOCK))](
+            logits, logits.stride(0), rows, *numbers, prompted, prompted.stride(0), counts, counts.stride(0),
+            bits, bits.stride(0), which,
+            WORDS=words, BLOCK=BLOCK, PENALIZED=penalties is not None, MASKED=mask is not None,
+        )  # fmt: skip
+    if bias is not None and bias.words.shape[1]:
+        most = bias.words.shape[1]
+        bias_kernel[(len(rows),)](
+            logits, logits.stride(0), rows, *bias, bias.words.stride(0), bias.values.stride(0),
+            WORDS=words, MOST=most, BLOCK=triton.next_power_of_2(most), num_warps=1,
+        )  # fmt: skip
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
+    """float32 [n]: the logprob of one token of each row of `logits` [n, words] float32; `tokens` [n] int32 or int64.
+
+    A row without a token, -1, gets 0, and its logits are not looked at.
+    What a CPU reports are logprobs of logits as the model made them: `logits` before `adjust`, or a copy.
+    """
+    out = torch.empty(tokens.shape, dtype=torch.float32, device=logits.device) if out is None else out
+    _check(logits, {"tokens": tokens})
+    if out.shape != tokens.shape or out.dtype != torch.float32 or not out.is_contiguous():
+        raise ValueError(f"out {out.dtype}{list(out.shape)} must be float32 {list(tokens.shape)}")
+    if len(tokens):
+        logprob_kernel[(len(tokens),)](
+            logits, logits.stride(0), tokens, out, WORDS=logits.shape[1], LANES=LANES, num_warps=16
+        )
+    return out
+
+
+def _check(logits: Tensor, by_row: dict[str, Tensor]) -> None:
+    if logits.dim() != 2 or logits.dtype != torch.float32 or not logits.shape[1] or logits.stride(1) != 1:
+        raise ValueError(f"logits {logits.dtype}{list(logits.shape)} must be float32 [rows, words], words side by side")
+    for name, tensor in by_row.items():
+        kinds = (torch.int32, torch.int64) if name == "tokens" else (torch.int64,)
+        if tensor.shape != logits.shape[:1] or tensor.dtype not in kinds or not tensor.is_contiguous():
+            raise ValueError(f"{name} {tensor.dtype}{list(tensor.shape)} does not fit {logits.shape[0]} rows")
+
+
+def _check_penalties(penalties: RowPenalties, words: int) -> None:
+    states = penalties.repetition.shape[:1]
+    for name, values in penalties._asdict().items():
+        kind = {"prompted": torch.bool, "counts": torch.int32}.get(name, torch.float32)
+        shape = states if kind == torch.float32 else (*states, words)
+        if values.dtype != kind or values.shape != shape or values.stride(-1) != 1:
+            raise ValueError(f"{name} {values.dtype}{list(values.shape)} must be {kind}{list(shape)}")
+
+
+def _check_bias(bias: Bias) -> None:
+    for name, values, kind in (("words", bias.words, torch.int32), ("values", bias.values, torch.float32)):
+        fits = values.dim() == 2 and values.shape == bias.words.shape and values.shape[1] <= MOST_BIASES
+        if values.dtype != kind or not fits or (values.shape[1] and values.stride(1) != 1):
+            raise ValueError(
+                f"{name} {values.dtype}{list(values.shape)} must be {kind} [states, at most {MOST_BIASES}]"
+            )

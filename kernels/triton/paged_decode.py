@@ -1,0 +1,294 @@
+"""Paged attention for decoding: one query token a row; the formula and the layout stand in attention_reference.py.
+
+A row's positions are divided among `splits` programs for each head of keys. Each works through tiles of keys with a
+running softmax, the queries of the group as the rows of one product (padded to 16), and leaves its normalised result
+and the log-sum-exp of its scores; `_merge` weighs them:
+    L_s = log₂ Σ_j∈s 2^(s_j · log₂e)     out = Σ_s 2^(L_s - max L) · out_s / Σ_s 2^(L_s - max L)
+The grid depends on the number of rows, heads and splits only, and lengths are read on the device: a graph that captured
+it serves any lengths. A program divides its own row, so that a short row in a wide grid is not cut into crumbs.
+
+Compiled ahead of time and checked in the interpreter; not run on a GPU yet, so tile sizes and the number of splits are
+computed, not measured. `attend` and what it needs also serve paged_prefill.py.
+"""
+
+# mypy: disable-error-code="import-untyped,no-untyped-def,untyped-decorator"
+# (Triton has no types, and what a kernel is given is not what it sees)
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..attention_reference import Pages, Scoring, bytes_of, check, check_out, strides
+from .quantised_kv import E4M3, scale_of, widen
+
+LOG2E = 1.4426950408889634
+PACK = 16  # rows of the smallest product that tensor cores take
+LEAST = 128  # positions worth a split of their own
+MOST_SPLITS = 128
+WAVES = 4  # programs for each multiprocessor: so many are there at a time
+TILE_BYTES = 8192  # of a tile of keys; two tiles of keys and values are under way, 37 KB of shared memory in all
+INTERPRETED = bool(triton.knobs.runtime.interpret)
+
+
+class Scratch(NamedTuple):
+    """Where splits leave their results; layers of one step may share it."""
+
+    partial: Tensor  # float32 [rows, heads, splits, head_dim]
+    sums: Tensor  # float32 [rows, heads, splits]: log-sum-exp, base 2
+
+    @classmethod
+    def make(cls, queries: Tensor, splits: int) -> Scratch:
+        """For batches of the shape of `queries` [rows, heads, head_dim]."""
+        rows, heads, head_dim = queries.shape
+        options: dict[str, Any] = {"dtype": torch.float32, "device": queries.device}
+        return cls(torch.empty(rows, heads, splits, head_dim, **options), torch.empty(rows, heads, splits, **options))
+
+
+def split_count(rows: int, kv_heads: int, longest: int, processors: int) -> int:
+    """In how many parts to divide rows of up to `longest` positions so that they fill `processors` multiprocessors."""
+    wanted = -(-WAVES * processors // (rows * kv_heads))
+    return max(1, min(wanted, -(-longest // LEAST), MOST_SPLITS))
+
+
+def paged_decode(
+    queries: Tensor, pages: Pages, scoring: Scoring, scratch: Scratch | None = None, out: Tensor | None = None
+) -> Tensor:
+    """Attention of one token a row, at the row's last position: `out` [rows, heads, head_dim], as `queries`.
+
+    queries  [rows, heads, head_dim] float32, float16 or bfloat16; heads a multiple of kv_heads, by 1 to 16
+    pages    keys and values of the same type, or of 8 bits; row r has `lengths[r]` positions; 0 gives zeros
+    scratch  of as many rows or more; its number of splits is taken; none: rows are not divided
+    Sums are float32 (weights of the product with values are rounded to the type of values).
+    """
+    check(queries, pages)
+    out = torch.empty_like(queries, memory_format=torch.contiguous_format) if out is None else out
+    check_out(out, queries)
+    rows, heads, head_dim = queries.shape
+    if len(pages.lengths) != rows:
+        raise ValueError(f"{len(pages.lengths)} lengths for {rows} rows of queries")
+    splits = 1 if scratch is None else _splits(scratch, queries)
+    if not rows:
+        return out
+    options, launch = configuration(queries.dtype, pages.keys, heads, scoring)
+    options |= {"SPLITS": splits, "LEAST": LEAST}
+    kv_heads = pages.keys.shape[1]
+    partial, sums = (out, out) if scratch is None or splits == 1 else scratch
+    _decode[splits, kv_heads, rows](
+        queries, *bytes_of(pages), pages.blocks, pages.lengths, out, partial, sums, *factors(scoring),
+        *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2],
+        **options, **launch,
+    )  # fmt: skip
+    if splits > 1:
+        names = ("HEAD_DIM", "PADDED", "TILE", "SPLITS", "LEAST", "WINDOW")
+        shared = {name: options[name] for name in names}
+        _merge[heads, rows](partial, sums, pages.lengths, out, *out.stride()[:2], heads, **shared, num_warps=4)
+    return out
+
+
+def _splits(scratch: Scratch, queries: Tensor) -> int:
+    partial, sums = scratch
+    rows, heads, head_dim = queries.shape
+    splits = partial.shape[2]
+    fits = partial.shape == (len(partial), heads, splits, head_dim) and sums.shape == partial.shape[:3]
+    if not fits or len(partial) < rows or not 0 < splits <= MOST_SPLITS:
+        raise ValueError(f"scratch {list(partial.shape)}, {list(sums.shape)} for queries {list(queries.shape)}")
+    if partial.dtype != torch.float32 or sums.dtype != torch.float32 or partial.device != queries.device:
+        raise ValueError(f"scratch is {partial.dtype}, {sums.dtype} on {partial.device}")
+    if not partial.is_contiguous() or not sums.is_contiguous():
+        raise ValueError("scratch is not contiguous")
+    return splits
+
+
+def configuration(
+    dtype: torch.dtype, keys: Tensor, heads: int, scoring: Scoring
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """(what the kernel is compiled for, by shape and type; how it is launched)."""
+    options = constants(dtype, keys, heads, scoring, TILE_BYTES)
+    if dtype == torch.float32:  # exact products take many registers: it is there for checks, not for speed
+        return options | {"TILE": 16}, {"num_warps": 4, "num_stages": 3}
+    # The table is read a turn ahead of keys and values, so that five stages are two tiles of them. Without maxnreg the
+    # compiler now and then spills to stay below a bound of its own.
+    # Pools of 8 bits take registers for their conversion: a program less, and more under way in each.
+    return options, {"num_warps": 4, "num_stages": 5, "maxnreg": 168 if options["SCALED"] else 128}
+
+
+def constants(dtype: torch.dtype, keys: Tensor, heads: int, scoring: Scoring, tile_bytes: int) -> dict[str, Any]:
+    """What kernels are compiled for, with tiles of up to 64 keys."""
+    _, kv_heads, block_size, head_dim = keys.shape
+    padded = triton.next_power_of_2(head_dim)
+    scaled = keys.dtype == E4M3
+    product = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[dtype]
+    if scaled and dtype == torch.float16:
+        product = tl.bfloat16  # weights times scales may be beyond what float16 holds
+    if INTERPRETED and product == tl.bfloat16:
+        product = tl.float32  # there it is raw bits, which cannot be multiplied
+    return {
+        "GROUP": heads // kv_heads,
+        "HEAD_DIM": head_dim,
+        "PADDED": padded,
+        "BLOCK_SIZE": block_size,
+        "TILE": max(16, min(64, tile_bytes // (padded * keys.dtype.itemsize))),
+        "WINDOW": scoring.window or 0,
+        "CAPPED": scoring.soft_cap is not None,
+        "PRODUCT": product,
+        "SCALED": scaled,
+    }
+
+
+def factors(scoring: Scoring) -> tuple[float, float]:
+    """(what products are multiplied with, the cap), for scores in units of log₂."""
+    if scoring.soft_cap is None:
+        return scoring.scale * LOG2E, 0.0
+    return 2 * scoring.scale / scoring.soft_cap * LOG2E, scoring.soft_cap * LOG2E
+
+
+@triton.jit
+def place(table, start, seen, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
+    """(block, 64 bits, slot) of positions start + [0, TILE); of those that are not `seen`, any that exists."""
+    steps = tl.arange(0, TILE)
+    if BLOCK_SIZE % TILE == 0:  # tiles start at multiples of TILE: one block holds all of it
+        return tl.load(table + start // BLOCK_SIZE).to(tl.int64), start % BLOCK_SIZE + steps
+    else:
+        positions = start + steps
+        return tl.load(table + positions // BLOCK_SIZE, mask=seen, other=0).to(tl.int64), positions % BLOCK_SIZE
+
+
+@triton.jit
+def fetch(
+    pool, offsets, seen, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr, PRODUCT: tl.constexpr
+):
+    """The numbers of the heads at `offsets`, [tile, PADDED]; zeros for what is not seen, be it NaN."""
+    dims = tl.arange(0, PADDED)
+    numbers = pool + offsets[:, None] + dims[None, :]
+    if MASKED:
+        return widen(tl.load(numbers, mask=seen[:, None] & (dims < HEAD_DIM)[None, :], other=0), PRODUCT)
+    elif HEAD_DIM < PADDED:
+        return widen(tl.load(numbers, mask=(dims < HEAD_DIM)[None, :], other=0), PRODUCT)
+    else:
+        return widen(tl.load(numbers), PRODUCT)
+
+
+@triton.jit
+def attend(
+    total, weight, peak, q, k, v, seen, factor, cap, key_scale, value_scale,
+    CAPPED: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+):  # fmt: skip
+    """One tile more: total = Σ 2^(s - peak) · v and weight = Σ 2^(s - peak), peak the largest score so far."""
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if SCALED:
+        scores = scores * scale_of(key_scale)[None, :]
+    if CAPPED:  # tanh x = 1 - 2 / (e^2x + 1), good at both ends
+        scores = cap - 2 * cap / (tl.exp2(scores * factor) + 1)
+    else:
+        scores = scores * factor
+    if MASKED:
+        scores = tl.where(seen, scores, float("-inf"))
+    higher = tl.maximum(peak, tl.max(scores, 1))
+    base = tl.where(higher == float("-inf"), 0.0, higher) if MASKED else higher  # a row may have seen nothing yet
+    shares = tl.exp2(scores - base[:, None])
+    fade = tl.exp2(peak - base)
+    weight = weight * fade + tl.sum(shares, 1)
+    if SCALED:
+        shares = shares * scale_of(value_scale)[None, :]
+    total = tl.dot(shares.to(v.dtype), v, total * fade[:, None], input_precision="ieee")
+    return total, weight, higher
+
+
+@triton.jit
+def portion(length, WINDOW: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr):
+    """(first position seen, where the first split starts, positions of a split), starts at multiples of TILE."""
+    first = tl.maximum(length - WINDOW, 0) if WINDOW > 0 else 0
+    start = first // TILE * TILE
+    tiles = tl.cdiv(length - start, TILE)
+    return first, start, tl.maximum(tl.cdiv(tiles, SPLITS), LEAST // TILE) * TILE
+
+
+@triton.jit(do_not_specialize=["table_stride"])
+def _decode(
+    queries, keys, values, key_scales, value_scales, table, lengths, out, partial, sums, factor, cap,
+    query_stride, query_head_stride, block_stride, head_stride, slot_stride, scale_block_stride, scale_head_stride,
+    table_stride, out_stride, out_head_stride,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
+    WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr,
+    SPLITS: tl.constexpr, LEAST: tl.constexpr,
+):  # fmt: skip
+    """One split of one row, for the group of queries that share a head of keys."""
+    split = tl.program_id(0)
+    kv_head = tl.program_id(1).to(tl.int64)
+    row = tl.program_id(2).to(tl.int64)
+    length = tl.load(lengths + row)
+    first, start, size = portion(length, WINDOW, TILE, SPLITS, LEAST)
+    begin = start + split * size
+    end = tl.minimum(begin + size, length)
+    if (begin >= end) & (SPLITS > 1):
+        return
+    heads, dims = tl.arange(0, 16), tl.arange(0, PADDED)
+    inside = (heads < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
+    head = kv_head * GROUP + heads
+    q_at = queries + row * query_stride + head[:, None] * query_head_stride + dims[None, :]
+    q = tl.load(q_at, mask=inside, other=0.0).to(PRODUCT)
+    total = tl.zeros([16, PADDED], tl.float32)
+    weight = tl.zeros([16], tl.float32)
+    peak = tl.full([16], float("-inf"), tl.float32)
+    for at in range(begin, end, TILE):
+        positions = at + tl.arange(0, TILE)
+        seen = (positions >= first) & (positions < end)
+        block, slot = place(table + row * table_stride, at, seen, BLOCK_SIZE, TILE)
+        offsets = block * block_stride + slot * slot_stride
+        k = fetch(keys + kv_head * head_stride, offsets, seen, HEAD_DIM, PADDED, True, PRODUCT)
+        v = fetch(values + kv_head * head_stride, offsets, seen, HEAD_DIM, PADDED, True, PRODUCT)
+        key_scale, value_scale = seen, seen
+        if SCALED:
+            scale_at = block * scale_block_stride + kv_head * scale_head_stride + slot
+            key_scale = tl.load(key_scales + scale_at, mask=seen, other=0)
+            value_scale = tl.load(value_scales + scale_at, mask=seen, other=0)
+        total, weight, peak = attend(
+            total, weight, peak, q, k, v, seen[None, :], factor, cap, key_scale, value_scale, CAPPED, True, SCALED
+        )
+    total = total / tl.where(weight == 0, 1.0, weight)[:, None]
+    if SPLITS == 1:
+        o_at = out + row * out_stride + head[:, None] * out_head_stride + dims[None, :]
+        tl.store(o_at, total.to(out.dtype.element_ty), mask=inside)
+    else:
+        part = (row * tl.num_programs(1) * GROUP + head) * SPLITS + split
+        tl.store(partial + part[:, None] * HEAD_DIM + dims[None, :], total, mask=inside)
+        tl.store(sums + part, peak + tl.log2(weight), mask=heads < GROUP)
+
+
+@triton.jit
+def _merge(
+    partial, sums, lengths, out, out_stride, out_head_stride, heads,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr,
+    WINDOW: tl.constexpr,
+):  # fmt: skip
+    """One head of one row: its splits' results, weighed by their sums."""
+    head = tl.program_id(0)
+    row = tl.program_id(1).to(tl.int64)
+    length = tl.load(lengths + row)
+    _, start, size = portion(length, WINDOW, TILE, SPLITS, LEAST)
+    used = tl.cdiv(length - start, size)
+    part = (row * heads + head) * SPLITS
+    dims = tl.arange(0, PADDED)
+    total = tl.zeros([PADDED], tl.float32)
+    weight = 0.0
+    peak = float("-inf")
+    for at in range(0, used, 8):  # running, as in `attend`; each turn has at least one split
+        splits = at + tl.arange(0, 8)
+        there = splits < used
+        logs = tl.load(sums + part + splits, mask=there, other=float("-inf"))
+        higher = tl.maximum(peak, tl.max(logs, 0))
+        shares = tl.exp2(logs - higher)
+        inside = there[:, None] & (dims < HEAD_DIM)[None, :]
+        results = tl.load(partial + (part + splits)[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
+        fade = tl.exp2(peak - higher)
+        total = total * fade + tl.sum(shares[:, None] * results, 0)
+        weight = weight * fade + tl.sum(shares, 0)
+        peak = higher
+    total = total / tl.where(weight == 0, 1.0, weight)
+    o_at = out + row * out_stride + head.to(tl.int64) * out_head_stride + dims
+    tl.store(o_at, total.to(out.dtype.element_ty), mask=dims < HEAD_DIM)

@@ -1,0 +1,187 @@
+"""Triton functions for sampling.py: weights of words as integers, sums of them, and searches by bisection.
+
+`source` is where logits stand, `count` how many; best their largest, heat the temperature, w = exp((x - best) / heat).
+Bits of w as an int32 are ordered as w is; a weight counts as floor(w · 2^40), so that sums are exact.
+Each is inlined into a kernel whose one program takes one row. Compiled ahead of time and checked in the interpreter;
+not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+UNIT = tl.constexpr(float(1 << 40))  # a weight of 1
+HEAVIEST = tl.constexpr(0x3F800000)  # the bits of 1.0, the largest weight
+TURNS = tl.constexpr(30)  # of a bisection: there are fewer than 2^30 weights
+ORDERED = tl.constexpr(80)  # sampling.CANDIDATES: up to so many words are drawn from in descending order there
+PADDING = tl.constexpr(64)  # sampling.BLOCK
+
+
+@triton.jit
+def fetch(source, at, count):
+    """Logits; what is not there, or no number, is -inf."""
+    logits = tl.load(source + at, mask=at < count, other=float("-inf"))
+    return tl.where(logits == logits, logits, float("-inf"))
+
+
+@triton.jit
+def weigh(logits, best, heat):
+    """(bits of w, w in integers): both in the order of the logits."""
+    weights = tl.exp((logits - best) / heat)
+    return weights.to(tl.int32, bitcast=True), (weights * UNIT).to(tl.int64)
+
+
+@triton.jit
+def weight_of(bits):
+    """w in integers."""
+    return (bits.to(tl.float32, bitcast=True) * UNIT).to(tl.int64)
+
+
+@triton.jit
+def held_in(source, count, best, heat, low, BLOCK: tl.constexpr):
+    """How many words have bits of at least `low`, and the sum of their weights, by blocks."""
+    number = tl.zeros([BLOCK], tl.int32)
+    mass = tl.zeros([BLOCK], tl.int64)
+    for start in range(0, count, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        bits, weights = weigh(fetch(source, at, count), best, heat)
+        there = (bits >= low) & (at < count)
+        number += there.to(tl.int32)
+        mass += tl.where(there, weights, 0)
+    return tl.sum(number, 0).to(tl.int64), tl.sum(mass, 0)
+
+
+@triton.jit
+def held(source, count, best, heat, low, LANES: tl.constexpr, CANDIDATES: tl.constexpr):
+    """The same, with blocks of a fitting size."""
+    if count <= CANDIDATES:
+        number, mass = held_in(source, count, best, heat, low, CANDIDATES)
+    else:
+        number, mass = held_in(source, count, best, heat, low, LANES)
+    return number, mass
+
+
+@triton.jit
+def search(source, count, best, heat, goal, COUNTED: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr):
+    """The largest bits such that the words from there upwards number, or weigh, at least `goal`; 0 if none do."""
+    low = goal.to(tl.int32) * 0
+    high = low + HEAVIEST + 1
+    for _ in range(TURNS):
+        middle = (low + high) // 2
+        number, mass = held(source, count, best, heat, middle, LANES, CANDIDATES)
+        enough = (number if COUNTED else mass) >= goal
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle)
+    return low
+
+
+@triton.jit
+def peaks(source, words, LANES: tl.constexpr):
+    """The largest logit of each lane, and the first word that has it."""
+    lane = tl.arange(0, LANES)
+    peak = tl.full([LANES], float("-inf"), tl.float32)
+    first = tl.zeros([LANES], tl.int32)
+    for start in range(0, words, LANES):
+        logits = fetch(source, start + lane, words)
+        first = tl.where(logits > peak, start + lane, first)
+        peak = tl.maximum(peak, logits)
+    return peak, first
+
+
+@triton.jit
+def lane_edge(peak, best, heat, LANES: tl.constexpr):
+    """The bits of the (LANES / 4)-th largest of the lanes' maxima, but at least 1."""
+    bits, _ = weigh(peak, best, heat)
+    low = tl.min(bits, 0) * 0
+    high = low + HEAVIEST + 1
+    for _ in range(TURNS):
+        middle = (low + high) // 2
+        enough = tl.sum((bits >= middle).to(tl.int32), 0) >= LANES // 4
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle)
+    return tl.maximum(low, 1)
+
+
+@triton.jit
+def gather(
+    source, words, best, heat, floor, filtered, edge, found_logits, found_words,
+    LANES: tl.constexpr, CANDIDATES: tl.constexpr,
+):  # fmt: skip
+    """(weight of words from `floor` upwards, number of candidates, their weight); candidates are stored in order."""
+    total = tl.zeros([LANES], tl.int64)
+    number = edge * 0
+    found = number.to(tl.int64)
+    for start in range(0, words, LANES):
+        at = start + tl.arange(0, LANES)
+        logits = fetch(source, at, words)
+        bits, weights = weigh(logits, best, heat)
+        total += tl.where(bits >= floor, weights, 0)
+        if filtered:
+            hit = bits >= edge
+            hits = tl.sum(hit.to(tl.int32), 0)
+            if hits > 0:
+                found += tl.sum(tl.where(hit, weights, 0), 0)
+                place = number + tl.cumsum(hit.to(tl.int32), 0) - 1
+                tl.store(found_logits + place, logits, mask=hit & (place < CANDIDATES))
+                tl.store(found_words + place, at, mask=hit & (place < CANDIDATES))
+            number += hits
+    return tl.sum(total, 0), number, found
+
+
+@triton.jit
+def filters(
+    source, count, best, heat, words, total, top_k, top_p, floor, LANES: tl.constexpr, CANDIDATES: tl.constexpr
+):
+    """What top-k, top-p and min-p leave: (smallest bits, how many words of just these bits, weight of the rest above,
+    number of the rest above, whether a CPU draws in descending order)."""
+    size = tl.cdiv(words, PADDING) * PADDING
+    limited = (top_k > 0) & (top_k < size)
+    kth = floor * 0
+    if limited:
+        kth = search(source, count, best, heat, top_k, True, LANES, CANDIDATES)
+    number, mass = held(source, count, best, heat, tl.maximum(kth, 1), LANES, CANDIDATES)
+    last, staying, within = floor * 0, number, number
+    if top_p < 1:
+        whole = tl.where(limited, mass, total)
+        limit = tl.maximum(tl.ceil(whole.to(tl.float64) * top_p).to(tl.int64), 1)
+        last = search(source, count, best, heat, limit, False, LANES, CANDIDATES)
+        above, heavier = held(source, count, best, heat, last + 1, LANES, CANDIDATES)
+        staying = tl.cdiv(limit - heavier, tl.maximum(weight_of(last), 1))
+        within = above + staying
+    cut = tl.maximum(tl.maximum(kth, last), tl.maximum(floor, 1))
+    above, heavier = held(source, count, best, heat, cut + 1, LANES, CANDIDATES)
+    reaching, _ = held(source, count, best, heat, cut, LANES, CANDIDATES)
+    ties = reaching - above
+    if cut == last:
+        ties = tl.minimum(ties, staying)
+    likely, _ = held(source, count, best, heat, tl.maximum(floor, 1), LANES, CANDIDATES)
+    few = (kth > 0) & (top_k <= ORDERED) & (number < ORDERED)
+    descending = tl.where(limited, few, (within <= ORDERED) | (likely < ORDERED)) | (size <= ORDERED)
+    return cut, ties, heavier, above, descending
+
+
+@triton.jit
+def pick(source, count, best, heat, cut, ties, goal, descending, LANES: tl.constexpr):
+    """The first place at which the cumulated weight passes `goal`: of words above `cut`, and `ties` words at it.
+
+    Descending: the place of word number `goal` of those at the cut.
+    """
+    chosen = cut * 0
+    before = goal * 0
+    seen = goal * 0
+    each = tl.where(descending, 1, weight_of(cut))
+    for start in range(0, count, LANES):
+        at = start + tl.arange(0, LANES)
+        bits, weights = weigh(fetch(source, at, count), best, heat)
+        weights = tl.where((bits > cut) & (not descending), weights, 0)
+        tie = ((bits == cut) & (at < count)).to(tl.int64)
+        tied = tl.sum(tie, 0)
+        mass = tl.sum(weights, 0) + each * tl.minimum(tl.maximum(ties - seen, 0), tied)
+        if (before <= goal) & (goal < before + mass):
+            rank = seen + tl.cumsum(tie, 0) - tie
+            cumulated = before + tl.cumsum(weights + tl.where(rank < ties, tie * each, 0), 0)
+            chosen = tl.min(tl.where(cumulated > goal, at, count), 0)
+        before += mass
+        seen += tied
+    return chosen

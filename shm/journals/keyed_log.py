@@ -1,0 +1,105 @@
+"""What a frontend must find again by a key after its own death: a bounded log of records, the newest of a key counts.
+
+One region a frontend, written by it alone, read by it and its successor. Layout: one page of words, then a ring of
+bytes by their count in the server's life.
+    start     the oldest record that is whole; moved before what lies there is overwritten
+    end       behind the newest record; stored last
+A record: length of its payload and two words of key, then the payload, in whole words. What is old is forgotten when
+there is no room: nothing here is the only copy of a running request.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from struct import Struct
+
+from ..fence import load_fence, store_fence
+
+PAGE = mmap.PAGESIZE
+KEY_BYTES = 16
+HEADER = Struct(f"<Q{KEY_BYTES}s")
+START, END = range(2)
+LARGEST_SHARE = 8  # of the room: a record that fills more of it would cost too many others
+
+
+class Recent:
+    """Region `index` of the file."""
+
+    def __init__(self, fd: int, count: int, room: int, index: int) -> None:
+        self._room = _whole_pages(room)
+        self._map = mmap.mmap(fd, recent_bytes(count, room))
+        self._words = memoryview(self._map).cast("Q")
+        self._first = index * (PAGE + self._room) // 8
+        self._found: dict[bytes, tuple[int, int]] = {}  # key: position and length of its newest payload
+        at, end = self._words[self._first + START], self._words[self._first + END]  # SYNC: recent.end
+        load_fence()
+        while at < end:
+            length, key = HEADER.unpack(self._read(at, HEADER.size))
+            self._found[key] = at + HEADER.size, length
+            at += _size(length)
+
+    @staticmethod
+    def create(count: int, room: int) -> int:
+        """The descriptor of a memory file of so many regions; memory is taken when it is written."""
+        fd = os.memfd_create("actorserve-recent", os.MFD_CLOEXEC)
+        os.ftruncate(fd, recent_bytes(count, room))
+        return fd
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest payload that is kept."""
+        return self._room // LARGEST_SHARE - HEADER.size - 8
+
+    def put(self, key: bytes, payload: bytes) -> bool:
+        """From now on this is the key's. False, and nothing is changed, if it is too long."""
+        if len(payload) > self.longest:
+            return False
+        words, first = self._words, self._first
+        start, end = words[first + START], words[first + END]
+        while end + _size(len(payload)) - start > self._room:
+            length, oldest = HEADER.unpack(self._read(start, HEADER.size))
+            if self._found.get(oldest) == (start + HEADER.size, length):
+                del self._found[oldest]
+            start += _size(length)
+        words[first + START] = start
+        store_fence()  # who comes after a death in the copy does not look at what it overwrites
+        self._write(end, HEADER.pack(len(payload), key) + payload)
+        store_fence()
+        words[first + END] = end + _size(len(payload))  # SYNC: recent.end
+        self._found[key] = end + HEADER.size, len(payload)
+        return True
+
+    def get(self, key: bytes) -> bytes | None:
+        """The key's newest payload, if it is not forgotten."""
+        found = self._found.get(key)
+        return None if found is None else self._read(*found)
+
+    def keys(self) -> list[bytes]:
+        """All that are not forgotten, the one first written first."""
+        return list(self._found)
+
+    def _read(self, at: int, length: int) -> bytes:
+        start, place = self._first * 8 + PAGE, at % self._room
+        head = min(length, self._room - place)
+        return self._map[start + place : start + place + head] + self._map[start : start + length - head]
+
+    def _write(self, at: int, data: bytes) -> None:
+        start, place = self._first * 8 + PAGE, at % self._room
+        head = min(len(data), self._room - place)
+        self._map[start + place : start + place + head] = data[:head]
+        self._map[start : start + len(data) - head] = data[head:]
+
+
+def _size(length: int) -> int:
+    """Bytes of a whole record."""
+    return -(-(HEADER.size + length) // 8) * 8
+
+
+def _whole_pages(room: int) -> int:
+    return -(-room // PAGE) * PAGE
+
+
+def recent_bytes(count: int, room: int) -> int:
+    """The size of the file."""
+    return count * (PAGE + _whole_pages(room))

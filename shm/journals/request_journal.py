@@ -1,0 +1,141 @@
+"""What clients have sent and nobody has answered yet: the raw bytes of each connection's request, in its own record.
+
+A record belongs to the frontend that serves its connection, which alone writes it; a successor reads it. Layout: one
+page of words, then the bytes. Counts are of the connection's whole life, as the kernel counts them.
+    rest      bytes read when the connection last stood between two requests
+    begin     the value of rest: somebody has looked at the request, and the answers' record speaks of it;
+              NOT_BEGUN: nobody has; LOST: the bytes are not all here
+    length    bytes that stand in the record, for its writer
+The kernel puts what it reads into the record itself: its count less rest says how much of it is the request, and no
+death comes between. Memory is taken when it is written, and given back when a long request is over.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+from ..fence import load_fence, store_fence
+
+PAGE = mmap.PAGESIZE
+REST, BEGIN, LENGTH = range(3)
+LONG = 1 << 16  # bytes of a request whose memory is given back
+MOST_READ = 1 << 18  # bytes, at once
+LOST, NOT_BEGUN = (1 << 64) - 1, (1 << 64) - 2
+
+
+class Journal:
+    """Records 0 to count - 1, of `room` bytes each. Numbers beyond are nobody's: nothing is kept of them."""
+
+    def __init__(self, fd: int, count: int, room: int) -> None:
+        self.count = count
+        self._room = -(-room // PAGE) * PAGE
+        self._map = mmap.mmap(fd, journal_bytes(count, room))
+        self._bytes = memoryview(self._map)
+        self._words = self._bytes.cast("Q")
+
+    @staticmethod
+    def create(count: int, room: int) -> int:
+        """The descriptor of a memory file for such a journal. It has no name, and no size but what is written."""
+        fd = os.memfd_create("actorserve-journal", os.MFD_CLOEXEC)
+        os.ftruncate(fd, journal_bytes(count, room))
+        return fd
+
+    # --- the connection's frontend -------------------------------------------------------------------------------
+
+    def rest(self, number: int, read: int) -> None:
+        """Nothing is under way on this connection, of which so many bytes were read."""
+        if number < self.count:
+            words, first = self._words, self._first(number)
+            words[first + REST] = read  # SYNC: journal.rest: from here on the record speaks of nothing
+            store_fence()
+            words[first + BEGIN] = NOT_BEGUN
+            length = words[first + LENGTH]
+            words[first + LENGTH] = 0
+            if length > LONG:
+                self._free(first)
+
+    def give_up(self, number: int) -> None:
+        """A request was answered before all of it has come, and nobody goes on with it: what is long is not kept."""
+        words, first = self._words, self._first(number)
+        if number < self.count and words[first + LENGTH] > LONG:
+            words[first + BEGIN] = LOST  # before anything is gone
+            store_fence()
+            words[first + LENGTH] = 0
+            self._free(first)
+
+    def _free(self, first: int) -> None:
+        self._map.madvise(mmap.MADV_REMOVE, first * 8 + PAGE, self._room)
+
+    def room(self, number: int) -> memoryview | None:
+        """Where the kernel is to put what it reads next; None if it shall not be kept."""
+        if number >= self.count:
+            return None
+        words, first = self._words, self._first(number)
+        length = words[first + LENGTH]
+        if length >= self._room:
+            words[first + BEGIN] = LOST  # before anything more is read
+        if words[first + BEGIN] == LOST:
+            return None
+        start = first * 8 + PAGE
+        return self._bytes[start + length : start + min(length + MOST_READ, self._room)]
+
+    def begin(self, number: int) -> None:
+        """Something has come after a rest, and the answers' record is ready for it."""
+        if number < self.count:
+            words, first = self._words, self._first(number)
+            if words[first + BEGIN] != LOST:
+                store_fence()
+                words[first + BEGIN] = words[first + REST]  # SYNC: journal.begin
+
+    def filled(self, number: int, size: int) -> None:
+        """So many bytes were read into the room."""
+        if number < self.count:
+            self._words[self._first(number) + LENGTH] += size
+
+    # --- its successor -------------------------------------------------------------------------------------------
+
+    def is_at_rest(self, number: int, read: int) -> bool:
+        """Nothing was under way when so many bytes had been read."""
+        return number < self.count and self._words[self._first(number) + REST] == read
+
+    def request(self, number: int, read: int) -> bytes | None:
+        """What has come of a request; None if not all that was read is here."""
+        if number >= self.count:
+            return None
+        first = self._first(number)
+        length = read - self._words[first + REST]
+        if self._words[first + BEGIN] == LOST or not 0 < length <= self._room:
+            return None
+        load_fence()
+        start = first * 8 + PAGE
+        return self._map[start : start + length]
+
+    def is_begun(self, number: int) -> bool:
+        """Has somebody looked at the request, so that the answers' record speaks of it?"""
+        first = self._first(number)
+        return self._words[first + BEGIN] == self._words[first + REST]
+
+    def take_over(self, number: int, request: bytes, skip: int = 0) -> None:
+        """This request stands in the record, and is gone on with. `skip`: so much of it is answered, and nobody has
+        looked at what is behind; while that is put in its place, nobody can go on with it.
+        """
+        words, first = self._words, self._first(number)
+        if skip:
+            words[first + BEGIN] = LOST
+            store_fence()
+            start = first * 8 + PAGE
+            self._map[start : start + len(request) - skip] = request[skip:]
+            words[first + REST] += skip
+            store_fence()
+            words[first + BEGIN] = NOT_BEGUN
+        words[first + LENGTH] = len(request) - skip
+
+    def _first(self, number: int) -> int:
+        """The record's first word."""
+        return number * (PAGE + self._room) // 8
+
+
+def journal_bytes(count: int, room: int) -> int:
+    """The size of the file."""
+    return count * (PAGE + -(-room // PAGE) * PAGE)

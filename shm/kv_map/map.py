@@ -1,0 +1,148 @@
+"""The KV map: whose KV lies in which block of the worker's memory, and whose end was told, for the next scheduler.
+
+The scheduler alone writes it, and nobody reads it while that lives: what counts is what a death between any two stores
+leaves behind, and for that the order in which one thread stores is enough. Layout, from the region's offset:
+    header    worker: incarnation whose KV memory this is about, 0 for none | blocks of that memory
+              takeovers: successors that have begun with it since the last step came back
+    a slot    held: generation << 32 | blocks in its table, 0 for none
+              computed: generation << 32 | tokens whose KV is certainly in these blocks; counts only while it holds any
+              told: generation whose end the detokenizer was told; that is no matter of a worker
+              table: int32, the blocks in the order of the tokens
+    a block   cached (a byte): its 16-byte hash is valid, and so are its contents
+Knows neither why a block is held nor what a hash is made of.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layout import BLOCKS, HASH_BYTES, HEADER_BYTES, TAKEOVERS, WORKER, kv_map_bytes, whole_words
+
+__all__ = ["KVMap", "kv_map_bytes"]
+
+LOW = 0xFFFFFFFF
+
+Ints = NDArray[np.int64]
+
+
+class KVMap:
+    """A view of the map at `offset` (a multiple of 8) of zeroed memory, which is a map of no worker."""
+
+    def __init__(self, memory: mmap.mmap, offset: int, slots: int, sequence_blocks: int, blocks: int) -> None:
+        self.sequence_blocks, self.blocks = sequence_blocks, blocks
+        self._memory = memory
+        self._header: Ints = np.ndarray(3, np.int64, memory, offset)
+        offset += HEADER_BYTES
+        self._held: Ints = np.ndarray(slots, np.int64, memory, offset)
+        offset += slots * 8
+        self._computed: Ints = np.ndarray(slots, np.int64, memory, offset)
+        offset += slots * 8
+        self._told: Ints = np.ndarray(slots, np.int64, memory, offset)
+        offset += slots * 8
+        self._tables: NDArray[np.int32] = np.ndarray((slots, sequence_blocks), np.int32, memory, offset)
+        self._hashes = offset + whole_words(slots * sequence_blocks * 4)
+        self._flags = self._hashes + blocks * HASH_BYTES
+        self._cached: NDArray[np.uint8] = np.ndarray(blocks, np.uint8, memory, self._flags)
+
+    @classmethod
+    def private(cls, slots: int, sequence_blocks: int, blocks: int) -> KVMap:
+        """A map that ends with this process, for a scheduler that has no successor."""
+        return cls(mmap.mmap(-1, kv_map_bytes(slots, sequence_blocks, blocks)), 0, slots, sequence_blocks, blocks)
+
+    # --- whose memory it is about --------------------------------------------------------------------------------
+
+    def describes(self, worker: int, blocks: int) -> bool:
+        """Is this the map of this worker's memory?"""
+        return worker > 0 and self._header[:TAKEOVERS].tolist() == [worker, blocks]
+
+    def disown(self) -> None:
+        """What the map says counts no more."""
+        self._header[WORKER] = 0
+
+    def begin(self, worker: int, blocks: int) -> None:
+        """Nothing is held or cached in this worker's memory. It is about no worker until all of that is stored."""
+        if blocks > self.blocks:
+            raise ValueError(f"a map for {self.blocks} KV blocks cannot be one of {blocks}")
+        self.disown()
+        self._held.fill(0)
+        self._cached.fill(0)
+        self._header[BLOCKS] = blocks
+        self._header[TAKEOVERS] = 0
+        self._header[WORKER] = worker
+
+    def begin_takeover(self) -> int:
+        """Count a successor that begins with this map; returns how many have since the map was last proven."""
+        self._header[TAKEOVERS] += 1
+        return int(self._header[TAKEOVERS])
+
+    def prove(self) -> None:
+        """A step has come back: whoever goes by this map gets so far."""
+        self._header[TAKEOVERS] = 0
+
+    # --- what a sequence holds -----------------------------------------------------------------------------------
+
+    def hold(self, ref: int, blocks: Sequence[int], computed: int) -> None:
+        """A sequence that holds nothing takes these blocks; the first `computed` tokens are in them already."""
+        slot, generation = ref & LOW, ref >> 32 << 32
+        self._computed[slot] = generation | computed
+        self._tables[slot, : len(blocks)] = blocks
+        self._held[slot] = generation | len(blocks)
+
+    def grow(self, ref: int, index: int, block: int) -> None:
+        """The sequence takes one more block, number `index` of its table."""
+        slot = ref & LOW
+        self._tables[slot, index] = block
+        self._held[slot] = ref >> 32 << 32 | index + 1
+
+    def confirm(self, slots: Ints, generations: Ints, counts: Ints) -> None:
+        """The first `counts` tokens of these slots are computed (one 8-byte move each, see TableArrays)."""
+        self._computed[slots] = generations << 32 | counts
+
+    def release(self, slot: int) -> None:
+        """The slot holds nothing. To be stored before its blocks are given to another."""
+        self._held[slot] = 0
+
+    def holders(self) -> list[int]:
+        """The refs that hold blocks."""
+        slots = np.flatnonzero(self._held)
+        refs: list[int] = (self._held[slots] >> 32 << 32 | slots).tolist()
+        return refs
+
+    def held(self, ref: int) -> NDArray[np.int32]:
+        """The blocks that the holder's table names; none if their number cannot be."""
+        count = int(self._held[ref & LOW]) & LOW
+        return self._tables[ref & LOW, : count if count <= self.sequence_blocks else 0]
+
+    def computed(self, ref: int) -> int | None:
+        """Tokens that are computed in the holder's blocks; None where an earlier use of the slot is spoken of."""
+        word = int(self._computed[ref & LOW])
+        return word & LOW if word >> 32 == ref >> 32 else None
+
+    def tell(self, ref: int) -> None:
+        """The message that this sequence has ended is published."""
+        self._told[ref & LOW] = ref >> 32
+
+    def is_told(self, ref: int) -> bool:
+        return bool(self._told[ref & LOW] == ref >> 32)
+
+    # --- what a block stands for ---------------------------------------------------------------------------------
+
+    def cache(self, block: int, key: bytes) -> None:
+        """The block's contents are final and found by `key`; it was not cached."""
+        start = self._hashes + HASH_BYTES * block
+        self._memory[start : start + HASH_BYTES] = key
+        self._cached[block] = 1
+
+    def uncache(self, block: int) -> None:
+        """The block may be written again. To be stored before it is given away."""
+        self._cached[block] = 0
+
+    def cached(self) -> dict[int, bytes]:
+        """The keys of all cached blocks."""
+        starts = self._hashes + HASH_BYTES * (blocks := np.flatnonzero(self._cached))
+        keys = (self._memory[start : start + HASH_BYTES] for start in starts.tolist())
+        return dict(zip(blocks.tolist(), keys, strict=True))

@@ -1,0 +1,145 @@
+"""Readiness and figures of a frontend, from a board that the test writes in the name of all actors."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from actorserve.actors.frontend.observability import metrics as module
+from actorserve.actors.frontend.observability.metrics import Figures
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import make_config
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.runtime.process import Context
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.actors.telemetry.gauges import KEPT, FrontendGauge, SchedulerGauge
+from actorserve.actors.telemetry.startup import Phase
+from actorserve.shm.board.board import HEARTBEAT, PID, ActorState, BoardWriter
+from actorserve.shm.board.startup import PhaseWriter
+
+OLD_NS = int((module.STALE_S + 1) * 1e9)
+
+
+class Scene:
+    """All actors are READY, the scheduler knows its KV memory. They are all played by this process."""
+
+    def __init__(self) -> None:
+        config = make_config({"max_num_seqs": 4, "max_model_len": 256, "frontends": 2, "max_num_queued_reqs": 3})
+        self.memory = Memory(System(config, resolve_model(config)))
+        self.board, self.system = self.memory.board, self.memory.system
+        self.context = Context(self.memory.boot(self.system.by_name["frontend-0"]))
+        self.writers = {
+            actor.name: BoardWriter(self.board, actor.position, kept=KEPT.get(actor.kind, ()))
+            for actor in self.system.actors
+        }
+        for writer in self.writers.values():
+            writer.set_state(ActorState.READY)
+        self.writers["scheduler"].set_gauge(SchedulerGauge.BLOCKS_TOTAL, 10)
+        self.figures = Figures(self.context)
+
+    def set_word(self, name: str, word: int, value: int) -> None:
+        self.board.words[self.board.word(self.system.by_name[name].position, word)] = value
+
+    def let_stand(self, name: str) -> None:
+        """Its loop does not turn any more."""
+        self.set_word(name, HEARTBEAT, time.monotonic_ns() - OLD_NS)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.context.close()
+    made.memory.close()
+
+
+def test_ready(scene: Scene) -> None:
+    assert scene.figures.not_ready() == []
+
+
+@pytest.mark.parametrize("state", [ActorState.STARTING, ActorState.DRAINING])
+def test_an_actor_that_says_that_it_is_not(scene: Scene, state: ActorState) -> None:
+    scene.writers["detokenizer-0"].set_state(state)
+    assert scene.figures.not_ready() == [f"detokenizer-0: {state.name.lower()}"]
+
+
+def test_a_life_that_has_not_begun(scene: Scene) -> None:
+    scene.memory.raise_incarnation(scene.system.by_name["renderer-0"])
+    assert scene.figures.not_ready() == ["renderer-0: starting"]
+
+
+@pytest.mark.parametrize("name", ["scheduler", "renderer-0", "frontend-1"])
+def test_a_loop_that_stands_still(scene: Scene, name: str) -> None:
+    scene.let_stand(name)
+    (reason,) = scene.figures.not_ready()
+    assert reason.startswith(f"{name}: hung: its loop has not turned for 4.")
+    scene.writers[name].beat()
+    assert scene.figures.not_ready() == []
+
+
+def test_a_step_may_take_longer_and_who_answers_is_alive(scene: Scene) -> None:
+    scene.let_stand("worker")
+    scene.let_stand("frontend-0")
+    assert scene.figures.not_ready() == []
+
+
+def test_a_process_that_is_gone(scene: Scene) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    scene.set_word("worker", PID, gone.pid)
+    assert scene.figures.not_ready() == ["worker: dead"]
+
+
+def test_no_kv_memory(scene: Scene) -> None:
+    scene.writers["scheduler"].set_gauge(SchedulerGauge.BLOCKS_TOTAL, 0)
+    assert scene.figures.not_ready() == ["scheduler: no KV memory: it has not met its worker yet"]
+
+
+def test_a_queue_that_is_full(scene: Scene) -> None:
+    scene.writers["scheduler"].set_gauge(SchedulerGauge.RUNNING, 4)
+    scene.writers["scheduler"].set_gauge(SchedulerGauge.WAITING, 2)
+    assert scene.figures.not_ready() == []
+    scene.writers["scheduler"].set_gauge(SchedulerGauge.WAITING, 3)
+    assert scene.figures.not_ready() == ["scheduler: its queue is full (7 sequences)"]
+
+
+def test_what_several_frontends_count_is_one_number(scene: Scene) -> None:
+    for number, name in enumerate(("frontend-0", "frontend-1"), 1):
+        scene.writers[name].set_gauge(FrontendGauge.IN_FLIGHT, number)
+        scene.writers[name].set_gauge(FrontendGauge.REFUSED, 10 * number)
+        spec = scene.system.by_name[name]
+        first = scene.system.histograms(scene.context.segment, spec)["vllm:time_to_first_token_seconds"]
+        first.observe(number * 10**9)
+    assert scene.figures.load() == 3
+    text = b"".join(scene.figures.metrics()[0]).decode()
+    labels = f'engine="0",model_name="{scene.context.config.served_names()[0]}"'
+    assert f'vllm:admission_rejections_total{{{labels},reason="no_free_slot"}} 30.0' in text
+    assert f"vllm:time_to_first_token_seconds_sum{{{labels}}} 3.0" in text
+    assert f"vllm:time_to_first_token_seconds_count{{{labels}}} 2.0" in text
+
+
+def startup(scene: Scene, name: str) -> dict[str, str]:
+    """Seconds by phase and of all, as /metrics has them."""
+    text = b"".join(scene.figures.metrics()[0]).decode()
+    found = re.findall(rf'^actorserve:startup_seconds{{actor="{name}",phase="(.*)"}} (.*)$', text, re.MULTILINE)
+    total = re.search(rf'^actorserve:startup_total_seconds{{actor="{name}"}} (.*)$', text, re.MULTILINE)
+    assert total is not None
+    return {**dict(found), "all": total[1]}
+
+
+def test_how_long_a_start_took(scene: Scene) -> None:
+    spec, words = scene.system.by_name["worker"], scene.context.segment
+    assert startup(scene, "worker") == {"all": "0.0"}
+    began = scene.board.snapshot(spec.position).started_ns
+    writer = PhaseWriter(words, scene.system.phase_offsets["worker"], began)
+    writer.end(Phase.IMPORTS, began + 250_000_000)
+    writer.end(Phase.WEIGHTS, began + 1_750_000_000)
+    assert startup(scene, "worker") == {"imports": "0.25", "weights": "1.5", "all": "1.75"}
+    scene.memory.phase_ends(Phase.MEMORY, began + 10**9)
+    assert startup(scene, "supervisor").keys() == {"memory", "all"}
+    scene.memory.raise_incarnation(spec)  # another life has none of them yet
+    assert startup(scene, "worker") == {"all": "0.0"}

@@ -1,0 +1,47 @@
+"""Slots that a dead frontend has left: which are free at once, and which wait."""
+
+from __future__ import annotations
+
+from actorserve.actors.protocol.messages import Failed, Finish, Sync, Synced
+from actorserve.shm.table.table import slot_of
+
+from .others import Others, end, job
+
+
+async def test_a_successor_frees_what_was_left(others: Others) -> None:
+    """What has ended is free at once; the rest when nobody can touch it any more: what was never rendered, what runs,
+    and what has ended while its last text is on its way.
+    """
+    free = others.engine.slots.free
+    for _ in range(6):
+        others.engine.submit(job())
+    never, runs, ended, stopped, telling, refused = [message.refs[0] for message in others.received("renderer-0")]
+    others.put_prompt([runs, ended, stopped, telling])
+    for ref in (ended, stopped, telling):
+        others.table.append(ref, [1, 2])
+        others.table.set_finish(ref, Finish.STOP)
+    others.table.set_text(ended, 2)
+    others.table.set_stop(stopped, 1)
+    others.tell("renderer-0", Failed([refused], 400, "no"))
+    others.restart()
+    assert others.engine.slots.free == free - 3
+    (sync,) = others.received("renderer-0")
+    (cancel,) = others.received("scheduler")
+    assert isinstance(sync, Sync) and set(cancel.refs) == {never, runs}
+    assert all(others.table.is_cancelled(ref) for ref in (never, runs))
+    others.tell("renderer-0", Synced(sync.call))
+    assert others.engine.slots.free == free - 1
+    others.tell("detokenizer-0", end(runs, "", Finish.ABORT))
+    assert others.engine.slots.free == free
+
+
+async def test_the_end_of_an_earlier_use_frees_nothing(others: Others) -> None:
+    """All words of the slot speak of its last use: of this one nothing has come yet."""
+    others.engine.submit(job())
+    (render,) = others.received("renderer-0")
+    others.tell("renderer-0", Failed(render.refs, 400, "no"))
+    while others.engine.slots.free:
+        others.engine.submit(job())
+    assert any(slot_of(ref) == slot_of(render.refs[0]) for m in others.received("renderer-0") for ref in m.refs)
+    others.restart()
+    assert others.engine.slots.free == 0

@@ -1,0 +1,54 @@
+"""What goes with beam search: the rest is refused by its name, and not dropped in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from actorserve.actors.protocol.request import Generation
+from actorserve.http.errors import ApiError
+from actorserve.http.generation.beam_search import check_beams
+from actorserve.http.generation.decoding import decode
+from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
+from tests.http.bodies import HI, body_of
+from tests.http.serving import Served
+
+ASKING: list[tuple[str, Any]] = [
+    *(("repetition_penalty", 1.1), ("frequency_penalty", 0.5), ("min_tokens", 3), ("return_token_ids", True)),
+    *(("logprobs", 0), ("logprobs", 2), ("prompt_logprobs", 0), ("truncate_prompt_tokens", -1)),
+    *(("guided_json", {"type": "object"}), ("regex", "a"), ("structured_outputs", {"regex": "a"}), ("stop", ["a"])),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), ASKING, ids=str)
+def test_what_cannot_be_had_is_named(field: str, value: Any) -> None:
+    request = decode(CompletionRequest, body_of(prompt="a", use_beam_search=True, **{field: value}))
+    with pytest.raises(ApiError, match=f"{field} cannot be had with use_beam_search") as refused:
+        check_beams(request)
+    assert refused.value.param == field
+
+
+def test_a_budget_of_no_thinking_asks_for_something() -> None:
+    for budget, is_refused in ((0, True), (-1, False)):
+        request = decode(ChatRequest, body_of(messages=HI, use_beam_search=True, thinking_token_budget=budget))
+        if is_refused:
+            with pytest.raises(ApiError, match="thinking_token_budget"):
+                check_beams(request)
+        else:
+            check_beams(request)
+
+
+def test_what_changes_nothing_passes() -> None:
+    plain: dict[str, Any] = {"repetition_penalty": 1, "frequency_penalty": 0, "min_tokens": 0, "stop": [], "regex": ""}
+    check_beams(decode(CompletionRequest, body_of(prompt="a", use_beam_search=True, logprobs=False, **plain)))
+    check_beams(decode(ChatRequest, body_of(messages=HI, use_beam_search=True, logprobs=False, tools=[], **plain)))
+
+
+async def test_the_priority_is_that_of_the_request(served: Served) -> None:
+    client = await served.client()
+    client.send("POST", "/v1/completions", {"prompt": "hi", "use_beam_search": True, "max_tokens": 2, "priority": -7})
+    (params,) = (await served.job()).params
+    assert msgspec.msgpack.decode(params, type=Generation).priority == -7
+    client.leave()

@@ -1,0 +1,87 @@
+"""What a good body becomes: the parameters of its choices."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from actorserve.actors.protocol.request import Generation
+from actorserve.http.generation.decoding import check_model, decode
+from actorserve.http.generation.sampling import max_tokens_of
+from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerationFields
+from tests.http.bodies import HI, body_of, for_chat, generations, refusal
+
+
+def test_seeds_differ_over_the_choices_and_come_again() -> None:
+    first = [made.sampling.seed for made in for_chat(n=5, seed=(1 << 64) - 2)[1]]
+    assert first == [(1 << 64) - 2, (1 << 64) - 1, 0, 1, 2]
+    assert [made.sampling.seed for made in for_chat(n=2, seed=-1)[1]] == [(1 << 64) - 1, 0]
+    drawn = {made.sampling.seed for _ in range(20) for made in for_chat(n=5)[1]}
+    assert len(drawn) == 100, "without a seed one is drawn for each request"
+
+
+def test_parameters_arrive() -> None:
+    _, (made,) = for_chat(
+        temperature=0.5,
+        top_k=7,
+        top_p=0.25,
+        min_p=0.125,
+        seed=3,
+        min_tokens=2,
+        ignore_eos=True,
+        stop=["a", "b"],
+        stop_token_ids=[4, 5],
+        include_stop_str_in_output=True,
+        skip_special_tokens=False,
+        priority=-3,
+        stream=True,
+    )
+    drawn = made.sampling
+    assert (drawn.seed, drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p) == (3, 0.5, 7, 0.25, 0.125)
+    assert drawn.min_tokens == 2 and made.ignore_eos and made.include_stop and not made.skip_special_tokens
+    assert (made.stop, made.stop_token_ids, made.priority, made.stream) == (["a", "b"], [4, 5], -3, True)
+    _, (plain,) = for_chat()
+    assert plain == Generation(plain.sampling, stream=False, request_id="id")
+    assert for_chat(stop="a")[1][0].stop == ["a"]
+
+
+def test_defaults_of_the_model() -> None:
+    defaults = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    (made,) = generations(decode(ChatRequest, body_of(messages=HI)), defaults)
+    assert (made.sampling.temperature, made.sampling.top_k, made.sampling.top_p) == (0.6, 20, 0.95)
+    asked = body_of(messages=HI, temperature=0, top_k=-1, top_p=1)
+    (made,) = generations(decode(ChatRequest, asked), defaults)
+    assert (made.sampling.temperature, made.sampling.top_k, made.sampling.top_p) == (0, 0, 1)
+    (made,) = generations(decode(ChatRequest, body_of(messages=HI)))
+    assert (made.sampling.temperature, made.sampling.top_k, made.sampling.top_p, made.sampling.min_p) == (1, 0, 1, 0)
+
+
+def test_the_most_tokens() -> None:
+    def most(kind: type[GenerationFields], **fields: Any) -> int | None:
+        return max_tokens_of(decode(kind, body_of(messages=HI, **fields)))
+
+    assert most(ChatRequest) is None and most(CompletionRequest) == 16
+    assert most(ChatRequest, max_tokens=5) == 5 and most(CompletionRequest, max_tokens=5) == 5
+    assert most(ChatRequest, max_tokens=5, max_completion_tokens=7) == 7
+    assert most(ChatRequest, max_tokens=9, max_completion_tokens=7) == 7
+    assert most(ChatRequest, max_tokens=9, max_completion_tokens=None) == 9
+
+
+def test_models() -> None:
+    assert check_model(None, ["a", "b"]) == check_model("", ["a", "b"]) == "a"
+    assert check_model("b", ["a", "b"]) == "b"
+    error = refusal(check_model, "c", ["a", "b"])
+    assert (error.status, error.param, error.code) == (404, "model", "model_not_found") and "`c`" in error.message
+
+
+def test_unknown_fields_are_logged_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "http"):
+        for_chat(nobody_knows=1)
+    assert not caplog.records
+    with caplog.at_level(logging.DEBUG, "http"):
+        for_chat(nobody_knows=1, temperature=1, **{"x" * 500: 2})
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == 2 and "ChatRequest" in texts[0] and "'nobody_knows'" in texts[0]
+    assert len(texts[1]) < 150 and {record.levelno for record in caplog.records} == {logging.DEBUG}

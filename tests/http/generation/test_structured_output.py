@@ -1,0 +1,140 @@
+"""Which wish a request's fields come to, by all the names that clients have for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from actorserve.http.errors import ApiError
+from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.structured_output import OTHER_NAMES, wish_of
+from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
+from tests.http.bodies import HI, body_of
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def wish(**fields: Any) -> tuple[Any, str]:
+    """The same for chat and completions."""
+    asked = [wish_of(decode(ChatRequest, body_of(messages=HI, **fields)))]
+    asked.append(wish_of(decode(CompletionRequest, body_of(prompt="a", **fields))))
+    assert asked[0] == asked[1]
+    found, field = asked[0]
+    return None if found is None else json.loads(found), field
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"json_object": True}),
+        ({"type": "json_object", "schema": None}, {"json_object": True}),
+        ({"type": "json_object", "schema": {}}, {"json_object": True}),
+        ({"type": "json_object", "schema": SCHEMA}, {"json_schema": SCHEMA, "strict": False}),
+        ({"type": "json_schema", "schema": SCHEMA}, {"json_schema": SCHEMA, "strict": False}),
+        ({"type": "json_schema", "schema": SCHEMA, "strict": True}, {"json_schema": SCHEMA, "strict": True}),
+        ({"type": "json_schema", "json_schema": {"schema": SCHEMA}}, {"json_schema": SCHEMA, "strict": False}),
+    ],
+)
+def test_response_formats(given: dict[str, Any], wanted: Any) -> None:
+    assert wish(response_format=given) == (wanted, "response_format")
+
+
+@pytest.mark.parametrize("schema", [5, "a", []])
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+def test_a_schema_that_is_none(kind: str, schema: Any) -> None:
+    with pytest.raises(ApiError, match="must be a JSON schema") as refused:
+        wish(response_format={"type": kind, "schema": schema})
+    assert refused.value.param == "response_format.schema"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("guided_json", SCHEMA),
+        ("guided_json", "{}"),
+        ("guided_regex", "a+"),
+        ("guided_choice", ["a", "b"]),
+        ("guided_grammar", "root ::= [0-9]"),
+        ("json_schema", SCHEMA),
+        ("regex", "a+"),
+        ("ebnf", "root ::= [0-9]"),
+        ("grammar", "root ::= [0-9]"),
+    ],
+)
+def test_other_names(field: str, value: Any) -> None:
+    assert wish(**{field: value}) == ({OTHER_NAMES[field]: value}, field)
+    with pytest.raises(ApiError, match=f"Only one of structured_outputs and {field}"):
+        wish(structured_outputs={"regex": "b"}, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"disable_any_whitespace": True}, {"blanks": ""}),
+        ({"whitespace_pattern": "[ ]?"}, {"blanks": "[ ]?"}),
+        ({"disable_additional_properties": True}, {"closed": True}),
+        ({"disable_any_whitespace": False, "disable_additional_properties": None, "whitespace_pattern": None}, {}),
+    ],
+)
+def test_options_of_json(options: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert wish(structured_outputs={"json": SCHEMA, **options})[0] == {"json_schema": SCHEMA, **wanted}
+
+
+def test_a_pattern_of_whitespace() -> None:
+    found, _ = wish(guided_json=SCHEMA, guided_whitespace_pattern=" ")
+    assert found == {"json_schema": SCHEMA, "blanks": " "}
+    with pytest.raises(ApiError, match="whitespace_pattern must be a string"):
+        wish(structured_outputs={"json": SCHEMA, "whitespace_pattern": 5})
+
+
+def test_what_asks_for_nothing() -> None:
+    assert wish(**dict.fromkeys(OTHER_NAMES) | {"grammar": "", "regex": ""}, structured_outputs={})[0] is None
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA, "strict": True}}]
+LOOSE = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+FORMAT = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
+
+
+def with_tools(parser: str | None, **fields: Any) -> tuple[Any, str]:
+    found, field = wish_of(decode(ChatRequest, body_of(messages=HI, **fields)), parser)
+    return None if found is None else json.loads(found), field
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_forced_call_goes_before_a_format(choice: Any) -> None:
+    found, field = with_tools("hermes", tools=LOOSE, tool_choice=choice, response_format=FORMAT)
+    assert field == "tool_choice" and found["tools"][0]["name"] == "weather" and "json_schema" not in found
+    with pytest.raises(ApiError, match="Only one of structured_outputs and tool_choice"):
+        with_tools("hermes", tools=LOOSE, tool_choice=choice, structured_outputs={"regex": "a"})
+    with pytest.raises(ApiError, match="response_format.type must be one of"):
+        with_tools("hermes", tools=LOOSE, tool_choice=choice, response_format={"type": "yaml"})
+
+
+@pytest.mark.parametrize("form", [FORMAT, {"type": "json_object"}])
+def test_a_format_leaves_room_for_calls(form: Any) -> None:
+    found, field = with_tools("hermes", tools=LOOSE, response_format=form, parallel_tool_calls=False)
+    answer, calls = found["structural_tag"]["format"]["elements"]
+    assert field == "response_format" and answer["type"] == "json_schema" and calls["elements"][0]["stop_after_first"]
+    assert answer["strict"] is (form is not FORMAT) and calls["elements"][0]["tags"][0]["begin"].startswith(
+        "<tool_call>"
+    )
+    alone, _ = with_tools("hermes", response_format=form)
+    for parser, fields in (
+        ("hermes", {"tools": LOOSE, "tool_choice": "none"}),
+        (None, {"tools": LOOSE}),
+        ("openai", {}),
+    ):
+        assert with_tools(parser, response_format=form, **fields) == (alone, "response_format")
+
+
+def test_strict_tools_that_need_not_be_called() -> None:
+    found, field = with_tools("hermes", tools=TOOLS)
+    assert field == "tools" and found["structural_tag"]["format"]["triggers"] == ["<tool_call>"]
+    for parser, fields in (("hermes", {"tools": LOOSE}), ("openai", {"tools": TOOLS}), ("hermes", {})):
+        assert with_tools(parser, **fields)[0] is None
+    tags = {"structural_tag": {"type": "structural_tag", "format": {"type": "any_text"}}}
+    assert with_tools("hermes", tools=TOOLS, structured_outputs=tags) == (tags, "structured_outputs")

@@ -1,0 +1,160 @@
+"""Logprobs of messages: each text has its own tokens, however the answer is cut and whatever stands between texts."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from actorserve.actors.protocol.messages import Finish, ToldToken
+from actorserve.http.openai.responses.answers import Answer
+from actorserve.http.openai.responses.events import ResponseEvents
+from actorserve.http.openai.responses.items import Output
+from actorserve.http.openai.responses.logprobs import Tokens
+from actorserve.http.output.events import Arguments, Content, Piece, Reasoning, ToolCall
+from tests.http.openai.responses.scripted import KEY, USAGE, events_of
+from tests.http.openai.responses.test_requests import chat
+from tests.http.serving import Served, rendered, say
+
+ANSWER = Answer(KEY, "m", 1, {})
+
+
+def told(*texts: str | bytes) -> list[ToldToken]:
+    """Tokens of these texts, whose ids are their places."""
+    return [
+        ToldToken(text.encode() if isinstance(text, str) else text, number, -number / 4, 1, [(b"x", 99, -0.5)])
+        for number, text in enumerate(texts)
+    ]
+
+
+def ids(tokens: list[ToldToken]) -> list[int]:
+    return [one.id for one in tokens]
+
+
+def test_each_text_has_its_tokens() -> None:
+    tokens = Tokens()
+    tokens.tell(told("<think>", "hm", "</think>", "\n", "It", " is", " so", "<", "tool>", "!"))
+    assert ids(tokens.take("hm")) == [1]
+    assert ids(tokens.take("It is")) == [4, 5], "what is markup is nobody's"
+    assert ids(tokens.take(" so")) == [6]
+    assert ids(tokens.take("!")) == [9]
+    assert tokens.take("more") == []
+
+
+def test_a_token_over_two_texts_is_the_first_ones() -> None:
+    tokens = Tokens()
+    tokens.tell(told("ab<c", "de", "f"))
+    assert ids(tokens.take("ab")) == [0]
+    assert ids(tokens.take("<")) == []
+    assert ids(tokens.take("cd")) == [1]
+    assert ids(tokens.take("ef")) == [2]
+
+
+def test_a_character_may_have_several_tokens() -> None:
+    tokens = Tokens()
+    tokens.tell(told("a", *(bytes([byte]) for byte in "🦊".encode()), "b"))
+    assert ids(tokens.take("a🦊")) == [0, 1, 2, 3, 4]
+    assert ids(tokens.take("b")) == [5]
+
+
+def test_what_cannot_be_found_has_none() -> None:
+    """Half a character, which a client is given as U+FFFD."""
+    tokens = Tokens()
+    tokens.tell(told("a", b"\xf0", "b"))
+    assert tokens.take("\ufffd") == [] and ids(tokens.take("b")) == [2]
+
+
+PIECES: list[Piece] = [
+    Reasoning("hm, so"),
+    Content("It is "),
+    Content("é\n2°."),
+    ToolCall(0, "now"),
+    Arguments(0, '{"a": 1}'),
+    Content("Done"),
+]
+TEXTS = (
+    "<think>",
+    "hm",
+    ", so",
+    "</think>",
+    "It",
+    " is ",
+    "é\n2",
+    "°.",
+    "<call>now",
+    '{"a"',
+    ": 1}",
+    "</call>",
+    "Done",
+)
+
+
+def of_message(number: int) -> list[int]:
+    return [[4, 5, 6, 7], [12]][number]
+
+
+def test_they_are_the_same_streamed_and_whole() -> None:
+    whole = ANSWER.whole(PIECES, "stop", USAGE, 2, told(*TEXTS))
+    said = [item["content"][0] for item in whole["output"] if item["type"] == "message"]
+    assert [[entry["token"] for entry in part["logprobs"]] for part in said] == [
+        [TEXTS[number] for number in of_message(index)] for index in range(2)
+    ]
+    assert said[0]["logprobs"][1] == {
+        "token": " is ",
+        "logprob": -1.25,
+        "bytes": list(b" is "),
+        "top_logprobs": [{"token": "x", "logprob": -0.5, "bytes": [120]}],
+    }
+    writer = ResponseEvents(ANSWER)
+    writer.tell(told(*TEXTS))
+    events = events_of(writer.first() + writer.pieces(PIECES) + writer.last([], "stop", USAGE, 2))
+    assert events[-1]["response"] == whole
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert [len(event["logprobs"]) for event in deltas] == [2, 2, 1]
+    done = [event for event in events if event["type"] == "response.output_text.done"]
+    assert [event["logprobs"] for event in done] == [part["logprobs"] for part in said]
+    begun = [event["part"] for event in events if event["type"] == "response.content_part.added"]
+    assert all(part.get("logprobs", []) == [] for part in begun)
+
+
+def test_cuts_make_no_difference() -> None:
+    """Text is never told before its tokens; how much of both comes at a time is chance."""
+    whole = Output(KEY, PIECES, told(*TEXTS)).objects("completed")
+    dice = random.Random(5)
+    for _ in range(200):
+        output, tokens, at = Output(KEY), told(*TEXTS), 0
+        for piece, needed in zip(PIECES, (3, 6, 8, 9, 11, 13), strict=True):
+            more = dice.randint(max(at, needed), len(tokens))
+            output.tell(tokens[at:more])
+            at = more
+            parts: list[Piece] = [piece]
+            if isinstance(piece, Content):
+                cut = dice.randint(0, len(piece.text))
+                parts = [Content(piece.text[:cut]), Content(piece.text[cut:])]
+            for part in parts:
+                output.add(part)
+        assert output.objects("completed") == whole
+
+
+def test_they_are_told_where_they_are_asked_for() -> None:
+    included = {"include": ["message.output_text.logprobs"]}
+    assert chat(**included).items() >= {"logprobs": True, "top_logprobs": 0}.items()
+    assert chat(top_logprobs=3, **included)["top_logprobs"] == 3
+    assert "logprobs" not in chat(top_logprobs=3) and "top_logprobs" not in chat(top_logprobs=3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_over_a_socket(served: Served, stream: bool) -> None:
+    client = await served.client()
+    fields: dict[str, Any] = {"input": "hi", "include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    client.send("POST", "/v1/responses", {**fields, "stream": stream})
+    job = await served.job()
+    rendered(job)
+    first, second, end = told("He", "llo", "")
+    say(job, 0, "He", 1, told=[first])
+    say(job, 0, "llo", 3, Finish.STOP, told=[second, end])
+    answer = await client.answer()
+    whole = events_of(answer.body)[-1]["response"] if stream else answer.json
+    assert [entry["token"] for entry in whole["output"][0]["content"][0]["logprobs"]] == ["He", "llo"]
+    assert whole["top_logprobs"] == 1

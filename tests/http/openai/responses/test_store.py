@@ -1,0 +1,82 @@
+"""What is kept of a response: that it comes back as it was, and what may be done with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actorserve.http.errors import ApiError
+from actorserve.http.openai.responses.answers import Answer
+from actorserve.http.openai.responses.stored import Stored, history, not_found
+from tests.http.openai.responses.scripted import SAID, TWICE, USAGE
+
+
+def stored(key: str, previous: str | None = None, status: str | None = None, background: bool = False) -> Stored:
+    echo: dict[str, Any] = {"previous_response_id": previous, "background": background, "tools": [{"a": 1 << 70}]}
+    answer = Answer(key, "m", 1, echo)
+    whole = answer.whole(SAID, "stop", USAGE, 2) if status is None else answer.response(status)
+    return Stored(whole, [{"type": "message", "role": "user", "content": key}])
+
+
+def test_it_comes_back_as_it_was() -> None:
+    kept = stored("a")
+    data = kept.encode()
+    assert Stored.decode(data) == kept and len(data) > 300
+    assert (kept.id, kept.status, kept.background, kept.previous) == ("resp_a", "completed", False, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "after"),
+    [("queued", "cancelled"), ("in_progress", "cancelled"), ("completed", "completed"), ("failed", "failed")],
+)
+def test_what_runs_in_the_background_can_be_cancelled(status: str, after: str) -> None:
+    kept = stored("a", status=status, background=True)
+    assert kept.cancelled().response == kept.response | {"status": after}
+    assert kept.status == status and kept.cancelled().input == kept.input
+
+
+def test_nothing_else_can_be_cancelled() -> None:
+    with pytest.raises(ApiError) as raised:
+        stored("a", status="in_progress").cancelled()
+    assert (raised.value.status, raised.value.param) == (400, "response_id")
+
+
+def test_history_is_all_that_was_said_oldest_first() -> None:
+    kept = {one.id: one for one in (stored("a"), stored("b", "resp_a"), stored("c", "resp_b"))}
+    items = history(kept.get, "resp_c")
+    assert [item.get("content") if item.get("role") == "user" else item["id"] for item in items] == [
+        "a",
+        "msg_a0000",
+        "b",
+        "msg_b0000",
+        "c",
+        "msg_c0000",
+    ]
+
+
+def test_a_history_with_a_gap_is_refused() -> None:
+    kept = {one.id: one for one in (stored("b", "resp_a"),)}
+    for asked, missing in (("resp_x", "resp_x"), ("resp_b", "resp_a")):
+        with pytest.raises(ApiError) as raised:
+            history(kept.get, asked)
+        assert raised.value.status == 400 and missing in raised.value.message
+        assert (raised.value.param, raised.value.code) == ("previous_response_id", "previous_response_not_found")
+
+
+@pytest.mark.parametrize("status", ["queued", "in_progress", "failed", "cancelled"])
+def test_nobody_goes_on_from_what_did_not_end(status: str) -> None:
+    with pytest.raises(ApiError, match=f"it is {status}") as raised:
+        history({"resp_a": stored("a", status=status)}.get, "resp_a")
+    assert raised.value.param == "previous_response_id"
+
+
+def test_what_is_not_kept_is_not_found() -> None:
+    error = not_found("resp_1")
+    assert (error.status, error.param) == (404, "response_id") and "resp_1" in error.message
+
+
+def test_calls_are_kept_whole() -> None:
+    answer = Answer("a", "m", 1, {"previous_response_id": None, "background": False})
+    kept = Stored(answer.whole(TWICE, "tool_calls", USAGE, 2), [])
+    assert history({kept.id: Stored.decode(kept.encode())}.get, kept.id) == kept.response["output"]

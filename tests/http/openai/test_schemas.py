@@ -1,0 +1,266 @@
+"""What a body may hold: good values, null, prompts and messages of every kind, and what is not built yet."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
+from actorserve.http.anthropic.schemas import CountRequest, MessagesRequest
+from actorserve.http.errors import ApiError
+from actorserve.http.generation.ranges import MAX_CHOICES, MAX_STOP_LENGTH, MAX_STOPS
+from actorserve.http.generation.unsupported import NOT_BUILT, check_built, read
+from actorserve.http.openai.responses.schemas import ResponsesRequest
+from actorserve.http.openai.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerateRequest,
+    TokenizeRequest,
+)
+from tests.http.bodies import BIG, HI, body_of, for_chat, for_completion, refusal
+
+# --- what is accepted ----------------------------------------------------------------------------------------------
+
+GOOD: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"temperature": 2},
+    {"temperature": 0.7, "top_p": 1, "top_k": -1, "min_p": 0},
+    {"top_k": 0, "min_p": 1, "top_p": 1e-9},
+    {"seed": (1 << 64) - 1},
+    {"seed": -(1 << 63)},
+    {"n": MAX_CHOICES},
+    {"n": 2, "best_of": 2},
+    {"n": 2, "best_of": 1},
+    {"max_tokens": (1 << 31) - 1},
+    {"stream": True, "stream_options": {}},
+    {"stream": True, "stream_options": {"include_usage": None, "unknown": 1}},
+    {"stream": False, "stream_options": None},
+    {"stop": "a"},
+    {"stop": []},
+    {"stop": ["a"] * MAX_STOPS},
+    {"stop": "a" * MAX_STOP_LENGTH},
+    {"stop_token_ids": []},
+    {"truncate_prompt_tokens": -1},
+    {"priority": -5, "user": "me", "metadata": {"a": "b"}, "request_id": "r"},
+    {"nobody_knows": {"this": [1, 2]}, "nor this": None},
+]
+
+
+@pytest.mark.parametrize("call", [for_chat, for_completion])
+@pytest.mark.parametrize("fields", GOOD)
+def test_good_values(call: Any, fields: dict[str, Any]) -> None:
+    assert len(call(**fields)[1]) == fields.get("n", 1)
+
+
+@pytest.mark.parametrize(("kind", "call"), [(ChatRequest, for_chat), (CompletionRequest, for_completion)])
+def test_null_is_absent_for_every_field(kind: type[msgspec.Struct], call: Any) -> None:
+    for field in kind.__struct_fields__:
+        if field not in ("messages", "prompt"):
+            assert call(seed=1, **{field: None} if field != "seed" else {}) == call(seed=1), field
+
+
+CONTENTS: list[Any] = [
+    "",
+    "hi",
+    [],
+    ["a", "b"],
+    [{"type": "text", "text": "a"}, {"type": "input_text", "text": ""}],
+    [{"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "b"}],
+]
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_messages_go_on_as_they_came(content: Any) -> None:
+    messages = [{"role": "user", "content": content, "name": "me", "other": {"a": 1}}]
+    prompt, _ = for_chat(messages=messages)
+    assert json.loads(prompt.messages) == messages
+
+
+@pytest.mark.parametrize("role", ["ipython", "tool_results", "Doubao"])
+def test_other_roles_are_the_templates_matter(role: str) -> None:
+    """Some templates know more than OpenAI's; what they do not know they refuse themselves."""
+    messages = [*HI, {"role": role, "content": "4"}]
+    assert json.loads(for_chat(messages=messages)[0].messages) == messages
+
+
+@pytest.mark.parametrize("role", ["assistant", "tool", "function"])
+def test_who_may_be_without_content(role: str) -> None:
+    for_chat(messages=[*HI, {"role": role, "content": None, "tool_calls": [{"id": "a"}]}, {"role": role}])
+
+
+def test_what_the_template_is_told() -> None:
+    prompt, _ = for_chat(
+        documents=[{"title": "a"}], chat_template_kwargs={"thinking": True, "big": BIG}, reasoning_effort="low"
+    )
+    assert json.loads(prompt.documents or b"") == [{"title": "a"}]
+    assert json.loads(prompt.template_kwargs or b"") == {"thinking": True, "big": BIG, "reasoning_effort": "low"}
+    mine, _ = for_chat(chat_template_kwargs={"reasoning_effort": "high"}, reasoning_effort="low")
+    assert json.loads(mine.template_kwargs or b"") == {"reasoning_effort": "high"}
+    plain, _ = for_chat(documents=[], chat_template_kwargs={})
+    assert (plain.documents, plain.template_kwargs, plain.tools) == (None, None, None)
+    assert (plain.add_generation_prompt, plain.continue_final_message, plain.add_special_tokens) == (True, False, False)
+    assert for_chat(add_generation_prompt=False)[0].add_generation_prompt is False
+    going_on = for_chat(continue_final_message=True, add_special_tokens=True)[0]
+    assert (going_on.add_generation_prompt, going_on.continue_final_message) == (False, True)
+    assert going_on.add_special_tokens
+
+
+PROMPTS: list[tuple[Any, list[Any]]] = [
+    ("hi", [TextPrompt("hi")]),
+    ("", [TextPrompt("")]),
+    (["a", "b"], [TextPrompt("a"), TextPrompt("b")]),
+    ([1, 2], [TokenPrompt([1, 2])]),
+    ([[1], [2, 3], []], [TokenPrompt([1]), TokenPrompt([2, 3]), TokenPrompt([])]),
+]
+
+
+@pytest.mark.parametrize(("given", "prompts"), PROMPTS)
+def test_prompts_of_every_kind(given: Any, prompts: list[Any]) -> None:
+    assert for_completion(prompt=given)[0] == prompts
+
+
+def test_special_tokens_of_a_completion() -> None:
+    for given, expected in ((None, True), (True, True), (False, False)):
+        (prompt,), _ = for_completion(add_special_tokens=given)
+        assert prompt == TextPrompt("hi", expected)
+
+
+# --- what is not built ---------------------------------------------------------------------------------------------
+
+ASKING: dict[str, list[Any]] = {
+    "repetition_detection": [{"a": 1}],
+    "functions": [[{"name": "a"}]],
+    "function_call": [{"name": "a"}],
+    "suffix": ["a"],
+    "prompt_embeds": ["a"],
+    "kv_transfer_params": [{"a": 1}],
+    "modalities": [["audio"], ["text", "audio"]],
+    "web_search_options": [{}, {"search_context_size": "low"}],
+    "separate_reasoning": [False],
+    "stream_reasoning": [False],
+    "return_prompt_text": [True],
+    "logprob_token_ids": [[1, 2]],
+    "data_parallel_rank": [1],
+}
+BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
+    ChatRequest: {"messages": HI},
+    CompletionRequest: {"prompt": "hi"},
+    GenerateRequest: {"token_ids": [1]},
+    ResponsesRequest: {"input": "hi"},
+    MessagesRequest: {"messages": HI, "max_tokens": 5},
+    CountRequest: {"messages": HI},
+    TokenizeRequest: {"prompt": "hi"},
+    DetokenizeRequest: {"tokens": [1]},
+}
+
+
+def reading(kind: type[msgspec.Struct], **fields: Any) -> None:
+    """What every endpoint does first with a body; fields that its struct has are looked at where it is used."""
+    check_built(read(kind, body_of(**{**BODIES[kind], **fields})))
+
+
+def of_chat(kind: type[msgspec.Struct]) -> bool:
+    """Or is it another API's, whose own fields are refused where it becomes a request of chat?"""
+    return kind not in (ResponsesRequest, MessagesRequest, CountRequest)
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_what_is_not_built_is_refused_by_name(kind: type[msgspec.Struct]) -> None:
+    for field in NOT_BUILT:
+        declared = field in kind.__struct_fields__
+        for value in ASKING.get(field, [{"a": 1}, "a", 1, True]) if of_chat(kind) or not declared else ():
+            error = refusal(reading, kind, **{field: value})
+            assert error.status == 400 and error.param == field, value
+            wrong_type = declared and "Expected" in error.message
+            assert wrong_type or error.message == f"{field} is not supported by this server yet."
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_what_is_not_built_and_asks_for_nothing(kind: type[msgspec.Struct]) -> None:
+    for field, nothing in NOT_BUILT.items():
+        for value in nothing:
+            try:
+                reading(kind, **{field: value})
+            except ApiError as error:  # a value of a type that this field does not have
+                assert "Expected" in error.message and error.param == field
+
+
+@pytest.mark.parametrize("value", [b"1e999", b"9" * 5000, b'"\\ud800"', b"[" * 100 + b"]" * 100])
+def test_a_value_that_cannot_be_read_is_the_client_s_mistake(value: bytes) -> None:
+    for kind in (ChatRequest, GenerateRequest):
+        whole = body_of(**BODIES[kind])[:-1] + b', "audio": ' + value + b"}"
+        assert refusal(read, kind, whole).status == 400
+
+
+def test_in_stream_options_too() -> None:
+    for call in (for_chat, for_completion):
+        call(stream=True, stream_options={"include_obfuscation": False})
+        error = refusal(call, stream=True, stream_options={"include_obfuscation": True})
+        assert error.param == "stream_options.include_obfuscation"
+
+
+def test_in_sampling_params_too() -> None:
+    for field in ("logprob_token_ids", "extra_args", "vllm_xargs"):
+        error = refusal(reading, GenerateRequest, sampling_params={field: {"a": 1}})
+        assert error.param == f"sampling_params.{field}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "instead"),
+    [
+        (ResponsesRequest, {"max_tokens": 5}, "max_output_tokens"),
+        (ResponsesRequest, {"response_format": {"type": "json_object"}}, "text.format"),
+        (ResponsesRequest, {"n": 2}, None),
+        (MessagesRequest, {"stop": ["a"]}, "stop_sequences"),
+        (MessagesRequest, {"use_beam_search": True}, None),
+        (MessagesRequest, {"n": 2}, None),
+    ],
+)
+def test_a_field_of_chat_that_another_api_does_not_have(
+    kind: type[msgspec.Struct], fields: dict[str, Any], instead: str | None
+) -> None:
+    (field,) = fields
+    error = refusal(reading, kind, **fields)
+    hint = f": here it is {instead}." if instead else " here."
+    assert (error.status, error.param, error.message) == (400, field, f"{field} is not supported{hint}")
+
+
+def test_of_chat_s_fields_what_changes_nothing_passes_everywhere() -> None:
+    for kind in (ResponsesRequest, MessagesRequest):
+        reading(kind, n=1, user="me", min_p=0, repetition_penalty=1.0, logprobs=False, max_completion_tokens=None)
+
+
+def calls_with(field: str) -> list[Any]:
+    chats, completions = field in ChatRequest.__struct_fields__, field in CompletionRequest.__struct_fields__
+    return [for_chat] * chats + [for_completion] * completions
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("frequency_penalty", 0),
+        ("repetition_penalty", 1.0),
+        ("logit_bias", {}),
+        ("logprobs", False),
+        ("logprobs", None),
+        ("top_logprobs", 0),
+        ("echo", False),
+        ("response_format", {"type": "text"}),
+        ("tools", []),
+        ("tool_choice", "auto"),
+        ("tool_choice", "none"),
+        ("parallel_tool_calls", True),
+        ("parallel_tool_calls", False),
+        ("service_tier", "auto"),
+        ("store", False),
+        ("suffix", ""),
+        ("bad_words", []),
+    ],
+)
+def test_clients_defaults_are_taken(field: str, value: Any) -> None:
+    for call in calls_with(field):
+        call(**{field: value})

@@ -1,0 +1,192 @@
+"""The document of /openapi.json against the structs, the routes, and what the server checks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+from aiohttp import ClientSession, web
+
+from actorserve.http.app import make_app
+from actorserve.http.errors import ApiError
+from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.ranges import ABOVE_ZERO, INTEGERS, INTERVALS, LEAST
+from actorserve.http.generation.sampling import check_fields
+from actorserve.http.middleware.edge import OPEN_PATHS
+from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
+from actorserve.http.openapi.answers import Health
+from actorserve.http.openapi.document import ROUTES, Route, document
+from tests.http import serving
+
+SETTINGS = replace(serving.SETTINGS, reasoning_parser="qwen3")
+DOCUMENT = document(SETTINGS)
+SCHEMAS = DOCUMENT["components"]["schemas"]
+HI = [{"role": "user", "content": "hi"}]
+CALL = {"type": "function", "function": {"name": "a.b-c_d:e"}}
+
+
+def validator(name: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator({**SCHEMAS[name], "components": {"schemas": SCHEMAS}})
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for part in value.values():
+            yield from references(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from references(part)
+
+
+def test_it_is_whole() -> None:
+    """Every schema is one, and every reference leads somewhere."""
+    assert DOCUMENT["openapi"].startswith("3.1.") and json.loads(json.dumps(DOCUMENT)) == DOCUMENT
+    for schema in SCHEMAS.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    wanted = set(references(DOCUMENT))
+    assert wanted <= {f"#/components/schemas/{name}" for name in SCHEMAS} and wanted
+
+
+async def test_all_routes_are_in_it() -> None:
+    app = make_app(serving.FakeEngine(), SETTINGS)
+    served = {
+        (route.method.lower(), re.sub(r"/models/\{id\}", "/models/{model}", route.resource.canonical))
+        for route in app.router.routes()
+        if route.resource is not None and route.method in ("GET", "POST", "PUT", "DELETE", "PATCH")
+    }
+    assert served == {(route.method, route.path) for route in ROUTES}
+
+
+def test_keys() -> None:
+    """Where keys are set, every path but the open ones asks for one, this document's included."""
+    assert {route.path for route in ROUTES if route.open} == OPEN_PATHS
+    guarded = document(replace(SETTINGS, api_keys=["k"]))
+    for path, methods in guarded["paths"].items():
+        for operation in methods.values():
+            assert ("401" in operation["responses"]) == (path not in OPEN_PATHS) == ("security" in operation)
+    assert not any("security" in operation for methods in DOCUMENT["paths"].values() for operation in methods.values())
+
+
+@pytest.mark.parametrize("name", [*INTERVALS, *LEAST, *INTEGERS, *ABOVE_ZERO])
+def test_ranges_are_those_that_are_checked(name: str) -> None:
+    """Both ends of a range are taken and what lies beyond them is not, by the schema and by the server."""
+    kind = "ChatRequest" if name not in SCHEMAS["CompletionRequest"]["properties"] else "CompletionRequest"
+    schema = SCHEMAS[kind]["properties"][name]
+    (bound,) = (branch for branch in schema["anyOf"] if branch["type"] in ("integer", "number"))
+    ends = {bound[end]: step for end, step in (("minimum", -1), ("maximum", 1)) if end in bound}
+    assert ends and (len(ends) == 2 or "exclusiveMinimum" in bound)
+    for value, step in ends.items():
+        assert allowed(kind, name, value) and not allowed(kind, name, value + step)
+    if "exclusiveMinimum" in bound:
+        assert not allowed(kind, name, 0) and allowed(kind, name, 1e-9)
+
+
+def allowed(kind: str, name: str, value: float) -> bool:
+    """By both."""
+    body: dict[str, Any] = {name: value}
+    body |= {"prompt": "a"} if kind == "CompletionRequest" else {"messages": HI, "logprobs": True}
+    said, done = validator(kind).is_valid(body), answered(kind, body)
+    assert said == done, (kind, body)
+    return done
+
+
+def answered(kind: str, body: dict[str, Any]) -> bool:
+    struct = CompletionRequest if kind == "CompletionRequest" else ChatRequest
+    try:
+        check_fields(decode(struct, json.dumps(body).encode()), SETTINGS.vocab_size)
+    except ApiError as error:
+        assert error.status == 400
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "valid"),
+    [
+        ("ChatRequest", {"messages": HI}, True),
+        ("ChatRequest", {"messages": []}, False),
+        ("ChatRequest", {}, False),
+        ("ChatRequest", {"messages": HI, "unknown": 1, "max_tokens": None}, True),
+        ("ChatRequest", {"messages": [{"role": "user"}]}, False),
+        ("ChatRequest", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, True),
+        ("ChatRequest", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, "b"]}]}, True),
+        ("ChatRequest", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, False),
+        ("ChatRequest", {"messages": HI, "tools": [CALL], "tool_choice": "auto"}, True),
+        ("ChatRequest", {"messages": HI, "tools": [{"function": {"name": "a b"}}]}, False),
+        ("ChatRequest", {"messages": HI, "tool_choice": "some"}, False),
+        ("ChatRequest", {"messages": HI, "chat_template": "a"}, False),
+        ("ChatRequest", {"messages": HI, "chat_template_kwargs": {"chat_template": "a"}}, False),
+        ("ChatRequest", {"messages": HI, "response_format": {"type": "json_schema"}}, False),
+        ("ChatRequest", {"messages": HI, "response_format": {"type": "json_object"}}, True),
+        ("ChatRequest", {"messages": HI, "function_call": "auto", "functions": []}, True),
+        ("ChatRequest", {"messages": HI, "functions": [{}]}, False),
+        ("ChatRequest", {"messages": HI, "model": "alias/name"}, True),
+        ("ChatRequest", {"messages": HI, "model": "other"}, False),
+        ("CompletionRequest", {"prompt": [1, 2]}, True),
+        ("CompletionRequest", {"prompt": [[1], [2]], "logit_bias": {"5": 1.5}, "stop": ["a"]}, True),
+        ("CompletionRequest", {"prompt": [1, "a"]}, False),
+        ("CompletionRequest", {"prompt": None}, False),
+        ("CompletionRequest", {"prompt": "a", "logit_bias": {"x": 1}}, False),
+        ("CompletionRequest", {"prompt": "a", "stop": ""}, False),
+        ("CompletionRequest", {"prompt": "a", "suffix": "b"}, False),
+        ("CompletionRequest", {"prompt": "a", "allowed_token_ids": []}, False),
+        ("TokenizeRequest", {"prompt": "a"}, True),
+        ("TokenizeRequest", {"messages": HI, "prompt": None}, True),
+        ("TokenizeRequest", {"messages": HI, "prompt": "a"}, False),
+        ("TokenizeRequest", {}, False),
+        ("DetokenizeRequest", {"tokens": [1]}, True),
+        ("DetokenizeRequest", {"tokens": [-1]}, False),
+    ],
+)
+def test_bodies(kind: str, body: dict[str, Any], valid: bool) -> None:
+    assert validator(kind).is_valid(body) is valid
+
+
+@pytest.mark.parametrize("number", ["3.0", "3e0", "0.3E+1", "300e-2"])
+def test_a_whole_number_is_an_integer(number: str) -> None:
+    """As a schema has it, however it is written; texts stay as they are."""
+    body = decode(CompletionRequest, b'{"prompt":[[%s]],"user":"\\"3.0","n":%s}' % ((number.encode(),) * 2))
+    assert (body.prompt, body.n, body.user) == ([[3]], 3, '"3.0')
+    assert isinstance(body.n, int)
+
+
+@pytest.mark.parametrize("number", ["3.5", "1e400", "1e30", '"3.0"', "true", "3.", "[3.0]"])
+def test_what_is_none_is_not(number: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        decode(CompletionRequest, b'{"prompt":"a","n":%s}' % number.encode())
+    assert caught.value.status == 400
+
+
+def test_numbers_cost_no_time() -> None:
+    """Rewriting is linear in a body's length, whatever stands in it."""
+    for rest in (b"1" * 200_000, b'"' * 200_001, b'\\"' * 100_000, b"1." * 100_000, b"-1e" * 60_000):
+        with pytest.raises(ApiError):
+            decode(CompletionRequest, b'{"prompt":"a","n":1.0,"top_k":"x","unknown":' + rest)
+
+
+def test_a_route_is_an_entry() -> None:
+    route = Route("get", "/new/{name}", "New", Health, statuses=(404,))
+    made = document(SETTINGS, [route])
+    operation = made["paths"]["/new/{name}"]["get"]
+    assert [parameter["name"] for parameter in operation["parameters"]] == ["name"]
+    assert set(operation["responses"]) == {"200", "404"} and "Health" in made["components"]["schemas"]
+
+
+async def test_it_is_served() -> None:
+    runner = web.AppRunner(make_app(serving.FakeEngine(), SETTINGS))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        async with ClientSession(f"http://127.0.0.1:{runner.addresses[0][1]}") as client:
+            async with client.get("/openapi.json") as answer:
+                assert answer.status == 200 and await answer.json() == DOCUMENT
+    finally:
+        await runner.cleanup()

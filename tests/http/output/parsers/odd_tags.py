@@ -1,0 +1,376 @@
+"""Texts with tags, sections, channels or Python that keep to no format, or to a seldom form of it."""
+
+from __future__ import annotations
+
+from tests.http.output.parsers.forms import NOW, one, raw, text
+from tests.http.output.parsers.samples import Sample
+
+_PYTHONIC = [
+    raw("wrong bracket", "pythonic", "[get_weather(a=[1), now()]", '{"a": [1), now()]'),
+    one("bare", "pythonic", "[get_weather(city='Oslo')]"),
+    one("spaces", "pythonic", '[ get_weather ( city = "Oslo" , ) , ]\n'),
+    one(
+        "values",
+        "pythonic",
+        "[search(a=-1, b=(1, 2.5), c={'x': [None, True]}, d='''it's\n''', e=\"\\u00e9\\\"\")]",
+        ("search", {"a": -1, "b": [1, 2.5], "c": {"x": [None, True]}, "d": "it's\n", "e": 'é"'}),
+    ),
+    one(
+        "words of JSON",
+        "pythonic",
+        "[search(a=true, b=null, c=[true])]",
+        ("search", {"a": True, "b": None, "c": [True]}),
+    ),
+    one(
+        "no literal",
+        "pythonic",
+        "[search(a=Oslo, b=f(1, 2), c={1, 2})]",
+        ("search", {"a": "Oslo", "b": "f(1, 2)", "c": "{1, 2}"}),
+    ),
+    one(
+        "brackets in strings",
+        "pythonic",
+        "[search(a=')]', b=['](', {\"}\": '['}], c='')]",
+        ("search", {"a": ")]", "b": ["](", {"}": "["}], "c": ""}),
+    ),
+    one(
+        "other markers", "pythonic", '<|tool_call_start|>[get_weather(city="Oslo")]<|tool_call_end|>So.', content="So."
+    ),
+    one("behind a line", "pythonic", "I look.\n[now()]", NOW, content="I look.\n"),
+    one("marked and unknown", "pythonic", "<|python_start|>[a.b(x=1)]<|python_end|>", ("a.b", {"x": 1})),
+    text("unknown", "pythonic", "[what(x=1)] and [1, 2] and [now()]"),
+    text("list", "pythonic", "[1, 2]\n[]\n[now]\n[now(1)]\n[now('x', a=1)]"),
+    raw("broken value", "pythonic", "[get_weather(a=1, city=x], now()]", '{"a": 1, "city": x], now()]'),
+    raw("no value", "pythonic", "<|python_start|>[get_weather(city=)]<|python_end|>.", '{"city": )]', content="."),
+    raw("position behind a name", "pythonic", "[get_weather(city='x', 5)]", '{"city": "x" 5)]'),
+    Sample("second unknown", "[now(), what()] x", "pythonic", calls=(NOW, ("what", {})), content=" x"),
+]
+
+_SECTIONS = [
+    one(
+        "plain block",
+        "deepseek_v3",
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```\n{}\n```<｜tool▁call▁end｜>",
+        NOW,
+    ),
+    text("name goes on", "deepseek_v3", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>now{}"),
+    one("id with letters", "kimi_k2", "<|tool_call_begin|>a:b<|tool_call_argument_begin|>{}", ("a:b", {})),
+    text("no section", "deepseek_v3", "<｜tool▁calls▁begin｜>none<｜tool▁calls▁end｜>"),
+    text("no separator", "deepseek_v31", "<｜tool▁call▁begin｜>now{}<｜tool▁call▁end｜>"),
+    text("no name", "deepseek_v31", "<｜tool▁call▁begin｜><｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
+    one("forgotten section", "deepseek_v31", "<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>", NOW),
+    one(
+        "a backtick behind",
+        "deepseek_v3",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜>"
+        "<｜tool▁calls▁end｜>`",
+        NOW,
+        content="`",
+    ),
+    one("no code block", "deepseek_v3", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n{}<｜tool▁call▁end｜>", NOW),
+    raw(
+        "broken",
+        "deepseek_v31",
+        "<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>x",
+        "{1}",
+        content="x",
+    ),
+    raw(
+        "broken block",
+        "deepseek_v3",
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>x",
+        "{1}",
+        content="x",
+    ),
+    text(
+        "no number",
+        "kimi_k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.<|tool_call_argument_begin|>{}",
+    ),
+    one(
+        "id without number",
+        "kimi_k2",
+        "<|tool_call_begin|>now<|tool_call_argument_begin|>{}<|tool_call_end|>",
+        NOW,
+        ids=("now",),
+    ),
+    raw(
+        "broken",
+        "kimi_k2",
+        "<|tool_call_begin|>functions.get_weather:7<|tool_call_argument_begin|>{]<|tool_call_end|>.",
+        "{]",
+        content=".",
+        ids=("functions.get_weather:7",),
+    ),
+]
+
+_TAGGED = [
+    one("closed twice", "glm45", "<tool_call>now</tool_call></tool_call>", NOW, content="</tool_call>"),
+    one(
+        "white space in a key",
+        "glm45",
+        "<tool_call>search<arg_key> limit </arg_key><arg_value>1</arg_value></tool_call>",
+        ("search", {"limit": 1}),
+    ),
+    one("no outer tag", "qwen3_coder", "<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n</function>"),
+    one(
+        "outer end only",
+        "qwen3_coder",
+        "<function=get_weather><parameter=city>Oslo</parameter></function></tool_call>.",
+        content=".",
+    ),
+    one(
+        "no end of function",
+        "qwen3_coder",
+        "<tool_call><function=now></tool_call></tool_call>",
+        NOW,
+        content="</tool_call>",
+    ),
+    one(
+        "lines in a value",
+        "qwen3_coder",
+        "<function=write_file><parameter=content>\n\n a\n\n</parameter></function>",
+        ("write_file", {"content": "\n a\n"}),
+    ),
+    one(
+        "empty value",
+        "qwen3_coder",
+        "<function=get_weather><parameter=city>\n</parameter></function>",
+        ("get_weather", {"city": ""}),
+    ),
+    one(
+        "no JSON where it should be",
+        "qwen3_coder",
+        "<function=search><parameter=limit>many</parameter><parameter=tags>[a]</parameter></function>",
+        ("search", {"limit": "many", "tags": "[a]"}),
+    ),
+    one(
+        "Python's words",
+        "qwen3_coder",
+        "<function=get_weather><parameter=detailed>\nTrue\n</parameter></function>",
+        ("get_weather", {"detailed": True}),
+    ),
+    one(
+        "forgotten end of an argument",
+        "qwen3_coder",
+        "<function=search>\n<parameter=a>\nx\n<parameter=no>\n<parameter=limit>\n7\n</parameter>\n</function>",
+        ("search", {"a": "x\n<parameter=no>", "limit": 7}),
+    ),
+    one("two functions in one", "qwen3_coder", "<tool_call><function=now></function></tool_call>", NOW),
+    text("no function", "qwen3_coder", "<tool_call>now()</tool_call> <function = x> <function=>"),
+    Sample(
+        "another in one that is not closed",
+        "<tool_call>\n<function=search>\n<parameter=limit>\n7\n</parameter>\n"
+        "<tool_call>\n<function=now>\n</function>\n</tool_call>.",
+        "qwen3_coder",
+        content=".",
+        calls=(("search", {"limit": 7}), NOW),
+    ),
+    Sample(
+        "another function in one that is not closed",
+        "<tool_call><function=now><function=search><parameter=query>a</parameter><function=now></function></tool_call>",
+        "qwen3_coder",
+        calls=(NOW, ("search", {"query": "a"}), NOW),
+    ),
+    Sample(
+        "another in one that is not closed",
+        "<tool_call>search<arg_key>limit</arg_key><arg_value>7</arg_value>\n<tool_call>now</tool_call>.",
+        "glm45",
+        content=".",
+        calls=(("search", {"limit": 7}), NOW),
+    ),
+    one(
+        "no type known",
+        "qwen3_coder",
+        "<function=what><parameter=a>7</parameter><parameter=b>\n[true]\n</parameter></function>",
+        ("what", {"a": "7", "b": "[true]"}),
+    ),
+    text("half a tag", "qwen3_coder", "<function=now and then"),
+    Sample(
+        "functions in one tag",
+        "<tool_call>\n<function=now>\n</function>\n<function=now>\n</function>\n</tool_call>",
+        "qwen3_coder",
+        calls=(NOW, NOW),
+    ),
+    one("one line", "glm45", "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>"),
+    one("no arguments", "glm45", "<tool_call>now</tool_call>", NOW),
+    one("value missing", "glm45", "<tool_call>now<arg_key>city</arg_key></tool_call>.", NOW, content="."),
+    one(
+        "white space in a string",
+        "glm45",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value> a\n</arg_value>\n</tool_call>",
+        ("get_weather", {"city": " a\n"}),
+    ),
+    text("words", "glm45", "<tool_call>this is none</tool_call> <tool_call></tool_call>"),
+]
+
+M = "]<]minimax[>["
+
+
+def _m3(*invokes: str) -> str:
+    """With the marker before each tag."""
+    inside = "".join(invokes)
+    return f"<tool_call>\n{inside}</tool_call>".replace("<", f"{M}<")
+
+
+_MINIMAX = [
+    one(
+        "names without quotes",
+        "minimax_m2",
+        "<minimax:tool_call><invoke name=get_weather><parameter name='city'>Oslo</parameter></invoke>"
+        "</minimax:tool_call>",
+    ),
+    one(
+        "no outer tag",
+        "minimax_m2",
+        'So.<invoke name="search"><parameter name="limit">7</parameter></invoke>',
+        ("search", {"limit": 7}),
+        content="So.",
+    ),
+    text("no name", "minimax_m2", '<minimax:tool_call><invoke name=""></invoke>'),
+    one("one", "minimax_m3", _m3('<invoke name="get_weather"><city>Oslo</city></invoke>\n')),
+    one("no arguments", "minimax_m3", "So.\n" + _m3('<invoke name="now"></invoke>') + "\n.", NOW, content="So.\n\n."),
+    Sample(
+        "two",
+        _m3(
+            '<invoke name="search"><query> a > b\n{1}</query>\n<limit>7</limit><ratio>1e3</ratio></invoke>\n',
+            '<invoke name="now"></invoke>\n',
+        ),
+        "minimax_m3",
+        calls=(("search", {"query": " a > b\n{1}", "limit": 7, "ratio": 1000.0}), NOW),
+    ),
+    one(
+        "members",
+        "minimax_m3",
+        _m3(
+            '<invoke name="search"><tags><item>1</item>\n<item>x</item></tags><filters>\n<a><item>1</item></a>',
+            "<b><c>d</c></b><e></e></filters><note>null</note></invoke>",
+        ),
+        ("search", {"tags": ["1", "x"], "filters": {"a": ["1"], "b": {"c": "d"}, "e": ""}, "note": None}),
+    ),
+    one(
+        "nothing in them",
+        "minimax_m3",
+        _m3('<invoke name="search"><tags></tags><filters>\n</filters><query></query></invoke>'),
+        ("search", {"tags": [], "filters": {}, "query": ""}),
+    ),
+    one(
+        "as JSON",
+        "minimax_m3",
+        _m3('<invoke name="search"><tags>["a"]</tags><filters>{"a": 1}</filters></invoke>'),
+        ("search", {"tags": ["a"], "filters": {"a": 1}}),
+    ),
+    one("no type known", "minimax_m3", _m3('<invoke name="what"><a>7</a></invoke>'), ("what", {"a": "7"})),
+    raw(
+        "another in a value",
+        "minimax_m3",
+        f'{M}<invoke name="get_weather">{M}<days>{M}<invoke name="x">.',
+        f'{{"days": {M}<invoke name="x">.',
+    ),
+    Sample(
+        "another in one that is not closed",
+        _m3('<invoke name="search"><limit>7</limit>\n<invoke name="now"></invoke>'),
+        "minimax_m3",
+        calls=(("search", {"limit": 7}), NOW),
+    ),
+    Sample(
+        "others in one that is not closed",
+        _m3('<invoke name="search"><tool_call><invoke name="now"></invoke><invoke name="now"></invoke>'),
+        "minimax_m3",
+        calls=(("search", {}), NOW, NOW),
+    ),
+    raw(
+        "too deep",
+        "minimax_m3",
+        f'{M}<invoke name="get_weather">{M}<days>' + f"{M}<item>" * 40,
+        '{"days": ' + f"{M}<item>" * 40,
+    ),
+    text("marker only", "minimax_m3", f"{M} {M}<tool_call> {M}<invoke name=x y>"),
+]
+
+_HARMONY = [
+    Sample("named", "<|channel|>final<|message|>{}", "openai", "openai_gptoss", named="now", calls=(NOW,)),
+    Sample("opened", "Hm.<|end|><|channel|>final<|message|>", None, "openai_gptoss", opened=True, thought="Hm."),
+    Sample(
+        "all",
+        "<|channel|>analysis<|message|>Hm. {x}<|end|><|start|>assistant<|channel|>commentary<|message|>I look."
+        "<|end|><|start|>assistant<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>",
+        "openai",
+        thought="Hm. {x}",
+        content="I look.",
+        calls=(NOW,),
+    ),
+    Sample(
+        "answer",
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>4 < 5.<|return|>",
+        "openai",
+        "openai_gptoss",
+        thought="Hm.",
+        content="4 < 5.",
+    ),
+    one("recipient first", "openai", ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Oslo"}'),
+    one(
+        "recipient behind the role",
+        "openai",
+        "<|start|>assistant to=functions.now<|channel|>commentary<|message|> {} <|call|>",
+        NOW,
+        raw=("{}",),
+    ),
+    one("nothing said", "openai", "<|channel|>commentary to=functions.now<|message|><|call|>", NOW),
+    one(
+        "markers in strings",
+        "openai",
+        '<|channel|>commentary to=functions.get_weather<|message|>{"city": "<|end|><|call|>"}<|call|>',
+        ("get_weather", {"city": "<|end|><|call|>"}),
+    ),
+    one("known without namespace", "openai", "<|channel|>commentary to=now<|message|>{}<|call|>", NOW),
+    raw(
+        "broken",
+        "openai",
+        "<|channel|>commentary to=functions.get_weather<|message|>{x}<|call|>\n<|start|>assistant"
+        "<|channel|>final<|message|>So.",
+        "{x}",
+        content="So.",
+    ),
+    raw("code", "openai", "<|channel|>commentary to=functions.get_weather code<|message|>print(1)", "print(1)"),
+    Sample(
+        "tools of the server",
+        "<|channel|>analysis to=python code<|message|>1+1<|call|><|start|>assistant"
+        "<|channel|>commentary to=browser.open<|message|>{}<|call|>",
+        "openai",
+        thought="1+1",
+        content="{}",
+    ),
+    text("no channel", "openai", "Hello, to=you <|x|>"),
+    text("nothing but a word", "openai", " to"),
+    text("no header", "openai", "<|channel|>final\n<|message"),
+    text("headers again and again", "openai", "<|start|>\n" * 9 + "x"),
+    Sample(
+        "no end",
+        "<|channel|>analysis<|message|>Hm.<|channel|>final<|message|>So.<|start|>assistant<|message|>!",
+        "openai",
+        thought="Hm.",
+        content="So.!",
+    ),
+    Sample(
+        "opened",
+        "Hm.<|end|><|start|>assistant<|channel|>final<|message|>So.",
+        "openai",
+        opened=True,
+        thought="Hm.",
+        content="So.",
+    ),
+    Sample(
+        "no tools", "<|channel|>commentary to=functions.now<|message|>{}<|call|>", None, "openai_gptoss", content="{}"
+    ),
+    Sample(
+        "forced",
+        '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>[{"name": "now"}]',
+        "json_array",
+        "openai_gptoss",
+        thought="Hm.",
+        calls=(NOW,),
+    ),
+]
+
+ODD_TAGS = [*_PYTHONIC, *_SECTIONS, *_TAGGED, *_MINIMAX, *_HARMONY]

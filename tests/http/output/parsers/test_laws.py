@@ -1,0 +1,199 @@
+"""What holds for every parser and every text: cuts change nothing, ends are met anywhere, time is linear."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from time import process_time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actorserve.http.output.events import OutputParser, Piece, Turn, merged
+from actorserve.http.output.parsers.registry import REASONING_PARSERS, TOOL_PARSERS, make_parser
+from tests.http.output.parsers.odd_json import ODD_JSON
+from tests.http.output.parsers.odd_tags import ODD_TAGS
+from tests.http.output.parsers.samples import SCHEMAS, TAGGED, WRITERS, Asked, Sample, Scene, scenes
+from tests.http.output.parsers.thoughts import THOUGHTS
+
+ALL = [*scenes(), *ODD_JSON, *ODD_TAGS, *THOUGHTS]
+NAMES: list[dict[str, str | None]] = [
+    *({"tools": name, "reasoning": None} for name in TOOL_PARSERS),
+    *({"tools": None, "reasoning": name} for name in REASONING_PARSERS),
+    {"tools": "hermes", "reasoning": "qwen3"},
+    {"tools": "json_array", "reasoning": "openai_gptoss"},
+    {"tools": None, "reasoning": None, "named": "now"},
+]
+
+MARKUP = re.compile(r"</?tool_call>|<function=|<\|[a-z_]+\|>|<｜[^<>]*｜>|\[[A-Z_]{3,}\]|</?arg_\w+>|</?think>")
+
+
+def each(samples: list[Sample]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("sample", samples, ids=str)
+
+
+def so_far(parser: OutputParser, text: str) -> Iterator[list[Piece]]:
+    """What has come out before the text and after each of its characters, merged."""
+    pieces: list[Piece] = []
+    yield []
+    for char in text:
+        pieces = merged(pieces + parser.feed(char))
+        yield pieces
+
+
+def turn_of(pieces: list[Piece]) -> Turn:
+    turn = Turn()
+    turn.add(pieces)
+    return turn
+
+
+def check_cuts(text: str, make: Callable[[], OutputParser], cuts: Iterable[int]) -> None:
+    """After each prefix the same has come out however it was cut, and so at the end."""
+    slow = make()
+    steps = list(so_far(slow, text))
+    whole = merged(steps[-1] + slow.finish())
+    for cut in cuts:
+        parser = make()
+        before = parser.feed(text[:cut])
+        assert merged(before) == steps[cut], f"after {text[:cut]!r}"
+        assert merged(before + parser.feed("") + parser.feed(text[cut:]) + parser.finish()) == whole
+
+
+@each(ALL)
+def test_means_what_it_should(sample: Sample) -> None:
+    sample.check(sample.turn())
+
+
+@each(ALL)
+def test_cuts_change_nothing(sample: Sample) -> None:
+    check_cuts(sample.text, sample.parser, range(len(sample.text) + 1))
+
+
+@each(ALL)
+def test_end_at_every_place(sample: Sample) -> None:
+    """The length limit cuts anywhere: what came out is the beginning of the whole, what was held is text or nothing."""
+    whole = sample.turn()
+    for cut in range(len(sample.text) + 1):
+        parser = sample.parser()
+        given = turn_of(parser.feed(sample.text[:cut]))
+        held = turn_of(parser.finish())
+        assert whole.content.startswith(given.content) and whole.reasoning.startswith(given.reasoning)
+        assert not held.calls and sample.text[:cut].endswith(held.content or held.reasoning)
+        for at, (call, full) in enumerate(zip(given.calls, whole.calls, strict=False)):
+            assert (call.name, call.id) == (full.name, full.id) and full.arguments.startswith(call.arguments)
+            assert call.arguments == full.arguments or at == len(given.calls) - 1
+        for marker in MARKUP.findall(held.content):
+            assert marker in whole.content
+
+
+PARTS = (
+    """
+<tool_call> </tool_call> <tool <function= <function=now> </function> <parameter=city> </parameter> <arg_key> </arg_key>
+<arg_value> </arg_value> [TOOL_CALLS] [ARGS] [CALL_ID] now get_weather functions.now:0 {"name":"now", "arguments": {}
+{"city":"Os\\"lo"} " \\ { } [ ] [now()] [now( city= 'x' , ; ) ( = : ``` ```json null true 1 x
+<｜tool▁calls▁begin｜> <｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜> <｜tool▁calls▁end｜>
+<|tool_calls_section_begin|> <|tool_call_begin|> <|tool_call_argument_begin|> <|tool_call_end|>
+<|tool_calls_section_end|> <|tool_call|> <|python_tag|> <|python_start|> <|python_end|> <|start|> <|channel|>
+<|message|> <|end|> <|call|> <|constrain|> <|channel|>analysis<|message|> to=functions.now
+<think> </think> [THINK] [/THINK] Here
+""".split()
+    + ["Here is my thought process:", "Here is my response:", " ", "\n"]
+)
+TEXTS = st.lists(st.sampled_from(PARTS), max_size=14).map("".join)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(NAMES), TEXTS, st.booleans())
+def test_any_text_in_any_cuts(names: dict[str, str | None], text: str, opened: bool) -> None:
+    """Bits of all markups in any order."""
+
+    def make() -> OutputParser:
+        return make_parser(
+            reasoning=names["reasoning"],
+            tools=names["tools"],
+            schemas=SCHEMAS,
+            opened=opened,
+            named=names.get("named"),
+        )
+
+    check_cuts(text, make, range(len(text) + 1))
+    parser = make()
+    turn = turn_of(parser.feed(text) + parser.finish())
+    if not turn.calls and names["reasoning"] is None and names["tools"] != "openai":
+        assert text.startswith(turn.content)
+
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<[{|"), max_size=20)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(["a", "name", "arguments", "parameters", "k_1"])
+CALLS = st.lists(
+    st.tuples(st.sampled_from(["now", "search", "f-1"]), st.dictionaries(KEYS, VALUES, max_size=3)),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(WRITERS.keys() - set(TAGGED))), CALLS, WORDS, WORDS, st.data())
+def test_any_calls(tools: str, calls: list[Asked], before: str, after: str, data: st.DataObject) -> None:
+    """Whatever the arguments, they come out as they went in; so does content that is more than white space."""
+    before, after = (text if text.strip() and tools != "json_array" else "" for text in (before, after))
+    scene = Scene("any", tuple(calls), before, after)
+    sample = Sample("any", WRITERS[tools](scene), tools, content=before + after, calls=scene.calls)
+    sample.check(sample.turn())
+    check_cuts(sample.text, sample.parser, [data.draw(st.integers(0, len(sample.text)))])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(TAGGED), WORDS | st.text(max_size=20), st.data())
+def test_any_string_in_tags(tools: str, text: str, data: st.DataObject) -> None:
+    """A string stays what it is, white space included, though it looks like a number or JSON."""
+    scene = Scene("any", (("write_file", {"path": text, "content": text + "\n{1}"}),))
+    sample = Sample("any", WRITERS[tools](scene), tools, calls=scene.calls)
+    sample.check(sample.turn())
+    check_cuts(sample.text, sample.parser, [data.draw(st.integers(0, len(sample.text)))])
+
+
+def cpu_seconds(make: Callable[[], OutputParser], text: str) -> float:
+    """Of the faster of two runs, character by character."""
+    times = []
+    for _ in range(2):
+        parser = make()
+        begin = process_time()
+        for char in text:
+            parser.feed(char)
+        parser.finish()
+        times.append(process_time() - begin)
+    return min(times)
+
+
+@pytest.mark.parametrize(
+    ("tools", "reasoning", "begin", "unit"),
+    [
+        ("hermes", "qwen3", "", "<tool_call>\n {"),
+        ("hermes", "deepseek_r1", "", " "),
+        ("hermes", None, '<tool_call>{"arguments": ["', '{\\"</tool_call'),
+        ("hermes", None, '<tool_call>{"name": "f", "arguments": ', "[{"),
+        ("mistral", None, "[TOOL_CALLS]", "name"),
+        ("qwen3_coder", None, "<function=write_file><parameter=content>", "\n</parameter"),
+        ("glm45", None, "<tool_call>search<arg_key>tags</arg_key><arg_value>", "</arg_"),
+        ("llama3_json", None, "", '\n{"name": "now"} ;'),
+        ("llama3_json", None, "", "{ {"),
+        ("llama3_json", None, "", '{"a": '),
+        ("pythonic", None, "[now(a=", "['\\'"),
+        ("openai", None, "", "<|start|>a\n"),
+    ],
+)
+def test_time_is_linear(tools: str, reasoning: str | None, begin: str, unit: str) -> None:
+    """Eight times the text takes about eight times as long; what looks at all of it again would take 64 times."""
+
+    def make() -> OutputParser:
+        return make_parser(reasoning=reasoning, tools=tools, schemas=SCHEMAS)
+
+    short, long = (begin + (unit * size)[:size] for size in (10_000, 80_000))
+    assert cpu_seconds(make, long) < 24 * cpu_seconds(make, short)

@@ -1,0 +1,109 @@
+"""Names of parsers, and templates that ask for them."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from actorserve.actors.options.config import ReasoningParser, ToolParser
+from actorserve.http.output.events import Content, Reasoning
+from actorserve.http.output.parsers.markers import Markers
+from actorserve.http.output.parsers.registry import (
+    JSON_ARRAY,
+    NEEDS_SPECIAL,
+    REASONING_PARSERS,
+    THINK_MARKERS,
+    TOOL_PARSERS,
+    detect,
+    make_parser,
+)
+from tests.http.output.parsers.samples import SCHEMAS
+
+TEMPLATES = {
+    "hermes": 'Answer with <tool_call>\n{"name": <name>}\n</tool_call>{% for m in messages %}<|im_start|>{% endfor %}',
+    "hermes qwen3": "<tool_call>{{ c }}</tool_call>{% if '</think>' in content %}{% set x = 1 %}{% endif %}",
+    "qwen3_coder": "<tool_call>\n<function=name>\n<parameter=key>\nvalue\n</parameter>\n</function>\n</tool_call>",
+    "qwen3_coder qwen3": "{{ '<function=' ~ c.name }}<parameter={% if think %}<think>\n{% else %}</think>{% endif %}",
+    "llama3_json": '<|start_header_id|>ipython<|end_header_id|>{{ \'{"name": "\' + c.name + \'", "parameters": \' }}',
+    "llama3_json ": "{%- if builtin_tools %}{{ '<|python_tag|>' + c.name }}{% endif %}",
+    "pythonic": "put it in the format of [func_name1(params_name1=value)]<|start_header_id|>ipython<|end_header_id|>",
+    "pythonic ": "<|header_start|>assistant<|header_end|><|python_start|>{{ calls }}<|python_end|><|eot|>",
+    "llama3_json  ": 'Respond in the format {"name": name, "parameters": values}.<|python_start|><|python_end|>',
+    "llama3_json   ": "<|header_start|>user<|header_end|>Respond in the format "
+    '{"name": function name, "parameters": dictionary of argument name and its value}.{{ tools }}',
+    "seed_oss seed_oss": "{% set begin = '<seed:tool_call>' %}{% set think = '<seed:think>' %}\n"
+    "<function=example_function_name>\n<parameter=example_parameter_1>value_1</parameter>\n</function>",
+    "minimax_m2 minimax_m2": '{% set begin = "<minimax:tool_call>" %}<invoke name="tool-name-1">\n'
+    '<parameter name="param-key-1">param-value-1</parameter>\n</invoke>{{ "<think>" }}{{ c.split("</think>") }}',
+    "minimax_m3 minimax_m3": "{% set ns = ']<]minimax[>[' %}{% set begin = ns ~ '<tool_call>' %}<mm:think></mm:think>",
+    "hunyuan_a13b": "{{ '<tool_calls>' ~ calls ~ '</tool_calls>' }}",
+    "nemotron_json": "use <TOOLCALL>[{...}]</TOOLCALL>",
+    "longcat": "<longcat_tool_call>{{ call }}</longcat_tool_call>",
+    "pythonic  ": "{{ '<|tool_call_start|>[' ~ calls ~ ']<|tool_call_end|>' }}",
+    "hermes  ": "Not <function=name>{}</function>, but <tool_call>{}</tool_call>",
+    "mistral": "[INST]{{ m.content }}[/INST]{{ '[TOOL_CALLS] [' + calls + ']' }}",
+    "mistral mistral": "[SYSTEM_PROMPT]First think: [THINK]...[/THINK][/SYSTEM_PROMPT][TOOL_CALLS]{{ c.name }}[ARGS]",
+    "deepseek_v3": "{{ '<｜tool▁calls▁begin｜>' + c.type + '<｜tool▁sep｜>' + c.name + '\n```json\n' }}",
+    "deepseek_v3 deepseek_v3": "<｜tool▁calls▁begin｜>```json{{ content.split('</think>')[-1] }}<｜Assistant｜>",
+    "deepseek_v3 deepseek_r1": "<｜tool▁calls▁begin｜>```json</think>{% if add %}<｜Assistant｜><think>{% endif %}",
+    "deepseek_v3  deepseek_r1": "<｜tool▁calls▁begin｜>```json</think>{{'<｜Assistant｜><think>\\n'}}",
+    "deepseek_v31  deepseek_v3": "{{'<｜Assistant｜><think>' + m.thought + '</think>'}}<｜tool▁calls▁begin｜>",
+    "deepseek_v31   deepseek_v3": "<｜tool▁calls▁begin｜>{% if off %}<｜Assistant｜><think></think>{% endif %}",
+    "hermes   ": "{# Not <｜tool▁calls▁begin｜>, nor <think></think>. #}<tool_call>{}</tool_call>",
+    "deepseek_v31 deepseek_v3": "<｜Assistant｜>{{ '<think>' if thinking else '</think>' }}<｜tool▁calls▁begin｜>",
+    "openai openai_gptoss": "<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>",
+    "glm45": "[gMASK]<sop><tool_call>{{ c.name }}\n<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>",
+    "glm45 glm45": "<tool_call>{{ c.name }}<arg_key>{% if not enable_thinking %}<think></think>{% endif %}",
+    "kimi_k2": "<|im_assistant|><|tool_calls_section_begin|><|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>",
+    "kimi_k2 qwen3": "<|tool_calls_section_begin|><think>{{ m.reasoning }}</think>",
+    "granite": "<|start_of_role|>assistant<|end_of_role|><|tool_call|>{{ calls|tojson }}<|end_of_text|>",
+    "granite granite": "<|tool_call|>Write your thoughts after 'Here is my thought process:' and then the response",
+    "granite granite33": "<|tool_call|>Write your thoughts between <think></think> and your response between "
+    "<response></response> for each user query.{{ c.split('</think>') }}",
+    " qwen3": "{{ bos }}{% if '</think>' in m.content %}{{ m.content.split('</think>')[1] }}{% endif %}",
+    "": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("names", TEMPLATES)
+def test_template_tells_its_parsers(names: str) -> None:
+    tools, _, reasoning = names.partition(" ")
+    assert detect(TEMPLATES[names]) == (tools or None, reasoning.strip() or None)
+
+
+def test_names_that_users_know() -> None:
+    names = """hermes qwen3_coder qwen3_xml llama3_json pythonic mistral deepseek_v3 deepseek_v31 openai glm45 kimi_k2
+        granite seed_oss minimax_m2 minimax_m3 llama4_json llama4_pythonic hunyuan_a13b jamba nemotron_json longcat"""
+    assert {*names.split(), JSON_ARRAY} == TOOL_PARSERS.keys()
+    assert {*get_args(ToolParser)} == TOOL_PARSERS.keys() - {JSON_ARRAY} | {"auto", "none"}
+    assert {*get_args(ReasoningParser)} == REASONING_PARSERS.keys() | {"auto", "none"}
+    assert {"deepseek_r1", "qwen3", "mistral", "openai_gptoss", "glm45", "granite"} <= REASONING_PARSERS.keys()
+    assert REASONING_PARSERS.keys() == THINK_MARKERS.keys()
+    assert NEEDS_SPECIAL == (TOOL_PARSERS.keys() | THINK_MARKERS.keys()) - {JSON_ARRAY}
+
+
+@pytest.mark.parametrize("reasoning", THINK_MARKERS)
+def test_gate_of_stop_strings_agrees_with_the_parser(reasoning: str) -> None:
+    """What stands before the end marker is no content, what stands behind it no reasoning."""
+    start, end = THINK_MARKERS[reasoning]
+    harmony = reasoning == "openai_gptoss"
+    thought, answer = ("<|message|>a<|end|><|start|>assistant", "<|message|>b") if harmony else ("a", "b")
+    parser = make_parser(reasoning=reasoning, tools=None, schemas={})
+    assert parser.feed(start + thought + end) == [Reasoning("a")]
+    assert parser.feed(answer) == [Content("b")]
+    for opened, piece in ((True, Reasoning("a")), (False, Content("a"))):
+        assert make_parser(reasoning=reasoning, tools=None, schemas={}, opened=opened).feed("a") == [piece]
+
+
+def test_unknown_names_are_refused() -> None:
+    for reasoning, tools in (("x", None), (None, "x")):
+        with pytest.raises(KeyError):
+            make_parser(reasoning=reasoning, tools=tools, schemas=SCHEMAS)
+
+
+@pytest.mark.parametrize("texts", [("",), ("ab", "abc"), ("b", "abc")])
+def test_markers_inside_markers_are_refused(texts: tuple[str, ...]) -> None:
+    """Which of them comes first would depend on how the text is cut."""
+    with pytest.raises(ValueError, match="marker"):
+        Markers(texts)

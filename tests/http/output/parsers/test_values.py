@@ -1,0 +1,135 @@
+"""Text to JSON by a schema's types, and Python's literals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actorserve.http.output.parsers.values import python_value, quoted, string, typed, types
+
+SCHEMA: dict[str, Any] = {
+    "properties": {
+        "plain": {"type": "string"},
+        "several": {"type": ["integer", "null"]},
+        "any_of": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "one_of": {"oneOf": [{"type": "object"}, {"$ref": "#/$defs/Colour"}]},
+        "part_unknown": {"anyOf": [{"type": "string"}, {}]},
+        "reference": {"$ref": "#/$defs/Colour"},
+        "enum": {"enum": ["a", 1, None]},
+        "const": {"const": 1.5},
+        "loop": {"$ref": "#/$defs/Loop"},
+        "lost": {"$ref": "#/$defs/Lost"},
+        "elsewhere": {"$ref": "https://example.com/x"},
+        "true": True,
+        "object": {"properties": {"a": {}}},
+        "map": {"additionalProperties": {"type": "string"}},
+        "list": {"items": {}},
+    },
+    "$defs": {"Colour": {"enum": ["red", "blue"]}, "Loop": {"$ref": "#/$defs/Loop"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("plain", {"string"}),
+        ("several", {"integer", "null"}),
+        ("any_of", {"string", "null"}),
+        ("one_of", {"object", "string"}),
+        ("part_unknown", set()),
+        ("reference", {"string"}),
+        ("enum", {"string", "integer", "null"}),
+        ("const", {"number"}),
+        ("loop", set()),
+        ("lost", set()),
+        ("elsewhere", set()),
+        ("true", set()),
+        ("absent", set()),
+        ("object", {"object"}),
+        ("map", {"object"}),
+        ("list", {"array"}),
+    ],
+)
+def test_types_of_a_schema(name: str, wanted: set[str]) -> None:
+    assert types(SCHEMA, name) == wanted
+    assert types({}, name) == types({"properties": 5}, name) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "value"),
+    [
+        (" 7\n", {"integer"}, 7),
+        ("7", {"string", "null"}, "7"),
+        ("7", {"string", "integer"}, 7),
+        ("7", {"string", "number"}, 7),
+        ("7.5", {"string", "integer"}, "7.5"),
+        ("null", {"string", "null"}, None),
+        ("None", {"string", "null"}, None),
+        ('"quoted"', {"string", "null"}, '"quoted"'),
+        ('"quoted"', set(), '"quoted"'),
+        (" 7", set(), " 7"),
+        ('"quoted"', {"integer"}, "quoted"),
+        (" many ", {"integer"}, " many "),
+        ("True", {"boolean"}, True),
+        ("{'a': 1, 'b': [True, None]}", {"object"}, {"a": 1, "b": [True, None]}),
+        ("['é', (1, 2)]", {"array", "null"}, ["é", [1, 2]]),
+        ("{'a': 1}", {"object", "string"}, "{'a': 1}"),
+        ("{'a': 1}", set(), "{'a': 1}"),
+        ("{'a': f(1)}", {"object"}, "{'a': f(1)}"),
+        ("{'a': 1", {"object"}, "{'a': 1"),
+        ('{"a": [1e5]}', {"object"}, {"a": [1e5]}),
+        ('{"a": NaN}', {"object"}, '{"a": NaN}'),
+        ("Infinity", {"number"}, "Infinity"),
+        ("[" * 100_000, {"array"}, "[" * 100_000),
+        ("", {"integer"}, ""),
+        ("red", set(), "red"),
+        ("[1, 2]", set(), "[1, 2]"),
+        ("[1, 2]", {"array"}, [1, 2]),
+    ],
+)
+def test_value_of_a_text(text: str, wanted: set[str], value: object) -> None:
+    assert json.loads(typed(text, frozenset(wanted))) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("-1", -1),
+        ("(1, [2, None])", [1, [2, None]]),
+        ("{1: True}", {"1": True}),
+        ("'a' 'b'", "ab"),
+        ("true", True),
+        ("1e999", float("inf")),
+        ("{1, 2}", "{1, 2}"),
+        ("b'x'", "b'x'"),
+        ("1 + 2j", "1 + 2j"),
+        ("__import__('os')", "__import__('os')"),
+        ("[x for x in y]", "[x for x in y]"),
+        ("'\\ud800'", "\ud800"),
+        ("'\x00'", "'\x00'"),
+        ("(" * 10_000, "(" * 10_000),
+        ("-" * 50_000 + "1", "-" * 50_000 + "1"),
+        ("9" * 10_000, "9" * 10_000),
+    ],
+)
+def test_value_of_a_literal(text: str, value: object) -> None:
+    said = python_value(text)
+    said.encode()
+    assert json.loads(said) == value
+
+
+@settings(deadline=None)
+@given(st.lists(st.text()))
+def test_quoted_pieces_may_be_joined(pieces: list[str]) -> None:
+    assert json.loads('"' + "".join(map(quoted, pieces)) + '"') == "".join(pieces)
+
+
+def test_strings() -> None:
+    assert quoted('é"\n') == 'é\\"\\n'
+    assert string('"a\\u00e9\n"') == "aé\n"
+    assert string('"\\ud83d\\ude00"') == "😀"
+    assert [string(raw) for raw in ('"\\ud800"', '"\\u12"', "5", '"a')] == [None] * 4

@@ -1,0 +1,103 @@
+"""Texts with reasoning before the content, in each format."""
+
+from __future__ import annotations
+
+from actorserve.http.output.parsers.registry import THINK_MARKERS
+from tests.http.output.parsers.samples import Sample
+
+PLAIN = [name for name in THINK_MARKERS if name != "openai_gptoss"]
+_CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+
+
+def _of(name: str) -> list[Sample]:
+    start, end = THINK_MARKERS[name]
+    thought = f"One < two,\n\n{start[:-1]} {end[:3]}{{}}"
+    unopened = "".join((thought, end, "So."))
+
+    def sample(label: str, text: str, thought: str = thought, content: str = "So.", opened: bool = False) -> Sample:
+        return Sample(label, text, reasoning=name, opened=opened, thought=thought, content=content)
+
+    return [
+        sample("marked", f"{start}{thought}{end}So."),
+        sample("newlines", f"\n{start}\n{thought}\n{end}\r\n\n\nSo.\n", f"\n{thought}\n", "So.\n"),
+        sample("indented", f"{start}{thought}{end}\n  So.", content="  So."),
+        sample("opened", unopened, opened=True),
+        sample("opened twice", f"\n{start}{thought}{end}\nSo.", opened=True),
+        sample("opened, white space", f"\n\n{thought}{end}So.", f"\n\n{thought}", opened=True),
+        sample("never closed", f"{start}{thought}", content=""),
+        sample("never closed, opened", thought, content="", opened=True),
+        sample("no thought", f"{start}{end}So.", thought=""),
+        sample("no content", f"{start}{thought}{end}\n\n", content=""),
+        sample("nothing", "", thought="", content=""),
+        sample("not opened", unopened, "", unopened),
+        sample("white space", " \n", "", " \n"),
+        sample("end again", f"{start}x{end}So.{end} ", "x", f"So.{end} "),
+        Sample("call", f"{start}x{end}\n\n{_CALL}", "hermes", name, thought="x", calls=(("now", {}),)),
+        Sample("call in thought", f"{_CALL}{end}So.", "hermes", name, opened=True, thought=_CALL, content="So."),
+        Sample("forced", f"{start}{end}\n{{}}", reasoning=name, named="now", calls=(("now", {}),)),
+    ]
+
+
+THOUGHTS = [
+    *(sample for name in PLAIN for sample in _of(name)),
+    Sample("again", "[THINK]a[/THINK]b[THINK]c[/THINK]\nd", reasoning="mistral", thought="ac", content="bd"),
+    Sample("again", "<think>a</think>b<think>c</think>", reasoning="qwen3", thought="a", content="b<think>c</think>"),
+    Sample(
+        "short form",
+        "Here's my thought process:\na\nHere's my response:\nb",
+        reasoning="granite",
+        thought="\na\n",
+        content="b",
+    ),
+    *(
+        Sample(label, text, reasoning="granite33", opened=opened, thought=thought, content=content)
+        for label, text, opened, thought, content in (
+            ("wrapped", "<think>a</think>\n<response>\nb <i> c</response>\n", False, "a", "b <i> c\n"),
+            ("wrapped at once", "<think>a</think><response>b</response>", False, "a", "b"),
+            ("opened", "a</think> <response>b</response></response>", True, "a", "b</response>"),
+            ("no thought", " <response>b</response>", False, "", "b"),
+            ("not closed", "<think>a</think><response>b</resp", False, "a", "b</resp"),
+            ("closed only", "<think>a</think>b</response>", False, "a", "b</response>"),
+            ("half a tag", "<think>a</think><respon", False, "a", "<respon"),
+            ("tag inside", "<think>a</think>See <response>b</response>", False, "a", "See <response>b</response>"),
+            ("in the thinking", "<think><response>a</think>b", False, "<response>a", "b"),
+        )
+    ),
+    Sample(
+        "wrapped call",
+        '<think>a</think><response>b</response><|tool_call|>[{"name": "now", "arguments": {}}]',
+        "granite",
+        "granite33",
+        thought="a",
+        content="b",
+        calls=(("now", {}),),
+    ),
+    Sample("forgotten end", f"<think>x\n\n{_CALL}", "hermes", "qwen3", thought="x\n\n", calls=(("now", {}),)),
+    Sample(
+        "forgotten end, two calls",
+        f"x\n{_CALL}\n{_CALL}</think>\n\nSo.",
+        "hermes",
+        "qwen3",
+        opened=True,
+        thought="x\n",
+        content="So.",
+        calls=(("now", {}),) * 2,
+    ),
+    Sample(
+        "forgotten end",
+        "<think>x\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        "qwen3_coder",
+        "qwen3",
+        thought="x\n",
+        calls=(("now", {}),),
+    ),
+    Sample(
+        "call in words",
+        "<think>a <tool_call>\n{, or\n<tool_call> so</think>b",
+        "hermes",
+        "qwen3",
+        thought="a <tool_call>\n{, or\n<tool_call> so",
+        content="b",
+    ),
+    Sample("no parser", "<think>a</think><tool_call>", content="<think>a</think><tool_call>"),
+]

@@ -1,0 +1,122 @@
+"""Bodies that have come whole before anybody reads them."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest.mock import Mock
+
+import pytest
+from aiohttp import StreamReader, web
+from aiohttp.test_utils import make_mocked_request
+
+from actorserve.http.errors import ApiError
+from actorserve.http.transport import body as bodies
+from actorserve.http.transport.body import LEAST_BODIES, MOST_CHUNKS, AnnouncedLength, BodyBudget, read_body
+from tests.http.serving import Answer, Served, serving
+
+BUDGET = BodyBudget(100)
+
+
+def arrived(*parts: bytes, kind: str | None = None) -> web.Request:
+    """A request without a Content-Length, whose body is said to be of this kind."""
+    content = StreamReader(Mock(), 1 << 16, loop=asyncio.get_running_loop())
+    for part in parts:
+        content.feed_data(part)
+    content.feed_eof()
+    headers = {} if kind is None else {"Content-Type": kind}
+    return make_mocked_request("POST", "/v1/completions", headers, payload=content)
+
+
+async def test_all_of_it_is_read() -> None:
+    assert await read_body(arrived(b"ab", b"cd"), 4, BUDGET) == b"abcd"
+    assert await read_body(arrived(), 4, BUDGET) == b""
+
+
+async def test_it_is_too_long() -> None:
+    with pytest.raises(ApiError, match="longer than the 3 bytes") as caught:
+        await read_body(arrived(b"ab", b"cd"), 3, BUDGET)
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [None, "", "application/json", "Application/JSON ; charset=utf-8", "text/json", "application/vnd.api+json"],
+)
+async def test_json_by_its_names(kind: str | None) -> None:
+    assert await read_body(arrived(b"{}", kind=kind), 4, BUDGET) == b"{}"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["application/x-www-form-urlencoded", "text/plain; charset=utf-8", "multipart/form-data; boundary=x", "json"],
+)
+async def test_what_is_said_to_be_no_json_is_not_read(kind: str) -> None:
+    with pytest.raises(ApiError, match=kind.partition(";")[0]) as caught:
+        await read_body(arrived(b"{}", kind=kind), 4, BUDGET)
+    assert (caught.value.status, caught.value.code) == (415, "unsupported_content_type")
+
+
+# --- bodies that have not come whole -------------------------------------------------------------------------------
+
+
+BODY = b'{"prompt": "hi"}'
+
+
+async def in_two_pieces(served: Served, body: bytes) -> Answer:
+    """The second is sent when the first was read."""
+    client = await served.client()
+    client.send("POST", "/tokenize", body[:-1], Content_Length=str(len(body)))
+    await client.writer.drain()
+    await served.ask("GET", "/health")
+    client.raw(body[-1:])
+    return await client.answer()
+
+
+async def test_long_bodies_that_do_not_come_are_counted_and_short_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "MOST_UNFINISHED", 0)
+    async with serving() as served:
+        waiting = [await served.client() for _ in range(LEAST_BODIES)]
+        for client in waiting:
+            client.send("POST", "/tokenize", BODY.ljust(99_999), Content_Length="100000")
+            await client.writer.drain()
+        while (answer := await in_two_pieces(served, BODY.ljust(100_000))).status == 200:
+            pass  # those before it have not all been read
+        assert answer.status == 503 and answer.headers["retry-after"] == "1"
+        assert "not come whole" in answer.error["message"] and answer.headers["connection"] == "close"
+        assert (await in_two_pieces(served, BODY)).status == 200
+        waiting[0].raw(b" ")
+        assert (await waiting[0].answer()).status == 200
+        assert (await in_two_pieces(served, BODY.ljust(100_000))).status == 200
+        for client in waiting[1:]:
+            client.raw(b" ")
+            assert (await client.answer()).status == 200
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
+def test_what_a_chunked_body_announces(step: int) -> None:
+    """However it comes in pieces; what is behind its end, or malformed, is not looked at."""
+    for end in (b"0\r\n\r\nffff\r\n", b"0;x=y\r\na: b\r\n\r\n", b"what?\r\nffff\r\n", b"\r\nffff\r\n"):
+        length = AnnouncedLength()
+        body = b"3\r\n9\r\n\r\n00A;name=value\r\n0123456789\r\n" + end
+        for at in range(0, len(body), step):
+            length.follow(body[at : at + step])
+        assert length.size == 13
+    length.watch(12, None)
+    assert length.is_too_long
+
+
+def test_no_more_than_so_many_chunks_are_looked_at() -> None:
+    length = AnnouncedLength()
+    for _ in range(3):
+        length.follow(b"1\r\na\r\n" * MOST_CHUNKS)
+    assert length.size == MOST_CHUNKS
+
+
+def test_the_size_of_a_chunk_counts_as_soon_as_its_line_is_there() -> None:
+    length = AnnouncedLength()
+    length.follow(b"5\r\nabcde\r\nfffffffffffffff")
+    assert length.size == 5
+    length.follow(b"f\r")
+    assert length.size == 5
+    length.follow(b"\n")
+    assert length.size == 5 + (1 << 64) - 1

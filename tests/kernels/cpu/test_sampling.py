@@ -1,0 +1,238 @@
+"""Sampling against the distribution that transformers' warpers give, and its independence of the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actorserve.kernels.cpu.sampling import CANDIDATES, Parameters, sample, uniform
+
+DRAWS = 20_000
+FEW_DRAWS = 5_000
+
+
+def parameters(rows: int, **values: float) -> Parameters:
+    """The same filters in all rows, positions 0 … rows-1 of one seed."""
+    return Parameters(
+        temperature=np.full(rows, values.get("temperature", 1.0), np.float32),
+        top_k=np.full(rows, values.get("top_k", 0), np.int64),
+        top_p=np.full(rows, values.get("top_p", 1.0), np.float64),
+        min_p=np.full(rows, values.get("min_p", 0.0), np.float32),
+        seed=np.ones(rows, np.uint64),
+        position=np.arange(rows),
+    )
+
+
+def expected(logits: torch.Tensor, filters: dict[str, float]) -> np.ndarray:
+    """Probabilities after transformers' warpers in their order."""
+    from transformers.generation.logits_process import (
+        MinPLogitsWarper,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    scores = logits[None].clone()
+    ids: Any = torch.zeros(1, 1, dtype=torch.long)
+    if "temperature" in filters:
+        scores = TemperatureLogitsWarper(float(filters["temperature"]))(ids, scores)
+    if "top_k" in filters:
+        scores = TopKLogitsWarper(int(filters["top_k"]))(ids, scores)
+    if "top_p" in filters:
+        scores = TopPLogitsWarper(float(filters["top_p"]))(ids, scores)
+    if "min_p" in filters:
+        scores = MinPLogitsWarper(float(filters["min_p"]))(ids, scores)
+    return np.asarray(torch.softmax(scores[0].double(), -1).numpy())
+
+
+def draw(logits: torch.Tensor, filters: dict[str, float], count: int = DRAWS, rows: int = 500) -> np.ndarray:
+    """`count` draws of one distribution, in batches."""
+    batch = logits.expand(rows, -1)
+    drawn = []
+    for first in range(0, count, rows):
+        values = parameters(rows, **filters)
+        drawn.append(sample(batch, values._replace(position=values.position + first)))
+    return np.concatenate(drawn)
+
+
+def chi_square(drawn: np.ndarray, probabilities: np.ndarray) -> float:
+    """Standardised statistic, near a normal variable; words that are expected fewer than 5 times are one class."""
+    counts = np.bincount(drawn, minlength=probabilities.size).astype(float)
+    assert counts[probabilities == 0].sum() == 0, "a filtered word was drawn"
+    wanted = probabilities * drawn.size
+    rare = wanted < 5
+    observed = np.append(counts[~rare], counts[rare].sum())
+    wanted = np.append(wanted[~rare], wanted[rare].sum())
+    seen = wanted > 0
+    freedom = seen.sum() - 1
+    if freedom == 0:
+        return 0.0
+    statistic = ((observed[seen] - wanted[seen]) ** 2 / wanted[seen]).sum()
+    return float((statistic - freedom) / np.sqrt(2 * freedom))
+
+
+FILTERS: list[dict[str, float]] = [
+    {},
+    {"temperature": 0.6},
+    {"temperature": 2.5},
+    {"top_k": 1},
+    {"top_k": 7},
+    {"top_k": 64},
+    {"top_k": 90},
+    {"top_k": 10_000},
+    {"top_p": 0.3},
+    {"top_p": 0.9},
+    {"top_p": 0.999},
+    {"min_p": 0.05},
+    {"min_p": 0.5},
+    {"temperature": 0.8, "top_k": 40, "top_p": 0.9},
+    {"temperature": 1.7, "top_k": 95, "top_p": 0.95, "min_p": 0.02},
+    {"temperature": 1.3, "top_p": 0.97, "min_p": 0.01},
+    {"temperature": 0.7, "top_k": 30, "min_p": 0.1},
+]
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize("words", [50, 199])
+def test_the_distribution_is_that_of_the_warpers(words: int, filters: dict[str, float]) -> None:
+    as_the_warpers(words, filters, FEW_DRAWS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize("words", [50, 199])
+def test_the_distribution_in_more_draws(words: int, filters: dict[str, float]) -> None:
+    as_the_warpers(words, filters, DRAWS)
+
+
+def as_the_warpers(words: int, filters: dict[str, float], draws: int) -> None:
+    logits = torch.randn(words, generator=torch.Generator().manual_seed(words)) * 2
+    assert abs(chi_square(draw(logits, filters, draws), expected(logits, filters))) < 4.5
+
+
+WIDE: list[dict[str, float]] = [
+    {"top_p": 0.9},
+    {"temperature": 3.0, "top_p": 0.5},
+    {"top_p": 0.9, "min_p": 0.3},
+    {"top_k": 300, "top_p": 0.8},
+    {"top_k": 300},
+    {},
+]
+
+
+@pytest.mark.parametrize("filters", WIDE, ids=str)
+def test_a_nucleus_beyond_the_candidates(filters: dict[str, float]) -> None:
+    """A flat distribution over many words: what is kept does not fit into the candidates."""
+    beyond_the_candidates(800, filters, 8_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filters", WIDE, ids=str)
+def test_a_nucleus_far_beyond_the_candidates(filters: dict[str, float]) -> None:
+    beyond_the_candidates(3000, filters, 60_000)
+
+
+def beyond_the_candidates(words: int, filters: dict[str, float], draws: int) -> None:
+    logits = torch.randn(words, generator=torch.Generator().manual_seed(3)) * 0.5
+    probabilities = expected(logits, filters)
+    assert (probabilities > 0).sum() > CANDIDATES
+    assert abs(chi_square(draw(logits, filters, draws), probabilities)) < 4.5
+
+
+def test_the_kept_words_are_those_of_the_warpers_in_a_large_vocabulary() -> None:
+    """By the two levels of candidates, with logits of a steepness as models have it."""
+    logits = torch.randn(40_000, generator=torch.Generator().manual_seed(4)) * 4
+    several: list[dict[str, float]] = [{"top_k": 50}, {"top_p": 0.7}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}]
+    for filters in several:
+        probabilities = expected(logits, filters)
+        assert abs(chi_square(draw(logits, filters, 1_600, 200), probabilities)) < 4.5
+
+
+def test_equal_logits_are_cut_to_the_share() -> None:
+    """Where all words are alike any choice of them is right, but so many must stay as the warper leaves."""
+    for words in (60, 400):
+        logits = torch.zeros(words)
+        kept = (expected(logits, {"top_p": 0.3}) > 0).sum()
+        drawn = np.unique(draw(logits, {"top_p": 0.3}, 8_000))
+        assert abs(drawn.size - kept) <= 1  # 0.3 of the words, but for rounding
+        assert np.unique(draw(logits, {"top_k": 5}, 8_000)).size == words, "equals of the k-th largest stay"
+
+
+def test_greedy_takes_the_first_of_the_largest() -> None:
+    logits = torch.randn(9, 777)
+    logits[3, [40, 500]] = 9.0
+    tokens = sample(logits, parameters(9, temperature=0.0))
+    assert tokens.tolist() == logits.argmax(-1).tolist()
+    assert tokens[3] == 40
+
+
+def mixed(rows: int) -> Parameters:
+    """All kinds of filters in one batch."""
+    random = np.random.default_rng(7)
+    return Parameters(
+        temperature=random.choice([0.0, 0.5, 1.0, 1.8], rows).astype(np.float32),
+        top_k=random.choice([0, 0, 5, 50, 400], rows),
+        top_p=random.choice([1.0, 1.0, 0.5, 0.95], rows),
+        min_p=random.choice([0.0, 0.0, 0.1], rows).astype(np.float32),
+        seed=random.integers(0, 1 << 63, rows).astype(np.uint64) * 2 + 1,
+        position=random.integers(0, 5000, rows),
+    )
+
+
+@pytest.mark.parametrize("words", [100, 2000, 40_000])
+def test_a_row_draws_the_same_in_every_batch(words: int) -> None:
+    logits = torch.randn(48, words, generator=torch.Generator().manual_seed(5)) * 2
+    values = mixed(48)
+    together = sample(logits, values)
+    alone = [int(sample(logits[row, None], values.of(np.array([row])))[0]) for row in range(48)]
+    assert together.tolist() == alone
+    some = np.random.default_rng(0).permutation(48)[:17]
+    assert sample(logits[torch.from_numpy(some)], values.of(some)).tolist() == together[some].tolist()
+
+
+def test_logits_are_not_changed() -> None:
+    logits = torch.randn(48, 1000)
+    before = logits.clone()
+    sample(logits, mixed(48))
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
+def test_a_broken_row_harms_nobody_else(broken: float) -> None:
+    """A row of nonsense gets some word; the others draw as ever."""
+    logits = torch.randn(40, 1000)
+    values = mixed(40)
+    before = sample(logits, values)
+    for whole in (False, True):
+        harmed = logits.clone()
+        for row in range(0, 40, 3):
+            harmed[row, slice(None) if whole else slice(0, 1)] = broken
+        after = sample(harmed, values)
+        assert ((after >= 0) & (after < 1000)).all()
+        others = np.arange(40) % 3 != 0
+        assert (after[others] == before[others]).all()
+
+
+def test_suppressed_words_are_never_drawn() -> None:
+    logits = torch.randn(130)
+    logits[::2] = float("-inf")
+    several: list[dict[str, float]] = [{}, {"top_p": 0.999}, {"top_k": 100}, {"temperature": 5.0, "min_p": 0.001}]
+    for filters in several:
+        assert (draw(logits, filters, 5000) % 2 == 1).all()
+
+
+def test_uniform_numbers_are_uniform_and_independent() -> None:
+    """Over positions of one seed and over seeds at one position, neighbours included."""
+    count = 100_000
+    along = uniform(np.full(count, 12345, np.uint64), np.arange(count))
+    across = uniform(np.arange(count).astype(np.uint64), np.full(count, 7))
+    for drawn in (along, across):
+        assert drawn.min() >= 0 and drawn.max() < 1
+        bins = np.bincount((drawn * 100).astype(int), minlength=100)
+        assert abs(((bins - 1000.0) ** 2 / 1000).sum() - 99) < 4.5 * np.sqrt(2 * 99)
+        assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.015
+    largest = np.array([2**64 - 1], np.uint64)
+    assert 0 <= uniform(largest, np.array([2**40]))[0] < 1

@@ -1,0 +1,162 @@
+"""What the machine gives: cores, memory, KV blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from actorserve.actors.model import machine
+from actorserve.actors.model.architecture import Architecture, Rope
+from actorserve.actors.model.machine import (
+    available_bytes,
+    block_bytes,
+    cgroup_folders,
+    count_blocks,
+    unused_memory,
+    usable_cores,
+    without_effect,
+)
+from actorserve.actors.options.config import ConfigError, make_config
+
+SHAPE = Architecture(
+    vocab_size=10,
+    hidden_size=8,
+    intermediate_size=8,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    norm_eps=1e-6,
+    windows=(None, None),
+    rope=Rope(),
+)
+BLOCK = 2 * 2 * 2 * 32 * 16 * 4  # layers, keys and values, heads, tokens, numbers, bytes
+
+
+def blocks(max_length: int, **options: Any) -> int:
+    return count_blocks(make_config({"block_size": 32, **options}), SHAPE, max_length, torch.float32)
+
+
+def test_the_size_of_a_block() -> None:
+    assert block_bytes(SHAPE, 32, torch.float32) == BLOCK == 2 * block_bytes(SHAPE, 32, torch.bfloat16)
+
+
+def test_given_memory_is_filled_with_blocks() -> None:
+    assert blocks(64, kv_cache_memory_bytes=10 * BLOCK + 5) == 10
+
+
+def test_no_more_than_could_be_used() -> None:
+    assert blocks(65, kv_cache_memory_bytes=1000 * BLOCK, max_num_seqs=2) == 2 * 3
+
+
+def test_a_share_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "available_bytes", lambda: 40 * BLOCK)
+    assert blocks(64, kv_cache_memory_fraction=0.5) == 20
+
+
+def test_too_little_memory_says_what_would_fit() -> None:
+    with pytest.raises(ConfigError) as caught:
+        blocks(1000, kv_cache_memory_bytes=10 * BLOCK)
+    said = str(caught.value)
+    assert said.startswith("--kv-cache-memory-bytes: ") and "--max-model-len to at most 320" in said
+    assert f"1,000 tokens ({32 * BLOCK:,} bytes)" in said
+    with pytest.raises(ConfigError) as caught:
+        blocks(1000, kv_cache_memory_bytes=1000)
+    assert str(caught.value) == (
+        "--kv-cache-memory-bytes: 1,000 bytes of KV memory are less than one block of 32 tokens, and one sequence may "
+        f"have 1,000 tokens ({32 * BLOCK:,} bytes); give more"
+    )
+
+
+def test_more_memory_than_can_be_used_is_said() -> None:
+    config = make_config({"kv_cache_memory_bytes": "900G", "max_num_seqs": 2})
+    assert unused_memory(config, 65, 6, BLOCK) == (
+        f"--kv-cache-memory-bytes: of {900 << 30:,} bytes {6 * BLOCK:,} are taken, which is all that 2 sequences "
+        "(--max-num-seqs) of 65 tokens (--max-model-len) can use"
+    )
+    exact = make_config({"kv_cache_memory_bytes": 6 * BLOCK + 5, "max_num_seqs": 2})
+    assert not unused_memory(exact, 65, 6, BLOCK) and not unused_memory(make_config({}), 65, 6, BLOCK)
+
+
+def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "total_bytes", lambda: 10 * BLOCK)
+    assert blocks(64, kv_cache_memory_bytes=10 * BLOCK) == 10
+    with pytest.raises(ConfigError, match=f"{11 * BLOCK:,} bytes are more than the {10 * BLOCK:,} that there are"):
+        blocks(64, kv_cache_memory_bytes=11 * BLOCK)
+    assert blocks(64, kv_cache_memory_bytes=1 << 40, max_num_seqs=2) == 4, "what is never used need not be there"
+
+
+def test_options_of_the_other_device_are_said() -> None:
+    given = make_config({"gpu_memory_utilization": 0.5, "enforce_eager": True, "seed": 3})
+    assert [line.partition(":")[0] for line in without_effect(given, on_gpu=False)] == [
+        "--gpu-memory-utilization",
+        "--enforce-eager",
+        "--seed",
+    ]
+    assert without_effect(given, on_gpu=True) == [
+        "--seed: it has no effect without --load-format dummy; requests have seeds of their own"
+    ]
+    beside = make_config({"kv_cache_memory_bytes": "1G", "kv_cache_memory_fraction": 0.5, "threads": 2})
+    assert without_effect(beside, on_gpu=False) == [
+        "--kv-cache-memory-fraction: it has no effect beside --kv-cache-memory-bytes"
+    ]
+    assert len(without_effect(beside, on_gpu=True)) == 2 and not without_effect(make_config({}), on_gpu=True)
+
+
+def folders(tmp_path: Path, own: str, files: dict[str, str]) -> list[Path]:
+    for name, text in files.items():
+        path = tmp_path / "fs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "own").write_text(own)
+    return cgroup_folders(tmp_path / "fs", tmp_path / "own")
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cores", "room"),
+    [
+        ("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n", "memory.current": "5\n"}, None, None),
+        (
+            "0::/a/b\n",
+            {
+                "a/cpu.max": "150000 100000\n",
+                "a/b/cpu.max": "max 100000\n",
+                "a/b/memory.max": "900\n",
+                "a/b/memory.current": "200\n",
+            },
+            1,
+            700,
+        ),
+        (
+            "4:memory:/x\n1:cpu:/\n0::/\n",
+            {
+                "cpu/cpu.cfs_quota_us": "100000\n",
+                "cpu/cpu.cfs_period_us": "100000\n",
+                "memory/x/memory.limit_in_bytes": "900\n",
+                "memory/x/memory.usage_in_bytes": "1000\n",
+            },
+            1,
+            0,
+        ),
+        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, None),
+    ],
+)
+def test_limits_of_cgroups(
+    own: str,
+    files: dict[str, str],
+    cores: int | None,
+    room: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = folders(tmp_path, own, files)
+    monkeypatch.setattr(machine, "cgroup_folders", lambda: [])
+    all_cores, all_bytes = usable_cores(), available_bytes()
+    monkeypatch.setattr(machine, "cgroup_folders", lambda: found)
+    assert usable_cores() == (all_cores if cores is None else cores)
+    if room is None:
+        assert available_bytes() > all_bytes // 2  # others take memory meanwhile
+    else:
+        assert available_bytes() == room

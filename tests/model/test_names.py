@@ -1,0 +1,219 @@
+"""A name that is no folder of a model: what it is instead is told. Of a hub name the weights come last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.info import DEMO_FOLDER
+from actorserve.actors.options.config import ConfigError, make_config
+
+COMMIT = "a" * 40
+NAME = "org/name"
+
+
+def refusal(name: str, **options: object) -> str:
+    """What is said of it, on one line."""
+    with pytest.raises(ConfigError) as caught:
+        find_model(make_config({"model": name, "device": "cpu"} | options))
+    said = str(caught.value)
+    assert "\n" not in said
+    return said
+
+
+# --- here ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which names are looked for; the hub cannot be reached."""
+    from huggingface_hub import constants
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_a_typo_names_folders_that_are_near(here: Path) -> None:
+    (here / "Qwen3-0.6B" / "deep").mkdir(parents=True)
+    assert f"did you mean {here / 'Qwen3-0.6B'}?" in refusal("Qwem3-0.6B")
+    assert f"did you mean {here / 'Qwen3-0.6B'}?" in refusal("./qwen3-0.6b/deep")
+    assert f"did you mean {here / 'Qwen3-0.6B' / 'deep'}?" in refusal(str(here / "Qwen3-0.6B" / "deeep"))
+    assert refusal("/nowhere/at/all") == "model: there is no folder /nowhere/at/all"
+    assert "there is no folder 'a\\nb'" in refusal("a\nb")
+    assert refusal("Some/Model 1B").endswith(", and a name of the hub is ORGANISATION/NAME")
+    assert ", and GGUF files are not read; a folder with config.json" in refusal("some/model-1B-GGUF:Q4_K_M")
+    assert "there is no folder" in refusal("x" * 300 + "/y/z") or "cannot be looked at" in refusal("x" * 300 + "/y/z")
+
+
+def test_no_network(here: Path) -> None:
+    assert "no folder org/name, and the hub cannot be reached ([Errno 111] Connection refused)" in refusal(NAME)
+
+
+def test_what_is_no_folder(here: Path) -> None:
+    (here / "m.gguf").write_bytes(b"GGUF\3\0\0\0")
+    (here / "notes.txt").write_text("hello")
+    (here / "bits").write_bytes(b"\xff\xfe\xfd" * 100)
+    shutil.copy(DEMO_FOLDER / "config.json", here)
+    for name, words in (
+        ("m.gguf", "is a GGUF file, which is not read"),
+        ("notes.txt", "is a text file; a folder with config.json"),
+        ("config.json", f"is a text file of a model folder, {here}"),
+        ("bits", "is a binary file"),
+        ("https://huggingface.co/Qwen/Qwen3-0.6B/tree/main", "is a URL; the hub's name of it is Qwen/Qwen3-0.6B"),
+        ("https://example.com/model", "is a URL; a folder with"),
+    ):
+        assert words in refusal(name), name
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["adapter_config.json", "adapter_model.safetensors"], "is a LoRA adapter; merge it"),
+        (["q4.gguf", "q8.gguf"], "has GGUF files (q4.gguf, q8.gguf), which are not read"),
+        (["inner/config.json"], "config.json is missing; these folders in it have one: inner"),
+        ([], "config.json is missing"),
+    ],
+)
+def test_folders_of_other_things(files: list[str], words: str, here: Path) -> None:
+    for file in ("readme.md", *files):
+        (here / "model" / file).parent.mkdir(parents=True, exist_ok=True)
+        (here / "model" / file).write_text("{}")
+    assert words in refusal("model")
+
+
+# --- at the hub ----------------------------------------------------------------------------------------------------
+
+
+class Hub:
+    """A hub with one model, over HTTP; `asked` are the files that were fetched, in order."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0]
+                about, _, file = path.partition("/resolve/" + COMMIT + "/")
+                if file in hub.files and about == f"/{NAME}":
+                    self.answer(hub.files[file], file)
+                elif path.startswith(f"/api/models/{NAME}/tree/"):
+                    tree = [{"type": "file", "path": n, "size": len(b), "oid": tag(b)} for n, b in hub.files.items()]
+                    self.answer(json.dumps(tree).encode())
+                elif path.startswith(f"/api/models/{NAME}"):
+                    names = [{"rfilename": name} for name in hub.files]
+                    self.answer(json.dumps({"id": NAME, "sha": COMMIT, "siblings": names}).encode())
+                else:
+                    self.send_response(404)
+                    self.send_header("X-Error-Code", "RepoNotFound")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+
+            def answer(self, body: bytes, file: str = "") -> None:
+                if file and self.command == "GET":
+                    hub.asked.append(file)
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Type", "application/json")
+                if file:
+                    self.send_header("ETag", f'"{tag(body)}"')
+                    self.send_header("X-Repo-Commit", COMMIT)
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(body)
+
+            def log_message(self, *args: Any) -> None:
+                """Nothing: the test's output is for others."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def change(self, file: str, change: Callable[[dict[str, Any]], object]) -> None:
+        values = json.loads(self.files[file])
+        change(values)
+        self.files[file] = json.dumps(values).encode()
+
+
+def tag(body: bytes) -> str:
+    return hashlib.sha1(body).hexdigest()
+
+
+@pytest.fixture
+def hub(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """It has the packaged model."""
+    from huggingface_hub import constants
+
+    hub = Hub()
+    hub.files = {file.name: file.read_bytes() for file in DEMO_FOLDER.iterdir() if file.is_file()}
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    thread = threading.Thread(target=hub.server.serve_forever, daemon=True)
+    thread.start()
+    yield hub
+    hub.server.shutdown()
+    hub.server.server_close()
+    thread.join()
+
+
+def test_a_model_of_the_hub_is_had_with_its_weights_last(hub: Hub, here: Path) -> None:
+    hub.files["original.safetensors"] = b"the same in another form"
+    model = find_model(make_config({"model": NAME, "device": "cpu"}))
+    assert Path(model.folder).name == COMMIT and (Path(model.folder) / "model.safetensors").exists()
+    assert set(hub.asked[:2]) == {"config.json", "generation_config.json"}
+    assert hub.asked[-1] == "model.safetensors" and "original.safetensors" not in hub.asked
+    find_model(make_config({"model": NAME, "device": "cpu"}))
+    assert len(hub.asked) == len(set(hub.asked)), "nothing is fetched again"
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda hub: hub.change("config.json", lambda v: v.update(architectures=["GptOss"])), "architecture GptOss"),
+        (lambda hub: hub.change("generation_config.json", lambda v: v.update(top_p=7)), "generation_config.json says"),
+        (lambda hub: hub.files.pop("tokenizer.json"), "tokenizer.json is missing"),
+        (
+            lambda hub: hub.files.update({"model.safetensors.index.json": b'{"weight_map": {"x": "y.safetensors"}}'}),
+            "model.safetensors.index.json does not fit config.json: it lacks model.embed_tokens.weight",
+        ),
+        (lambda hub: hub.files.pop("config.json"), "has no config.json: it is no model"),
+        (lambda hub: (hub.files.clear(), hub.files.update({"q.gguf": b""})), "has no config.json, but q.gguf"),
+        (lambda hub: (hub.files.clear(), hub.files.update({"adapter_config.json": b"{}"})), "is a LoRA adapter"),
+    ],
+)
+def test_what_cannot_be_served_is_told_before_weights_are_downloaded(
+    hub: Hub, damage: Callable[[Hub], object], words: str
+) -> None:
+    damage(hub)
+    assert words in refusal(NAME)
+    assert not [file for file in hub.asked if file.endswith(".safetensors")]
+
+
+def test_weights_of_another_form(hub: Hub) -> None:
+    hub.files["pytorch_model.bin"] = hub.files.pop("model.safetensors")
+    assert "has no safetensors, but pytorch_model.bin, which are not read" in refusal(NAME)
+    find_model(make_config({"model": NAME, "device": "cpu", "load_format": "dummy"}))
+    assert "pytorch_model.bin" not in hub.asked
+
+
+def test_a_tokenizer_comes_without_weights(hub: Hub) -> None:
+    find_model(make_config({"tokenizer": NAME, "device": "cpu"}))
+    assert "tokenizer.json" in hub.asked and "model.safetensors" not in hub.asked
+
+
+def test_the_hub_has_no_such_model(hub: Hub) -> None:
+    assert "the hub has no such model (or it is private: set HF_TOKEN); is it a typo?" in refusal("org/nome")

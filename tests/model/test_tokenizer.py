@@ -1,0 +1,55 @@
+"""What a model's folder says of its tokenizer, as /tokenizer_info tells it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorserve.actors.model.info import ModelInfo
+from actorserve.actors.model.tokenizer import describe_tokenizer
+from actorserve.actors.options.config import Config
+
+
+def described(folder: Path, config: Any = None, special: Any = None, **options: Any) -> dict[str, Any]:
+    """Of a folder with these files."""
+    for name, content in (("tokenizer_config", config), ("special_tokens_map", special)):
+        if content is not None:
+            (folder / f"{name}.json").write_text(json.dumps(content))
+    model = ModelInfo(
+        folder=str(folder),
+        tokenizer_folder=str(folder),
+        architecture="LlamaForCausalLM",
+        vocab_size=9,
+        max_model_len=9,
+        end_tokens=[],
+        sampling_defaults={},
+    )
+    return describe_tokenizer(Config(**options), model)
+
+
+def test_special_tokens_are_texts_wherever_they_stand(tmp_path: Path) -> None:
+    added = {"__type": "AddedToken", "content": "</s>", "lstrip": False, "special": True}
+    about = described(tmp_path, {"eos_token": added, "pad_token": None, "add_bos_token": True}, {"bos_token": "<s>"})
+    assert (about["eos_token"], about["bos_token"]) == ("</s>", "<s>")
+    assert about["add_bos_token"] is True and about["pad_token"] is None
+
+
+def test_the_class_is_always_named(tmp_path: Path) -> None:
+    assert described(tmp_path) == {"tokenizer_class": "PreTrainedTokenizerFast"}
+    assert described(tmp_path, {"tokenizer_class": "LlamaTokenizer"})["tokenizer_class"] == "LlamaTokenizer"
+
+
+@pytest.mark.parametrize(
+    ("found", "given", "told"),
+    [
+        ("{{ own }}", None, "{{ own }}"),
+        ("{{ own }}", "{{ mine }}", "{{ mine }}"),
+        ([{"name": "default", "template": "{{ a }}"}, {"name": "rag", "template": "{{ b }}"}], None, "{{ a }}"),
+        ([{"name": "rag", "template": "{{ b }}"}], None, None),
+    ],
+)
+def test_one_template_is_told(tmp_path: Path, found: Any, given: str | None, told: str | None) -> None:
+    assert described(tmp_path, {"chat_template": found}, chat_template=given).get("chat_template") == told

@@ -1,0 +1,225 @@
+"""Names that users of vLLM, SGLang and llama-server type: taken for ours, passed over with a word, or refused."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorserve.actors.cli import main, make_parser
+from actorserve.actors.llm.llm import _config
+from actorserve.actors.options.command_line import read_config
+from actorserve.actors.options.config import Config, ConfigError
+from actorserve.actors.options.fields import option_fields
+from actorserve.actors.options.other_servers import (
+    AUTOMATIC,
+    FIXED,
+    HARMLESS,
+    LISTS,
+    MEANINGS,
+    SAME,
+    VALUES,
+    WITH_VALUE,
+)
+
+NO_CACHE = {"enable_prefix_caching": False}
+
+
+def read(*argv: str) -> Config:
+    return read_config(make_parser("launch").parse_args(["launch", *argv]))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ACTORSERVE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("--model X", {"model": "X"}),
+        ("--model-path X --served-model-name a", {"model": "X", "served_model_name": ["a"]}),
+        ("--served-model-name a -m X", {"model": "X", "served_model_name": ["a"]}),
+        ("-hf org/name", {"model": "org/name"}),
+        ("X --model X", {"model": "X"}),
+        ("--max_model_len 4k --kv_cache_memory_bytes=1GiB", {"max_model_len": 4000, "kv_cache_memory_bytes": 1 << 30}),
+        ("--no_enable_prefix_caching", {"enable_prefix_caching": False}),
+        ("-tp 2", {"tensor_parallel_size": 2}),
+        ("--enforce-eager=True --enable_prefix_caching=false X", {"enforce_eager": True, "model": "X"} | NO_CACHE),
+        ("--enable-prefix-caching false X", {"model": "X"} | NO_CACHE),
+        ("--no-enable-prefix-caching=on --no-enforce-eager false", {"enforce_eager": True} | NO_CACHE),
+        ("--tp 2", {"tensor_parallel_size": 2}),
+        ("--tp_size=2", {"tensor_parallel_size": 2}),
+        ("--dtype half", {"dtype": "float16"}),
+        ("--dtype BF16", {"dtype": "bfloat16"}),
+        ("--kv-cache-dtype fp8_e4m3", {"kv_cache_dtype": "fp8"}),
+        ("--generation-config vllm", {"generation_config": "none"}),
+        ("--reasoning-parser deepseek-r1", {"reasoning_parser": "deepseek_r1"}),
+        ("--tool-call-parser qwen25", {"tool_call_parser": "hermes"}),
+        ("-c 8192 -np 4 -b 512", {"max_model_len": 8192, "max_num_seqs": 4, "max_num_batched_tokens": 512}),
+        ("-c 0 -np -1 -t -1 --chunked-prefill-size -1", {}),
+        ("X --alias a,b", {"model": "X", "served_model_name": ["a", "b"]}),
+        ("--cors-origins https://a.example,null", {"allowed_origins": ["https://a.example", "null"]}),
+        ("--api-server-count 2", {"frontends": 2}),
+        ("--disable-log-requests", {"enable_log_requests": False}),
+        ("--no-disable-log-requests", {"enable_log_requests": True}),
+        ("--disable-log-stats", {"log_stats_interval": 0.0}),
+        ("--disable-radix-cache --disable-cuda-graph", {"enable_prefix_caching": False, "enforce_eager": True}),
+        ("--no-cache-prompt", {"enable_prefix_caching": False}),
+        ("--mem-fraction-static 0.8", {"gpu_memory_utilization": 0.8}),
+        ("--log-jsonl -v", {"log_format": "json", "log_level": "debug"}),
+        ("--watchdog-timeout 30", {"step_timeout": 30.0}),
+        ("--pipeline-parallel-size 1 -dp 1 --distributed-executor-backend mp --task generate", {}),
+        ("--no-enable-lora --no-enable-expert-parallel", {}),
+    ],
+)
+def test_other_names_of_our_options(argv: str, expected: dict[str, Any]) -> None:
+    assert read(*argv.split()) == Config(**expected)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "--enable-chunked-prefill",
+        "--enable-chunked-prefill=True",
+        "--enable_chunked_prefill true",
+        "--no-enable-chunked-prefill",
+        "--trust-remote-code",
+        "--async-scheduling",
+        "-O3",
+        "-O 3",
+        "--compilation-config {}",
+        "--compilation-config.mode 3",
+        "-fa on",
+        "-fa",
+        "-ngl 99",
+        "--jinja",
+        "--uvicorn-log-level warning",
+        "--attention-backend FLASH_ATTN",
+    ],
+)
+def test_what_is_always_so_is_passed_over_with_a_word(argv: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read(*argv.split(), "folder") == Config(model="folder")
+    assert read("folder", *argv.split(), "--port", "1") == Config(model="folder", port=1)
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2 and told[0].startswith("actorserve launch: warning: -") and ": not needed: " in told[0]
+
+
+def refused(*argv: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", *argv])
+    assert ended.value.code == 2
+
+
+def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    refused("folder", "--enable-lora")
+    assert capsys.readouterr().err == (
+        "actorserve launch: error: --enable-lora: not supported: there are no LoRA adapters; merge them into the "
+        "weights (see actorserve launch --help)\n"
+    )
+
+
+def test_all_that_cannot_be_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--pipeline-parallel-size 2 --quite-other 7 --temp=0.5 --max-num-seq 4 --port 1 -xyz --trust-remote-code"
+    refused("folder", *words.split())
+    told = capsys.readouterr().err.splitlines()
+    names = ["actorserve launch", "--pipeline-parallel-size", "--quite-other", "--temp", "--max-num-seq", "-xyz"]
+    assert [line.split(":")[0].strip() for line in told if "option" in line or "supp" in line] == names
+    assert "did you mean --max-num-seqs?" in told[-3] and "did you" not in told[-2]
+
+
+def test_a_model_that_is_named_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    refused("one", "--model", "two")
+    assert "MODEL: there are two, one and two" in capsys.readouterr().err
+
+
+KNOWN_ELSEWHERE = """--allow-credentials --allowed-media-domains --block-size --calculate-kv-scales
+--code-revision --collect-detailed-traces --cpu-offload-gb --data-parallel-backend --data-parallel-hybrid-lb
+--dcp-comm-backend --disable-cascade-attn --disable-fastapi-docs --disable-hybrid-kv-cache-manager
+--disable-log-requests --disable-nccl-for-dp-synchronization --disable-sliding-window --download-dir
+--enable-dbo --enable-log-outputs --enable-prompt-embeds --enable-sleep-mode
+--enable-tokenizer-info-endpoint --enforce-eager --exclude-tools-when-tool-choice-none
+--guided-decoding-backend --h11-max-header-count --h11-max-incomplete-event-size --hf-config-path
+--hf-overrides --hf-token --ignore-patterns --io-processor-plugin --kv-cache-metrics --kv-events-config
+--kv-sharing-fast-prefill --limit-mm-per-prompt --logits-processors --logprobs-mode
+--long-prefill-token-threshold --lora-modules --mamba-block-size --max-log-len --max-logprobs --max-loras
+--max-parallel-loading-workers --mm-encoder-tp-mode --model-loader-extra-config --num-gpu-blocks-override
+--otlp-traces-endpoint --override-attention-dtype --pooler-config --prefill-context-parallel-size
+--profiler-config --pt-load-map-location --quantization-param-path --ray-workers-use-nsight --root-path
+--safetensors-load-strategy --scheduler-cls --show-hidden-metrics-for-version --skip-mm-profiling
+--skip-tokenizer-init --swap-space --tokens-only --tool-server --trust-request-chat-template
+--use-tqdm-on-load --video-pruning-rate --worker-cls --attention-backend --bucket-e2e --chat-template
+--constrained-json-whitespace-pattern --crash-dump-folder --debug-tensor-dump-output-folder
+--decode-log-interval --disable-outlines-disk-cache --dp-size --enable-deterministic-inference
+--enable-ep-moe --enable-lora --enable-memory-saver --enable-mixed-chunk --enable-nan-detection
+--enable-p2p-check --enable-tokenizer-batch --enable-two-batch-overlap --fp8-gemm-backend
+--gc-warning-threshold-secs --keep-mm-feature-on-device --log-level-http --max-total-tokens
+--mm-attention-backend --moe-runner-backend --nccl-port --num-continuous-decode-steps
+--preferred-sampling-params --prefill-round-robin-balance --quantization-param --radix-eviction-policy
+--schedule-conservativeness --show-time-cost --speculative-algorithm --stream-output --torchao-config
+--triton-attention-num-kv-splits --weight-loader-ckpt --cache-type-k --chat-template-file --check-tensors
+--control-vector --cpu-mask --cpu-range --defrag-thold --dry-base --dynatemp-range --grammar
+--image-max-tokens --keep --kv-unified-per-slot --list-devices --logit-bias --main-gpu --mirostat
+--models-dir --no-mmproj --no-slots --override-kv --poll --prio --rope-freq-scale --samplers
+--slot-save-path --spm-infill --swa-full --sse-ping-interval --typical --xtc-probability --yarn-ext-factor
+--offline --override-tensor""".split()
+
+
+def test_an_option_of_another_server_gets_no_hint_at_one_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that merely looks alike would be worse than none."""
+    parser = make_parser("launch")
+    for name in KNOWN_ELSEWHERE:
+        try:
+            parser.parse_args(["launch", name])
+        except SystemExit:
+            assert "did you mean" not in capsys.readouterr().err, name
+
+
+def test_a_file_and_an_llm_know_the_same_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "of-others.yaml"
+    file.write_text(
+        "model-path: X\ntp_size: 2\ncontext-length: 4Ki\ndtype: half\ndisable-log-requests: true\nalias: a,b\n"
+        "trust-remote-code: true\nenable_lora: false\npipeline-parallel-size: 1\nmax-running-requests: 8\n"
+        "disable_radix_cache: false\ndisable-log-stats: false\n"
+    )
+    options: dict[str, Any] = dict(
+        **{"model": "X", "tensor_parallel_size": 2, "max_model_len": 4096, "dtype": "float16"},
+        **{"enable_log_requests": False, "served_model_name": ["a", "b"], "max_num_seqs": 8},
+    )
+    assert read("--config", str(file)) == Config(**options)
+    assert "trust-remote-code: not needed" in capsys.readouterr().err
+    file.write_text("enable-lora: true\nquite-other: 1\n")
+    with pytest.raises(ConfigError, match="enable-lora: not supported: .*; quite-other: there is no such option$"):
+        read("--config", str(file))
+
+
+def test_options_of_an_llm() -> None:
+    with pytest.warns(UserWarning, match="trust_remote_code: not needed"):
+        config = _config("X", {"trust_remote_code": True, "dtype": "half", "tp_size": 2, "max_num_seqs": "1k"})
+    assert (config.dtype, config.tensor_parallel_size, config.max_num_seqs) == ("float16", 2, 1000)
+    assert config.log_stats_interval == 0
+    with pytest.raises(
+        ConfigError, match=r"tensor_parallel: there is no such option; did you mean tensor_parallel_size\?"
+    ):
+        _config("X", {"tensor_parallel": 2})
+    with pytest.raises(ConfigError, match="--dtype: hafl is none of auto, bfloat16, float16, float32"):
+        _config("X", {"dtype": "hafl"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _config("X", {"enable_lora": False, "swap_space": 4}).model == "X"
+
+
+def test_the_table_fits_the_options() -> None:
+    fields = option_fields()
+    assert {*SAME, *AUTOMATIC, *LISTS, *VALUES, *(field for field, _ in FIXED.values())} <= fields.keys()
+    assert WITH_VALUE <= MEANINGS.keys() and all(MEANINGS[name].refused for name in HARMLESS)
+    assert not MEANINGS.keys() & {f"--{name.replace('_', '-')}" for name in fields}
+    counted = sum(len(names.split()) for names in SAME.values())
+    assert counted == sum(not (m.needless or m.refused or m.fixed is not None) for m in MEANINGS.values())
+    for name, values in VALUES.items():
+        for other, own in values.items():
+            assert getattr(read(f"--{name.replace('_', '-')}", other), name) == own

@@ -1,0 +1,26 @@
+"""The short form of tools/chaos: faults of all kinds under load, and nobody sees more than a pause."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+CHAOS = Path(__file__).resolve().parents[2] / "tools" / "chaos"
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, CHAOS, *arguments], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_faults_of_all_kinds_fail_no_request() -> None:
+    """Each kind of actor is hit with each kind of fault once."""
+    table = run("--faults", "15", "--streams", "16", "--requests", "30", "--seed", "3")
+    assert "| kill -9 | 1 | 1 | 1 | 1 | 1 |" in table
+    assert "| 0 | 0 |" in table and "| none |" in table
+
+
+def test_kill_9_of_the_supervisor_leaves_nothing() -> None:
+    assert "no segment left" in run("--kill-supervisor", "--streams", "16")

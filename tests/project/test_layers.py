@@ -1,0 +1,73 @@
+"""Who may import whom: the contracts of pyproject.toml hold, they catch a planted import, and actors stay light."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("actors", "shm", "kernels", "http")
+LIGHT = ("frontend", "renderer", "scheduler", "detokenizer")
+
+
+def lint(tree: Path) -> subprocess.CompletedProcess[str]:
+    """lint-imports over one tree."""
+    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    return subprocess.run(
+        [sys.executable, "-c", program, "--no-cache", "--config", str(tree / "pyproject.toml")],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree / "tools" / "package")},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The sources once more, to plant something in."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignore)
+    shutil.copytree(ROOT / "tools" / "package", tmp_path / "tools" / "package", symlinks=True, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_layers_hold() -> None:
+    done = lint(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("actors/scheduler/actor.py", "from actorserve.actors.worker import actor as planted"),
+        ("actors/renderer/actor.py", "import torch"),
+        ("actors/scheduler/actor.py", "import aiohttp"),
+        ("actors/protocol/topology.py", "from ..runtime.process import Boot"),
+        ("shm/segment.py", "from actorserve.actors.options import config"),
+        ("actors/detokenizer/actor.py", "from actorserve.http import planted"),
+        ("http/planted.py", "from actorserve.actors.runtime import process"),
+        ("actors/supervisor/launch.py", "import actorserve.actors.worker.actor"),
+    ],
+)
+def test_a_planted_import_is_caught(copy: Path, module: str, line: str) -> None:
+    (copy / "http" / "planted.py").touch()
+    with (copy / module).open("a") as file:
+        file.write(f"\n{line}\n")
+    done = lint(copy)
+    assert done.returncode == 1 and "BROKEN" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kind", LIGHT)
+def test_only_the_worker_imports_tensors(kind: str) -> None:
+    """What the actor's module imports when it starts, by whatever way."""
+    code = f"import actorserve.actors.{kind}.actor, actorserve.actors.runtime.process, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"torch", "transformers", "triton"} | ({"aiohttp"} if kind != "frontend" else set())
+    assert not heavy & set(done.stdout.split())

@@ -1,0 +1,26 @@
+"""The commands that measure run: on so little that it takes a moment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+LITTLE = {"bench_worker": ["--batch", "1", "2", "--context", "16", "--steps", "2", "--threads", "1"]}
+ASKED = ["bench_restarts", "bench_rings", "bench_start", "bench_worker", "chaos", "soak"]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_they_say_how_they_are_used(name: str) -> None:
+    shown = subprocess.run([sys.executable, TOOLS / name, "--help"], capture_output=True, text=True, check=True)
+    assert "usage:" in shown.stdout
+
+
+@pytest.mark.parametrize("name", LITTLE)
+def test_they_measure(name: str) -> None:
+    shown = subprocess.run([sys.executable, TOOLS / name, *LITTLE[name]], capture_output=True, text=True, check=True)
+    rows = [line for line in shown.stdout.splitlines() if line.split()[:1] in (["1"], ["2"])]
+    assert len(rows) == 2 and all(float(row.split()[2]) > 0 for row in rows)

@@ -1,0 +1,194 @@
+"""Our rendering is transformers' rendering, for many formats and conversations; what must not be is refused."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2 import TemplateError
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from actorserve.actors.model.info import ModelInfo
+from actorserve.actors.options.config import Config, ConfigError
+from actorserve.actors.renderer.templates import chat_template as module
+from actorserve.actors.renderer.templates.chat_template import ChatTemplate, TemplateProblem
+from actorserve.actors.renderer.templates.later_system import said_by_user
+
+from .conversations import CONVERSATIONS, IN_PARTS, OPTIONS, TOOLS, USER
+from .templates import ALL, CHATML, LLAMA_3, PARTS
+
+# Most templates read contents as text and arguments as objects. These do not.
+READS_PARTS = {"parts", "llama_4", "kimi_k2", "glm_45", "gemma_3"}
+READS_ARGUMENTS_AS_TEXT = {"deepseek_v3"}
+KNOWS_DEVELOPERS = {"harmony", "nemotron"}  # to all others they are the system
+
+
+class Made(ChatTemplate):
+    """A renderer that remembers its model."""
+
+    def __init__(self, text: str, model: ModelInfo) -> None:
+        super().__init__(Config(chat_template=text if "{" in text else None), model)
+        self.model = model
+
+
+def make(text: str, folder: Path, **special: str) -> Made:
+    """Our renderer of a template; the model's special tokens are those given."""
+    (folder / "tokenizer_config.json").write_text(json.dumps(special))
+    model = ModelInfo(
+        folder=str(folder),
+        tokenizer_folder=str(folder),
+        architecture="LlamaForCausalLM",
+        vocab_size=32,
+        max_model_len=64,
+        end_tokens=[],
+        sampling_defaults={},
+    )
+    return Made(text, model)
+
+
+@cache
+def a_tokenizer() -> PreTrainedTokenizerFast:
+    words = Tokenizer(models.WordLevel({"x": 0}, "x"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", eos_token="</s>")
+
+
+def by_transformers(text: str, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
+    options = dict(options)
+    variables = options.pop("variables", {})
+    rendered = a_tokenizer().apply_chat_template(messages, chat_template=text, tokenize=False, **options, **variables)
+    assert isinstance(rendered, str)
+    return rendered
+
+
+def as_read(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What somebody who knows the template would give it."""
+    messages = deepcopy(messages)
+    for message in messages:
+        if message["role"] == "developer" and name not in KNOWS_DEVELOPERS:
+            message["role"] = "system"
+        if isinstance(message.get("content"), list) and name not in READS_PARTS:
+            message["content"] = "\n".join(part["text"] for part in message["content"])
+        for call in message.get("tool_calls") or []:
+            if name in READS_ARGUMENTS_AS_TEXT:
+                call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return messages
+
+
+def expected_of(name: str, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
+    """As transformers has it; where the template refuses system messages amid the others, with the user saying them."""
+    try:
+        return by_transformers(ALL[name], as_read(name, messages), options)
+    except TemplateError:
+        if (other := said_by_user(messages)) is None:
+            raise
+        return by_transformers(ALL[name], as_read(name, other), options)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", ALL)
+def test_rendering_is_that_of_transformers(name: str, options: str, tmp_path: Path) -> None:
+    """For every conversation: the same text, or both refuse."""
+    ours = make(ALL[name], tmp_path, bos_token="<s>", eos_token="</s>")
+    rendered = 0
+    for title, messages in (CONVERSATIONS | IN_PARTS).items():
+        given = deepcopy(messages)
+        try:
+            expected = expected_of(name, messages, OPTIONS[options])
+        except (TemplateError, ValueError, TypeError):
+            with pytest.raises(TemplateProblem):
+                ours.render(given, **OPTIONS[options])
+            continue
+        assert ours.render(given, **OPTIONS[options]) == expected, title
+        assert given == messages
+        rendered += 1
+    assert rendered
+
+
+def test_there_are_enough_templates_and_each_renders_most_conversations(tmp_path: Path) -> None:
+    """A template that refuses nearly all would be compared with nothing."""
+    assert len(ALL) >= 24
+    for name, text in ALL.items():
+        ours = make(text, tmp_path, bos_token="<s>", eos_token="</s>")
+        rendered = 0
+        for messages in CONVERSATIONS.values():
+            with suppress(TemplateProblem):
+                rendered += bool(ours.render(messages, tools=TOOLS))
+        assert rendered >= 5, name
+
+
+def test_content_has_the_form_that_the_template_reads(tmp_path: Path) -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
+    assert make(CHATML, tmp_path).render(parts).startswith("<|im_start|>user\none\ntwo<|im_end|>")
+    ours = make(PARTS, tmp_path)
+    assert "onetwo" in ours.render(parts)
+    assert ours.render([USER]) == ours.render(
+        [{"role": "user", "content": [{"type": "text", "text": USER["content"]}]}]
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__.__mro__ }}x",
+        "{{ messages.__class__.__base__.__subclasses__() }}",
+        "{{ dict.__init__.__globals__ }}",
+        "{{ namespace(_x=1) }}",
+        "{% set ns = namespace() %}{% set ns._x = 1 %}{{ ns }}",
+        "{{ raise_exception('not like this') }}",
+        "{{ messages[99].role }}",
+        "{{ unknown() }}",
+        "{{ 1 / 0 }}",
+        "{{ messages.append(1) }}",
+        "{{ 'x' * 99999999999 }}",
+        "{% for i in range(10 ** 9) %}x{% endfor %}",
+        "{% for i in range(9999) %}{% for j in range(9999) %}{{ 'x' * 9999 }}{% endfor %}{% endfor %}",
+        "{{ '%s' | format(cycler.__init__.__globals__) }}",
+        "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}",
+        "{{ messages | tojson(indent='x' * 3, nothing=1) }}",
+        "{{ strftime_now(5) }}",
+        "{{ [3, 'a'] | sort }}",
+    ],
+)
+def test_what_a_template_must_not_do_is_a_problem_of_the_request(text: str, tmp_path: Path) -> None:
+    ours = make(text, tmp_path)
+    try:
+        rendered = ours.render([USER])
+    except TemplateProblem as problem:
+        assert str(problem)
+    else:
+        assert "class" not in rendered and "globals" not in rendered
+
+
+def test_output_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TEXT", 1000)
+    with pytest.raises(TemplateProblem, match="1,000"):
+        make("{% for i in range(2000) %}x{% endfor %}", tmp_path).render([USER])
+
+
+def test_variables_must_not_hide_the_conversation(tmp_path: Path) -> None:
+    with pytest.raises(TemplateProblem, match="messages"):
+        make(CHATML, tmp_path).render([USER], variables={"messages": []})
+
+
+def test_a_model_without_a_template_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(TemplateProblem, match="--chat-template"):
+        make("", tmp_path).render([USER])
+
+
+def test_templates_are_found(tmp_path: Path) -> None:
+    config = {
+        "chat_template": [{"name": "default", "template": "D{{ x }}"}, {"name": "tool_use", "template": "T{{ x }}"}]
+    }
+    ours = make("", tmp_path, **config)  # type: ignore[arg-type]
+    assert ours.render([USER]) == "D" and ours.render([USER], tools=TOOLS) == "T"
+    assert make("", tmp_path, chat_template=LLAMA_3, bos_token="").render([USER]).startswith("<|start_header_id|>user")
+    (tmp_path / "chat_template.jinja").write_text("from a file{{ x }}")
+    assert make("", tmp_path).render([USER]) == "from a file"
+    with pytest.raises(ConfigError, match="line 1"):
+        make("{% if %}", tmp_path)

@@ -1,0 +1,81 @@
+"""What system messages say amid a conversation is told to templates that take none there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorserve.actors.renderer.templates.chat_template import TemplateProblem
+from actorserve.actors.renderer.templates.later_system import said_by_user
+
+from .test_chat_template import make
+
+Turns = list[tuple[str, Any]]
+STRICT = (
+    "{%- for m in messages %}"
+    "{%- if m.role == 'system' and not loop.first %}{{ raise_exception('System message must be first.') }}{% endif %}"
+    "{%- if m.role == 'user' and not loop.first and messages[loop.index0 - 1].role == 'user' %}"
+    "{{ raise_exception('Roles must alternate.') }}{% endif %}"
+    "{{ m.role }}:{{ m.content }};{% endfor %}"
+)
+LENIENT = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+
+
+def turns(*given: tuple[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": role, "content": content} for role, content in given]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([("system", "a"), ("user", "b"), ("system", "c")], [("system", "a"), ("user", "b\n\nc")]),
+        ([("user", "b"), ("system", "c"), ("user", "d")], [("user", "b\n\nc\n\nd")]),
+        (
+            [("user", "b"), ("assistant", "x"), ("system", "c"), ("system", "d"), ("user", "e")],
+            [("user", "b"), ("assistant", "x"), ("user", "c\n\nd\n\ne")],
+        ),
+        ([("system", "a"), ("system", "b"), ("user", "c")], [("system", "a\n\nb"), ("user", "c")]),
+        ([("user", "b"), ("tool", "r"), ("developer", "c")], [("user", "b"), ("tool", "r"), ("user", "c")]),
+        ([("user", ""), ("system", "c")], [("user", "c")]),
+        (
+            [("user", [{"type": "text", "text": "b"}]), ("system", "c")],
+            [("user", [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}])],
+        ),
+    ],
+)
+def test_who_says_what(given: Turns, told: Turns) -> None:
+    messages = turns(*given)
+    assert said_by_user(messages) == turns(*told)
+    assert messages == turns(*given), "the conversation itself stays as it is"
+
+
+@pytest.mark.parametrize("given", [[("user", "a")], [("system", "a"), ("user", "b")], [("user", "a"), ("user", "b")]])
+def test_where_there_is_none(given: Turns) -> None:
+    assert said_by_user(turns(*given)) is None
+
+
+CONVERSATION: Turns = [("system", "a"), ("user", "b"), ("assistant", "c"), ("system", "d"), ("user", "e")]
+
+
+def test_a_template_that_refuses_them(tmp_path: Path) -> None:
+    template = make(STRICT, tmp_path)
+    assert template.render(turns(*CONVERSATION)) == "system:a;user:b;assistant:c;user:d\n\ne;"
+    assert template.render(turns(*CONVERSATION[:3])) == "system:a;user:b;assistant:c;"
+    begun = turns(*CONVERSATION, ("assistant", "And"))
+    text = template.render(begun, add_generation_prompt=False, continue_final_message=True)
+    assert text == "system:a;user:b;assistant:c;user:d\n\ne;assistant:And"
+
+
+def test_other_templates_are_given_what_was_sent(tmp_path: Path) -> None:
+    rendered = make(LENIENT, tmp_path).render(turns(*CONVERSATION))
+    assert rendered == "system:a;user:b;assistant:c;system:d;user:e;"
+
+
+def test_what_else_a_template_refuses(tmp_path: Path) -> None:
+    template = make(STRICT, tmp_path)
+    with pytest.raises(TemplateProblem, match="alternate"):
+        template.render(turns(("user", "a"), ("user", "b")))
+    with pytest.raises(TemplateProblem, match="alternate"):
+        template.render(turns(("user", "a"), ("user", "b"), ("assistant", "c"), ("system", "d")))

@@ -1,0 +1,122 @@
+"""`actorserve drain`: requests end, or are cut off when their time is up, and the server has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import time
+from typing import Any
+
+import aiohttp
+
+from tests.support.rolling import WAIT_S, command, stream
+from tests.support.server import Server
+
+SCRIPTED = ("--worker", "scripted", "--max-model-len", "2048")
+
+
+async def _one(session: aiohttp.ClientSession, number: int, tokens: int, begun: set[int]) -> str:
+    return await stream(session, number, tokens, lambda: begun.add(number))
+
+
+async def drain_under_streams(server: Server, tokens: int, *words: str) -> tuple[Any, list[Any]]:
+    """(how `actorserve drain` ended, what became of streams that ran)"""
+    begun: set[int] = set()
+    async with aiohttp.ClientSession(server.base_url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:
+        streams = [asyncio.create_task(_one(session, number, tokens, begun)) for number in range(8)]
+        while len(begun) < len(streams):
+            await asyncio.sleep(0.001)  # the streams run; what is waited for is a number of events
+        drained = await asyncio.to_thread(command, server, "drain", *words)
+        return drained, await asyncio.gather(*streams, return_exceptions=True)
+
+
+def test_a_drain_lets_streams_end() -> None:
+    with Server(*SCRIPTED, "--scripted-step-ms", "5", "--frontends", "2") as server:
+        drained, streams = asyncio.run(drain_under_streams(server, 300, "--timeout", "60"))
+        assert server.wait() == 0
+        assert drained.returncode == 0 and "requests left" in drained.stdout, drained
+        assert "the server has ended" in drained.stdout
+        assert all(isinstance(text, str) and text for text in streams), streams
+
+
+def test_a_drain_goes_on_when_a_frontend_dies() -> None:
+    """Killed, or terminated by somebody who terminates all processes at once: its successor drains."""
+    with Server(*SCRIPTED, "--scripted-step-ms", "5", "--frontends", "2", "--shutdown-timeout", "60") as server:
+        streams = asyncio.run(_die_in_a_drain(server))
+        assert server.wait() == 0
+        assert all(isinstance(text, str) and text for text in streams), streams
+        assert len(re.findall("started again to answer what it had", server.read_all())) >= 2
+
+
+def test_a_frontend_that_is_told_to_end_while_it_is_born_drains() -> None:
+    """The signal comes before it can hear it, which is no death of its own: with one restart allowed, none is left."""
+
+    async def end_at_a_birth(server: Server) -> list[Any]:
+        begun: set[int] = set()
+        async with aiohttp.ClientSession(server.base_url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:
+            streams = [asyncio.create_task(_one(session, number, 300, begun)) for number in range(4)]
+            while len(begun) < len(streams):
+                await asyncio.sleep(0.001)
+            pids = server.pids()
+            os.kill(pids["template"], signal.SIGSTOP)  # births wait
+            os.kill(pids["frontend-0"], signal.SIGKILL)
+            await asyncio.to_thread(server.wait_for, "frontend-0 ended")
+            server.signal(signal.SIGTERM)
+            await asyncio.to_thread(server.wait_for, "the server stops")
+            os.kill(pids["template"], signal.SIGCONT)
+            return await asyncio.gather(*streams, return_exceptions=True)
+
+    with Server(*SCRIPTED, "--scripted-step-ms", "5", "--max-restarts", "1") as server:
+        streams = asyncio.run(end_at_a_birth(server))
+        assert server.wait() == 0
+        assert all(isinstance(text, str) and text for text in streams), streams
+
+
+async def _die_in_a_drain(server: Server) -> list[Any]:
+    begun: set[int] = set()
+    async with aiohttp.ClientSession(server.base_url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:
+        streams = [asyncio.create_task(_one(session, number, 600, begun)) for number in range(8)]
+        while len(begun) < len(streams):
+            await asyncio.sleep(0.001)
+        pids = server.pids()
+        server.signal(signal.SIGTERM)
+        os.kill(pids["frontend-0"], signal.SIGTERM)
+        await asyncio.to_thread(server.wait_for, "the server stops")
+        os.kill(pids["frontend-1"], signal.SIGKILL)
+        os.kill(pids["scheduler"], signal.SIGTERM)
+        await asyncio.to_thread(server.wait_for, r"frontend-1 is up")
+        os.kill(server.pids()["frontend-1"], signal.SIGKILL)
+        return await asyncio.gather(*streams, return_exceptions=True)
+
+
+def test_a_request_that_has_begun_to_come_is_answered_in_a_drain() -> None:
+    """Its body, or the rest of its head, comes while the server ends."""
+    with Server(*SCRIPTED, "--shutdown-timeout", "60") as server:
+        body = b'{"prompt": "Once", "max_tokens": 2}'
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+        host, _, port = server.base_url.removeprefix("http://").partition(":")
+        address = host, int(port)
+        with socket.create_connection(address, WAIT_S) as one, socket.create_connection(address, WAIT_S) as other:
+            other.sendall((head % len(body))[:30])
+            one.sendall(head % len(body) + b"Expect: 100-continue\r\n\r\n")
+            assert one.recv(100).startswith(b"HTTP/1.1 100 ")
+            server.signal(signal.SIGTERM)
+            server.wait_for("the server stops")
+            time.sleep(1.0)  # slow clients
+            one.sendall(body)
+            other.sendall((head % len(body))[30:] + b"\r\n" + body)
+            for client in (one, other):
+                assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert server.wait() == 0
+        assert "get an error" not in server.read_all()
+
+
+def test_a_drain_has_a_time_limit() -> None:
+    with Server(*SCRIPTED, "--scripted-step-ms", "50") as server:
+        drained, streams = asyncio.run(drain_under_streams(server, 2000, "--timeout", "1"))
+        assert server.wait() == 0
+        assert drained.returncode == 1 and "time was up with 8 requests left" in drained.stderr
+        assert not any(isinstance(text, str) for text in streams)

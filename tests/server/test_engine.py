@@ -1,0 +1,128 @@
+"""Scheduler and worker together, without processes: greedy tokens are what transformers generates.
+
+64 requests of mixed lengths with shared prefixes arrive at random times; the budget is 32, blocks are so few that
+sequences are preempted, some have two choices, some are aborted, and two steps are always in flight.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from actorserve.actors.protocol.block_hash import extend_hashes
+from actorserve.actors.protocol.messages import Finish, Step, StepDone
+from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.scheduler.scheduler import Limits, Scheduler
+from actorserve.shm.segment import Segment
+from actorserve.shm.table.table import RequestTable, table_bytes
+from tests.support.checkpoints import checkpoint
+from tests.worker.driver import LENGTH, config_for, make_runner
+
+BLOCK = 16
+SLOTS = 256
+BLOCKS = LENGTH // BLOCK + 8
+
+
+class Engine:
+    """What scheduler and worker actor do with their messages, in one process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.segment = Segment.create(table_bytes(SLOTS, LENGTH, BLOCK, 4096), "test")
+        self.table = RequestTable.create(self.segment, 0, SLOTS, LENGTH, BLOCK, 4096)
+        config = config_for(folder, block_size=BLOCK)
+        self.runner = make_runner(config, rows=8, blocks=BLOCKS, log=self.table.as_numpy().tokens)
+        limits = Limits(8, SLOTS, 32, BLOCK, True, False)
+        self.scheduler = Scheduler(self.table, limits, [0])
+        self.scheduler.begin_epoch(1, BLOCKS)
+        self.planned: list[Step] = []
+        self.slots = list(range(SLOTS))
+
+    def submit(self, prompt: list[int], limit: int) -> int:
+        params = Generation(Sampling(0, temperature=0.0), ignore_eos=False)
+        ref = self.table.open_slot(self.slots.pop(), msgspec.msgpack.encode(params), 0)
+        ids = np.array(prompt, np.int32).tobytes()
+        self.table.write_prompt(ref, ids, extend_hashes(b"", ids, BLOCK), limit)
+        self.scheduler.admit(ref)
+        return ref
+
+    def abort(self, ref: int) -> None:
+        self.table.cancel(ref)
+        self.scheduler.end(ref, Finish.ABORT)
+
+    def turn(self) -> None:
+        while (step := self.scheduler.plan()) is not None:
+            self.planned.append(step)
+        if self.planned:
+            step = self.planned.pop(0)
+            tokens = self.runner.run(step)
+            self.scheduler.apply(StepDone(step.epoch, step.step, tokens.tobytes(), 0.0))
+        self.scheduler.check_integrity()
+
+    def answer(self, ref: int) -> list[int]:
+        start = self.table.prompt_length(ref)
+        assert start is not None
+        return list(self.table.token_ids(ref, start, start + self.table.generated(ref)))
+
+
+def workload(rng: random.Random, vocabulary: int) -> list[tuple[int, list[int], int, int]]:
+    """(turn of arrival, prompt, limit, choices) of 64 requests."""
+    shared = [[rng.randrange(3, vocabulary) for _ in range(96)] for _ in range(3)]
+    requests = []
+    for _ in range(64):
+        prefix = rng.choice(shared)[: rng.choice([0, 0, 33, 64, 96])]
+        prompt = prefix + [rng.randrange(3, vocabulary) for _ in range(rng.randrange(1, 60))]
+        requests.append((rng.randrange(120), prompt, rng.randrange(1, 48), rng.choice([1, 1, 1, 2])))
+    return sorted(requests, key=lambda request: request[0])
+
+
+def reference(model: torch.nn.Module, prompt: list[int], limit: int) -> tuple[list[int], float]:
+    """(what transformers generates, how far apart its best two logits are at the closest)."""
+    out = model.generate(  # type: ignore[operator]
+        torch.tensor([prompt]), max_new_tokens=limit, do_sample=False, eos_token_id=0, pad_token_id=0,
+        return_dict_in_generate=True, output_logits=True,
+    )  # fmt: skip
+    margins = [float(-torch.diff(logits[0].topk(2).values)) for logits in out.logits]
+    return out.sequences[0, len(prompt) :].tolist(), min(margins)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral"])
+def test_greedy_is_what_transformers_generates(kind: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = checkpoint(kind, tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    rng = random.Random(kind)
+    requests = workload(rng, model.config.vocab_size)
+    engine = Engine(folder)
+    refs: dict[int, tuple[list[int], int]] = {}
+    aborted: set[int] = set()
+    turn = 0
+    with torch.inference_mode():
+        while requests or engine.scheduler.sequences:
+            while requests and requests[0][0] <= turn:
+                _, prompt, limit, choices = requests.pop(0)
+                refs |= {engine.submit(prompt, limit): (prompt, limit) for _ in range(choices)}
+            if rng.random() < 0.04 and engine.scheduler.sequences:
+                ref = rng.choice(list(engine.scheduler.sequences))
+                engine.abort(ref)
+                aborted.add(ref)
+            engine.turn()
+            turn += 1
+    assert engine.scheduler.planner.preemptions > 0 and engine.scheduler.prefix.hits > 0 and aborted
+    assert engine.scheduler.pool.free == BLOCKS
+    known: dict[str, tuple[list[int], float]] = {}
+    different = 0
+    for ref, (prompt, limit) in refs.items():
+        if (key := f"{prompt}{limit}") not in known:
+            known[key] = reference(model, prompt, limit)
+        expected, margin = known[key]
+        answer = engine.answer(ref)
+        if answer != expected[: len(answer)] or (ref not in aborted and len(answer) != len(expected)):
+            assert margin < 1e-4, f"{kind}: {answer} instead of {expected}, whose closest margin is {margin}"
+            different += 1
+    assert different <= 1, f"{different} answers differ where two words are nearly as likely"

@@ -1,0 +1,125 @@
+"""Anthropic's client against a running server: texts, thinking, tools, counting, errors; whole and streamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import pytest
+from anthropic import Anthropic
+
+from tests.server.test_tool_calls import PARIS, QWEN, ROME, TOOLS
+from tests.support.scripted import LAST, scripted
+from tests.support.server import Server
+
+FUNCTIONS: list[Any] = [
+    {"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]} for tool in TOOLS
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    scripts = {**QWEN.scripts, "long": "".join(f"{number} bottles, " for number in range(300))}
+    folder = scripted(
+        Path(tmp_path_factory.mktemp("qwen")), scripts, template=f"{{% if false %}}{QWEN.mark}{{% endif %}}{LAST}"
+    )
+    options = ("--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "claude")
+    with Server(str(folder), *options) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Anthropic]:
+    with Anthropic(base_url=server.base_url, api_key="-", max_retries=0) as made:
+        yield made
+
+
+def ask(client: Anthropic, script: str, **fields: Any) -> Any:
+    """The whole answer, which must be the stream's, too."""
+    messages: list[Any] = [{"role": "user", "content": f"<{script}>"}]
+    asked: dict[str, Any] = {"model": "claude", "messages": messages, "max_tokens": 1000, "tools": FUNCTIONS, **fields}
+    whole = client.messages.create(**asked)
+    with client.messages.stream(**asked) as stream:
+        streamed = stream.get_final_message()
+    assert [_plain(block) for block in streamed.content] == [_plain(block) for block in whole.content]
+    assert (streamed.stop_reason, streamed.stop_sequence) == (whole.stop_reason, whole.stop_sequence)
+    assert streamed.usage.output_tokens == whole.usage.output_tokens
+    return whole
+
+
+def _plain(block: Any) -> Any:
+    return {name: value for name, value in block.to_dict().items() if name not in ("id", "signature")}
+
+
+def test_a_text(client: Anthropic) -> None:
+    answer = ask(client, "none")
+    assert [_plain(block) for block in answer.content] == [
+        {"type": "text", "text": QWEN.scripts["none"], "citations": None}
+    ]
+    assert answer.stop_reason == "end_turn" and answer.id.startswith("msg_") and answer.usage.input_tokens == 1
+
+
+def test_calls(client: Anthropic) -> None:
+    answer = ask(client, "two")
+    text, *calls = answer.content
+    assert text.text.strip() == "I look." and [call.input for call in calls] == [PARIS, ROME]
+    assert answer.stop_reason == "tool_use" and len({call.id for call in calls}) == 2
+
+
+def test_thinking_and_stop_sequences(client: Anthropic) -> None:
+    answer = ask(client, "answer", stop_sequences=["STOP"], thinking={"type": "enabled", "budget_tokens": 500})
+    thinking, text = answer.content
+    assert thinking.thinking.strip() == "Hm, STOP" and thinking.signature and text.text == "The answer, no "
+    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "STOP")
+
+
+def test_a_budget_cuts_the_thinking(client: Anthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError, match=r"thinking\.budget_tokens"):
+        ask(client, "answer", thinking={"type": "enabled", "budget_tokens": 5000})
+
+
+def test_the_limit(client: Anthropic) -> None:
+    answer = client.messages.create(model="claude", max_tokens=3, messages=[{"role": "user", "content": "<none>"}])
+    assert answer.stop_reason == "max_tokens" and answer.usage.output_tokens == 3
+
+
+def test_more_than_the_model_takes(client: Anthropic) -> None:
+    """Some clients always ask for thousands of tokens; but a prompt that is too long is an error."""
+    assert ask(client, "none", max_tokens=20_000).stop_reason == "end_turn"
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
+        ask(client, "><".join(["none"] * 3000))
+
+
+def test_counting(client: Anthropic) -> None:
+    counted = client.messages.count_tokens(model="claude", messages=[{"role": "user", "content": "<none>"}])
+    assert counted.input_tokens == 1
+
+
+def test_errors_are_anthropics(client: Anthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        client.messages.create(model="nobody", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
+    body: Any = missing.value.body
+    assert body["type"] == "error" and body["error"]["type"] == "not_found_error" and body["request_id"]
+    with pytest.raises(anthropic.BadRequestError, match="temperature"):
+        client.messages.create(
+            model="claude", max_tokens=1, messages=[{"role": "user", "content": "hi"}], extra_body={"temperature": 1.5}
+        )
+
+
+def test_a_stream_outlives_its_frontend(client: Anthropic, server: Server) -> None:
+    messages: list[Any] = [{"role": "user", "content": "<long>"}]
+    whole = client.messages.create(model="claude", max_tokens=2000, messages=messages)
+    with client.messages.stream(model="claude", max_tokens=2000, messages=messages) as stream:
+        for number, _ in enumerate(stream):
+            if number in (5, 20):
+                for name in ("frontend-0", "frontend-1"):
+                    os.kill(server.pids()[name], signal.SIGKILL)
+                    server.wait_for(rf"{name} is up")
+        final = stream.get_final_message()
+    text: Any = whole.content[0]
+    assert json.dumps(final.content[0].to_dict()) == json.dumps(text.to_dict()) and len(text.text) > 3000

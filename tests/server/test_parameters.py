@@ -1,0 +1,303 @@
+"""Every parameter that steers or describes a generation, over HTTP, against transformers on the same weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+import torch
+
+from actorserve.actors.model.info import DEMO_FOLDER
+from tests.support.server import Server
+
+PROMPT = "The capital of France is Paris. The capital of"
+HI = [{"role": "user", "content": "What is the capital of France?"}]
+COUNT = 12
+REPEATING = "7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with Server("--threads", "1") as server, httpx.Client(base_url=server.base_url, timeout=60) as made:
+        yield made
+
+
+class Reference:
+    """The demo model in transformers, float32."""
+
+    def __init__(self) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        self.model = AutoModelForCausalLM.from_pretrained(DEMO_FOLDER, dtype=torch.float32).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(DEMO_FOLDER)
+
+    def ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text)
+        return ids
+
+    def logits(self, ids: list[int]) -> torch.Tensor:
+        with torch.inference_mode():
+            out: torch.Tensor = self.model(torch.tensor([ids])).logits[0]
+        return out
+
+    def greedy(self, ids: list[int], repetition: float, frequency: float, presence: float) -> list[int]:
+        from transformers import RepetitionPenaltyLogitsProcessor
+
+        answer: list[int] = []
+        for _ in range(COUNT):
+            logits = self.logits(ids + answer)[-1:]
+            logits = RepetitionPenaltyLogitsProcessor(float(repetition))(torch.tensor([ids + answer]), logits)[0]
+            for token in set(answer):
+                logits[token] -= frequency * answer.count(token) + presence
+            answer.append(int(logits.argmax()))
+        return answer
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return Reference()
+
+
+def ask(client: httpx.Client, **body: Any) -> Any:
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    answer = client.post(path, json={"temperature": 0, "max_tokens": COUNT, "ignore_eos": True, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def events(client: httpx.Client, **body: Any) -> list[Any]:
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    asked = {"temperature": 0, "max_tokens": COUNT, "ignore_eos": True, "stream": True, **body}
+    with client.stream("POST", path, json=asked) as answer:
+        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def refused(client: httpx.Client, **body: Any) -> str:
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    answer = client.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+    return str(answer.json()["error"]["param"])
+
+
+@pytest.mark.parametrize(
+    "penalties", [(1.3, 0, 0), (1, 1.5, 0), (1, 0, 1.9), (1.2, -0.7, 0.4), (0.9, 0.2, -1.1)], ids=str
+)
+def test_penalties(client: httpx.Client, reference: Reference, penalties: tuple[float, float, float]) -> None:
+    repetition, frequency, presence = penalties
+    fields = {"repetition_penalty": repetition, "frequency_penalty": frequency, "presence_penalty": presence}
+    (choice,) = ask(client, prompt=REPEATING, return_token_ids=True, **fields)["choices"]
+    ids = reference.ids(REPEATING)
+    assert choice["prompt_token_ids"] == ids
+    assert choice["token_ids"] == reference.greedy(ids, repetition, frequency, presence)
+    plain = ask(client, prompt=REPEATING, return_token_ids=True)["choices"][0]["token_ids"]
+    assert plain == reference.greedy(ids, 1, 0, 0) != choice["token_ids"]
+
+
+def test_logprobs_of_completions(client: httpx.Client, reference: Reference) -> None:
+    """With the prompt's, as those who score texts ask for them."""
+    body = ask(client, prompt=PROMPT, logprobs=5, echo=True, return_token_ids=True, temperature=1, seed=3)
+    (choice,) = body["choices"]
+    told, ids = choice["logprobs"], choice["prompt_token_ids"] + choice["token_ids"]
+    assert choice["text"].startswith(PROMPT) and "".join(told["tokens"]) == choice["text"]
+    assert told["token_logprobs"][0] is None and told["top_logprobs"][0] is None
+    truth = torch.log_softmax(reference.logits(ids), -1)
+    offset = 0
+    for at, token in enumerate(ids):
+        assert told["text_offset"][at] == offset
+        offset += len(told["tokens"][at])
+        if at:
+            assert told["token_logprobs"][at] == pytest.approx(truth[at - 1][token].item(), abs=1e-4)
+            best = truth[at - 1].topk(5)
+            assert sorted(told["top_logprobs"][at].values())[-5:] == pytest.approx(
+                sorted(best.values.tolist()), abs=1e-4
+            )
+    streamed = events(client, prompt=PROMPT, logprobs=5, echo=True, temperature=1, seed=3)
+    parts = [event["choices"][0] for event in streamed]
+    assert "".join(part["text"] for part in parts) == choice["text"]
+    for name in told:
+        assert [one for part in parts for one in part["logprobs"][name]] == told[name]
+
+
+def test_a_prompt_alone_is_scored(client: httpx.Client) -> None:
+    body = ask(client, prompt=[PROMPT, PROMPT[:20]], logprobs=1, echo=True, max_tokens=0)
+    for choice, text in zip(body["choices"], (PROMPT, PROMPT[:20]), strict=True):
+        assert choice["text"] == text == "".join(choice["logprobs"]["tokens"])
+
+
+def test_logprobs_of_chat(client: httpx.Client, reference: Reference) -> None:
+    asked: dict[str, Any] = {"messages": HI, "logprobs": True, "top_logprobs": 4, "n": 2, "temperature": 1, "seed": 5}
+    body = ask(client, **asked, return_token_ids=True)
+    for choice in body["choices"]:
+        content = choice["logprobs"]["content"]
+        text = b"".join(bytes(one["bytes"]) for one in content).decode()
+        assert text.replace("<|im_end|>", "") == choice["message"]["content"]
+        truth = torch.log_softmax(reference.logits(body["prompt_token_ids"] + choice["token_ids"]), -1)
+        truth = truth[len(body["prompt_token_ids"]) - 1 :]
+        for at, (one, token) in enumerate(zip(content, choice["token_ids"], strict=True)):
+            assert one["logprob"] == pytest.approx(truth[at][token].item(), abs=1e-4)
+            best = truth[at].topk(4).values.tolist()
+            assert [other["logprob"] for other in one["top_logprobs"]] == pytest.approx(best, abs=1e-4)
+    streamed = events(client, **asked)
+    for choice in body["choices"]:
+        parts = [one for event in streamed for one in event["choices"] if one["index"] == choice["index"]]
+        told = [one for part in parts if part["logprobs"] for one in part["logprobs"]["content"]]
+        assert told == choice["logprobs"]["content"]
+    named = ask(client, **asked | {"return_tokens_as_token_ids": True})["choices"][0]["logprobs"]["content"]
+    assert [one["token"] for one in named] == [f"token_id:{token}" for token in body["choices"][0]["token_ids"]]
+
+
+def test_all_choices_of_a_prompt_have_its_logprobs(client: httpx.Client) -> None:
+    body = ask(client, prompt=[PROMPT, PROMPT[:20]], prompt_logprobs=1, logprobs=1, echo=True, n=3, max_tokens=2)
+    for group in (body["choices"][:3], body["choices"][3:]):
+        first, *others = group
+        assert all(one["prompt_logprobs"] == first["prompt_logprobs"] and one["prompt_logprobs"][1] for one in others)
+        assert all(one["logprobs"]["tokens"][:-2] == first["logprobs"]["tokens"][:-2] for one in others)
+
+
+def test_prompt_logprobs(client: httpx.Client, reference: Reference) -> None:
+    for _ in range(2):  # the second time the prompt is in the cache
+        (choice,) = ask(client, prompt=PROMPT, prompt_logprobs=2, return_token_ids=True)["choices"]
+        ids = choice["prompt_token_ids"]
+        truth = torch.log_softmax(reference.logits(ids), -1)
+        assert len(choice["prompt_logprobs"]) == len(ids) and choice["prompt_logprobs"][0] is None
+        for at, told in enumerate(choice["prompt_logprobs"][1:], 1):
+            own = told[str(ids[at])]
+            assert own["logprob"] == pytest.approx(truth[at - 1][ids[at]].item(), abs=1e-4)
+            assert own["rank"] == int((truth[at - 1] > truth[at - 1][ids[at]]).sum()) + 1
+            assert len(told) in (2, 3) and own["decoded_token"] == reference.tokenizer.decode(ids[at])
+    body = ask(client, messages=HI, prompt_logprobs=0)
+    assert len(body["prompt_logprobs"]) == body["usage"]["prompt_tokens"]
+    assert refused(client, prompt="a", prompt_logprobs=1, stream=True) == "prompt_logprobs"
+
+
+def test_bias_and_masks(client: httpx.Client, reference: Reference) -> None:
+    plain = ask(client, prompt=PROMPT, return_token_ids=True)["choices"][0]["token_ids"]
+    biased = ask(client, prompt=PROMPT, return_token_ids=True, logit_bias={str(plain[0]): -100})["choices"][0]
+    assert plain[0] not in biased["token_ids"]
+    forced = ask(client, prompt=PROMPT, return_token_ids=True, logit_bias={"77": 100})["choices"][0]["token_ids"]
+    assert forced == [77] * COUNT
+    allowed = ask(client, prompt=PROMPT, return_token_ids=True, allowed_token_ids=[70, 71, 72], temperature=1)
+    assert set(allowed["choices"][0]["token_ids"]) <= {70, 71, 72}
+    word = str(reference.tokenizer.decode(plain[:3])).split()[0]
+    without = ask(client, prompt=PROMPT, bad_words=[word])["choices"][0]["text"]
+    assert word in ask(client, prompt=PROMPT)["choices"][0]["text"] and word not in without
+
+
+def test_best_of(client: httpx.Client) -> None:
+    asked: dict[str, Any] = {"prompt": PROMPT, "temperature": 1.5, "seed": 9, "logprobs": 0}
+    every = ask(client, **asked, n=6)["choices"]
+    best = ask(client, **asked, n=2, best_of=6)
+    means = [sum(one["logprobs"]["token_logprobs"]) / len(one["logprobs"]["tokens"]) for one in every]
+    order = sorted(range(6), key=lambda index: -means[index])
+    assert [choice["text"] for choice in best["choices"]] == [every[index]["text"] for index in order[:2]]
+    assert [choice["index"] for choice in best["choices"]] == [0, 1] and best["usage"]["completion_tokens"] == 6 * COUNT
+    assert refused(client, prompt="a", n=3, best_of=2) == "best_of"
+
+
+def test_fewer_larger_events(client: httpx.Client) -> None:
+    whole = ask(client, prompt=PROMPT)["choices"][0]["text"]
+    every, fourth = (events(client, prompt=PROMPT, stream_interval=interval) for interval in (1, 4))
+    for streamed in (every, fourth):
+        assert "".join(event["choices"][0]["text"] for event in streamed) == whole
+    assert len(fourth) <= COUNT // 4 + 2 < len(every)
+
+
+def test_salts_keep_caches_apart(client: httpx.Client) -> None:
+    asked: dict[str, Any] = {"prompt": "word " * 100, "max_tokens": 1}
+
+    def cached(**fields: Any) -> int:
+        return int(ask(client, **asked, **fields)["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert cached(cache_salt="a") == 0 and cached(cache_salt="a") > 60
+    assert cached(cache_salt="b") == 0 and cached() == 0 and cached() > 60
+
+
+def test_min_tokens_and_stop_tokens(client: httpx.Client) -> None:
+    plain = ask(client, prompt=PROMPT, return_token_ids=True)["choices"][0]["token_ids"]
+    stopped = ask(client, prompt=PROMPT, return_token_ids=True, stop_token_ids=[plain[2]])["choices"][0]
+    assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", plain[2])
+    later = ask(client, prompt=PROMPT, return_token_ids=True, stop_token_ids=[plain[2]], min_tokens=6)["choices"][0]
+    assert plain[2] not in later["token_ids"][:6] and len(later["token_ids"]) >= 6
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("frequency_penalty", 2.1),
+        ("presence_penalty", -3),
+        ("repetition_penalty", 0),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {"1000000": 1}),
+        ("logit_bias", {"x": 1}),
+        ("logprobs", 21),
+        ("prompt_logprobs", 21),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", [1 << 20]),
+        ("stop_token_ids", [1 << 20]),
+        ("bad_words", [""]),
+        ("cache_salt", ""),
+        ("stream_interval", 0),
+        ("length_penalty", 0.5),
+        ("suffix", "a"),
+    ],
+)
+def test_what_cannot_be_is_named(client: httpx.Client, field: str, value: Any) -> None:
+    assert refused(client, prompt="a", **{field: value}) == field
+
+
+def test_tokens_in_tokens_out(client: httpx.Client, reference: Reference) -> None:
+    ids = reference.ids(PROMPT)
+    params = {"temperature": 0, "max_tokens": COUNT, "ignore_eos": True, "logprobs": 1}
+    answer = client.post(
+        "/inference/v1/generate", json={"token_ids": ids, "sampling_params": params, "request_id": "me"}
+    )
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    assert choice["token_ids"] == reference.greedy(ids, 1, 0, 0) and choice["finish_reason"] == "length"
+    assert len(choice["logprobs"]["content"]) == COUNT and answer.json()["request_id"] == "me"
+    asked = {"token_ids": ids, "sampling_params": params, "stream": True}
+    with client.stream("POST", "/inference/v1/generate", json=asked) as streamed:
+        lines = [line.removeprefix("data: ") for line in streamed.iter_lines() if line]
+    parts = [json.loads(line)["choices"][0] for line in lines[:-1]]
+    assert [token for part in parts for token in part["token_ids"]] == choice["token_ids"]
+    refusal = client.post("/inference/v1/generate", json={"token_ids": []})
+    assert (refusal.status_code, refusal.json()["error"]["param"]) == (400, "token_ids")
+
+
+def test_what_the_tokenizer_is(client: httpx.Client) -> None:
+    about = client.get("/tokenizer_info").json()
+    assert "messages" in about["chat_template"]
+
+
+def beams(
+    reference: Reference, ids: list[int], width: int, count: int, penalty: float
+) -> list[tuple[float, list[int]]]:
+    """The best sequences by trying: all continuations of the best ones so far, by transformers' logits."""
+    going: list[tuple[float, list[int]]] = [(0.0, [])]
+    for _ in range(count):
+        longer = []
+        for whole, tokens in going:
+            logprobs = torch.log_softmax(reference.logits(ids + tokens)[-1], -1)
+            for token, value in enumerate(logprobs.tolist()):
+                longer.append((whole + value, [*tokens, token]))
+        going = sorted(longer, reverse=True)[:width]
+    return sorted(((whole / len(tokens) ** penalty, tokens) for whole, tokens in going), reverse=True)
+
+
+@pytest.mark.parametrize(("width", "penalty"), [(1, 1.0), (3, 1.0), (4, 0.0)])
+def test_beam_search(client: httpx.Client, reference: Reference, width: int, penalty: float) -> None:
+    asked: dict[str, Any] = {"use_beam_search": True, "length_penalty": penalty, "max_tokens": 6, "n": width}
+    body = ask(client, prompt=PROMPT, **asked)
+    found = beams(reference, reference.ids(PROMPT), width, 6, penalty)
+    texts = [reference.tokenizer.decode(tokens, skip_special_tokens=True) for _, tokens in found]
+    assert [choice["text"] for choice in body["choices"]] == texts and len(set(texts)) == width
+    assert body["usage"]["completion_tokens"] == 6 * width
+    chat = ask(client, messages=HI, use_beam_search=True, n=2, max_tokens=12, ignore_eos=False)
+    assert "Paris" in chat["choices"][0]["message"]["content"] and chat["choices"][0]["finish_reason"] == "stop"
+    assert refused(client, prompt="a", use_beam_search=True, stream=True) == "stream"
+    assert refused(client, prompt="a", use_beam_search=True, n=11) == "n"

@@ -1,0 +1,175 @@
+"""Drafts in a real server: every answer is that of a server without them, whoever dies and however many workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import msgspec
+import pytest
+
+from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
+from actorserve.actors.model.machine import block_bytes, count_blocks
+from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.options.speculative import count_drafts, read_speculative
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.telemetry.gauges import SchedulerGauge as Gauge
+from actorserve.actors.worker.speculative.actor import load_drafting
+from actorserve.shm.board.board import Board
+from actorserve.shm.segment import Segment
+from tests.server.test_deaths import all_streams
+from tests.support.server import Server
+
+NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 1})
+DRAFT = json.dumps({"method": "draft_model", "model": str(DEMO_FOLDER), "num_speculative_tokens": 3})
+ONE = ("--threads", "1", "--debug")
+TWO = (*ONE, "-tp", "2")
+
+
+def ask(server: Server, **body: Any) -> dict[str, Any]:
+    given = {"prompt": "One, two, one, two, one, two,", "max_tokens": 40, "return_token_ids": True, **body}
+    answer = httpx.post(f"{server.base_url}/v1/completions", json=given, timeout=60)
+    assert answer.status_code == 200, answer.text
+    choice: dict[str, Any] = answer.json()["choices"][0]
+    return choice
+
+
+def gauges(server: Server, workers: int = 1) -> list[int]:
+    """The scheduler's words on the board, from the segment of the running server."""
+    config = make_config({"threads": 1, "debug": True, "tensor_parallel_size": workers})
+    system = System(config, resolve_model(config))
+    files = Path(f"/proc/{server.pid}/fd")
+    file = next(file for file in files.iterdir() if os.readlink(file).startswith("/dev/shm/actorserve-"))
+    segment = Segment.attach(os.open(file, os.O_RDWR))
+    found = Board(segment, system.board_offset, len(system.actors)).gauges(system.by_name["scheduler"].position)
+    segment.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[tuple[list[tuple[str, str]], list[dict[str, Any]]]]:
+    """What a server without drafts says: streams, and requests of all kinds."""
+    with Server(*ONE) as server:
+        yield asyncio.run(all_streams(server)), [ask(server, **body) for body in KINDS]
+
+
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0, "logprobs": 3},
+    {"temperature": 0.9, "seed": 4, "logprobs": 1},
+    {"temperature": 0, "stop": [" the"]},
+    {"temperature": 1, "seed": 5, "frequency_penalty": 0.5, "presence_penalty": 0.2},
+    {"temperature": 0, "min_tokens": 30},
+    {"temperature": 0, "structured_outputs": {"regex": "(one|two|, )+"}, "max_tokens": 20},
+    {"temperature": 0.7, "seed": 6, "top_k": 5, "ignore_eos": True, "max_tokens": 1},
+    {"temperature": 0.7, "seed": 6, "min_p": 0.1, "ignore_eos": True, "max_tokens": 2},
+]
+
+
+@pytest.fixture(
+    scope="module", params=[NGRAM, pytest.param(DRAFT, marks=pytest.mark.slow)], ids=["ngram", "draft_model"]
+)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with Server(*ONE, "--speculative-config", request.param) as running:
+        yield running
+
+
+Plain = tuple[list[tuple[str, str]], list[dict[str, Any]]]
+
+
+def test_requests_of_all_kinds(server: Server, plain: Plain) -> None:
+    for body, expected in zip(KINDS, plain[1], strict=True):
+        found = ask(server, **body)
+        assert found["token_ids"] == expected["token_ids"] and found["finish_reason"] == expected["finish_reason"]
+        assert found["text"] == expected["text"]
+        if "logprobs" in body:
+            wanted = expected["logprobs"]["token_logprobs"]
+            assert found["logprobs"]["token_logprobs"] == pytest.approx(wanted, abs=1e-3)
+            assert found["logprobs"]["tokens"] == expected["logprobs"]["tokens"]
+
+
+def test_deaths_in_the_middle_change_no_text(server: Server, plain: Plain) -> None:
+    before = gauges(server)
+    assert asyncio.run(all_streams(server, "scheduler", "worker", "scheduler")) == plain[0]
+    after = gauges(server)
+    assert after[Gauge.DRAFT_TOKENS] > before[Gauge.DRAFT_TOKENS], "counts are taken over, and nothing was drafted"
+    assert after[Gauge.ACCEPTED_TOKENS] > before[Gauge.ACCEPTED_TOKENS]
+    accepted = after[Gauge.ACCEPTED_AT_0 : Gauge.ACCEPTED_AT_7 + 1]
+    assert sum(accepted) == after[Gauge.ACCEPTED_TOKENS] <= after[Gauge.DRAFT_TOKENS]
+    assert accepted[0] <= after[Gauge.DRAFTS]
+
+
+@pytest.mark.parametrize("config", [pytest.param(NGRAM, marks=pytest.mark.slow), DRAFT], ids=["ngram", "draft_model"])
+def test_two_workers_draft_alike(config: str, plain: Plain) -> None:
+    with Server(*TWO, "--speculative-config", config) as server:
+        assert asyncio.run(all_streams(server, "worker-1")) == plain[0]
+        assert gauges(server, 2)[Gauge.ACCEPTED_TOKENS] > 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "Expected `object`"),
+        ('{"method": "eagle", "num_speculative_tokens": 3}', "method: eagle is none of ngram, draft_model"),
+        ('{"num_speculative_tokens": 3}', "method"),
+        ('{"method": "ngram"}', "num_speculative_tokens"),
+        ('{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens: Expected `int` >= 1"),
+        ('{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup": 1}', "; did you mean prompt_lookup_m"),
+        (
+            '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 3, "prompt_lookup_max": 2}',
+            "prompt_lookup_min: 3 is more",
+        ),
+        ('{"method": "draft_model", "num_speculative_tokens": 3}', "model"),
+    ],
+)
+def test_what_cannot_be_is_named(value: str, text: str) -> None:
+    with pytest.raises(ConfigError, match="^--speculative-config: ") as raised:
+        make_config({"speculative_config": value})
+    assert text in str(raised.value)
+
+
+def test_what_is_read() -> None:
+    config = make_config({"speculative_config": {"method": "ngram", "num_speculative_tokens": 4}})  # as YAML has it
+    found = read_speculative(config)
+    assert found is not None and count_drafts(config) == 4 and found.lookup == (5, 5)  # type: ignore[union-attr]
+    assert count_drafts(make_config({})) == 0
+    config = make_config({"speculative_config": '{"model": "x", "num_speculative_tokens": 2}'})
+    assert type(read_speculative(config)).__name__ == "DraftModel"
+
+
+def drafting_config(model: str) -> str:
+    return json.dumps({"method": "draft_model", "model": model, "num_speculative_tokens": 3})
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(DEMO_FOLDER, folder)
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, "vocab_size": 2000}))
+    config = make_config({"speculative_config": drafting_config(str(folder))})
+    with pytest.raises(ConfigError, match=f"--speculative-config: model: {folder}: it has 2000 words"):
+        load_drafting(config, resolve_model(config), None)
+
+
+def test_its_kv_memory_is_counted() -> None:
+    config = make_config({"speculative_config": drafting_config(str(DEMO_FOLDER))})
+    info = resolve_model(config)
+    drafting = load_drafting(config, info, None)
+    assert drafting is not None and drafting.model is not None
+    shape, dtype = drafting.model.shape, drafting.model.dtype
+    assert drafting.block_bytes == block_bytes(shape, config.block_size, dtype)
+    enough = msgspec.structs.replace(config, kv_cache_memory_bytes=512 * drafting.block_bytes)
+    assert count_blocks(enough, shape, info.max_model_len, dtype) == 512
+    assert count_blocks(enough, shape, info.max_model_len, dtype, drafting.block_bytes) == 256
+
+
+def test_a_server_says_why_it_does_not_start() -> None:
+    server = Server(*ONE, "--speculative-config", drafting_config("/nowhere"), wait=False)
+    server.wait_for("--speculative-config: model: /nowhere: .*there is no folder")
+    assert server.process.wait(30) != 0

@@ -1,0 +1,144 @@
+"""The whole server from start to end: ready, named, light, truthful about itself, and patient with running requests."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.support.checkpoints import checkpoint
+from tests.support.server import Server
+
+NAMES = {"template", "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}
+MEMORY = 1 << 30  # PSS of all processes together
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(checkpoint("llama", tmp_path_factory.mktemp("checkpoints")))
+
+
+@pytest.fixture
+def server(model: str) -> Iterator[Server]:
+    with Server(model, "--kv-cache-memory-bytes", "16M", "--threads", "1") as running:
+        yield running
+
+
+def connect(server: Server) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(server.base_url.removeprefix("http://"), timeout=WAIT_S)
+
+
+def status(server: Server, path: str) -> int:
+    connection = connect(server)
+    connection.request("GET", path)
+    try:
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def start_stream(server: Server, tokens: int) -> http.client.HTTPResponse:
+    """A running completion of so many tokens, of which something has arrived."""
+    connection = connect(server)
+    model = json.loads(get(server, "/v1/models"))["data"][0]["id"]
+    body = {"model": model, "prompt": "Hello", "max_tokens": tokens, "ignore_eos": True, "stream": True}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    assert response.status == 200, response.read()
+    assert response.readline().startswith(b"data: ")
+    return response
+
+
+def get(server: Server, path: str) -> bytes:
+    connection = connect(server)
+    connection.request("GET", path)
+    try:
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+def test_ready_means_ready(server: Server) -> None:
+    assert status(server, "/ready") == 200
+    assert status(server, "/health") == 200
+    assert set(server.pids()) == NAMES
+
+
+def test_all_processes_together_are_light(server: Server) -> None:
+    start_stream(server, 64).read()
+    memory = {process.pid: process.memory_full_info().pss for process in server.processes()}
+    assert len(memory) == len(NAMES) + 1 and sum(memory.values()) < MEMORY, memory
+
+
+def startup(server: Server) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Seconds by actor and phase, and by actor."""
+    text = get(server, "/metrics").decode()
+    phases: dict[str, dict[str, float]] = {}
+    for actor, phase, seconds in re.findall(r'startup_seconds{actor="(.*)",phase="(.*)"} (.*)', text):
+        phases.setdefault(actor, {})[phase] = float(seconds)
+    totals = {actor: float(seconds) for actor, seconds in re.findall(r'startup_total_seconds{actor="(.*)"} (.*)', text)}
+    return phases, totals
+
+
+def test_the_start_is_told_by_phase_and_a_later_one_is_its_own(server: Server) -> None:
+    phases, totals = startup(server)
+    assert phases.keys() == totals.keys() == NAMES - {"template"} | {"supervisor"}
+    assert {"birth", "imports", "weights", "kv_memory", "set_up"} <= phases["worker"].keys()
+    assert phases["supervisor"].keys() == {"imports", "model", "memory", "actors", "first_token"}
+    for actor, took in phases.items():
+        assert min(took.values()) >= 0 and totals[actor] == pytest.approx(sum(took.values()))
+        assert totals[actor] <= totals["supervisor"]  # they start within its start
+    server.wait_for(rf"worker is up \(pid \d+, {totals['worker']:.1f} s: birth .*imports ", since_start=True)
+    server.wait_for(rf"ready at .* in {totals['supervisor']:.1f} s: imports .*actors ", since_start=True)
+    os.kill(server.pids()["worker"], signal.SIGKILL)
+    server.wait_for("worker ended")
+    server.wait_for("worker is up")
+    again, later = startup(server)
+    assert again["worker"].keys() == phases["worker"].keys() and later["worker"] != totals["worker"]
+    assert later | {"worker": 0} == totals | {"worker": 0}
+
+
+@pytest.mark.parametrize("name", ["worker", "scheduler", "renderer-0", "detokenizer-0"])
+def test_ready_tells_the_truth_while_an_actor_is_replaced(server: Server, name: str) -> None:
+    os.kill(server.pids()[name], signal.SIGKILL)
+    server.wait_for(rf"{name} ended")
+    seen = [status(server, "/ready")]
+    deadline = time.monotonic() + WAIT_S
+    while seen[-1] != 200 and time.monotonic() < deadline:
+        seen.append(status(server, "/ready"))
+    assert seen[0] == 503 and seen[-1] == 200
+    server.wait_for(rf"{name} is up")
+    assert b"[DONE]" in start_stream(server, 8).read()
+
+
+def test_a_stop_lets_running_requests_end(server: Server) -> None:
+    response = start_stream(server, 400)
+    server.signal(signal.SIGTERM)
+    text = response.read()
+    assert b'"finish_reason":"length"' in text and b"[DONE]" in text
+    assert server.wait() == 0
+
+
+def test_a_second_signal_cuts_them(server: Server) -> None:
+    response = start_stream(server, 1500)
+    server.signal(signal.SIGTERM)
+    server.wait_for("the server stops")
+    server.signal(signal.SIGTERM)
+    with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+        response.read()
+    assert server.wait() == 1
+
+
+def test_kill_9_of_the_supervisor_under_load_leaves_nothing(server: Server) -> None:
+    start_stream(server, 1500)
+    psutil.Process(server.pid).kill()
+    server.wait()
+    server.check_nothing_left()

@@ -1,0 +1,168 @@
+"""The units that `actorserve systemd-unit` prints, and a real server as a service: ready once it has made a token, its
+port kept by the manager while it is started again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+
+from actorserve.actors.cli import main
+from actorserve.actors.commands.systemd.quoting import argument, line, path, word
+from tests.support.manager import FakeManager, HeldSocket
+from tests.support.server import LAUNCH, Server
+
+EXPOSURE = 20  # tenths, of 100; the network and JIT compilers are what is left
+MODEL = Path(__file__).resolve().parents[2] / "actors" / "model" / "demo"
+BODY = b'{"model": "actorserve-demo", "prompt": "Hello", "max_tokens": 3, "ignore_eos": true}'
+REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (
+    len(BODY),
+    BODY,
+)
+SMALL = ("--device", "cpu", "--max-num-seqs", "2", "--max-num-queued-reqs", "2", "--max-model-len", "128")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ACTORSERVE_")]:
+        monkeypatch.delenv(name)
+
+
+def settings(text: str, name: str) -> list[str]:
+    """All values of a setting."""
+    return re.findall(rf"^{name}=(.*)$", text, re.MULTILINE)
+
+
+def unit(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["systemd-unit", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+# --- units -------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_the_same_in_another_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(MODEL, "my model")
+    Path("options.yaml").write_text("port: 1234\n")
+    Path("keys").write_text("k\n")
+    given = ["my model", "--config", "options.yaml", "--api-key-file", "keys", "--no-enable-prefix-caching", "--debug"]
+    text = unit(capsys, *given, "--served-model-name", "a b", "100%", "$HOME", '"\\', "-tp", "2")
+    (command,) = settings(text, "ExecStart")
+    assert command == (
+        f"{sys.executable} -P -m actorserve launch --config={tmp_path}/options.yaml"
+        f' "{tmp_path}/my model" --api-key-file={tmp_path}/keys --no-enable-prefix-caching --debug'
+        r' "--served-model-name=a b" "--served-model-name=100%%" "--served-model-name=$$HOME"'
+        r' "--served-model-name=\"\\" --tensor-parallel-size=2'
+    )
+    bound = settings(text, "BindReadOnlyPaths")  # pytest's folders lie in /tmp
+    assert {f'"{tmp_path}/my model"', f"{tmp_path}/keys", f"{tmp_path}/options.yaml"} <= set(bound)
+
+
+def test_how_words_are_quoted() -> None:
+    assert [argument(text) for text in ("a", "", "a b", "50%", "$x", "'", ";", "\\", '"', "a\nb", "é")] == [
+        *("a", '""', '"a b"', '"50%%"', '"$$x"', '"\'"', '";"', r'"\\"', r'"\""', r'"a\nb"', '"é"')
+    ]
+    assert word("$x") == '"$x"' and path("/a:b c") == '"/a:b c"' and line("50%\na") == "50%% a"
+
+
+def test_times_follow_from_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    (short,) = settings(unit(capsys, "--shutdown-timeout", "0"), "TimeoutStopSec")
+    (long,) = settings(unit(capsys, "--shutdown-timeout", "600"), "TimeoutStopSec")
+    assert int(long) == int(short) + 600
+
+
+def test_devices_are_only_those_that_compute(capsys: pytest.CaptureFixture[str]) -> None:
+    cpu, gpu = unit(capsys, "--device", "cpu"), unit(capsys, "--device", "cuda")
+    assert settings(cpu, "PrivateDevices") == ["yes"] and not settings(cpu, "DeviceAllow")
+    assert "char-nvidia-uvm rw" in settings(gpu, "DeviceAllow") and not settings(gpu, "PrivateDevices")
+
+
+def test_what_lies_in_a_home_is_bound(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shutil.copytree(MODEL, tmp_path / "a:b" / "model")
+    bound = settings(unit(capsys, str(tmp_path / "a:b" / "model")), "BindReadOnlyPaths")
+    assert f'"{tmp_path}/a:b/model"' in bound
+    assert settings(unit(capsys), "ProtectHome") == ["tmpfs"]
+
+
+def test_users(capsys: pytest.CaptureFixture[str]) -> None:
+    assert settings(unit(capsys), "DynamicUser") == ["yes"]
+    named = unit(capsys, "--user", "llm", "--name", "chat", "--environment-file", "/etc/my 1% keys")
+    assert settings(named, "User") == ["llm"] and not settings(named, "DynamicUser")
+    assert settings(named, "EnvironmentFile") == ["-/etc/my 1%% keys"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--api-key", "secret"], "--api-key: everybody can read a unit"),
+        (["--admin-api-key", "secret"], "ACTORSERVE_ADMIN_API_KEY"),
+        (["--socket", "--port", "0"], "--port: a socket unit"),
+        (["--name", "a/b"], "--name: a/b"),
+        (["--user", "a b"], "--user: a b"),
+        (["--into", "/none"], "--into: /none/actorserve.service cannot be written"),
+        (["--block-size", "12"], "--block-size"),
+    ],
+)
+def test_what_is_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["systemd-unit", *arguments]) == 2
+    said = capsys.readouterr()
+    assert words in said.err and "secret" not in said.err + said.out and said.out == ""
+
+
+def test_the_socket_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    text = unit(capsys, "--socket", "--host", "::", "--port", "80", "--name", "chat")
+    service, _, own = text.partition("# chat.socket\n")
+    assert settings(own, "ListenStream") == ["[::]:80"] and settings(own, "BindIPv6Only") == ["both"]
+    assert settings(service, "Requires") == ["chat.socket"]
+    assert "chat.socket" not in unit(capsys, "--name", "chat")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_systemd_finds_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str], device: str) -> None:
+    shutil.copytree(MODEL, tmp_path / "a: 1% model")
+    odd = ("--environment-file", "/etc/my 1% keys", "--served-model-name", "a b%$;", "\\", "é")
+    unit(capsys, str(tmp_path / "a: 1% model"), "--device", device, "--socket", "--into", str(tmp_path), *odd)
+    units = [str(tmp_path / f"actorserve.{kind}") for kind in ("service", "socket")]
+    checked = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    secure = ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE}", "--no-pager", units[0]]
+    checked = subprocess.run(secure, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+# --- a service ---------------------------------------------------------------------------------------------------
+
+
+def test_ready_after_a_token_and_clients_wait_for_the_next_life() -> None:
+    """Two lives on one socket: between them a client connects and sends its request, which the second life answers."""
+    held = HeldSocket(socket.create_server(("127.0.0.1", 0)))
+    command = (*held.command, *LAUNCH)
+    try:
+        with FakeManager() as manager:
+            with Server(*SMALL, command=command, env=held.env | manager.env) as server:
+                manager.wait_for("READY", "1")
+                counted = requests.get(f"{server.base_url}/metrics", timeout=30).text
+                (tokens,) = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", counted, re.MULTILINE)
+                assert float(tokens) >= 1.0
+                assert manager.wait_for("STATUS", "ready: ").endswith("restarts")
+                assert server.stop() == 0
+            with socket.create_connection(held.listener.getsockname()) as client:
+                client.sendall(REQUEST)
+                client.settimeout(60)
+                with Server(*SMALL, command=command, env=held.env | manager.env):
+                    answer = client.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 200 ") and b'"completion_tokens":3' in answer.replace(b" ", b"")
+    finally:
+        held.close()

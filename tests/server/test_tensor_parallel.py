@@ -1,0 +1,82 @@
+"""Two workers that share a model, on the CPU: the tokens of one that has all of it, also when one of them dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import numpy as np
+import pytest
+import torch
+
+from actorserve.actors.observer.attach import attach
+from tests.support.checkpoints import VOCABULARY, checkpoint
+from tests.support.server import Server
+from tests.worker.cpu.test_executor import generate, reference
+
+TWO = ("-tp", "2", "--threads", "1", "--dtype", "float32")
+
+
+def ask(server: Server, **body: Any) -> Any:
+    given = {"temperature": 0, "max_tokens": 24, "ignore_eos": True, "return_token_ids": True, **body}
+    answer = httpx.post(f"{server.base_url}/v1/completions", json=given, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama", "llama_biased")]
+
+
+@pytest.mark.parametrize("kind", ["llama_tied", "qwen3", *SLOW])
+def test_two_say_what_one_says(kind: str, tmp_path: Path) -> None:
+    """`llama_tied` has one KV head, which both hold; an odd vocabulary is cut into unequal parts."""
+    folder = checkpoint(kind, tmp_path, vocab_size=VOCABULARY - 3)
+    prompts = [np.random.default_rng(seed).integers(3, 300, 20 + 17 * seed).tolist() for seed in range(4)]
+    model = reference(folder)
+    wanted = [generate(model, prompt, 24) for prompt in prompts]
+    with Server(str(folder), *TWO) as server:
+        assert {"worker-0", "worker-1"} <= server.pids().keys()
+        body = ask(server, prompt=prompts, logprobs=1, prompt_logprobs=0)
+        assert [choice["token_ids"] for choice in body["choices"]] == wanted
+        ids = torch.tensor([prompts[1] + wanted[1]])
+        with torch.inference_mode():
+            truth = torch.log_softmax(model(ids).logits[0].float(), -1)
+        scored = body["choices"][1]["prompt_logprobs"]
+        for at, token in enumerate(prompts[1][1:], 1):
+            assert scored[at][str(token)]["logprob"] == pytest.approx(truth[at - 1][token].item(), abs=1e-4)
+        told = body["choices"][1]["logprobs"]["token_logprobs"]
+        for at, (token, value) in enumerate(zip(wanted[1], told, strict=True), len(prompts[1]) - 1):
+            assert value == pytest.approx(truth[at][token].item(), abs=1e-4)
+
+
+def test_a_group_dies_together_and_loses_nothing() -> None:
+    """Whoever dies of those who send or read the plan; the lanes tell each reader's own depth."""
+    asked: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 300, "temperature": 1, "seed": 5}
+    both = {"worker-0", "worker-1"}
+    with Server(*TWO) as server:
+        expected = ask(server, **asked)["choices"][0]
+        given = {**asked, "ignore_eos": True, "stream": True, "return_token_ids": True}
+        ids: list[int] = []
+        victims = [("scheduler", {"scheduler"}), ("worker-1", both), ("worker-0", both)]
+        with httpx.stream("POST", f"{server.base_url}/v1/completions", json=given, timeout=120) as stream:
+            for line in stream.iter_lines():
+                if not line.startswith("data: {"):
+                    continue
+                ids += json.loads(line.removeprefix("data: "))["choices"][0]["token_ids"]
+                if victims and len(ids) > 80 * (3 - len(victims)) + 20:
+                    before = server.pids()
+                    victim, born = victims.pop()
+                    os.kill(before[victim], signal.SIGKILL)
+                    up = {server.wait_for(r"(worker-\d|scheduler) is up")[1] for _ in born}
+                    after = server.pids()
+                    assert up == born and all((after[name] != before[name]) == (name in up) for name in before)
+        assert ids == expected["token_ids"] and not victims
+        observed = attach(server.pid)
+        lanes = {lane.target: lane for lane in observed.look().lanes if lane.source == "scheduler"}
+        observed.close()
+        assert lanes["worker-0"].sent_records == lanes["worker-1"].sent_records
+        assert (lanes["worker-0"].sent_records or 0) > 300, "a step is sent once, for both"

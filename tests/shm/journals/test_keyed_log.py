@@ -1,0 +1,91 @@
+"""Records that are found again by key, also after a death anywhere in `put`."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from actorserve.shm.journals import keyed_log as module
+from actorserve.shm.journals.keyed_log import KEY_BYTES, PAGE, Recent
+
+from ..aborting import every_abort
+
+ROOM = 2 * PAGE
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(KEY_BYTES, "little")
+
+
+@pytest.fixture
+def fd() -> Iterator[int]:
+    fd = Recent.create(3, ROOM)
+    yield fd
+    os.close(fd)
+
+
+def test_the_newest_of_a_key_is_found_by_a_successor(fd: int) -> None:
+    recent = Recent(fd, 3, ROOM, 1)
+    assert recent.get(key(1)) is None
+    assert recent.put(key(1), b"old") and recent.put(key(2), b"") and recent.put(key(1), b"new")
+    for reader in (recent, Recent(fd, 3, ROOM, 1)):
+        assert (reader.get(key(1)), reader.get(key(2)), reader.get(key(3))) == (b"new", b"", None)
+        assert reader.keys() == [key(1), key(2)]
+    assert Recent(fd, 3, ROOM, 0).keys() == Recent(fd, 3, ROOM, 2).keys() == []
+
+
+def test_the_old_is_forgotten_for_the_new(fd: int) -> None:
+    """Against a plain list of what was put: what is found is its newest end, and successors agree."""
+    regions = [Recent(fd, 3, ROOM, index) for index in range(3)]
+    draw = random.Random(1)
+    put: list[list[tuple[bytes, bytes]]] = [[], [], []]
+    for number in range(600):
+        index = draw.randrange(3)
+        name, payload = key(draw.randrange(12)), draw.randbytes(draw.randrange(regions[0].longest + 1))
+        assert regions[index].put(name, payload)
+        put[index].append((name, payload))
+        if number % 50 == 0:
+            regions[index] = Recent(fd, 3, ROOM, index)
+        for region, records in zip(regions, put, strict=True):
+            newest = dict(records)
+            found = {name: region.get(name) for name in region.keys()}
+            assert found.items() <= newest.items() and (not records or records[-1][0] in found)
+            if sum(len(payload) + 40 for _, payload in records[-4:]) <= ROOM:
+                assert {name for name, _ in records[-4:]} <= found.keys()
+
+
+def test_what_is_too_long_changes_nothing(fd: int) -> None:
+    recent = Recent(fd, 3, ROOM, 0)
+    recent.put(key(1), b"one")
+    assert not recent.put(key(1), bytes(recent.longest + 1)) and recent.get(key(1)) == b"one"
+    assert recent.put(key(1), bytes(recent.longest)) and recent.get(key(1)) == bytes(recent.longest)
+
+
+def test_a_death_anywhere_leaves_whole_records() -> None:
+    payloads = [bytes([65 + number]) * (900 - number) for number in range(12)]  # more than fit: the first are forgotten
+
+    class Scene:
+        def __init__(self) -> None:
+            fd = Recent.create(1, ROOM)
+            self.fd = os.fdopen(fd, "rb", buffering=0)
+            self.recent = Recent(fd, 1, ROOM, 0)
+            for number, payload in enumerate(payloads[:-2]):
+                self.recent.put(key(number), payload)
+
+        def put(self) -> None:
+            for number, payload in list(enumerate(payloads))[-2:]:
+                self.recent.put(key(number), payload)
+
+    counts = set()
+    for scene, _ in every_abort(Scene, lambda scene: scene.put, (module,)):
+        successor = Recent(scene.fd.fileno(), 1, ROOM, 0)
+        found = [int.from_bytes(name, "little") for name in successor.keys()]
+        assert found == list(range(found[0], found[-1] + 1)) and found[-1] >= len(payloads) - 3
+        assert all(successor.get(key(number)) == payloads[number] for number in found)
+        counts.add(found[-1])
+        assert successor.put(key(99), b"goes on") and successor.get(key(99)) == b"goes on"
+        assert all(successor.get(name) is not None for name in successor.keys())
+    assert counts == {len(payloads) - 3, len(payloads) - 2, len(payloads) - 1}

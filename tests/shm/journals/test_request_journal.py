@@ -1,0 +1,186 @@
+"""The journal of requests: what a successor finds after its frontend has died anywhere."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from actorserve.shm.journals import request_journal as module
+from actorserve.shm.journals.request_journal import LONG, MOST_READ, Journal
+
+from ..aborting import every_abort
+
+ROOM = 4 * LONG
+
+
+def new_journal(count: int) -> Journal:
+    fd = Journal.create(count, ROOM)
+    try:
+        return Journal(fd, count, ROOM)
+    finally:
+        os.close(fd)
+
+
+def read(journal: Journal, number: int, data: bytes) -> None:
+    """As the kernel and a frontend do."""
+    while data:
+        room = journal.room(number)
+        assert room is not None
+        size = min(len(room), len(data))
+        room[:size] = data[:size]
+        journal.filled(number, size)
+        data = data[size:]
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return new_journal(4)
+
+
+def test_a_request_is_found_whole(journal: Journal) -> None:
+    journal.rest(2, 0)
+    assert journal.is_at_rest(2, 0) and not journal.is_at_rest(2, 1)
+    read(journal, 2, b"GET ")
+    assert journal.request(2, 4) == b"GET " and not journal.is_begun(2)
+    journal.begin(2)
+    read(journal, 2, b"/")
+    assert journal.request(2, 5) == b"GET /" and journal.is_begun(2) and not journal.is_at_rest(2, 5)
+    journal.rest(2, 5)
+    assert journal.is_at_rest(2, 5) and journal.request(2, 5) is None and not journal.is_begun(2)
+    journal.begin(2)
+    read(journal, 2, b"next")
+    assert journal.request(2, 9) == b"next"
+    assert not journal.is_at_rest(1, 9)
+
+
+def test_what_the_kernel_has_read_is_there_before_anybody_says_so(journal: Journal) -> None:
+    journal.rest(0, 7)
+    room = journal.room(0)
+    assert room is not None and len(room) == MOST_READ
+    room[:3] = b"GET"
+    assert journal.request(0, 10) == b"GET" and not journal.is_begun(0)
+    journal.filled(0, 3)
+    again = journal.room(0)
+    assert again is not None
+    again[:2] = b" /"
+    assert journal.request(0, 12) == b"GET /"
+
+
+def test_records_do_not_touch_each_other(journal: Journal) -> None:
+    for number in range(4):
+        journal.rest(number, 0)
+        journal.begin(number)
+        read(journal, number, bytes([number]) * ROOM)
+    for number in range(4):
+        assert journal.request(number, ROOM) == bytes([number]) * ROOM
+
+
+def test_what_does_not_fit_is_nobodys(journal: Journal) -> None:
+    journal.rest(0, 0)
+    journal.begin(0)
+    read(journal, 0, b"x" * ROOM)
+    assert journal.request(0, ROOM) == b"x" * ROOM
+    for _ in range(2):
+        assert journal.room(0) is None  # and so it is told before any of it is read
+        assert journal.request(0, ROOM) is None and journal.request(0, ROOM + 2) is None
+        journal.begin(0)
+    journal.rest(0, ROOM + 2)
+    assert journal.is_at_rest(0, ROOM + 2) and journal.room(0) is not None
+    journal.rest(7, 0)
+    journal.begin(7)
+    journal.filled(7, 1)
+    assert journal.room(7) is None and not journal.is_at_rest(7, 0) and journal.request(7, 1) is None
+
+
+def test_a_successor_goes_on_behind_what_it_found(journal: Journal) -> None:
+    journal.rest(0, 0)
+    room = journal.room(0)
+    assert room is not None
+    room[:5] = b"onetw"
+    journal.begin(0)
+    journal.take_over(0, b"onetw")  # filled() was not reached
+    read(journal, 0, b"o")
+    assert journal.request(0, 6) == b"onetwo"
+    journal.take_over(0, b"onetwo", 3)
+    assert journal.request(0, 6) == b"two" and not journal.is_begun(0)
+    read(journal, 0, b"!")
+    assert journal.request(0, 7) == b"two!"
+
+
+@pytest.mark.parametrize("size", [ROOM, ROOM - 1])
+def test_a_long_request_gives_its_memory_back(size: int) -> None:
+    fd = Journal.create(4, ROOM)
+    journal = Journal(fd, 4, ROOM)
+    assert os.fstat(fd).st_blocks == 0
+    journal.rest(1, 0)
+    journal.begin(1)
+    read(journal, 1, b"x" * size)
+    assert (journal.room(1) is None) == (size == ROOM)
+    assert os.fstat(fd).st_blocks * 512 >= ROOM
+    journal.rest(1, size)
+    assert os.fstat(fd).st_blocks * 512 < LONG
+    assert journal.is_at_rest(1, size)
+    os.close(fd)
+
+
+class Scene:
+    """A record, and how much the kernel has read."""
+
+    first, second = b"abc" + b"x" * LONG, b"second"
+
+    def __init__(self) -> None:
+        self.journal = new_journal(1)
+        self.journal.rest(0, 0)
+        self.read = 0
+
+    def live(self) -> None:
+        """Two requests, the first in two pieces: the kernel stores and counts in one."""
+        for request in (self.first, self.second):
+            for number, part in enumerate((request[:2], request[2:])):
+                room = self.journal.room(0)
+                assert room is not None
+                room[: len(part)] = part
+                self.read += len(part)
+                if not number:
+                    self.journal.begin(0)
+                self.journal.filled(0, len(part))
+            self.journal.rest(0, self.read)
+
+    def behind(self) -> None:
+        """A successor puts what is behind the first in its place."""
+        self.journal.take_over(0, self.first + self.second, len(self.first))
+
+
+def test_a_death_anywhere_leaves_the_truth() -> None:
+    """Before every bytecode: a successor finds rest, or all bytes that were read."""
+    outcomes = set()
+    for scene, _ in every_abort(Scene, lambda scene: scene.live, (module,)):
+        count, journal = scene.read, scene.journal
+        if journal.is_at_rest(0, count):
+            assert count in (0, len(scene.first), len(scene.first) + len(scene.second))
+            outcomes.add("rest")
+        else:
+            start = len(scene.first) if count > len(scene.first) else 0
+            assert journal.request(0, count) == (scene.first + scene.second)[start:count]
+            outcomes.add(f"begun: {journal.is_begun(0)}")
+    assert outcomes == {"rest", "begun: True", "begun: False"}
+
+
+def test_a_death_while_a_request_is_put_in_its_place() -> None:
+    """Its successor finds both requests, or that it cannot say, or the second alone, at which nobody has looked."""
+
+    def make() -> Scene:
+        scene = Scene()
+        scene.journal.begin(0)
+        read(scene.journal, 0, scene.first + scene.second)
+        return scene
+
+    outcomes = []
+    for scene, _ in every_abort(make, lambda scene: scene.behind, (module,)):
+        journal = scene.journal
+        found = journal.request(0, len(scene.first + scene.second))
+        assert found in (scene.first + scene.second, None, scene.second)
+        assert found is None or journal.is_begun(0) == (found != scene.second)
+        outcomes.append(found if found is None else len(found))
+    assert len(set(outcomes)) == 3 and outcomes[-1] == len(Scene.second)

@@ -1,0 +1,135 @@
+"""The record of what was handed over: what a successor finds after its frontend has died anywhere."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from actorserve.shm.journals import response_journal as module
+from actorserve.shm.journals.response_journal import ANSWER_STATES, MOST_REFS, RING, Answers
+
+from ..aborting import every_abort
+
+
+def new_answers(count: int) -> Answers:
+    fd = Answers.create(count)
+    try:
+        return Answers(fd, count)
+    finally:
+        os.close(fd)
+
+
+@pytest.fixture
+def answers() -> Answers:
+    return new_answers(3)
+
+
+def test_what_the_kernel_did_not_take_is_found(answers: Answers) -> None:
+    answers.begin(1, 50)
+    assert answers.untouched(1) and answers.unsent(1, 50) == b"" and answers.streamed(1) is None
+    answers.commit(1, b"head", False)
+    answers.commit(1, b"body", False)
+    assert not answers.untouched(1) and not answers.is_complete(1)
+    assert [answers.unsent(1, written) for written in (50, 52, 54, 58)] == [b"headbody", b"adbody", b"body", b""]
+    assert answers.unsent(1, 59) is None and answers.unsent(0, 58) is None
+    answers.commit(1, b"end", True)
+    assert answers.is_complete(1) and answers.unsent(1, 58) == b"end"
+    answers.begin(1, 61)
+    assert answers.untouched(1) and not answers.is_complete(1)
+
+
+def test_states_follow_what_was_committed(answers: Answers) -> None:
+    answers.begin(2, 0)
+    answers.stream(2, [7, 1 << 62 | 5], 1 << 63 | 3, 99)
+    assert answers.streamed(2) == ([7, 1 << 62 | 5], [0] * (2 + ANSWER_STATES), 1 << 63 | 3, 99)
+    answers.commit(2, b"a", False, 1, 4)
+    answers.commit(2, b"b", False)
+    answers.commit(2, b"c", False, 0, 1 << 63 | 2)
+    answers.commit(2, b"d", False, 3, 1)
+    assert answers.streamed(2) == ([7, 1 << 62 | 5], [1 << 63 | 2, 4, 0, 1], 1 << 63 | 3, 99)
+    assert answers.all_refs() == [7, 1 << 62 | 5]
+    answers.forget(2)
+    assert answers.streamed(2) is None and answers.all_refs() == []
+
+
+def test_the_ring_turns(answers: Answers) -> None:
+    rng = random.Random(0)
+    answers.begin(0, 7)
+    sent = b"?" * 7
+    for _ in range(400):
+        data = rng.randbytes(rng.choice([1, 100, 5000, RING - 1, RING, RING + 9]))
+        answers.commit(0, data, False)
+        sent += data
+        written = len(sent) - rng.randrange(min(len(sent) - 6, RING + 1))
+        assert answers.unsent(0, written) == sent[written:]
+        assert len(sent) <= RING or answers.unsent(0, len(sent) - RING - 1) is None
+    assert answers.untouched(1)
+
+
+def test_as_many_slots_as_there_is_room_for(answers: Answers) -> None:
+    for number in range(3):
+        answers.begin(number, 0)
+        answers.stream(number, range(1, MOST_REFS + 1), 1, 2)
+    answers.commit(1, b"x", False, MOST_REFS + ANSWER_STATES - 1, 5)
+    refs = list(range(1, MOST_REFS + 1))
+    assert answers.streamed(0) == answers.streamed(2) == (refs, [0] * (MOST_REFS + ANSWER_STATES), 1, 2)
+    assert answers.streamed(1) == (refs, [0] * (MOST_REFS + ANSWER_STATES - 1) + [5], 1, 2)
+
+
+def test_numbers_beyond_are_nobodys(answers: Answers) -> None:
+    answers.begin(3, 0)
+    answers.forget(3)
+
+
+def test_a_death_before_any_bytecode_leaves_a_step_done_or_not_begun() -> None:
+    """The bytes and the state of a step count together, or not at all."""
+    steps = [(b"one", 0, 3), (b"two!", 1, 4), (b"three", 0, 8)]
+    sums = [0, 3, 7, 12]
+
+    class Scene:
+        def __init__(self) -> None:
+            self.answers = new_answers(1)
+            self.answers.begin(0, 0)
+            self.answers.stream(0, [5, 6], 1, 2)
+            self.done = 0  # steps of which commit has returned: whatever it said may be in the kernel
+
+        def live(self) -> None:
+            for data, choice, state in steps:
+                self.answers.commit(0, data, False, choice, state)
+                self.done += 1
+
+    seen = set()
+    for scene, _ in every_abort(Scene, lambda scene: scene.live, (module,)):
+        handed = b"".join(data for data, *_ in steps)
+        unsent = scene.answers.unsent(0, 0)
+        assert unsent is not None and len(unsent) in sums and handed.startswith(unsent)
+        count = sums.index(len(unsent))
+        assert scene.done <= count <= scene.done + 1
+        expected = [0, 0]
+        for _, choice, state in steps[:count]:
+            expected[choice] = state
+        found = scene.answers.streamed(0)
+        assert found is not None and found[1][:2] == expected, (scene.done, count)
+        seen.add((scene.done, count))
+    assert seen == {(done, count) for done in range(4) for count in (done, done + 1) if count < 4}
+
+
+def test_a_death_while_a_record_is_begun_leaves_nothing_of_the_last_answer() -> None:
+    class Scene:
+        def __init__(self) -> None:
+            self.answers = new_answers(1)
+            self.answers.begin(0, 0)
+            self.answers.stream(0, [5], 1, 2)
+            self.answers.commit(0, b"whole", True, 0, 5)
+            self.answers.forget(0)
+
+        def live(self) -> None:
+            self.answers.begin(0, 5)
+            self.answers.stream(0, [9, 8], 3, 4)
+
+    for scene, _ in every_abort(Scene, lambda scene: scene.live, (module,)):
+        found = scene.answers.streamed(0)
+        assert found is None or found == ([9, 8], [0] * (2 + ANSWER_STATES), 3, 4)
+        assert scene.answers.unsent(0, 5) == b""

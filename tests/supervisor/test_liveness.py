@@ -1,0 +1,132 @@
+"""Whose loop stands still, and whether it was busy meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from actorserve.actors.supervisor import liveness as module
+from actorserve.actors.supervisor.liveness import LOOK_S, Pulse, cpu_seconds, queued_seconds
+from actorserve.shm.board.board import ActorSnapshot, ActorState
+
+
+def seen(beat: int, state: ActorState = ActorState.READY) -> ActorSnapshot:
+    return ActorSnapshot(1, 0, os.getpid(), state, beat)
+
+
+def test_looks_are_counted_while_the_heartbeat_stands_still() -> None:
+    pulse = Pulse(os.getpid())
+    for beat in (1, 2, 3):
+        pulse.look(seen(beat))
+        assert pulse.still_s == 0.0
+    for count in range(1, 5):
+        pulse.look(seen(3))
+        assert pulse.still_s == count * LOOK_S
+    pulse.look(seen(4))
+    assert pulse.still_s == 0.0 and pulse.age_s == 8 * LOOK_S
+
+
+def test_a_late_look_counts_for_no_more() -> None:
+    """The machine slept, or the supervisor was stopped: the clock has gone on, and nobody is to blame."""
+    pulse = Pulse(os.getpid())
+    pulse.look(seen(int(time.monotonic_ns())))
+    pulse.look(seen(int(time.monotonic_ns()) - 10**15))
+    pulse.look(seen(int(time.monotonic_ns()) - 10**15))
+    assert pulse.still_s <= 2 * LOOK_S
+
+
+def test_who_starts_is_told_from_who_was_up() -> None:
+    pulse = Pulse(os.getpid())
+    pulse.look(seen(1, ActorState.STARTING))
+    assert not pulse.was_up
+    pulse.look(seen(1, ActorState.DRAINING))
+    pulse.look(seen(1, ActorState.STARTING))
+    assert pulse.was_up
+
+
+def test_busy_is_told_from_stopped() -> None:
+    pulse = Pulse(os.getpid())
+    pulse.look(seen(1))
+    pulse.look(seen(1))
+    began = cpu_seconds(os.getpid())
+    while cpu_seconds(os.getpid()) - began < module.BUSY * LOOK_S + 0.02:
+        pass  # burns CPU
+    assert pulse.was_busy
+    stopped = Pulse(os.getppid())
+    for _ in range(2000):
+        stopped.look(seen(1))
+    assert not stopped.was_busy
+
+
+@pytest.mark.parametrize(
+    ("used", "queued", "busy"),
+    [
+        (1.0, 0.0, True),
+        (0.25, 0.7, True),
+        (0.25, 0.0, False),
+        (0.0, 0.0, False),
+        (0.02, 0.97, False),
+        (0.0, 1.0, False),
+    ],
+    ids=["alone", "one of four on a core", "slow", "stopped", "hardly runs", "never runs"],
+)
+def test_a_loop_on_a_busy_machine_is_told_from_one_that_gets_no_core(
+    monkeypatch: pytest.MonkeyPatch, used: float, queued: float, busy: bool
+) -> None:
+    now = [5.0, 7.0]
+    monkeypatch.setattr(module, "cpu_seconds", lambda pid: now[0])
+    monkeypatch.setattr(module, "queued_seconds", lambda pid: now[1])
+    pulse = Pulse(1)
+    for _ in range(int(1 / LOOK_S) + 1):
+        pulse.look(seen(1))
+    assert pulse.still_s == 1.0
+    now[0], now[1] = now[0] + used, now[1] + queued
+    assert pulse.was_busy is busy
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel does not count it")
+def test_who_stands_in_line_for_a_core_is_seen() -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    children = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(3)]
+    try:
+        deadline = time.monotonic() + 60
+        while not all(queued_seconds(child.pid) > 0.1 and cpu_seconds(child.pid) > 0.1 for child in children):
+            assert time.monotonic() < deadline
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    assert queued_seconds(children[0].pid) == 0.0
+
+
+def test_a_process_that_is_gone_has_used_nothing() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert cpu_seconds(child) == 0.0
+
+
+def test_no_descriptor_is_left_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no mistake, and nobody is called busy for it; what can be seen again later is."""
+
+    def read_text(path: Path) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert math.isnan(cpu_seconds(os.getpid())) and math.isnan(queued_seconds(os.getpid()))
+    pulse = Pulse(os.getpid())
+    for _ in range(3):
+        pulse.look(seen(1))
+    assert pulse.still_s == 2 * LOOK_S and not pulse.was_busy
+    monkeypatch.undo()
+    pulse.look(seen(2))
+    assert not pulse.still_s and pulse.was_busy  # no time has passed

@@ -1,0 +1,148 @@
+"""Actors are born warm, from the template, or cold, without it; and nobody notices which."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2 as httpx
+import psutil
+import pytest
+
+from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.supervisor.processes.spawn import Template
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.shm.board.board import ActorState
+from tests.frontend.others import MODEL
+from tests.observer.commands import report
+from tests.support.server import WAIT_S, Server
+
+CPU_ACTORS = ("frontend-0", "renderer-0", "scheduler", "detokenizer-0")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("--threads", "1", "--max-restarts", "100") as running:
+        yield running
+
+
+def replace(server: Server, name: str) -> None:
+    os.kill(server.pids()[name], signal.SIGKILL)
+    server.wait_for(rf"{name} is up")
+    connection = http.client.HTTPConnection(server.base_url.removeprefix("http://"), timeout=30)
+    connection.request("GET", "/ready")
+    assert connection.getresponse().read()
+    connection.close()
+
+
+def test_all_actors_are_children_of_the_supervisor_and_lead_their_own_groups(server: Server) -> None:
+    """Ctrl-C on a terminal does not reach them, also where the template has forked them."""
+    for pid in server.pids().values():
+        assert psutil.Process(pid).ppid() == server.pid
+        assert os.getpgid(pid) == pid and os.getsid(pid) == pid
+
+
+def test_replacements_share_the_templates_memory(server: Server) -> None:
+    for name in CPU_ACTORS:
+        replace(server, name)
+        info = psutil.Process(server.pids()[name]).memory_full_info()
+        assert info.pss < 0.75 * info.rss, name
+
+
+def seen(server: Server) -> dict[str, Any]:
+    """The template as `actorserve ps` has it."""
+    found: dict[str, Any]
+    (found,) = (actor for actor in report(server)["actors"] if actor["name"] == "template")
+    return found
+
+
+def test_the_death_of_the_template_costs_nothing(server: Server) -> None:
+    restarts = seen(server)["restarts"]
+    for _ in range(2):
+        pid = server.pids()["template"]
+        os.kill(pid, signal.SIGKILL)
+        server.wait_for(rf"template ended \(pid {pid}, killed by SIGKILL\); it is started again")
+        for name in CPU_ACTORS:
+            replace(server, name)
+        assert server.pids()["template"] == seen(server)["pid"]
+    assert seen(server)["restarts"] == restarts + 2
+
+
+def test_a_template_that_hangs_is_done_without(server: Server) -> None:
+    """It is stopped while the only renderer is dead: the renderer comes all the same, if later."""
+    os.kill(server.pids()["template"], signal.SIGSTOP)
+    replace(server, "renderer-0")
+    assert psutil.Process(server.pids()["template"]).status() != psutil.STATUS_STOPPED
+
+
+def test_a_template_that_hangs_is_noticed_though_nobody_asks_it(server: Server) -> None:
+    replace(server, "renderer-0")  # by then it has its imports behind it
+    pid = server.pids()["template"]
+    os.kill(pid, signal.SIGSTOP)
+    server.wait_for(rf"template ended \(pid {pid}, killed, since it has not answered for \d+\.\d s\)")
+    with httpx.Client(base_url=server.base_url, timeout=30) as client:
+        assert client.get("/ready").status_code == 200, "a request can be served without it"
+        assert re.search(r'actorserve:actor_restarts_total\{actor="template"\} [1-9]', client.get("/metrics").text)
+
+
+def test_after_many_deaths_of_the_template_there_is_none_for_a_while(server: Server) -> None:
+    while "it has died too often, and is started again within 60 s" not in server.output:
+        pid = seen(server)["pid"]
+        os.kill(pid, signal.SIGKILL)
+        server.wait_for(rf"template ended \(pid {pid}, ")
+    assert seen(server)["state"] == "dead"
+    for name in CPU_ACTORS:
+        replace(server, name)
+
+
+class Allowed:
+    """How often a template may be started again, as the test says."""
+
+    def __init__(self, *answers: bool) -> None:
+        self.answers = list(answers)
+
+    def allow(self, now: float) -> bool:
+        return self.answers.pop(0)
+
+
+def is_there(template: Template) -> bool:
+    return template.usable
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not reached():
+            await asyncio.sleep(0.001)  # the loop hears of the death of a process
+
+
+async def test_it_is_started_again_once_its_deaths_are_old_enough() -> None:
+    said: list[str] = []
+    output: Any = SimpleNamespace(say=lambda text, level="": said.append(text), line=lambda name, text, pid: text)
+    memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), MODEL))
+    template = Template(output, memory)
+    template._intensity = Allowed(True, False, False, True)  # type: ignore[assignment]
+    position = memory.system.template.position
+    template.start()
+    try:
+        for deaths, state in ((1, "it is started again"), (2, "it has died too often")):
+            os.kill(template.pid, signal.SIGKILL)
+            await until(lambda deaths=deaths: len(said) == deaths)  # type: ignore[misc]
+            assert state in said[-1] and is_there(template) == (deaths == 1)
+        assert memory.board.incarnation(position) == 2
+        template.look()
+        assert not is_there(template)
+        template.look()
+        assert is_there(template) and memory.board.incarnation(position) == 3
+        assert memory.board.snapshot(position).state is ActorState.STARTING
+        await until(lambda: memory.board.is_ready(position))
+    finally:
+        template.close()
+        memory.close()
+    assert len(said) == 2

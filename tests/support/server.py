@@ -1,0 +1,190 @@
+"""A server in processes of its own, for tests: started on a free port, watched through its output, stopped, and checked
+to have left nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+LAUNCH = (sys.executable, "-m", "actorserve", "launch")
+READY = re.compile(r"ready at (https?://\S+)")
+WAIT_S = 60.0
+VANISH_S = 5.0  # what the kernel gets to clear away killed processes on a busy machine
+PACKAGE = Path(__file__).resolve().parents[2] / "tools" / "package"
+
+
+class Server:
+    """`with Server("--max-num-seqs", "4") as server:` and it is ready at `server.base_url`."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        command: Sequence[str] = LAUNCH,
+        env: dict[str, str] | None = None,
+        wait: bool = True,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="actorserve-")  # all its processes work here, and no others
+        self.lines: list[str] = []
+        self._wait = wait
+        self._seen = 0
+        self._queue: queue.Queue[str | None] = queue.Queue()
+        self._segments = segments()
+        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(PACKAGE)]))
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self._folder.name,
+            env={**os.environ, "PYTHONPATH": path, **(env or {})},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    # --- what it says --------------------------------------------------------------------------------------------
+
+    def wait_for(
+        self, pattern: str | re.Pattern[str], timeout: float = WAIT_S, *, since_start: bool = False
+    ) -> re.Match[str]:
+        """The first match in a line that no earlier wait has passed (or in any); fails with all of the output."""
+        deadline = time.monotonic() + timeout
+        if since_start:
+            self._seen = 0
+        while True:
+            while self._seen < len(self.lines):
+                self._seen += 1
+                if found := re.search(pattern, self.lines[self._seen - 1]):
+                    return found
+            try:
+                line = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no {pattern!r} within {timeout} s in:\n{self.output}") from None
+            if line is None:
+                self._queue.put(None)
+                raise AssertionError(f"no {pattern!r} before the end in:\n{self.output}")
+            self.lines.append(line)
+
+    @property
+    def output(self) -> str:
+        """All that it has said so far."""
+        with contextlib.suppress(queue.Empty):
+            while (line := self._queue.get_nowait()) is not None:
+                self.lines.append(line)
+            self._queue.put(None)
+        return "\n".join(self.lines)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._queue.put(line.decode(errors="replace").rstrip("\n"))
+        self._queue.put(None)
+
+    def read_all(self) -> str:
+        """Everything up to the end of the output; for a server that has ended."""
+        while (line := self._queue.get(timeout=WAIT_S)) is not None:
+            self.lines.append(line)
+        self._queue.put(None)
+        return self.output
+
+    # --- what it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's."""
+        return self.process.pid
+
+    def pids(self) -> dict[str, int]:
+        """The live actors' process ids by the names in their titles."""
+        found: dict[str, int] = {}
+        for child in psutil.Process(self.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                title = " ".join(child.cmdline())
+                if title.startswith("actorserve: "):
+                    found[title.removeprefix("actorserve: ").strip()] = child.pid
+        return found
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of this server that is alive, helpers included."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE and process.cwd() == self._folder.name:
+                    found.append(process)
+        return found
+
+    # --- from start to end ---------------------------------------------------------------------------------------
+
+    def wait_ready(self, timeout: float = WAIT_S) -> None:
+        self.base_url = self.wait_for(READY, timeout)[1]
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout: float = WAIT_S) -> int:
+        """The exit status."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the server has not ended after {timeout} s:\n{self.output}") from None
+
+    def stop(self, timeout: float = WAIT_S) -> int:
+        """SIGTERM, and the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout)
+
+    def check_nothing_left(self) -> None:
+        """No process and no segment, a moment after the end."""
+        deadline = time.monotonic() + VANISH_S
+        while (left := self.processes()) and time.monotonic() < deadline:
+            psutil.wait_procs(left, timeout=0.1)
+        assert not left, f"processes left: {left}\n{self.output}"
+        files = segments() - self._segments
+        assert not files, f"left in /dev/shm: {files}"
+
+    def __enter__(self) -> Server:
+        if self._wait:
+            try:
+                self.wait_ready()
+            except BaseException:
+                self.__exit__(*sys.exc_info())
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            if kind is None:
+                self.stop()
+            else:
+                self.process.kill()
+                self.process.wait()
+        try:
+            if kind is None:
+                self.check_nothing_left()
+        finally:
+            for process in self.processes():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            self._reader.join(WAIT_S)
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+            self._folder.cleanup()
+
+
+def segments() -> set[str]:
+    """The files in shared memory that are ours by name; live segments have none."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith("actorserve")}

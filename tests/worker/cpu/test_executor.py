@@ -1,0 +1,120 @@
+"""The native models against transformers, on the same random weights in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actorserve.actors.worker.cpu.linear import PackedLinear
+from tests.support.checkpoints import KINDS, VOCABULARY
+
+from ..driver import Driver, Sequence, config_for, make_runner
+
+Folders = Callable[..., Path]
+
+
+def reference(folder: Path, **options: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, **{"dtype": torch.float32, **options}).eval()
+
+
+def generate(model: Any, prompt: list[int], count: int) -> list[int]:
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, eos_token_id=None
+    )
+    return list(out[0, len(prompt) :].tolist())
+
+
+def prompts(lengths: tuple[int, ...], seed: int = 1) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(3, VOCABULARY, length).tolist() for length in lengths]
+
+
+@pytest.fixture(params=["plain", "packed", "from memory"])
+def weights(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny weights are not worth packing: most runs pack them all the same, as of a small or a large model."""
+    if request.param != "plain":
+        if not PackedLinear.works(torch.float32):
+            pytest.skip("this torch has no packed products")
+        monkeypatch.setattr(PackedLinear, "SMALLEST", 0)
+    if request.param == "from memory":
+        monkeypatch.setattr(PackedLinear, "CACHED", 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("weights")
+def test_logits_are_those_of_transformers(kind: str, checkpoints: Folders) -> None:
+    folder = checkpoints(kind)
+    (prompt,) = prompts((150,))
+    runner = make_runner(config_for(folder, block_size=16))
+    seen: list[torch.Tensor] = []
+    inner = runner.model.forward
+    runner.model.forward = lambda *args: seen.append(inner(*args)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
+    Driver(runner, budget=200).run([Sequence(prompt, 1)])
+    with torch.inference_mode():
+        logits = runner.model.logits(torch.cat(seen))
+        expected = reference(folder)(torch.tensor([prompt])).logits[0]
+    assert logits.shape == expected.shape
+    torch.testing.assert_close(logits, expected, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("preempt", [0.0, 0.1])
+def test_greedy_text_is_that_of_transformers(kind: str, preempt: float, checkpoints: Folders) -> None:
+    """Chunked prompts and decoding mixed in one batch, over blocks in disorder, with and without preemption."""
+    folder = checkpoints(kind)
+    model = reference(folder)
+    runner = make_runner(config_for(folder, block_size=16), rows=6)
+    texts = prompts((1, 17, 40, 64, 100, 5))
+    sequences = [Sequence(prompt, 24) for prompt in texts]
+    tokens = Driver(runner, preempt=preempt).run(sequences)
+    for prompt, drawn in zip(texts, tokens, strict=True):
+        assert drawn == generate(model, prompt, 24)
+    assert len({token for drawn in tokens for token in drawn}) > 40, "the text says nothing if it does not vary"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
+def test_half_types_are_near(kind: str, dtype: str, checkpoints: Folders) -> None:
+    """16-bit weights: as near to float32 as transformers' own pass over the same weights, within a factor."""
+    folder = checkpoints(kind)
+    (prompt,) = prompts((60,))
+    runner = make_runner(config_for(folder, block_size=16, dtype=dtype))
+    seen: list[torch.Tensor] = []
+    inner = runner.model.forward
+    runner.model.forward = lambda *args: seen.append(inner(*args)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
+    Driver(runner, budget=25).run([Sequence(prompt, 1)])
+    with torch.inference_mode():
+        logits = runner.model.logits(torch.cat(seen))
+        ids = torch.tensor([prompt])
+        exact = reference(folder)(ids).logits[0]
+        half = reference(folder, dtype=getattr(torch, dtype))(ids).logits[0].float()
+    error, tolerated = (logits - exact).square().mean().sqrt(), (half - exact).square().mean().sqrt()
+    assert 0 < error < 2 * tolerated
+
+
+def test_the_prefix_cache_is_read_from_the_blocks(checkpoints: Folders) -> None:
+    """A row whose first tokens' KV is there already computes only the rest."""
+    from actorserve.actors.protocol.messages import NewRow, Step
+
+    from ..driver import GREEDY
+
+    folder = checkpoints("llama")
+    (prompt,) = prompts((70,))
+    runner = make_runner(config_for(folder, block_size=16))
+    runner.log[0, :70] = runner.log[1, :70] = prompt
+    one, count = np.array([0], np.int32).tobytes(), np.array([70], np.int32).tobytes()
+    first = np.array([5, 6, 7, 2, 3], np.int32)
+    second = np.array([5, 6, 7, 2, 9], np.int32)
+    with torch.inference_mode():
+        tokens = runner.run(Step(1, 1, [NewRow(0, 0, 70, 70, 0, first.tobytes(), GREEDY)], one, count, b""))
+        rest = np.array([6], np.int32).tobytes()
+        again = runner.run(Step(1, 2, [NewRow(0, 1, 70, 70, 64, second.tobytes(), GREEDY)], one, rest, b""))
+    assert again.tolist() == tokens.tolist() == generate(reference(folder), prompt, 1)

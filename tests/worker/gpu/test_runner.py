@@ -1,0 +1,127 @@
+"""The GPU's runner against the CPU's and against transformers: on a GPU where there is one, else in the interpreter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if DEVICE.type == "cpu":
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
+
+from actorserve.actors.model.architecture import read_architecture  # noqa: E402
+from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
+from actorserve.actors.options.config import Config  # noqa: E402
+from actorserve.actors.protocol.request import Sampling  # noqa: E402
+from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
+from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
+from actorserve.actors.worker.gpu.runner import GpuRunner, Sizes  # noqa: E402
+from actorserve.actors.worker.logprobs import Told  # noqa: E402
+from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
+from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
+from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
+from tests.support.checkpoints import VOCABULARY  # noqa: E402
+
+from ..driver import LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402
+
+Folders = Callable[..., Path]
+ROWS, BLOCKS = 6, 64
+
+
+def make_gpu_runner(config: Config, capture: bool = False, kind: torch.dtype = torch.float32) -> GpuRunner:
+    folder = Path(resolve_model(config).folder)
+    shape = read_architecture(read_json(folder / "config.json"))
+    read = open_checkpoint(folder, shape)
+    model = GpuModel(shape, lambda name: read(name, slice(None), None), torch.float32, LENGTH, DEVICE)
+    log = np.zeros((ROWS, LENGTH), np.int32)
+    runner = GpuRunner(model, log, Sizes(ROWS, 32, LENGTH, config.block_size), [1, 2, 4])
+    runner.pools = make_pools(shape, BLOCKS, config.block_size, kind, DEVICE)
+    if capture and DEVICE.type == "cuda":
+        runner.graphs.capture()
+    return runner
+
+
+class GpuDriver(Driver):
+    """A GpuRunner's pools have another shape."""
+
+    def __init__(self, runner: GpuRunner, **options: float) -> None:
+        runner.kv = SimpleNamespace(pool=torch.empty(0, 0, 0, BLOCKS * runner.sizes.block_size))  # type: ignore[attr-defined]
+        runner.outcome = None  # type: ignore[attr-defined]
+        runner.block_size = runner.sizes.block_size  # type: ignore[attr-defined]
+        super().__init__(runner, **options)  # type: ignore[arg-type]
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    return list(np.random.default_rng(seed).integers(3, VOCABULARY, length).tolist())
+
+
+SLOW = [
+    pytest.param(kind, marks=pytest.mark.slow)
+    for kind in ("llama3", "llama_biased", "llama_tied", "mistral", "qwen2", "qwen2_windows")
+]
+
+
+@pytest.mark.parametrize("kind", ["qwen3", *SLOW])
+def test_it_draws_what_the_cpu_draws(checkpoints: Folders, kind: str) -> None:
+    """Greedy and sampled rows, chunks and decoding mixed at random, rows that come back after a preemption."""
+    config = config_for(checkpoints(kind), block_size=16)
+    samplings = [
+        Sampling(0, temperature=0.0),
+        Sampling(11, temperature=0.8, top_k=20),
+        Sampling(12, top_p=0.7),
+        Sampling(13),
+        Sampling(0, temperature=0.0, repetition=1.3, frequency=0.7, bias=[(5, 9.0), (8, 8.5)]),
+    ]
+
+    def sequences() -> list[Sequence]:
+        return [Sequence(prompt(9 + 7 * n, n), 4, sampling) for n, sampling in enumerate(samplings)]
+
+    wanted = Driver(make_runner(config, rows=ROWS), seed=5).run(sequences())
+    drawn = GpuDriver(make_gpu_runner(config, capture=True), preempt=0.05, seed=6).run(sequences())
+    assert drawn == wanted
+    assert len({tuple(tokens) for tokens in wanted}) == len(wanted)
+
+
+def test_logprobs_are_those_of_the_cpu(checkpoints: Folders) -> None:
+    """Of the prompt and of what is drawn, before anything that the request asks to be changed."""
+    config = config_for(checkpoints("qwen3"), block_size=16)
+    areas = []
+    makers: list[tuple[Any, Any]] = [(partial(make_runner, rows=ROWS), Driver), (make_gpu_runner, GpuDriver)]
+    for make, drive in makers:
+        area = Logprobs(Logprobs.create(ROWS, LENGTH), ROWS, LENGTH)
+        runner = make(config)
+        runner.log = np.zeros((ROWS, LENGTH), np.int32)
+        runner.told = Told(area, ROWS)
+        sampling = Sampling(3, temperature=0.5, logprobs=2, prompt_logprobs=1, frequency=1.0)
+        drive(runner, seed=2).run([Sequence(prompt(19, 1), 3, sampling), Sequence(prompt(8, 2), 3)])
+        areas.append([area.read(0, position, 1 if position < 19 else 2) for position in range(1, 19 + 3)])
+    for wanted, found in zip(*areas, strict=True):
+        assert [number for number, _ in found] == [number for number, _ in wanted]
+        assert [logprob for _, logprob in found] == pytest.approx([logprob for _, logprob in wanted], abs=1e-4)
+        assert found[0][1] < 0, "one was written"
+
+
+def test_keys_and_values_of_8_bits(checkpoints: Folders) -> None:
+    """Half the bytes, and logits that are near: what is drawn first after a prompt has nearly the same logprob."""
+    config = config_for(checkpoints("qwen3", initializer_range=0.05), block_size=16)
+    told = []
+    for kind in (torch.float32, E4M3):
+        area = Logprobs(Logprobs.create(ROWS, LENGTH), ROWS, LENGTH)
+        runner = make_gpu_runner(config, kind=kind)
+        runner.told = Told(area, ROWS)
+        GpuDriver(runner, budget=20, seed=2).run([Sequence(prompt(33, 1), 1, Sampling(0, temperature=0.0, logprobs=5))])
+        told.append([logprob for _, logprob in area.read(0, 33, 5)])
+    assert told[0] != told[1], "it is not the same memory"
+    assert told[1] == pytest.approx(told[0], abs=0.05)
+    shape = runner.model.shape
+    assert kv_block_bytes(shape, 16, E4M3) * 4 * shape.head_dim == kv_block_bytes(shape, 16, torch.float32) * (
+        shape.head_dim + 1
+    )

@@ -1,0 +1,115 @@
+"""What is decided before a GPU is used: sizes of graphs, memory, and what cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
+
+from actorserve.actors.model.architecture import Architecture, Rope  # noqa: E402
+from actorserve.actors.options.config import ConfigError, make_config  # noqa: E402
+from actorserve.actors.worker.actor import uses_gpu  # noqa: E402
+from actorserve.actors.worker.gpu.graphs import DecodeGraphs, capture_sizes  # noqa: E402
+from actorserve.actors.worker.gpu.memory import (  # noqa: E402
+    RESERVE,
+    blocks_in,
+    kv_block_bytes,
+    kv_kind,
+    out_of_memory,
+    room_for_blocks,
+)
+from actorserve.actors.worker.gpu.start import check_shape, choose_dtype  # noqa: E402
+from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
+
+SHAPE = Architecture(
+    vocab_size=1000,
+    hidden_size=256,
+    intermediate_size=512,
+    heads=8,
+    kv_heads=2,
+    head_dim=64,
+    norm_eps=1e-6,
+    windows=(None, None),
+    rope=Rope(),
+    stored_dtype="bfloat16",
+)
+GIB = 1 << 30
+
+
+def test_sizes_of_graphs() -> None:
+    assert capture_sizes([], 20) == [1, 2, 4, 8, 16, 20]
+    assert capture_sizes([], 3) == [1, 2, 3]
+    assert capture_sizes([64, 4, 9, 4], 9) == [4, 9]
+    assert capture_sizes([64], 9) == [9], "there is one for all rows at least"
+    assert capture_sizes([], 256)[-3:] == [240, 248, 256]
+
+
+def test_a_step_takes_the_next_larger_graph() -> None:
+    ran: list[int] = []
+    graphs = DecodeGraphs([1, 4, 8], ran.append, torch.device("cpu"))
+    assert [graphs.size_for(rows) for rows in (1, 2, 4, 5, 8, 9)] == [1, 4, 4, 8, 8, None]
+    graphs.step(4)
+    assert ran == [4], "what was not captured is run as it is"
+
+
+def test_kv_memory_is_what_is_left() -> None:
+    config = make_config({"gpu_memory_utilization": 0.5, "max_num_seqs": 4, "block_size": 32})
+    room = room_for_blocks(config, 80 * GIB, 16 * GIB, 4 * GIB)
+    assert room == 20 * GIB - RESERVE
+    size = kv_block_bytes(SHAPE, 32, torch.bfloat16)
+    assert size == 2 * 2 * 2 * 32 * 64 * 2
+    assert blocks_in(config, SHAPE, 1024, torch.bfloat16, 40 * size) == 40
+    assert blocks_in(config, SHAPE, 1024, torch.bfloat16, room) == 4 * 32, "no more than all rows can fill"
+    with pytest.raises(ConfigError, match="--gpu-memory-utilization.*--max-model-len to at most 992"):
+        blocks_in(config, SHAPE, 1024, torch.bfloat16, 31 * size)
+    with pytest.raises(ConfigError, match="smaller model"):
+        blocks_in(config, SHAPE, 1024, torch.bfloat16, -5)
+    own = make_config({"kv_cache_memory_bytes": 31 * size, "block_size": 32})
+    assert room_for_blocks(own, 80 * GIB, 16 * GIB, 4 * GIB) == 31 * size
+    with pytest.raises(ConfigError, match="--kv-cache-memory-bytes"):
+        blocks_in(own, SHAPE, 1024, torch.bfloat16, 31 * size)
+
+
+def test_types() -> None:
+    assert choose_dtype(make_config({}), SHAPE) is torch.bfloat16
+    assert choose_dtype(make_config({"dtype": "float32"}), SHAPE) is torch.float32
+    with pytest.raises(ConfigError, match="float64"):
+        choose_dtype(make_config({}), msgspec.structs.replace(SHAPE, stored_dtype="float64"))
+    device = torch.device("cpu")
+    assert kv_kind(make_config({}), torch.float16, device) is torch.float16
+    assert kv_kind(make_config({"kv_cache_dtype": "fp8"}), torch.float16, device) is E4M3
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "word"),
+    [
+        ({"block_size": 24}, {}, "--block-size 24"),
+        ({"block_size": 256}, {}, "--block-size 256"),
+        ({}, {"head_dim": 72}, "heads of 72"),
+        ({}, {"heads": 64}, "32 heads share"),
+    ],
+)
+def test_what_the_kernels_cannot_take(options: dict[str, Any], changes: dict[str, Any], word: str) -> None:
+    check_shape(make_config({}), SHAPE)
+    with pytest.raises(ConfigError, match=word):
+        check_shape(make_config(options), msgspec.structs.replace(SHAPE, **changes))
+
+
+def test_out_of_memory_says_what_to_lower() -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. If reserved but unallocated …")
+    text = str(out_of_memory(error, "at the start"))
+    assert "Tried to allocate 2.00 GiB." in text and "--max-num-batched-tokens" in text and "reserved" not in text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+    assert not uses_gpu(make_config({})) and not uses_gpu(make_config({"device": "cpu"}))
+    with pytest.raises(ConfigError, match="--device cuda"):
+        uses_gpu(make_config({"device": "cuda"}))

@@ -1,0 +1,107 @@
+"""config.json as several versions of transformers wrote it, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from actorserve.actors.model.architecture import Rope, read_architecture
+from actorserve.actors.options.config import ConfigError
+from actorserve.actors.worker.cpu.executor import inverse_frequencies
+
+VALUES: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def read(name: str = "LlamaForCausalLM", **values: Any) -> Any:
+    return read_architecture(VALUES | {"architectures": [name]} | values)
+
+
+@pytest.mark.parametrize(
+    ("values", "rope"),
+    [
+        ({}, Rope()),
+        ({"rope_theta": 500.0}, Rope(theta=500.0)),
+        ({"rope_theta": 500.0, "rope_scaling": None}, Rope(theta=500.0)),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}, Rope(theta=500.0)),
+        (
+            {"rope_theta": 5.0, "rope_scaling": {"type": "linear", "factor": 2}},
+            Rope(kind="linear", theta=5.0, numbers={"factor": 2.0}),
+        ),
+        (
+            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5.0, **LLAMA3}},
+            Rope(kind="llama3", theta=5.0, numbers=LLAMA3),
+        ),
+        (
+            {"rope_theta": 5.0, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
+            Rope(kind="llama3", theta=5.0, numbers=LLAMA3),
+        ),
+    ],
+)
+def test_both_ways_to_write_ropes(values: dict[str, Any], rope: Any) -> None:
+    assert read(**values).rope == rope
+
+
+@pytest.mark.parametrize("kind", ["default", "linear", "llama3"])
+def test_frequencies_are_those_of_transformers(kind: str) -> None:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    numbers = {"default": {}, "linear": {"factor": 3.0}, "llama3": LLAMA3}[kind]
+    config: Any = LlamaConfig(
+        hidden_size=256, num_attention_heads=2, rope_parameters={"rope_type": kind, "rope_theta": 1e4, **numbers}
+    )
+    expected = LlamaRotaryEmbedding(config).inv_freq
+    got = inverse_frequencies(Rope(kind=kind, theta=1e4, numbers=numbers), 128)
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=0)
+
+
+def test_windows_of_each_family() -> None:
+    assert read(sliding_window=8).windows == (None, None, None)
+    assert read("MistralForCausalLM", sliding_window=8).windows == (8, 8, 8)
+    assert read("MistralForCausalLM", sliding_window=None).windows == (None, None, None)
+    assert read("Qwen2ForCausalLM", sliding_window=8).windows == (None, None, None)
+    switched = {"use_sliding_window": True, "sliding_window": 8}
+    assert read("Qwen2ForCausalLM", max_window_layers=2, **switched).windows == (None, None, 8)
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    assert read("Qwen3ForCausalLM", layer_types=kinds, **switched).windows == (8, None, 8)
+
+
+def test_what_is_absent_is_as_in_transformers() -> None:
+    del_heads = {key: value for key, value in VALUES.items() if key != "num_key_value_heads"}
+    assert read_architecture(del_heads).kv_heads == 4
+    assert read("Qwen3ForCausalLM").head_dim == 128
+    assert read().head_dim == 16
+    assert read("MistralForCausalLM").windows == (4096,) * 3
+    assert not read().tied
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not supported; these are: LlamaForCausalLM"),
+        ({"hidden_act": "gelu"}, "activation gelu is not supported; these are: silu"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope type yarn is not supported; these are: default"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "linear needs factor"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised"),
+        ({"hidden_size": None}, "hidden_size = None"),
+        ({"num_key_value_heads": 3}, "4 attention heads cannot share 3"),
+        ({"head_dim": 7}, "heads of 7 numbers"),
+    ],
+)
+def test_refusals_name_the_thing(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match="model: ") as caught:
+        read_architecture(VALUES | values)
+    assert said in str(caught.value)

@@ -1,0 +1,52 @@
+"""Which part of each tensor a rank reads: all parts together are the tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from actorserve.actors.model.architecture import read_architecture, shard_shape
+from actorserve.actors.model.info import read_json
+from actorserve.actors.options.config import ConfigError
+from actorserve.actors.worker.models.sharding import ALL, shard, words_of
+from actorserve.actors.worker.models.weights import open_checkpoint
+
+Folders = Callable[..., Path]
+
+
+def test_the_parts_are_the_whole(checkpoints: Folders) -> None:
+    """Rows and columns of all ranks, side by side, are the checkpoint's tensors."""
+    folder = checkpoints("llama_biased", num_key_value_heads=2)
+    shape = read_architecture(read_json(folder / "config.json"))
+    read = open_checkpoint(folder, shape)
+
+    class Place:
+        size = 4
+
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+    gets = [shard(read, shape, Place(rank)) for rank in range(4)]
+    for name in shape.tensors():
+        parts, whole = [get(name) for get in gets], read(name, ALL, None)
+        if "norm" in name:
+            assert all(torch.equal(part, whole) for part in parts)
+        elif name.endswith(("o_proj.bias", "down_proj.bias")):
+            assert torch.equal(sum(parts[1:], parts[0]), whole)
+        elif "k_proj" in name or "v_proj" in name:
+            assert torch.equal(torch.cat(parts[::2]), whole) and torch.equal(parts[0], parts[1])
+        elif "embed" in name or "lm_head" in name:
+            assert torch.equal(torch.cat(parts)[: len(whole)], whole) and len(parts[0]) == words_of(len(whole), 4)
+        else:
+            dimension = 1 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0
+            assert torch.equal(torch.cat(parts, dimension), whole), name
+
+
+@pytest.mark.parametrize(("size", "words"), [(3, "attention heads"), (8, "attention heads")])
+def test_models_that_cannot_be_cut(checkpoints: Folders, size: int, words: str) -> None:
+    shape = read_architecture(read_json(checkpoints("llama") / "config.json"))
+    with pytest.raises(ConfigError, match=words):
+        shard_shape(shape, size)
