@@ -124,7 +124,8 @@ def test_what_the_files_name_is_there() -> None:
     ids: dict[str, set[str]] = {}
     for name in ("index.html", "docs.html"):
         page = SOURCES[name]
-        assert {name for name in re.findall(r'(?:src|href)="page/([^"]+)"', page)} <= set(TYPES)
+        named = set(re.findall(r'(?:src|href)="page/([^"]+)"', page))
+        assert {"icon.svg", "page.css"} < named <= set(TYPES)
         found = re.findall(r'\sid="([\w-]+)"', page)
         assert len(found) == len(set(found))
         ids[name] = set(found)
