@@ -71,7 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def describe_options() -> list[tuple[str, str]]:
-    """(option, help) of every field, as the README lists them."""
+    """(option, help) of every field, as tools/docs/options.md lists them."""
     return [
         (field.name.upper() if field.name == POSITIONAL else flag(field.name), _description(field))
         for field in option_fields().values()

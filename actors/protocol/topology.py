@@ -36,7 +36,7 @@ RECENT_BYTES = 16 << 20  # of a frontend's keys
 HEAD_BYTES = 64 << 10  # of a request, beside its body
 SPARE_SLOTS = 32  # slots whose client has gone and whose end is still on its way round
 
-LANES = (  # (from, to): the arrows of the picture in README.md; all workers share one lane, and each gets everything
+LANES = (  # (from, to): the arrows in actors/README.md; all workers share one lane, and each gets everything
     ("frontend", "renderer"),
     ("frontend", "scheduler"),
     ("renderer", "scheduler"),

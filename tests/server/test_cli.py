@@ -14,8 +14,6 @@ from actorserve.actors.cli import main, make_parser
 from actorserve.actors.options.command_line import GROUPS, describe_options, integer, read_config
 from actorserve.actors.options.config import Config, ConfigError
 
-README = Path(__file__).resolve().parents[2] / "README.md"
-
 
 def read(*argv: str) -> Config:
     return read_config(make_parser("launch").parse_args(["launch", *argv]))
@@ -288,11 +286,6 @@ def test_serve_is_launch() -> None:
 
 def test_groups_begin_at_options_that_there_are() -> None:
     assert GROUPS.keys() <= set(Config.__struct_fields__)
-
-
-def test_the_readme_lists_every_option() -> None:
-    table = "".join(f"| `{option}` | {text} |\n" for option, text in describe_options())
-    assert table in README.read_text(), f"the README's table should be\n{table}"
 
 
 def test_version_and_help_are_quick_and_import_nothing_heavy() -> None:
