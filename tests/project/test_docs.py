@@ -18,8 +18,9 @@ MAPS = [ROOT / folder / "README.md" for folder in ("actors", "http", "shm")]
 PAGES = [str(page.relative_to(ROOT)) for page in (ROOT / "README.md", *sorted(DOCS.glob("*.md")), *MAPS)]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED = re.compile(r"```.*?```", re.DOTALL)
-IN_TOOLS = re.compile(r"(?<![\w/])tools/[\w./*-]*[\w*]")
-MODULE = re.compile(r"`([\w/]+\.py)\b")
+IN_TOOLS = re.compile(r"(?<![\w/.])(?:\./)?(tools/[\w./*-]*[\w*])")
+MODULE = re.compile(r"`([\w/]+\.py)(?:: (\w+))?")
+SOURCES = ("actors", "http", "shm", "kernels", "tests", "tools")
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +67,20 @@ def test_tools_that_are_named_are_there(name: str) -> None:
     assert [path for path in sorted(named) if not any(ROOT.glob(path))] == []
 
 
+@pytest.fixture(scope="module")
+def modules() -> list[Path]:
+    return [path for folder in SOURCES for path in (ROOT / folder).rglob("*.py")]
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_modules_that_are_named_are_there(name: str) -> None:
-    """By their path, or the last parts of it: `waiting.py`, `scheduler/waiting.py`."""
-    folders = ("actors", "http", "shm", "kernels", "tests", "tools")
-    modules = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    named = set(MODULE.findall((ROOT / name).read_text()))
-    assert [path for path in sorted(named) if not any(module.endswith(f"/{path}") for module in modules)] == []
+def test_modules_and_functions_that_are_named_are_there(name: str, modules: list[Path]) -> None:
+    """A module by its path, or the last parts of it: `waiting.py`, `scheduler/waiting.py: add`."""
+    missing = []
+    for module, function in sorted(set(MODULE.findall((ROOT / name).read_text()))):
+        meant = [path for path in modules if str(path).endswith(f"/{module}")]
+        if not meant or (function and not any(f"def {function}(" in path.read_text() for path in meant)):
+            missing.append((module, function))
+    assert missing == []
 
 
 def test_every_page_is_in_both_lists() -> None:
