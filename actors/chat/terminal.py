@@ -43,26 +43,32 @@ class Chat:
             with contextlib.suppress(ImportError):  # it makes a line editable, and what was typed before come back
                 import readline  # noqa: F401
             self._note(f"{self._model} at {self._client.url} (/help, Ctrl-D ends)")
-        while True:
+        status: int | None = None
+        while status is None:
             try:
-                text = self._read()
-            except EOFError:
-                if self._typed:
-                    self._beside.print()
-                return 0
-            except KeyboardInterrupt:
+                status = self._turn()
+            except KeyboardInterrupt:  # wherever it comes, but for an answer, which hears it itself
                 if not self._typed:
                     return INTERRUPTED
                 self._beside.print()
                 self._note("Ctrl-D or /exit ends")
-                continue
-            follows, told = self._conversation.take(text)
-            if told:
-                self._note(told)
-            if follows is Next.END:
-                return 0
-            if follows is Next.ANSWER and (status := self.answer()) and not self._typed:
-                return status
+        return status
+
+    def _turn(self) -> int | None:
+        """One message and what follows from it; the exit status if it was the last."""
+        try:
+            text = self._read()
+        except EOFError:
+            if self._typed:
+                self._beside.print()
+            return 0
+        follows, told = self._conversation.take(text)
+        if told:
+            self._note(told)
+        if follows is Next.END:
+            return 0
+        status = self.answer() if follows is Next.ANSWER else 0
+        return status if status and not self._typed else None
 
     def ask(self, text: str) -> int:
         """One message and its answer; the exit status."""

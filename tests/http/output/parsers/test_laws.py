@@ -150,9 +150,11 @@ def test_any_calls(tools: str, calls: list[Asked], before: str, after: str, data
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from(TAGGED), WORDS | st.text(max_size=20), st.data())
+@given(st.sampled_from(TAGGED), WORDS | st.text(max_size=20).filter(lambda text: "</" not in text), st.data())
 def test_any_string_in_tags(tools: str, text: str, data: st.DataObject) -> None:
-    """A string stays what it is, white space included, though it looks like a number or JSON."""
+    """A string stays what it is, white space included, though it looks like a number or JSON. One that holds the very
+    tag that ends it cannot be told from its end, in none of these formats.
+    """
     scene = Scene("any", (("write_file", {"path": text, "content": text + "\n{1}"}),))
     sample = Sample("any", WRITERS[tools](scene), tools, calls=scene.calls)
     sample.check(sample.turn())
