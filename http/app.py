@@ -18,7 +18,7 @@ from .anthropic.errors import body_of
 from .anthropic.requests import prompt_of, renamed
 from .anthropic.schemas import CountRequest
 from .dashboard.routes import Page
-from .errors import ApiError, bad_request, json_response
+from .errors import ApiError, bad_request
 from .generate import Generator
 from .generation.adapter import chat_request
 from .generation.decoding import check_model
@@ -32,6 +32,7 @@ from .openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from .openapi.page import Described
 from .settings import Settings, printable
 from .transport.body import BodyBudget, read_body
+from .transport.json_response import error_response, json_response
 
 log = logging.getLogger("http")
 RESPONSE = "/v1/responses/{id:(?!compact$)[^/]+}"  # compact is what others have, and is missing here: 404, and not 405
@@ -217,7 +218,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except ApiError as error:
         request[REFUSED] = error.with_traceback(None)  # whose frames would keep the request, which keeps this
-        response = error_response(request, error)
+        response = _error_for(request, error)
         if UNFIT in request:  # where the next one begins cannot be told
             response.force_close()
         return response
@@ -233,20 +234,20 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         log.exception("%s %s failed", request.method, printable(request.path))
         if request.writer.output_size > 0:  # the answer has begun: that it breaks off says that it is not whole
             raise ConnectionError("the answer is broken off") from None
-        return error_response(request, ApiError(500, "The server made a mistake; its log says which."))
+        return _error_for(request, ApiError(500, "The server made a mistake; its log says which."))
 
 
 def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
     problem = ApiError(error.status, f"{error.reason}: {request.method} {printable(request.path)}")
-    response = error_response(request, problem)
+    response = _error_for(request, problem)
     if "Allow" in error.headers:
         response.headers["Allow"] = error.headers["Allow"]
     return response
 
 
-def error_response(request: web.Request, error: ApiError) -> web.Response:
+def _error_for(request: web.Request, error: ApiError) -> web.Response:
     """An error as the clients of this path read it."""
-    response = error.response()
+    response = error_response(error)
     if request.path.startswith("/v1/messages"):
         response.body = msgspec.json.encode(body_of(error, request[REQUEST_ID]))
     return response

@@ -16,7 +16,7 @@ from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
 from .anthropic.requests import named, omits_thinking, renamed
 from .anthropic.requests import to_chat as messages_to_chat
 from .anthropic.schemas import MessagesRequest
-from .errors import ApiError, json_response, overloaded
+from .errors import ApiError, overloaded
 from .generation.adapter import chat_request
 from .generation.beam_search import BeamSearch, check_beams
 from .generation.choice import read_state
@@ -35,6 +35,7 @@ from .openai.token_ids import TokensForm, completion_of
 from .output.answer import Answer
 from .output.formats import Form, MakeForm, MessagesForm
 from .settings import Settings
+from .transport.json_response import json_response
 from .transport.resume import record_of
 from .transport.sse import EventStream
 
@@ -151,7 +152,13 @@ class Generator:
         """The request's key; this frontend handles it. Another's request is given to that one."""
         if not self.settings.idempotency:
             return None
-        key = key_of(request, raw, self.engine.frontends, self.settings.idempotent_request_ids)
+        key = key_of(
+            request.headers,
+            (request[CLIENT], request.path),
+            raw,
+            self.engine.frontends,
+            self.settings.idempotent_request_ids,
+        )
         if key is not None and owner is None:
             await self.give_to(request, key.owner)
         return key
@@ -171,7 +178,7 @@ class Generator:
         """Begin to generate, or go on with what was begun; what has been given out of the answer."""
         record = record_of(request)
         before = record.predecessor if record else None
-        behind = last_event(request, len(job.choices)) if streamed else None
+        behind = last_event(request.headers, len(job.choices)) if streamed else None
         start = behind or Progress.none(len(job.choices))
         kept = self.engine.kept(key) if key else None
         if record and before and not before.begun:

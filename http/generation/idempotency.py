@@ -9,38 +9,38 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..errors import ApiError, bad_request
-from ..middleware.context import CLIENT
 from .choice import ENDED, further, make_state, read_state
 from .idempotency_keys import KEY_BYTES, Kept, Key
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 MAX_KEY = 255  # characters
 CLOSED = "u"  # all choices have ended, and the usage event was given out
 STATE = re.compile(r"([0-9a-f]{1,8})-([0-9a-f]{1,7})(x?)")
 
 
-def key_of(request: web.Request, body: bytes, frontends: int, by_request_id: bool) -> Key | None:
+def key_of(
+    headers: Mapping[str, str], place: tuple[str, str], body: bytes, frontends: int, by_request_id: bool
+) -> Key | None:
     """The request's key; None if it has none. Keys of different clients (API keys) and paths are different.
 
-    Where the server asks for no key, somebody before it may: clients differ by all that they send to be known by.
+    `place`: the client and the path. Where the server asks for no key, somebody before it may: clients differ by all
+    that they send to be known by.
     """
-    given = request.headers.get("Idempotency-Key", "")
+    given = headers.get("Idempotency-Key", "")
     if not given and by_request_id:
-        given = request.headers.get("X-Request-Id", "")
+        given = headers.get("X-Request-Id", "")
     if not given:
-        if "Last-Event-ID" in request.headers:
+        if "Last-Event-ID" in headers:
             raise bad_request("Last-Event-ID goes with the Idempotency-Key of the stream.", "Idempotency-Key")
         return None
     if len(given) > MAX_KEY:
         raise bad_request(f"Idempotency-Key takes at most {MAX_KEY} characters.", "Idempotency-Key")
-    sent = [request.headers.get(name, "") for name in ("Authorization", "X-Api-Key")]
-    scope = "\0".join((request[CLIENT] or repr(sent), request.path, given)).encode(errors="surrogateescape")
+    sent = [headers.get(name, "") for name in ("Authorization", "X-Api-Key")]
+    client, path = place
+    scope = "\0".join((client or repr(sent), path, given)).encode(errors="surrogateescape")
     name = hashlib.sha256(scope).digest()[:KEY_BYTES]
     return Key(name, hashlib.sha256(body).digest()[:KEY_BYTES], int.from_bytes(name[:8], "little") % frontends)
 
@@ -86,9 +86,9 @@ def _written(state: int) -> str:
     return f"{characters:x}-{tokens:x}{'x' * ended}"
 
 
-def last_event(request: web.Request, choices: int) -> Progress | None:
+def last_event(headers: Mapping[str, str], choices: int) -> Progress | None:
     """Behind which event the client wants the stream to go on; None for all of it."""
-    given = request.headers.get("Last-Event-ID")
+    given = headers.get("Last-Event-ID")
     if not given:
         return None
     parts = [STATE.fullmatch(part) for part in given.removesuffix(CLOSED).split(".")]

@@ -6,8 +6,8 @@ from functools import cached_property
 
 from aiohttp import web
 
-from ..errors import json_response
 from ..settings import Settings
+from ..transport.json_response import json_response
 from .document import document
 from .requests import Schema
 

@@ -20,6 +20,7 @@ from ..errors import ApiError
 from ..middleware.context import EXPECTS, UNFIT
 from ..settings import printable
 from .body import SHORT
+from .json_response import error_response
 
 LONGEST_LINE = 32 << 10  # of a request's head; tokens of some sign-on systems need more than aiohttp's 8 KiB
 CONTINUES = "100-continue"
@@ -68,7 +69,7 @@ class Connection(web.RequestHandler):
         else:
             log.error("a request of %s failed", request.remote, exc_info=exc)
             error = ApiError(500, "The server made a mistake; its log says which.")
-        response = error.response()
+        response = error_response(error)
         response.force_close()
         return response
 

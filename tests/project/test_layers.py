@@ -53,6 +53,8 @@ def test_the_layers_hold() -> None:
         ("shm/segment.py", "from actorserve.actors.options import config"),
         ("actors/detokenizer/actor.py", "from actorserve.http import planted"),
         ("http/planted.py", "from actorserve.actors.runtime import process"),
+        ("http/generation/job.py", "from aiohttp import web"),
+        ("http/output/parsers/base.py", "if 0:\n    from ...middleware.context import CLIENT"),
         ("actors/supervisor/launch.py", "import actorserve.actors.worker.actor"),
     ],
 )

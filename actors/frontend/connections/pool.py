@@ -33,6 +33,7 @@ from aiohttp.typedefs import Handler
 
 from actorserve.http.errors import overloaded
 from actorserve.http.middleware.edge import OPEN_PATHS
+from actorserve.http.transport.json_response import error_response
 from actorserve.shm.journals.request_journal import MOST_READ, Journal
 from actorserve.shm.journals.response_journal import Answers
 
@@ -249,6 +250,6 @@ async def only_about_the_server(request: web.Request, handler: Handler) -> web.S
     if request.path in OPEN_PATHS:
         response = await handler(request)
     else:
-        response = overloaded("The server has as many connections as it takes. Try again soon.").response()
+        response = error_response(overloaded("The server has as many connections as it takes. Try again soon."))
     response.force_close()
     return response

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ...errors import ApiError, bad_request, json_response
+from ...errors import ApiError, bad_request
 from ...generate import Generator, new_job, stream_answer
 from ...generation.adapter import chat_request
 from ...generation.decoding import check_model
@@ -20,6 +20,7 @@ from ...generation.unsupported import read
 from ...middleware.context import CLIENT, NOTED, REQUEST_ID, Noted, name_request
 from ...output import answer as answers
 from ...output.formats import Form, ResponsesForm
+from ...transport.json_response import json_response
 from ..schemas import ChatRequest
 from .answers import Answer
 from .requests import echo, input_items, named, renamed, to_chat
