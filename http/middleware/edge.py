@@ -16,7 +16,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from yarl import URL
 
-from ..dashboard.routes import PAGE_PATHS
+from ..dashboard.files import PAGE_PATHS
 from ..errors import ApiError, bad_request
 from ..generation.idempotency_keys import client_of
 from ..settings import Settings, printable

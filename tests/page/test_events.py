@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.http.dashboard import routes as page_routes
 from actorserve.http.dashboard.figures import PageActor, PageEngine, PageFigures, PageLane
+from actorserve.http.dashboard.files import FOLDER
+from actorserve.http.handlers import page as page_handlers
 from tests.http.serving import PATIENCE_S, Served, serving
 
 ENGINE = PageEngine(1, 2, 64, 60, 100, 50, 40, 20, "f0", "0f")
@@ -36,7 +37,7 @@ def play(served: Served, figures: PageFigures = FIGURES) -> list[int]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_routes, "PERIOD_S", 0.02)
+    monkeypatch.setattr(page_handlers, "PERIOD_S", 0.02)
 
 
 async def test_what_it_says(quick: None) -> None:
@@ -57,7 +58,7 @@ async def test_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes are arrays, all else are objects, by the names that watch.js reads."""
     said = json.loads(msgspec.json.encode(FIGURES))
     assert said["lanes"] == [["scheduler", "worker", 9, 2], ["worker", "scheduler", None, None]]
-    source = "".join((page_routes.FOLDER / name).read_text() for name in ("watch.js", "blocks.js", "map.js"))
+    source = "".join((FOLDER / name).read_text() for name in ("watch.js", "blocks.js", "map.js"))
     read_by_destructuring = {"used", "cached", "blocks_total", "blocks_free"}
     for name in [*PageActor.__struct_fields__, *PageFigures.__struct_fields__, *PageEngine.__struct_fields__]:
         assert f".{name}" in source or name in read_by_destructuring or f'"{name}"' in source, name
@@ -115,7 +116,7 @@ async def test_a_key_is_asked_for() -> None:
 
 async def test_all_who_watch_are_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared memory is read once for all of them."""
-    monkeypatch.setattr(page_routes, "PERIOD_S", 3600.0)
+    monkeypatch.setattr(page_handlers, "PERIOD_S", 3600.0)
     async with serving() as served:
         asked = play(served)
         clients = []
@@ -128,7 +129,7 @@ async def test_all_who_watch_are_told_the_same(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_there_is_a_limit(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_routes, "MOST_WATCHERS", 1)
+    monkeypatch.setattr(page_handlers, "MOST_WATCHERS", 1)
     async with serving() as served:
         first = await served.client()
         first.raw(b"GET /page/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -147,8 +148,8 @@ async def until_free(served: Served) -> None:
 
 async def test_one_that_does_not_read(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs no more than what the buffers hold, and is cut off."""
-    monkeypatch.setattr(page_routes, "MOST_WATCHERS", 1)
-    monkeypatch.setattr(page_routes, "STALL_S", 0.2)
+    monkeypatch.setattr(page_handlers, "MOST_WATCHERS", 1)
+    monkeypatch.setattr(page_handlers, "STALL_S", 0.2)
     async with serving() as served:
         many: dict[str, Any] = {"used": "f" * 30_000}
         asked = play(served, msgspec.structs.replace(FIGURES, engine=msgspec.structs.replace(ENGINE, **many)))

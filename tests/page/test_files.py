@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from actorserve.http.dashboard.routes import FOLDER, PAGE_PATHS, POLICY, TYPES
+from actorserve.http.dashboard.files import FOLDER, PAGE_PATHS, TYPES
+from actorserve.http.handlers.page import POLICY
 from tests.http.serving import Served, serving
 
 MOST_LINES = 300

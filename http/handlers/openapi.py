@@ -6,10 +6,10 @@ from functools import cached_property
 
 from aiohttp import web
 
+from ..openapi.document import document
+from ..openapi.requests import Schema
 from ..settings import Settings
 from ..transport.json_response import json_response
-from .document import document
-from .requests import Schema
 
 
 class Described:

@@ -8,25 +8,25 @@ from typing import Any
 
 from aiohttp import web
 
-from ...errors import ApiError, bad_request
-from ...generate import Generator, new_job, stream_answer
-from ...generation.adapter import chat_request
-from ...generation.decoding import check_model
-from ...generation.idempotency import Progress
-from ...generation.idempotency_keys import Background
-from ...generation.job import Job
-from ...generation.prepare import Asked, ask_chat
-from ...generation.unsupported import read
-from ...middleware.context import CLIENT, NOTED, REQUEST_ID, Noted, name_request
-from ...output import answer as answers
-from ...output.formats import Form, ResponsesForm
-from ...transport.json_response import json_response
-from ..schemas import ChatRequest
-from .answers import Answer
-from .requests import echo, input_items, named, renamed, to_chat
-from .schemas import ResponsesRequest
-from .store import Keeping, Running, owner_of, response_id
-from .stored import Stored, history, not_found
+from ..errors import ApiError, bad_request
+from ..generation.adapter import chat_request
+from ..generation.decoding import check_model
+from ..generation.idempotency import Progress
+from ..generation.idempotency_keys import Background
+from ..generation.job import Job
+from ..generation.prepare import Asked, ask_chat
+from ..generation.unsupported import read
+from ..middleware.context import CLIENT, NOTED, REQUEST_ID, Noted, name_request
+from ..openai.responses.answers import Answer
+from ..openai.responses.requests import echo, input_items, named, renamed, to_chat
+from ..openai.responses.schemas import ResponsesRequest
+from ..openai.responses.store import Keeping, Running, owner_of, response_id
+from ..openai.responses.stored import Stored, history, not_found
+from ..openai.schemas import ChatRequest
+from ..output import answer as answers
+from ..output.formats import Form, ResponsesForm
+from ..transport.json_response import json_response
+from .generate import Generator, new_job, stream_answer
 
 GRAIN = 8  # characters of an event that may be asked for again
 

@@ -13,31 +13,31 @@ from aiohttp import web
 
 from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
 
-from .anthropic.requests import named, omits_thinking, renamed
-from .anthropic.requests import to_chat as messages_to_chat
-from .anthropic.schemas import MessagesRequest
-from .errors import ApiError, overloaded
-from .generation.adapter import chat_request
-from .generation.beam_search import BeamSearch, check_beams
-from .generation.choice import read_state
-from .generation.decoding import check_model
-from .generation.idempotency import Progress, check_same, key_of, last_event
-from .generation.idempotency_keys import Key
-from .generation.job import Engine, Job
-from .generation.prepare import Asked, ask_chat, ask_completion
-from .generation.sampling import max_tokens_of
-from .generation.unsupported import read
-from .middleware.context import CLIENT, GIVEN_AWAY, NOTED, REPLAYED, REQUEST_ID, Noted, log_prompts, name_request
-from .openai.chat import ChatAnswer
-from .openai.completions import CompletionAnswer
-from .openai.schemas import ChatRequest, CompletionRequest, GenerateRequest, GenerationFields
-from .openai.token_ids import TokensForm, completion_of
-from .output.answer import Answer
-from .output.formats import Form, MakeForm, MessagesForm
-from .settings import Settings
-from .transport.json_response import json_response
-from .transport.resume import record_of
-from .transport.sse import EventStream
+from ..anthropic.requests import named, omits_thinking, renamed
+from ..anthropic.requests import to_chat as messages_to_chat
+from ..anthropic.schemas import MessagesRequest
+from ..errors import ApiError, overloaded
+from ..generation.adapter import chat_request
+from ..generation.beam_search import BeamSearch, check_beams
+from ..generation.choice import read_state
+from ..generation.decoding import check_model
+from ..generation.idempotency import Progress, check_same, key_of, last_event
+from ..generation.idempotency_keys import Key
+from ..generation.job import Engine, Job
+from ..generation.prepare import Asked, ask_chat, ask_completion
+from ..generation.sampling import max_tokens_of
+from ..generation.unsupported import read
+from ..middleware.context import CLIENT, GIVEN_AWAY, NOTED, REPLAYED, REQUEST_ID, Noted, log_prompts, name_request
+from ..openai.chat import ChatAnswer
+from ..openai.completions import CompletionAnswer
+from ..openai.schemas import ChatRequest, CompletionRequest, GenerateRequest, GenerationFields
+from ..openai.token_ids import TokensForm, completion_of
+from ..output.answer import Answer
+from ..output.formats import Form, MakeForm, MessagesForm
+from ..settings import Settings
+from ..transport.json_response import json_response
+from ..transport.resume import record_of
+from ..transport.sse import EventStream
 
 
 class Generator:

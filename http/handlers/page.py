@@ -15,44 +15,20 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from functools import cached_property
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import hdrs, web
 
+from ..dashboard.files import FOLDER, TYPES
 from ..errors import ApiError, overloaded
 from ..generation.job import Engine
 from ..settings import Settings, printable
 
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
-FOLDER = Path(__file__).with_name("page")
 PERIOD_S = 0.5
 STALL_S = 30.0  # what a watcher gets to take something
 MOST_WATCHERS = 16  # of one frontend
-TYPES = {
-    "index.html": "text/html",
-    "page.css": "text/css",
-    "actors.css": "text/css",
-    "docs.html": "text/html",
-    "docs.css": "text/css",
-    "docs.js": "text/javascript",
-    "key.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-    "main.js": "text/javascript",
-    "chat.js": "text/javascript",
-    "turns.js": "text/javascript",
-    "store.js": "text/javascript",
-    "markdown.js": "text/javascript",
-    "markdown-it.js": "text/javascript",  # as its authors ship it
-    "markdown-it.LICENSE.txt": "text/plain",
-    "sse.js": "text/javascript",
-    "watch.js": "text/javascript",
-    "map.js": "text/javascript",
-    "blocks.js": "text/javascript",
-    "numbers.js": "text/javascript",
-}
-PAGE_PATHS = frozenset({"/", "/docs", *(f"/page/{name}" for name in TYPES)})  # no key is asked for
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

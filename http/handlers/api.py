@@ -1,0 +1,160 @@
+"""The handlers of the API: each reads its body and leaves the rest to what makes answers."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+from aiohttp import web
+
+import actorserve
+from actorserve.actors.protocol.messages import Prompt, TextPrompt
+
+from ..anthropic.answers import count
+from ..anthropic.requests import prompt_of, renamed
+from ..anthropic.schemas import CountRequest
+from ..errors import ApiError, bad_request
+from ..generation.adapter import chat_request
+from ..generation.decoding import check_model
+from ..generation.job import Engine
+from ..generation.prompts import chat_prompt, check_template, check_tokens, tools_of
+from ..generation.unsupported import read
+from ..middleware.edge import check_depth
+from ..openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
+from ..settings import Settings
+from ..transport.body import BodyBudget, read_body
+from ..transport.json_response import json_response
+from .generate import Generator
+from .openapi import Described
+from .responses import ResponsesApi
+
+
+class Api:
+    """The handlers."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self.engine = engine
+        self.settings = settings
+        self._unfinished = BodyBudget(settings.max_body_bytes)
+        self._generator = Generator(engine, settings)
+        self.described = Described(settings)
+        self.responses = ResponsesApi(self._generator)
+
+    async def _body(self, request: web.Request) -> bytes:
+        return check_depth(await read_body(request, self.settings.max_body_bytes, self._unfinished))
+
+    # --- generating ----------------------------------------------------------------------------------------------
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._generator.chat(request, await self._body(request))
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generator.completions(request, await self._body(request))
+
+    async def respond(self, request: web.Request) -> web.StreamResponse:
+        return await self.responses.create(request, await self._body(request))
+
+    async def count_input(self, request: web.Request) -> web.StreamResponse:
+        return await self.responses.count(request, await self._body(request))
+
+    async def messages(self, request: web.Request) -> web.StreamResponse:
+        return await self._generator.messages(request, await self._body(request))
+
+    async def count_tokens(self, request: web.Request) -> web.Response:
+        body = read(CountRequest, await self._body(request))
+        check_model(body.model, self.settings.served)
+        try:
+            prompt = chat_prompt(chat_request(prompt_of(body)))
+        except ApiError as error:
+            raise renamed(error) from None
+        tokens, _ = await self.engine.tokenize(prompt, False)
+        return json_response(count(len(tokens)))
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        return await self._generator.generate(request, await self._body(request))
+
+    # --- text and models -----------------------------------------------------------------------------------------
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        body = read(TokenizeRequest, await self._body(request))
+        check_model(body.model, self.settings.served)
+        if (bytes(body.messages) not in (b"", b"null")) == (body.prompt is not None):
+            raise bad_request("Either prompt or messages must be given.", "prompt")
+        tools_of(ChatRequest(messages=body.messages, tools=body.tools))
+        if body.prompt is not None:
+            prompt: Prompt = TextPrompt(body.prompt, body.add_special_tokens is not False)
+        else:
+            chat = ChatRequest(
+                messages=body.messages,
+                add_special_tokens=body.add_special_tokens,
+                add_generation_prompt=body.add_generation_prompt,
+                continue_final_message=body.continue_final_message,
+                chat_template_kwargs=body.chat_template_kwargs,
+                tools=body.tools,
+                chat_template=body.chat_template,
+            )
+            check_template(chat, self.settings.trust_request_chat_template)
+            prompt = chat_prompt(chat)
+        tokens, strings = await self.engine.tokenize(prompt, bool(body.return_token_strs))
+        length = self.settings.max_model_len
+        return json_response({"count": len(tokens), "max_model_len": length, "tokens": tokens, "token_strs": strings})
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        body = read(DetokenizeRequest, await self._body(request))
+        check_model(body.model, self.settings.served)
+        return json_response({"prompt": await self.engine.detokenize(check_tokens(body.tokens, "tokens"))})
+
+    async def tokenizer_info(self, request: web.Request) -> web.Response:
+        return json_response(self.settings.tokenizer_info)
+
+    async def models(self, request: web.Request) -> web.Response:
+        cards = [self._card(name) for name in self.settings.served]
+        ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"], "has_more": False}
+        return json_response({"object": "list", "data": cards, **ends})
+
+    async def model(self, request: web.Request) -> web.Response:
+        return json_response(self._card(check_model(request.match_info["id"], self.settings.served)))
+
+    def _card(self, name: str) -> dict[str, object]:
+        """A model as OpenAI's and as Anthropic's clients read it."""
+        return {
+            "id": name,
+            "object": "model",
+            "created": self.settings.created,
+            "owned_by": "actorserve",
+            "root": self.settings.served[0],
+            "parent": None,
+            "max_model_len": self.settings.max_model_len,
+            "type": "model",
+            "display_name": name,
+            "created_at": f"{datetime.fromtimestamp(self.settings.created, UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "max_input_tokens": self.settings.max_model_len,
+            "max_tokens": self.settings.max_model_len,
+            "lifecycle": "active",
+            **dict.fromkeys(("capabilities", "deprecated_at", "line", "retires_at")),
+        }
+
+    # --- operations ----------------------------------------------------------------------------------------------
+
+    async def health(self, request: web.Request) -> web.Response:
+        return json_response({"status": "ok"})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        if missing := self.engine.not_ready():
+            return json_response({"status": "not ready", "waiting_for": missing}, 503)
+        return json_response({"status": "ready"})
+
+    async def version(self, request: web.Request) -> web.Response:
+        return json_response({"version": actorserve.__version__})
+
+    async def load(self, request: web.Request) -> web.Response:
+        return json_response({"server_load": self.engine.load()})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Part by part: streams go on between them."""
+        parts, content_type = self.engine.metrics(request.headers.get("Accept", ""))
+        body = []
+        for part in parts:
+            body.append(part)
+            await asyncio.sleep(0)
+        return web.Response(body=b"".join(body), headers={"Content-Type": content_type})
