@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from operator import attrgetter
 
 import msgspec
 from aiohttp import web
@@ -12,14 +13,13 @@ from .anthropic.errors import body_of
 from .errors import ApiError
 from .generation.job import Engine
 from .handlers.api import Api
-from .handlers.page import Page
 from .middleware.context import GO_ON, REFUSED, REQUEST_ID, UNFIT, name_request
 from .middleware.edge import Edge, redirect
+from .routes import ROUTES, Route, speaks_anthropic
 from .settings import Settings, printable
 from .transport.json_response import error_response
 
 log = logging.getLogger("http")
-RESPONSE = "/v1/responses/{id:(?!compact$)[^/]+}"  # compact is what others have, and is missing here: 404, and not 405
 
 
 def make_app(engine: Engine, settings: Settings) -> web.Application:
@@ -29,36 +29,18 @@ def make_app(engine: Engine, settings: Settings) -> web.Application:
     app = web.Application(middlewares=[_errors_as_json, edge.answer_preflight, edge.check_key])
     app.on_response_prepare.append(edge.add_headers)
     app[GO_ON] = api.responses.going_on()
-    Page(engine, settings).add_to(app)
-    app.add_routes(
-        [
-            web.post("/v1/chat/completions", api.chat),
-            web.post("/v1/completions", api.completions),
-            web.post("/v1/responses", api.respond),
-            web.post("/v1/responses/input_tokens", api.count_input),
-            web.get(RESPONSE, api.responses.retrieve),
-            web.delete(RESPONSE, api.responses.delete),
-            web.get("/v1/responses/{id}/input_items", api.responses.input),
-            web.post("/v1/responses/{id}/cancel", api.responses.cancel),
-            web.post("/v1/messages", api.messages),
-            web.post("/v1/messages/count_tokens", api.count_tokens),
-            web.get("/v1/models", api.models),
-            web.get("/v1/models/{id:.+}", api.model),
-            web.post("/inference/v1/generate", api.generate),
-            web.get("/tokenizer_info", api.tokenizer_info),
-            web.post("/tokenize", api.tokenize),
-            web.post("/detokenize", api.detokenize),
-            web.get("/health", api.health),
-            web.get("/ping", api.health),
-            web.post("/ping", api.health),
-            web.get("/ready", api.ready),
-            web.get("/version", api.version),
-            web.get("/load", api.load),
-            web.get("/metrics", api.metrics),
-            web.get("/openapi.json", api.described.document),
-        ]
-    )
+    app.on_shutdown.append(api.page.end)
+    for route in ROUTES:
+        if route.handler:
+            _add(app, route, attrgetter(route.handler)(api))
     return app
+
+
+def _add(app: web.Application, route: Route, handler: Handler) -> None:
+    if route.method == "get":
+        app.router.add_get(route.path, handler, allow_head=route.head)
+    else:
+        app.router.add_route(route.method.upper(), route.path, handler)
 
 
 @web.middleware
@@ -101,6 +83,6 @@ def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
 def _error_for(request: web.Request, error: ApiError) -> web.Response:
     """An error as the clients of this path read it."""
     response = error_response(error)
-    if request.path.startswith("/v1/messages"):
+    if speaks_anthropic(request.path):
         response.body = msgspec.json.encode(body_of(error, request[REQUEST_ID]))
     return response

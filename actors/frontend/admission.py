@@ -10,7 +10,7 @@ from collections import deque
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from actorserve.http.middleware.edge import OPEN_PATHS
+from actorserve.http.routes import PROBE_PATHS
 
 EACH = 2  # begun in one turn; one takes about half a millisecond
 
@@ -26,7 +26,7 @@ class Turns:
     @web.middleware
     async def wait(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Questions of those that operate the server pass by."""
-        if request.path not in OPEN_PATHS:
+        if request.path not in PROBE_PATHS:
             await self.take()
         return await handler(request)
 

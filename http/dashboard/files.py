@@ -27,4 +27,3 @@ TYPES = {
     "blocks.js": "text/javascript",
     "numbers.js": "text/javascript",
 }
-PAGE_PATHS = frozenset({"/", "/docs", *(f"/page/{name}" for name in TYPES)})  # no key is asked for

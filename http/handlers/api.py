@@ -26,11 +26,12 @@ from ..transport.body import BodyBudget, read_body
 from ..transport.json_response import json_response
 from .generate import Generator
 from .openapi import Described
+from .page import Page
 from .responses import ResponsesApi
 
 
 class Api:
-    """The handlers."""
+    """The handlers, by the names that routes.py has for them."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine = engine
@@ -38,6 +39,7 @@ class Api:
         self._unfinished = BodyBudget(settings.max_body_bytes)
         self._generator = Generator(engine, settings)
         self.described = Described(settings)
+        self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator)
 
     async def _body(self, request: web.Request) -> bytes:
@@ -113,7 +115,7 @@ class Api:
         return json_response({"object": "list", "data": cards, **ends})
 
     async def model(self, request: web.Request) -> web.Response:
-        return json_response(self._card(check_model(request.match_info["id"], self.settings.served)))
+        return json_response(self._card(check_model(request.match_info["model"], self.settings.served)))
 
     def _card(self, name: str) -> dict[str, object]:
         """A model as OpenAI's and as Anthropic's clients read it."""

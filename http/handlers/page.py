@@ -13,7 +13,6 @@ import hashlib
 import ipaddress
 import socket
 import time
-from collections.abc import Awaitable, Callable
 from functools import cached_property
 from urllib.parse import urlsplit
 
@@ -25,7 +24,6 @@ from ..errors import ApiError, overloaded
 from ..generation.job import Engine
 from ..settings import Settings, printable
 
-Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PERIOD_S = 0.5
 STALL_S = 30.0  # what a watcher gets to take something
 MOST_WATCHERS = 16  # of one frontend
@@ -84,14 +82,6 @@ class Page:
         """The server ends: so does every stream."""
         return asyncio.get_running_loop().create_future()
 
-    def add_to(self, app: web.Application) -> None:
-        """The routes. They are views: /openapi.json is about the API, and lists routes with a method of their own."""
-        app.router.add_view("/", _view(self.index))
-        app.router.add_view("/docs", _view(self.docs))
-        app.router.add_view("/page/events", _view(self.events, head=False))
-        app.router.add_view("/page/{name}", _view(self.file))
-        app.on_shutdown.append(self._end)
-
     async def index(self, request: web.Request) -> web.StreamResponse:
         return self._files["index.html"].answer(request)
 
@@ -100,10 +90,7 @@ class Page:
         return self._files["docs.html"].answer(request)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
-        file = self._files.get(request.match_info["name"])
-        if file is None:
-            raise ApiError(404, f"Not Found: {request.method} {printable(request.path)}")
-        return file.answer(request)
+        return self._files[request.path.rpartition("/")[2]].answer(request)
 
     # --- statistics ----------------------------------------------------------------------------------------------
 
@@ -141,7 +128,7 @@ class Page:
             self._made = now
         return self._event
 
-    async def _end(self, app: web.Application) -> None:
+    async def end(self, app: web.Application) -> None:
         if not self._over.done():
             self._over.set_result(None)
 
@@ -183,16 +170,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _view(handler: Handle, *, head: bool = True) -> type[web.View]:
-    """GET, and HEAD unless the answer has no end."""
-
-    class Get(web.View):
-        async def get(self) -> web.StreamResponse:
-            return await handler(self.request)
-
-    class GetAndHead(Get):
-        head = Get.get
-
-    return GetAndHead if head else Get

@@ -16,29 +16,12 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from yarl import URL
 
-from ..dashboard.files import PAGE_PATHS
 from ..errors import ApiError, bad_request
 from ..generation.idempotency_keys import client_of
+from ..routes import ADMIN_PATHS, OPEN_PATHS, UNBUILT_PATHS
 from ..settings import Settings, printable
 from .context import CLIENT, REPLAYED, REQUEST_ID
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/ping", "/version", "/metrics"})  # no key is asked for
-ADMIN_PATHS = frozenset(
-    {
-        "/reset_prefix_cache",
-        "/sleep",
-        "/wake_up",
-        "/is_sleeping",
-        "/start_profile",
-        "/stop_profile",
-        "/pause",
-        "/resume",
-        "/update_weights",
-        "/scale_elastic_ep",
-        "/v1/load_lora_adapter",
-        "/v1/unload_lora_adapter",
-    }
-)
 ALL = "*"
 METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 EXPOSED = "X-Request-Id, Idempotent-Replayed, Retry-After"
@@ -61,27 +44,28 @@ class Edge:
     @web.middleware
     async def check_key(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """401 unless one of the keys was sent, as a bearer token or in X-Api-Key."""
-        if request.path in ADMIN_PATHS:
-            return self._administer(request)
         request[CLIENT] = ""
-        if self._keys and request.path not in OPEN_PATHS | PAGE_PATHS:
+        if request.path in ADMIN_PATHS:
+            self._check_admin_key(request)
+        elif self._keys and request.path not in OPEN_PATHS:
             key = sent_key(request)
             if not _is_among(key, self._keys):
                 raise _unknown()
             request[CLIENT] = client_of(key)
         return await handler(request)
 
-    def _administer(self, request: web.Request) -> web.StreamResponse:
+    def _check_admin_key(self, request: web.Request) -> None:
         """Without the option nothing is there; with it, its key opens these paths, and no other key does."""
         path = f"{request.method} {request.path}"
         if not self._admin_keys:
             raise ApiError(404, f"Not Found: {path}")
         key = sent_key(request)
-        if _is_among(key, self._admin_keys):
+        if not _is_among(key, self._admin_keys):
+            if _is_among(key, self._keys):
+                raise ApiError(403, "This takes the key of --admin-api-key.", code="invalid_api_key")
+            raise _unknown()
+        if request.path in UNBUILT_PATHS:
             raise ApiError(501, f"{path} is not built yet.")
-        if _is_among(key, self._keys):
-            raise ApiError(403, "This takes the key of --admin-api-key.", code="invalid_api_key")
-        raise _unknown()
 
     # --- other sites' pages --------------------------------------------------------------------------------------
 

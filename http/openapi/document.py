@@ -1,4 +1,4 @@
-"""GET /openapi.json: what every path takes and answers. A path is one entry of ROUTES; schemas come from the structs
+"""GET /openapi.json: what every path takes and answers. A path is one entry of routes.py; schemas come from the structs
 that requests are decoded into (requests.py), and from those that say what answers are (answers.py).
 """
 
@@ -6,148 +6,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass
 from http import HTTPStatus
 
 import actorserve
 
-from ..anthropic.schemas import CountRequest, MessagesRequest
 from ..generation.idempotency import CLOSED, MAX_KEY, STATE
-from ..openai.responses.schemas import ResponsesRequest
-from ..openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
+from ..routes import ROUTES, Route
 from ..settings import Settings
-from . import answers, dialects
 from .requests import Book, Schema, make_book
 
-TAKES_BODY = (400, 408, 413, 415)
-MODEL = (404,)
-RENDERS = (422, 500, 503)  # other actors are asked
-JSON, EVENTS, PLAIN = "application/json", "text/event-stream", "text/plain"
-
-
-@dataclass(frozen=True)
-class Route:
-    """One method of one path."""
-
-    method: str
-    path: str
-    summary: str
-    answer: type | None  # the struct of a JSON answer; None: a text
-    request: type | None = None  # the struct that its body is decoded into
-    event: type | None = None  # the struct of an event's data, where `stream` makes the answer a stream
-    _: KW_ONLY
-    ends: str = "[DONE]"  # the last event's data, that is no JSON
-    statuses: tuple[int, ...] = ()  # that it may answer beside 200, and 401 where keys are asked for
-    error: type = answers.Error
-    open: bool = False  # no key is asked for
-    repeatable: bool = False  # takes an Idempotency-Key
-    text: str = PLAIN  # the type of an answer that is a text
-    others: tuple[tuple[int, type], ...] = ()  # statuses with an answer of their own
-
-
-ASKS = (*TAKES_BODY, *MODEL, *RENDERS)
-ROUTES: tuple[Route, ...] = (
-    Route(
-        "post",
-        "/v1/chat/completions",
-        "Answer a conversation",
-        answers.ChatCompletion,
-        ChatRequest,
-        answers.ChatCompletionChunk,
-        statuses=ASKS,
-        repeatable=True,
-    ),
-    Route(
-        "post",
-        "/v1/completions",
-        "Go on with texts",
-        answers.Completion,
-        CompletionRequest,
-        answers.CompletionChunk,
-        statuses=ASKS,
-        repeatable=True,
-    ),
-    Route(
-        "post",
-        "/v1/responses",
-        "Answer, in the form of OpenAI's responses",
-        dialects.Response,
-        ResponsesRequest,
-        dialects.ResponseEvent,
-        ends="",
-        statuses=ASKS,
-        repeatable=True,
-    ),
-    Route(
-        "post",
-        "/v1/responses/input_tokens",
-        "How many tokens its prompt has",
-        dialects.ResponseInputTokens,
-        ResponsesRequest,
-        statuses=ASKS,
-    ),
-    Route("get", "/v1/responses/{id}", "A response that is kept", dialects.Response, statuses=(400, 404, 503)),
-    Route("delete", "/v1/responses/{id}", "Forget it", dialects.Deleted, statuses=(404, 503)),
-    Route("get", "/v1/responses/{id}/input_items", "What it answers", dialects.InputItems, statuses=(400, 404, 503)),
-    Route("post", "/v1/responses/{id}/cancel", "End it", dialects.Response, statuses=(*TAKES_BODY, 404, 503)),
-    Route(
-        "post",
-        "/v1/messages",
-        "Answer, in the form of Anthropic's messages",
-        dialects.AnthropicMessage,
-        MessagesRequest,
-        dialects.AnthropicEvent,
-        ends="",
-        statuses=ASKS,
-        error=dialects.AnthropicError,
-        repeatable=True,
-    ),
-    Route(
-        "post",
-        "/v1/messages/count_tokens",
-        "How many tokens a conversation has",
-        dialects.InputTokens,
-        CountRequest,
-        statuses=ASKS,
-        error=dialects.AnthropicError,
-    ),
-    Route(
-        "post",
-        "/inference/v1/generate",
-        "Tokens in, tokens out",
-        dialects.Generated,
-        GenerateRequest,
-        dialects.GeneratedPart,
-        statuses=ASKS,
-        repeatable=True,
-    ),
-    Route("get", "/tokenizer_info", "The tokenizer's settings", dict),
-    Route("get", "/v1/models", "The models by their names", answers.ModelList),
-    Route("get", "/v1/models/{model}", "One model", answers.Model, statuses=MODEL),
-    Route(
-        "post", "/tokenize", "The tokens of a text or a conversation", answers.Tokens, TokenizeRequest, statuses=ASKS
-    ),
-    Route("post", "/detokenize", "The text of tokens", answers.Text, DetokenizeRequest, statuses=ASKS),
-    Route("get", "/health", "Does the server live?", answers.Health, open=True),
-    Route("get", "/ping", "Does the server live?", answers.Health, open=True),
-    Route("post", "/ping", "Does the server live?", answers.Health, open=True),
-    Route("get", "/ready", "Can it answer?", answers.Ready, open=True, others=((503, answers.NotReady),)),
-    Route("get", "/version", "The server's version", answers.Version, open=True),
-    Route("get", "/load", "How many requests are being answered", answers.Load),
-    Route("get", "/metrics", "Figures for Prometheus", None, open=True),
-    Route("get", "/openapi.json", "This document", dict),
-)
+JSON, EVENTS = "application/json", "text/event-stream"
 
 
 def document(settings: Settings, routes: Iterable[Route] = ROUTES) -> Schema:
     """The whole document, of the server with these settings."""
-    routes = tuple(routes)
+    routes = [route for route in routes if _is_listed(route, settings)]
     book = make_book(_structs(routes), {route.request for route in routes if route.request is not None}, settings)
     components: Schema = {"schemas": book.schemas}
     paths: dict[str, Schema] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method] = _operation(route, book)
-    if settings.api_keys:
+        paths.setdefault(route.template, {})[route.method] = _operation(route, book)
+    if any(_is_guarded(route, settings) for route in routes):
         components["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
             "key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
@@ -161,6 +40,15 @@ def document(settings: Settings, routes: Iterable[Route] = ROUTES) -> Schema:
     }
 
 
+def _is_listed(route: Route, settings: Settings) -> bool:
+    """Is it of the API, and there?"""
+    return bool(route.handler) and not route.page and (not route.admin or settings.admin_api_key is not None)
+
+
+def _is_guarded(route: Route, settings: Settings) -> bool:
+    return route.admin or (bool(settings.api_keys) and not route.open)
+
+
 def _structs(routes: Iterable[Route]) -> Iterator[type]:
     """Of all that is answered."""
     for route in routes:
@@ -170,7 +58,7 @@ def _structs(routes: Iterable[Route]) -> Iterator[type]:
 
 def _operation(route: Route, book: Book) -> Schema:
     operation: Schema = {
-        "operationId": re.sub(r"\W+", "_", f"{route.method}{route.path}").strip("_"),
+        "operationId": re.sub(r"\W+", "_", f"{route.method}{route.template}").strip("_"),
         "summary": route.summary,
         "responses": {"200": _success(route, book)},
     }
@@ -178,10 +66,11 @@ def _operation(route: Route, book: Book) -> Schema:
         operation["parameters"] = parameters
     if route.request is not None:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": book.ref(route.request)}}}
-    if book.settings.api_keys and not route.open:
+    statuses = {*route.statuses, *((403,) if route.admin else ())}
+    if _is_guarded(route, book.settings):
         operation["security"] = [{"bearer": []}, {"key": []}]
         operation["responses"]["401"] = _answer(401, book.ref(route.error))
-    for status in sorted(route.statuses):
+    for status in sorted(statuses):
         operation["responses"][str(status)] = _answer(status, book.ref(route.error))
     for status, kind in route.others:
         operation["responses"][str(status)] = _answer(status, book.ref(kind))
@@ -216,7 +105,7 @@ def _event(kinds: list[Schema], route: Route) -> Schema:
 
 
 def _parameters(route: Route, book: Book) -> list[Schema]:
-    names = re.findall(r"\{(\w+)\}", route.path)
+    names = re.findall(r"\{(\w+)\}", route.template)
     found = [
         _parameter(
             name, "path", {"enum": book.settings.served} if name == "model" else {"type": "string", "minLength": 1}

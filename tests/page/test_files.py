@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from actorserve.http.dashboard.files import FOLDER, PAGE_PATHS, TYPES
+from actorserve.http.dashboard.files import FOLDER, TYPES
 from actorserve.http.handlers.page import POLICY
+from actorserve.http.routes import PAGE_PATHS
 from tests.http.serving import Served, serving
 
 MOST_LINES = 300

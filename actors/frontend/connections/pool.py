@@ -32,7 +32,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from actorserve.http.errors import overloaded
-from actorserve.http.middleware.edge import OPEN_PATHS
+from actorserve.http.routes import PROBE_PATHS
 from actorserve.http.transport.json_response import error_response
 from actorserve.shm.journals.request_journal import MOST_READ, Journal
 from actorserve.shm.journals.response_journal import Answers
@@ -247,7 +247,7 @@ async def only_about_the_server(request: web.Request, handler: Handler) -> web.S
     """On a connection of the reserve one question about the server itself is answered, and nothing else."""
     if not isinstance(request.protocol, Connection) or not request.protocol.is_reserved:
         return await handler(request)
-    if request.path in OPEN_PATHS:
+    if request.path in PROBE_PATHS:
         response = await handler(request)
     else:
         response = error_response(overloaded("The server has as many connections as it takes. Try again soon."))

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actorserve.http.middleware.context import Noted
-
-GENERATING = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"}
-)
+from actorserve.http.routes import GENERATING
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from aiohttp.typedefs import Handler
 
 from actorserve.http.generation.job import Job
 from actorserve.http.middleware.context import GIVEN_AWAY, GO_ON, NOTED, REFUSED, REPLAYED, REQUEST_ID, Noted
+from actorserve.http.routes import GENERATING, RESPONSES
 from actorserve.http.settings import printable
 from actorserve.shm.table.layout import (
     ADMITTED,
@@ -37,11 +38,10 @@ from actorserve.shm.table.table import RequestTable
 
 from ...protocol.request import Generation
 from ...runtime.process import Context
-from .finished import GENERATING, Ended, Times
+from .finished import Ended, Times
 from .log_lines import Logger, log
 
 GONE = 499
-RESPONSES = "/v1/responses"
 UNKNOWN = "-"
 BEGAN = web.RequestKey("began", int)
 LONGEST_REASON = 200  # characters

@@ -31,6 +31,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 import actorserve
+from actorserve.http.routes import CHAT, GENERATING
 
 from ...options.otlp import EXPORTERS, GRPC, HTTP, uses_grpc, with_path
 from ...protocol.request import Generation
@@ -51,7 +52,6 @@ CHILDREN = {
     "prefill": "prefill",
     "decode": "decode",
 }
-OPERATIONS = {"/v1/completions": "text_completion", "/inference/v1/generate": "text_completion"}
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 log = logging.getLogger("traces")
@@ -205,7 +205,7 @@ def _attributes(end: Ended) -> dict[str, Any]:
     times, noted = end.times, end.noted
     found: dict[str, Any] = {
         "gen_ai.request.id": end.request_id,
-        "gen_ai.operation.name": OPERATIONS.get(end.endpoint, "chat"),
+        "gen_ai.operation.name": GENERATING.get(end.endpoint, CHAT),
         "gen_ai.latency.e2e": (times.ended - times.began) / NS,
         "http.request.method": "POST",
         "url.path": end.endpoint,

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from actorserve.http.middleware.edge import ADMIN_PATHS
+from actorserve.http.middleware import edge
+from actorserve.http.routes import ADMIN_PATHS
 from actorserve.http.transport import header_timeout as heads
 from tests.http import serving as serving_module
 from tests.http.serving import Answer, Served, finish_all, serving
@@ -39,6 +40,17 @@ async def test_administration_has_a_key_of_its_own(keys: list[str]) -> None:
             answer = await served.ask("POST", path, b"{}", Authorization="Bearer master")
             assert answer.status == 501 and "is not built yet" in answer.error["message"]
             assert (await served.ask("GET", path, X_Api_Key="master")).status == 501
+
+
+async def test_what_is_built_is_asked_behind_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router is: nothing of this name stands there."""
+    monkeypatch.setattr(edge, "UNBUILT_PATHS", frozenset())
+    async with serving(api_keys=["one"], admin_api_key="master") as served:
+        for key, status in (("master", 404), ("one", 403), ("two", 401)):
+            answer = await served.ask("POST", "/pause", b"{}", X_Api_Key=key)
+            assert answer.status == status, key
+    async with serving(api_keys=["one"]) as served:
+        assert (await served.ask("POST", "/pause", b"{}", X_Api_Key="one")).status == 404
 
 
 async def test_the_key_of_administration_opens_nothing_else() -> None:

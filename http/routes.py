@@ -1,0 +1,221 @@
+"""The paths of the server: one entry of ROUTES says all that anybody asks of a path.
+
+The app routes by it, the middleware reads whom a path is open to, /openapi.json what it takes and answers, the frontend
+what it begins at once, and logs and traces what generates. Schemas come from the structs that are named here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
+
+from .anthropic.schemas import CountRequest, MessagesRequest
+from .dashboard.files import TYPES
+from .openai.responses.schemas import ResponsesRequest
+from .openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
+from .openapi import answers, dialects
+
+TAKES_BODY = (400, 408, 413, 415)
+MODEL = (404,)
+RENDERS = (422, 500, 503)  # other actors are asked
+ASKS = (*TAKES_BODY, *MODEL, *RENDERS)
+PLAIN = "text/plain"
+Operation = Literal["chat", "text_completion"]  # as the semantic conventions of OpenTelemetry name them
+CHAT: Operation = "chat"
+TEXT: Operation = "text_completion"
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method of one path."""
+
+    method: str  # in small letters; *: any
+    path: str  # as aiohttp's router reads it: {name}, or {name:pattern}
+    handler: str  # the attribute of Api (handlers/api.py); empty: it is kept free for administration, and not built yet
+    summary: str = ""
+    answer: type | None = None  # the struct of a JSON answer; None: a text
+    request: type | None = None  # the struct that its body is decoded into
+    event: type | None = None  # the struct of an event's data, where `stream` makes the answer a stream
+    _: KW_ONLY
+    generates: Operation | None = None  # it makes tokens
+    ends: str = "[DONE]"  # the last event's data, that is no JSON
+    statuses: tuple[int, ...] = ()  # that it may answer beside 200, and 401 where keys are asked for
+    error: type = answers.Error
+    open: bool = False  # no key is asked for
+    admin: bool = False  # the key of --admin-api-key is asked for; without that option nothing is there
+    page: bool = False  # of the page: it is none of the API's
+    head: bool = True  # HEAD goes where GET does: not where an answer has no end
+    repeatable: bool = False  # takes an Idempotency-Key
+    text: str = PLAIN  # the type of an answer that is a text
+    others: tuple[tuple[int, type], ...] = ()  # statuses with an answer of their own
+
+    @property
+    def template(self) -> str:
+        """The path as documents write it."""
+        return re.sub(r"\{(\w+):[^{}]*\}", r"{\1}", self.path)
+
+
+RESPONSES = "/v1/responses"
+RESPONSE = RESPONSES + "/{id:(?!compact$)[^/]+}"  # compact is what others have, and is missing here: 404, and not 405
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "post",
+        "/v1/chat/completions",
+        "chat",
+        "Answer a conversation",
+        answers.ChatCompletion,
+        ChatRequest,
+        answers.ChatCompletionChunk,
+        generates=CHAT,
+        statuses=ASKS,
+        repeatable=True,
+    ),
+    Route(
+        "post",
+        "/v1/completions",
+        "completions",
+        "Go on with texts",
+        answers.Completion,
+        CompletionRequest,
+        answers.CompletionChunk,
+        generates=TEXT,
+        statuses=ASKS,
+        repeatable=True,
+    ),
+    Route(
+        "post",
+        RESPONSES,
+        "respond",
+        "Answer, in the form of OpenAI's responses",
+        dialects.Response,
+        ResponsesRequest,
+        dialects.ResponseEvent,
+        generates=CHAT,
+        ends="",
+        statuses=ASKS,
+        repeatable=True,
+    ),
+    Route(
+        "post",
+        f"{RESPONSES}/input_tokens",
+        "count_input",
+        "How many tokens its prompt has",
+        dialects.ResponseInputTokens,
+        ResponsesRequest,
+        statuses=ASKS,
+    ),
+    Route(
+        "get",
+        RESPONSE,
+        "responses.retrieve",
+        "A response that is kept",
+        dialects.Response,
+        statuses=(400, 404, 503),
+    ),
+    Route("delete", RESPONSE, "responses.delete", "Forget it", dialects.Deleted, statuses=(404, 503)),
+    Route(
+        "get",
+        f"{RESPONSES}/{{id}}/input_items",
+        "responses.input",
+        "What it answers",
+        dialects.InputItems,
+        statuses=(400, 404, 503),
+    ),
+    Route(
+        "post",
+        f"{RESPONSES}/{{id}}/cancel",
+        "responses.cancel",
+        "End it",
+        dialects.Response,
+        statuses=(*TAKES_BODY, 404, 503),
+    ),
+    Route(
+        "post",
+        "/v1/messages",
+        "messages",
+        "Answer, in the form of Anthropic's messages",
+        dialects.AnthropicMessage,
+        MessagesRequest,
+        dialects.AnthropicEvent,
+        generates=CHAT,
+        ends="",
+        statuses=ASKS,
+        error=dialects.AnthropicError,
+        repeatable=True,
+    ),
+    Route(
+        "post",
+        "/v1/messages/count_tokens",
+        "count_tokens",
+        "How many tokens a conversation has",
+        dialects.InputTokens,
+        CountRequest,
+        statuses=ASKS,
+        error=dialects.AnthropicError,
+    ),
+    Route(
+        "post",
+        "/inference/v1/generate",
+        "generate",
+        "Tokens in, tokens out",
+        dialects.Generated,
+        GenerateRequest,
+        dialects.GeneratedPart,
+        generates=TEXT,
+        statuses=ASKS,
+        repeatable=True,
+    ),
+    Route("get", "/tokenizer_info", "tokenizer_info", "The tokenizer's settings", dict),
+    Route("get", "/v1/models", "models", "The models by their names", answers.ModelList),
+    Route("get", "/v1/models/{model:.+}", "model", "One model", answers.Model, statuses=MODEL),
+    Route(
+        "post",
+        "/tokenize",
+        "tokenize",
+        "The tokens of a text or a conversation",
+        answers.Tokens,
+        TokenizeRequest,
+        statuses=ASKS,
+    ),
+    Route("post", "/detokenize", "detokenize", "The text of tokens", answers.Text, DetokenizeRequest, statuses=ASKS),
+    Route("get", "/health", "health", "Does the server live?", answers.Health, open=True),
+    Route("get", "/ping", "health", "Does the server live?", answers.Health, open=True),
+    Route("post", "/ping", "health", "Does the server live?", answers.Health, open=True),
+    Route("get", "/ready", "ready", "Can it answer?", answers.Ready, open=True, others=((503, answers.NotReady),)),
+    Route("get", "/version", "version", "The server's version", answers.Version, open=True),
+    Route("get", "/load", "load", "How many requests are being answered", answers.Load),
+    Route("get", "/metrics", "metrics", "Figures for Prometheus", open=True),
+    Route("get", "/openapi.json", "described.document", "This document", dict),
+    Route("get", "/", "page.index", "The page", page=True, open=True),
+    Route("get", "/docs", "page.docs", "The list of paths", page=True, open=True),
+    *(Route("get", f"/page/{name}", "page.file", page=True, open=True) for name in TYPES),
+    Route("get", "/page/events", "page.events", "Statistics", page=True, head=False),
+    Route("*", "/reset_prefix_cache", "", admin=True),
+    Route("*", "/sleep", "", admin=True),
+    Route("*", "/wake_up", "", admin=True),
+    Route("*", "/is_sleeping", "", admin=True),
+    Route("*", "/start_profile", "", admin=True),
+    Route("*", "/stop_profile", "", admin=True),
+    Route("*", "/pause", "", admin=True),
+    Route("*", "/resume", "", admin=True),
+    Route("*", "/update_weights", "", admin=True),
+    Route("*", "/scale_elastic_ep", "", admin=True),
+    Route("*", "/v1/load_lora_adapter", "", admin=True),
+    Route("*", "/v1/unload_lora_adapter", "", admin=True),
+)
+
+# --- what is asked of paths ----------------------------------------------------------------------------------------
+
+OPEN_PATHS = frozenset(route.path for route in ROUTES if route.open)  # no key is asked for
+PROBE_PATHS = frozenset(route.path for route in ROUTES if route.open and not route.page)  # how is the server?
+PAGE_PATHS = OPEN_PATHS - PROBE_PATHS  # the page's files
+ADMIN_PATHS = frozenset(route.path for route in ROUTES if route.admin)
+UNBUILT_PATHS = frozenset(route.path for route in ROUTES if not route.handler)
+GENERATING = {route.path: route.generates for route in ROUTES if route.generates is not None}
+ANTHROPIC_PATHS = tuple(route.path for route in ROUTES if route.error is dialects.AnthropicError)
+
+
+def speaks_anthropic(path: str) -> bool:
+    """Do Anthropic's clients ask here? Also below their paths, where nothing is."""
+    return path.startswith(ANTHROPIC_PATHS)

@@ -1,0 +1,94 @@
+"""The table of routes: all that the app serves is in it, once, and nobody else holds a path."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from actorserve.http.app import make_app
+from actorserve.http.routes import GENERATING, PAGE_PATHS, PROBE_PATHS, ROUTES, Route, speaks_anthropic
+from tests.http.serving import SETTINGS, FakeEngine, Served, serving
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT = [route for route in ROUTES if route.handler]
+
+
+def served_by(app: web.Application) -> Counter[tuple[str, str]]:
+    return Counter(
+        (route.method.lower(), route.resource.canonical) for route in app.router.routes() if route.resource is not None
+    )
+
+
+async def test_every_route_of_the_app_is_in_it_once() -> None:
+    heads = [("head", route.template) for route in BUILT if route.method == "get" and route.head]
+    wanted = Counter([*heads, *((route.method, route.template) for route in BUILT)])
+    assert served_by(make_app(FakeEngine(), SETTINGS)) == wanted
+    assert set(wanted.values()) == {1}
+    everything = Counter((route.method, route.template) for route in ROUTES)
+    assert set(everything.values()) == {1}
+
+
+def test_what_administration_keeps_free_is_served_by_nothing_else() -> None:
+    admin = {route.path for route in ROUTES if route.admin}
+    assert {route.path for route in ROUTES if not route.handler} <= admin
+    assert not admin & {route.path for route in ROUTES if not route.admin}
+
+
+def strings_of(file: Path) -> set[str]:
+    """The literals of a module, docstrings not among them."""
+    tree = ast.parse(file.read_text())
+    loose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in loose)
+    return {node.value for node in constants if isinstance(node.value, str)}
+
+
+def test_a_path_stands_in_one_place() -> None:
+    """No module beside the table has a path, or the begin of one, as its own."""
+    parts = {route.path.split("{")[0].rstrip("/") for route in ROUTES} - {""}
+    files = [*(ROOT / "http").rglob("*.py"), *(ROOT / "actors" / "frontend").rglob("*.py")]
+    found = {str(file.relative_to(ROOT)): strings_of(file) & parts for file in files}
+    assert found.pop("http/routes.py") > {"/v1/chat/completions", "/v1/responses", "/health", "/sleep"}
+    assert not {file: paths for file, paths in found.items() if paths}
+
+
+# --- what is read from it ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [[], ["one"]])
+async def test_it_says_where_a_key_is_asked_for(keys: list[str]) -> None:
+    async with serving(api_keys=keys) as served:
+        for route in BUILT:
+            if not (route.page and not route.head):  # its answer has no end
+                assert (await status_of(served, route) == 401) == (bool(keys) and not route.open), route
+
+
+async def test_a_stream_without_an_end_asks_for_a_key_too() -> None:
+    async with serving(api_keys=["one"]) as served:
+        assert await status_of(served, next(route for route in ROUTES if not route.head)) == 401
+
+
+async def status_of(served: Served, route: Route) -> int:
+    path = re.sub(r"\{\w+\}", "tiny", route.template)
+    return (await served.ask(route.method.upper(), path, b"" if route.method == "post" else None)).status
+
+
+def test_what_generates_streams_and_is_repeatable() -> None:
+    generating = {route.path for route in ROUTES if route.event is not None}
+    assert set(GENERATING) == generating == {route.path for route in ROUTES if route.repeatable}
+    assert GENERATING["/v1/messages"] == "chat" and GENERATING["/inference/v1/generate"] == "text_completion"
+
+
+def test_whose_errors_are_told() -> None:
+    assert all(map(speaks_anthropic, ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches")))
+    assert not any(map(speaks_anthropic, ("/v1/models", "/v1/responses", "/", "/messages")))
+
+
+def test_what_is_answered_at_once() -> None:
+    """On a connection of the reserve, and before what waits for its turn: how the server is, and no page."""
+    assert PROBE_PATHS == {"/health", "/ping", "/ready", "/version", "/metrics"}
+    assert not PROBE_PATHS & PAGE_PATHS
