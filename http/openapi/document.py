@@ -21,7 +21,8 @@ JSON, EVENTS = "application/json", "text/event-stream"
 def document(settings: Settings, routes: Iterable[Route] = ROUTES) -> Schema:
     """The whole document, of the server with these settings."""
     routes = [route for route in routes if _is_listed(route, settings)]
-    book = make_book(_structs(routes), {route.request for route in routes if route.request is not None}, settings)
+    requests = dict.fromkeys(route.request for route in routes if route.request is not None)  # in the table's order
+    book = make_book(_structs(routes), requests, settings)
     components: Schema = {"schemas": book.schemas}
     paths: dict[str, Schema] = {}
     for route in routes:

@@ -53,6 +53,12 @@ def test_it_is_whole() -> None:
     assert wanted <= {f"#/components/schemas/{name}" for name in SCHEMAS} and wanted
 
 
+def test_every_frontend_writes_the_same() -> None:
+    """Schemas stand in the table's order, and not in one that each process has for itself."""
+    wanted = list(dict.fromkeys(route.request.__name__ for route in ROUTES if route.request is not None))
+    assert [name for name in SCHEMAS if name in wanted] == wanted
+
+
 def test_all_of_the_api_is_in_it() -> None:
     """The page is not, nor is what is not built yet."""
     found = {(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods}
