@@ -16,11 +16,13 @@ MANY_FILES = 300  # of the 1,024 that some machines allow
 
 
 def pytest_runtest_setup() -> None:
-    """What a test starts must hear Ctrl-C, also where one before played an actor in this process, or a shell began it
-    in the background: both ignore it, and whoever is started inherits that.
+    """What a test starts must hear Ctrl-C and the end of its terminal, also where a test before played an actor in this
+    process, or all of them run in the background or under nohup: these ignore it, and whoever is started inherits that.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_runtest_logfinish() -> None:

@@ -250,7 +250,7 @@ def test_helpers_of_a_dead_actor_die_too(launch: Launch) -> None:
 
 def test_every_line_of_a_chatterer_arrives_with_its_name(launch: Launch) -> None:
     with launch(lives={"detokenizer-0": ["chatter"]}) as server:
-        server.wait_for("all said")
+        server.wait_for("all said", since_start=True)  # it may have come before the server was ready
         lines = re.findall(r"^[-0-9 :.]{23} detokenizer-0 \| line (\d+)$", server.output, re.MULTILINE)
         assert [int(n) for n in lines] == list(range(20_000))
         assert (
