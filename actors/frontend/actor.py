@@ -131,6 +131,8 @@ class Frontend:
                 await runner.cleanup()
         except TimeoutError:
             self.context.log.warning("%d clients do not take what they are told", self.engine.in_flight())
+        finally:
+            self.patience = None  # whoever gives up now need not hurry it
 
     def _warn(self) -> None:
         """Once, of all frontends and their lives."""
