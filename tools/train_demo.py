@@ -2,14 +2,15 @@
 
     python tools/train_demo.py --out actors/model/demo --minutes 30
 
-It composes its text itself (demo_text), trains on one CPU core for as long as told, writes a usable folder every few
-minutes, goes on from its last checkpoint when started again, and ends with the evaluation of check_demo.
+It composes its text itself (demo/text), trains on one CPU core for as long as told, writes a usable folder every few
+minutes, goes on from its last checkpoint when started again, and ends with the evaluation of demo/check.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from check_demo import report
-from demo_model import make_model, save, train_tokenizer
-from demo_text.corpus import Corpus, Document
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tools.demo.check import report  # noqa: E402
+from tools.demo.model import make_model, save, train_tokenizer  # noqa: E402
+from tools.demo.text.corpus import Corpus, Document  # noqa: E402
 
 TOKENS_A_STEP = 2048
 SHORT, LONG = 256, 1024

@@ -1,4 +1,4 @@
-"""The parts of tools/bench_peers: checkpoints, processes that end for sure, and the table."""
+"""The parts of tools/bench/peers: checkpoints, processes that end for sure, and the table."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from tools.peers.checkpoint import WORDS, write_folder, write_tokenizer
-from tools.peers.gguf_file import gguf_name, in_order, write_gguf
-from tools.peers.process import NotStarted, Running, free_port
-from tools.peers.report import Figures, complaints, rows, table
-from tools.peers.servers import Launch, beside
+from tools.bench.other_servers.checkpoint import WORDS, write_folder, write_tokenizer
+from tools.bench.other_servers.gguf_file import gguf_name, in_order, write_gguf
+from tools.bench.other_servers.process import NotStarted, Running, free_port
+from tools.bench.other_servers.report import Figures, complaints, rows, table
+from tools.bench.other_servers.servers import Launch, beside
 
 SMALL = {
     "architectures": ["Qwen3ForCausalLM"],

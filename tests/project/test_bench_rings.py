@@ -1,4 +1,4 @@
-"""tools/bench_rings measures all that it names, and notices each target that is missed. It times nothing here."""
+"""tools/bench/rings measures all that it names, and notices each target that is missed. It times nothing here."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-BENCH = Path(__file__).resolve().parents[2] / "tools" / "bench_rings"
+BENCH = Path(__file__).resolve().parents[2] / "tools" / "bench" / "rings"
 CHANNELS = ["rings", "pyzmq", "mp.Queue"]
 
 
 @pytest.fixture(scope="module")
 def bench() -> Any:
-    loader = SourceFileLoader("bench_rings", str(BENCH))
+    loader = SourceFileLoader("rings", str(BENCH))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec
     module = importlib.util.module_from_spec(spec)
@@ -80,7 +80,7 @@ def test_each_missed_target_is_named(bench: Any) -> None:
 
 
 def test_it_exits_with_1_and_the_sentence_for_a_missed_target(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench_rings"])
+    monkeypatch.setattr(sys, "argv", ["rings"])
     monkeypatch.setattr(bench.Rounds, "play", lambda *arguments: None)
     monkeypatch.setattr(bench.Rounds, "figures", lambda self: figures_of(bench))
     bench.main()

@@ -1,4 +1,4 @@
-"""The short form of tools/chaos: faults of all kinds under load, and nobody sees more than a pause."""
+"""The short form of tools/chaos/faults: faults of all kinds under load, and nobody sees more than a pause."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CHAOS = Path(__file__).resolve().parents[2] / "tools" / "chaos"
+CHAOS = Path(__file__).resolve().parents[2] / "tools" / "chaos" / "faults"
 
 
 def run(*arguments: str) -> str:

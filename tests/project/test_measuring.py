@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,13 @@ from pathlib import Path
 import pytest
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-LITTLE = {"bench_worker": ["--batch", "1", "2", "--context", "16", "--steps", "2", "--threads", "1"]}
-ASKED = ["bench_restarts", "bench_rings", "bench_start", "bench_worker", "chaos", "soak"]
+LITTLE = {"bench/worker": ["--batch", "1", "2", "--context", "16", "--steps", "2", "--threads", "1"]}
+ASKED = sorted(
+    str(tool.relative_to(TOOLS))
+    for folder in ("bench", "chaos")
+    for tool in (TOOLS / folder).iterdir()
+    if tool.is_file() and os.access(tool, os.X_OK)
+)
 
 
 @pytest.mark.parametrize("name", ASKED)

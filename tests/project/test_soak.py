@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +15,10 @@ from aiohttp.test_utils import TestServer
 
 from actorserve.actors.observer.attach import attach
 from tests.support.server import Server
-from tools import soak_pairs
-from tools.soak_load import Load, Tally, clients
-from tools.soak_pairs import Pair, Phase, pairs, ratio, report
-from tools.soak_watchers import Watchers
+from tools.chaos import soak_pairs
+from tools.chaos.soak_load import Load, Tally, clients
+from tools.chaos.soak_pairs import Pair, Phase, pairs, ratio, report
+from tools.chaos.soak_watchers import Watchers
 
 SCRIPTED = ("--worker", "scripted", "--scripted-step-ms", "5")
 
@@ -119,10 +116,3 @@ async def test_a_watcher_that_ends_is_noticed(server: Server) -> None:
             top = watchers._processes["top"]
             top.kill()
             top.wait()
-
-
-@pytest.mark.parametrize("name", ["bench_health", "soak"])
-def test_they_say_how_they_are_used(name: str) -> None:
-    tool = Path(__file__).resolve().parents[2] / "tools" / name
-    shown = subprocess.run([sys.executable, tool, "--help"], capture_output=True, text=True, check=True)
-    assert "usage:" in shown.stdout

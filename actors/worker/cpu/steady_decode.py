@@ -1,6 +1,6 @@
 """Rows that decode one token each, step after step: a step computes what the last one did, a position further on.
 
-Most steps are of this kind, and differ in a few numbers. Measured (`tools/bench_worker`, one thread of a Zen 4, 8
+Most steps are of this kind, and differ in a few numbers. Measured (`tools/bench/worker`, one thread of a Zen 4, 8
 sequences, all but model and sampler; reading the weights leaves nothing else in the nearer caches): with a model of 4
 layers of 256 prepared anew 420 µs, moved on 90; with the 0.6B shape 590 and 170.
 """

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from demo_text.corpus import END, START, STOP
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from tools.demo.text.corpus import END, START, STOP
 
 VOCABULARY = 2048
 LONGEST = 4096

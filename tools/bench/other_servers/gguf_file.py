@@ -36,7 +36,7 @@ def write_gguf(folder: Path, path: Path) -> None:
     try:
         gguf: Any = importlib.import_module("gguf")
     except ImportError:
-        raise SystemExit("tools/bench_peers: llama.cpp's file needs the package gguf: pip install gguf") from None
+        raise SystemExit("tools/bench/peers: llama.cpp's file needs the package gguf: pip install gguf") from None
     from safetensors import safe_open
 
     config = json.loads((folder / "config.json").read_text())

@@ -16,7 +16,7 @@ import numpy as np
 
 from actorserve.actors.observer.attach import Attached
 from actorserve.actors.observer.rates import Meter
-from tools.soak_watchers import Watchers
+from tools.chaos.soak_watchers import Watchers
 
 SETTLE_S = 4.0  # from when they begin or have ceased to look until it counts: programs start, a page is loaded
 DRAWS = 1_000_000

@@ -112,7 +112,7 @@ class Running:
                 process.kill()
         _, left = psutil.wait_procs(rest, STOP_S)
         if left:
-            print(f"tools/bench_peers: could not end {left}", file=sys.stderr)
+            print(f"tools/bench/peers: could not end {left}", file=sys.stderr)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,6 +1,6 @@
 """Ask a demo model everything that it was taught, and print the share of right answers by topic.
 
-    python tools/check_demo.py actors/model/demo --temperature 0.3
+    python tools/demo/check.py actors/model/demo --temperature 0.3
 
 `usual` is the first form of each question; `unseen` are forms that the training never showed; `typed` are forms with
 the slips and habits of people who type. An answer is right if it is, word for word, one that the table allows, and
@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 import torch
-from demo_text.corpus import END, held_out, prompt
-from demo_text.facts import all_facts
-from demo_text.noise import vary
-from demo_text.tables import Fact, rows
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tools.demo.text.corpus import END, held_out, prompt  # noqa: E402
+from tools.demo.text.facts import all_facts  # noqa: E402
+from tools.demo.text.noise import vary  # noqa: E402
+from tools.demo.text.tables import Fact, rows  # noqa: E402
 
 BATCH = 128
 LONGEST_ANSWER = 200
