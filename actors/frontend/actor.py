@@ -20,13 +20,14 @@ import signal
 import time
 from typing import cast
 
+import aiohttp
 import uvloop
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from actorserve.http.app import make_app
 from actorserve.http.settings import Settings
-from actorserve.http.transport.connection import LONGEST_LINE
+from actorserve.http.transport.connection import LONGEST_LINE, unknown_names
 from actorserve.http.transport.header_timeout import TimedConnection
 from actorserve.http.transport.resume import record_of
 from actorserve.shm.board.board import ActorState, Order
@@ -34,6 +35,7 @@ from actorserve.shm.journals.request_journal import Journal
 from actorserve.shm.journals.response_journal import Answers
 
 from ..model.tokenizer import describe_tokenizer
+from ..options.config import ConfigError
 from ..options.tls import make_context
 from ..runtime.loop import LoopTurns
 from ..runtime.process import Context
@@ -107,6 +109,9 @@ class Frontend:
         )
         await runner.setup()
         assert self.context.channel is not None and runner.server is not None
+        if missing := unknown_names(runner.server):
+            names = ", ".join(missing)
+            raise ConfigError(f"aiohttp {aiohttp.__version__} has no {names}: install aiohttp 3.14, which has")
         self.server = runner.server
         Mailbox(self).start()
         kept, room = self.context.system.journal

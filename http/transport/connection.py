@@ -24,7 +24,17 @@ from .json_response import error_response
 
 LONGEST_LINE = 32 << 10  # of a request's head; tokens of some sign-on systems need more than aiohttp's 8 KiB
 CONTINUES = "100-continue"
+# What connections read of aiohttp's that aiohttp promises to nobody.
+PRIVATE_SLOTS = ("_current_request", "_loop", "_messages", "_request_count", "_request_factory", "_waiter")
+PRIVATE_OPTIONS = "_kwargs"  # of web.Server: what each of its connections is made with
 log = logging.getLogger("http")
+
+
+def unknown_names(server: web.Server) -> list[str]:
+    """The private names of aiohttp that this version of it does not have: with these missing it cannot be used."""
+    slots = {name for kind in web.RequestHandler.__mro__ for name in getattr(kind, "__slots__", ())}
+    missing = [f"RequestHandler.{name}" for name in PRIVATE_SLOTS if name not in slots]
+    return missing if hasattr(server, PRIVATE_OPTIONS) else [*missing, f"Server.{PRIVATE_OPTIONS}"]
 
 
 class Connection(web.RequestHandler):

@@ -12,6 +12,7 @@ from aiohttp import StreamReader, web
 
 from actorserve.actors.protocol.request import Generation
 from actorserve.http.transport import body as bodies
+from actorserve.http.transport.connection import unknown_names
 from tests.http.serving import HI, Served, finish_all, serving
 
 MALFORMED: dict[str, bytes] = {
@@ -32,6 +33,15 @@ MALFORMED: dict[str, bytes] = {
     "a long header": b"GET /health HTTP/1.1\r\nHost: a\r\nx: " + b"a" * 40_000 + b"\r\n\r\n",
     "many headers": b"GET /health HTTP/1.1\r\nHost: a\r\n" + b"x: y\r\n" * 500 + b"\r\n",
 }
+
+
+async def test_an_aiohttp_without_what_connections_read_of_it_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = web.Server(lambda _: web.Response())  # type: ignore[arg-type, return-value]
+    assert unknown_names(server) == []
+    slots = [name for name in web.RequestHandler.__slots__ if name != "_waiter"]
+    monkeypatch.setattr(web.RequestHandler, "__slots__", tuple(slots))
+    del server._kwargs
+    assert unknown_names(server) == ["RequestHandler._waiter", "Server._kwargs"]
 
 
 @pytest.mark.parametrize("name", MALFORMED)
