@@ -15,6 +15,7 @@ The kernels were compiled ahead of time and checked in Triton's interpreter; the
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -116,7 +117,7 @@ def reference_attention(queries: Tensor, starts: list[int], pages: Pages, scorin
     The tokens of row r are [starts[r], starts[r + 1]), the last ones of its `lengths[r]` positions.
     """
     out = torch.zeros(queries.shape, dtype=torch.float32, device=queries.device)
-    for row, (begin, end) in enumerate(zip(starts, starts[1:], strict=False)):
+    for row, (begin, end) in enumerate(itertools.pairwise(starts)):
         length = int(pages.lengths[row])
         if begin == end or length == 0:
             continue

@@ -8,6 +8,7 @@ exported never falls. A death between two stores leaves a value counted that is 
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Histogram:
     def __init__(self, segment: Segment, offset: int, bounds: Sequence[int]) -> None:
         if offset < 0 or offset % 64 or offset + histogram_bytes(bounds) > segment.size:
             raise ValueError(f"no histogram of {len(bounds)} bounds can lie at {offset} of a segment of {segment.size}")
-        if not bounds or bounds[0] < 0 or any(low >= high for low, high in zip(bounds, bounds[1:], strict=False)):
+        if not bounds or bounds[0] < 0 or any(low >= high for low, high in itertools.pairwise(bounds)):
             raise ValueError("the bounds of a histogram are whole numbers that rise")
         self.bounds = list(bounds)
         self._words = segment.words

@@ -23,9 +23,9 @@ from transformers.utils import logging
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tools.demo.check import report  # noqa: E402
-from tools.demo.model import make_model, save, train_tokenizer  # noqa: E402
-from tools.demo.text.corpus import Corpus, Document  # noqa: E402
+from tools.demo.check import report
+from tools.demo.model import make_model, save, train_tokenizer
+from tools.demo.text.corpus import Corpus, Document
 
 TOKENS_A_STEP = 2048
 SHORT, LONG = 256, 1024

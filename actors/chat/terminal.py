@@ -72,7 +72,7 @@ class Chat:
 
     def ask(self, text: str) -> int:
         """One message and its answer; the exit status."""
-        follows, told = self._conversation.take(f"/{text}" if text.startswith("/") else text)
+        follows, _ = self._conversation.take(f"/{text}" if text.startswith("/") else text)
         return self.answer() if follows is Next.ANSWER else 0
 
     def answer(self) -> int:

@@ -255,7 +255,7 @@ def _joined(items: list[Item], draft: Draft) -> Rule:
         last = merged[-1] if merged else None
         if isinstance(item, Literal) and isinstance(last, Literal):
             merged[-1] = Literal(last.text + item.text)
-        elif not (isinstance(item, Literal) and not item.text or item == last == FreeText()):
+        elif not ((isinstance(item, Literal) and not item.text) or item == last == FreeText()):
             merged.append(item)
     if merged and isinstance(merged[0], Literal) and not merged[0].text:
         merged = merged[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -94,10 +95,8 @@ class Link:
     def close(self) -> None:
         """Stop the host and wait for its end; after some time by force."""
         if self.socket.fileno() >= 0:
-            try:
+            with contextlib.suppress(OSError):  # it has gone already
                 self.socket.shutdown(socket.SHUT_WR)  # closing alone says nothing where a fork has it, too
-            except OSError:  # it has gone already
-                pass
             self._wait()
             self.socket.close()
         if self.boot is not None:

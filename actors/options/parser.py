@@ -97,9 +97,9 @@ class Parser(argparse.ArgumentParser):
         self, name: str, value: str | None, meaning: Meaning, left: list[str], troubles: list[str]
     ) -> list[str]:
         """Our words for another server's option, whose value may be the next word `left`."""
-        if value is None and left and not is_option(left[0]):
-            if meaning.fixed is None and not meaning.needless or meaning.takes or left[0].lower() in SWITCHES:
-                value = left.pop(0)
+        takes_value = (meaning.fixed is None and not meaning.needless) or bool(meaning.takes)
+        if value is None and left and not is_option(left[0]) and (takes_value or left[0].lower() in SWITCHES):
+            value = left.pop(0)
         if meaning.needless:
             print(f"{self.prog}: warning: {name}: not needed: {meaning.needless}", file=sys.stderr)
             return []

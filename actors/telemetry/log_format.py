@@ -141,7 +141,7 @@ class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__(TEXT)
 
-    def formatMessage(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """Line ends and what a terminal acts on are written as Python writes them."""
         line = super().formatMessage(record).rstrip("\n")
         return line if line.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)

@@ -136,7 +136,7 @@ class ChunkChoice(Said):
     delta: Delta
     logprobs: ChatLogprobs | None
     finish_reason: Finish
-    stop_reason: int | str | None | UnsetType = UNSET
+    stop_reason: int | str | UnsetType | None = UNSET
     token_ids: Ids | UnsetType = UNSET
 
 
@@ -148,7 +148,7 @@ class ChatCompletionChunk(Said):
     created: int
     model: str
     choices: list[ChunkChoice]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: Ids | UnsetType = UNSET
 
 
@@ -166,9 +166,9 @@ class CompletionPart(Said):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Finish
-    stop_reason: int | str | None | UnsetType = UNSET
-    token_ids: Ids | None | UnsetType = UNSET
-    prompt_token_ids: Ids | None | UnsetType = UNSET
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: Ids | UnsetType | None = UNSET
+    prompt_token_ids: Ids | UnsetType | None = UNSET
 
 
 class CompletionChoice(CompletionPart, kw_only=True):
@@ -195,7 +195,7 @@ class CompletionChunk(Said):
     created: int
     model: str
     choices: list[CompletionPart]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
 
 
 class Model(Said):

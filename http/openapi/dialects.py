@@ -112,4 +112,4 @@ class GeneratedPart(Said):
     created: int
     model: str
     choices: list[GeneratedChoice]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET

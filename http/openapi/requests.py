@@ -199,7 +199,7 @@ def _structured_outputs() -> Schema:
         "structural_tag": {"type": ["object", "string"]},
     }
     assert kinds.keys() == set(OUTPUTS)
-    kinds |= dict.fromkeys(OPTIONS, {"type": "boolean"}) | {"whitespace_pattern": {"type": "string"}}
+    kinds |= {name: {"type": "boolean"} for name in OPTIONS} | {"whitespace_pattern": {"type": "string"}}
     return {"type": "object", "properties": {name: {"anyOf": [kind, NULL]} for name, kind in kinds.items()}}
 
 

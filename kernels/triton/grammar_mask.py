@@ -27,7 +27,7 @@ def apply_mask(logits: Tensor, bits: np.ndarray, rows: np.ndarray | None = None)
         return
     places = torch.from_numpy(bits.view(np.uint8)).to(logits.device).flatten()
     highest = CEILINGS.to(logits.device).index_select(0, places.long()).view(count, -1)[:, :vocabulary]
-    if rows is None or count == logits.shape[0] and np.array_equal(rows, np.arange(count)):
+    if rows is None or (count == logits.shape[0] and np.array_equal(rows, np.arange(count))):
         torch.minimum(logits, highest, out=logits)
     else:
         index = torch.from_numpy(rows).to(logits.device)

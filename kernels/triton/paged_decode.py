@@ -68,7 +68,7 @@ def paged_decode(
     check(queries, pages)
     out = torch.empty_like(queries, memory_format=torch.contiguous_format) if out is None else out
     check_out(out, queries)
-    rows, heads, head_dim = queries.shape
+    rows, heads, _ = queries.shape
     if len(pages.lengths) != rows:
         raise ValueError(f"{len(pages.lengths)} lengths for {rows} rows of queries")
     splits = 1 if scratch is None else _splits(scratch, queries)

@@ -130,7 +130,7 @@ def bodies(data: bytes) -> list[bytes]:
         _, end, rest = data.partition(b"\r\n\r\n")
         last = rest.find(b"0\r\n\r\n")
         size = int(head[1]) if head[1] else last + 5
-        if not end or len(rest) < size or not head[1] and last < 0:
+        if not end or len(rest) < size or (not head[1] and last < 0):
             break
         found.append(rest[:size])
         data = rest[size:]

@@ -96,7 +96,7 @@ def test_what_the_client_has_not_taken_of_an_interim_answer_is_written_by_the_su
     with scene_of() as (scene, client):
         scene.until(lambda: scene.lives[0].records())
         scene.lives[0].sockets[-1].room = 0  # type: ignore[attr-defined]
-        head, _, body = request(b"one", b"Expect: 100-continue\r\n").partition(b"one")
+        head, _, _ = request(b"one", b"Expect: 100-continue\r\n").partition(b"one")
         client.begin(head)
         scene.until(lambda: scene.lives[0].records()[0].get_write_buffer_size())
         assert not client.has(1) and not client.data

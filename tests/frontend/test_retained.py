@@ -125,4 +125,4 @@ async def test_a_request_that_died_while_it_was_rendered_is_begun_again(others: 
     others.engine.keep(ONE, made, 7, 8)
     others.restart()
     assert others.engine.kept(ONE) is None
-    assert [type(m) for m in others.received("renderer-0")][0] is Render
+    assert next(type(m) for m in others.received("renderer-0")) is Render

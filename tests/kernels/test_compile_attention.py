@@ -121,7 +121,7 @@ def compile_one(job: dict[str, Any]) -> Result:
     types |= {"table": "*i32", "lengths": "*i32", "starts": "*i32", "factor": "fp32", "cap": "fp32"}
     types |= dict.fromkeys(options, "constexpr") | dict.fromkeys(job.get("long", ()), "i64")
     signature = {name: types.get(name, "i32") for name in kernel.arg_names}
-    aligned = [name[-6:] == "stride" and name != "table_stride" or signature[name][0] == "*" for name in signature]
+    aligned = [(name[-6:] == "stride" and name != "table_stride") or signature[name][0] == "*" for name in signature]
     attributes = {(index,): [["tt.divisibility", 16]] for index, yes in enumerate(aligned) if yes}
     triton.knobs.nvidia.dump_ptxas_log = True
     log = io.StringIO()

@@ -44,7 +44,7 @@ def test_inputs(rows: list[int], counts: list[int], block_size: int) -> None:
     firsts = [
         int(random.integers(0, WIDTH * block_size - count)) if row >= 0 else 5
         for row, count in zip(rows, counts, strict=True)
-    ]  # noqa: E501
+    ]
     given = [int(value) for value in random.integers(-3, 1000, sum(counts))]
     out = StepInputs.make(len(rows) + 2, sum(counts) + 3, WIDTH, DEVICE)
     for values in out:

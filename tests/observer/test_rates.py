@@ -41,10 +41,26 @@ def counted(**buckets: dict[int, int]) -> dict[str, Counted]:
 
 def test_rates_are_differences_over_the_time_between() -> None:
     meter = Meter()
-    old = dict(generated=100, prompted=50, finished=1, steps=10, planned=1000, prefix_queries=10, prefix_hits=1)
-    new = dict(generated=300, prompted=60, finished=2, steps=20, planned=1500, prefix_queries=30, prefix_hits=6)
+    old = {
+        "generated": 100,
+        "prompted": 50,
+        "finished": 1,
+        "steps": 10,
+        "planned": 1000,
+        "prefix_queries": 10,
+        "prefix_hits": 1,
+    }
+    new = {
+        "generated": 300,
+        "prompted": 60,
+        "finished": 2,
+        "steps": 20,
+        "planned": 1500,
+        "prefix_queries": 30,
+        "prefix_hits": 6,
+    }
     assert meter.add(look(5.0, 1.0, worked=(10, 500), **old), counted()) is None
-    now = dict(running=3, waiting=2, blocks_total=10, blocks_free=4)
+    now = {"running": 3, "waiting": 2, "blocks_total": 10, "blocks_free": 4}
     rates = meter.add(look(7.0, 2.5, worked=(14, 500 + 8_000_000), **new, **now), counted(first={1: 4}, between={0: 2}))
     assert rates is not None
     assert (rates.tokens_s, rates.prompt_tokens_s, rates.requests_s, rates.steps_s) == (100, 5, 0.5, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -85,7 +86,7 @@ async def test_what_flows_is_seen(server: Server) -> None:
     assert len(after["engine"]["cached"]) == len(after["engine"]["used"]) <= after["engine"]["blocks_total"]
     grown = {(old[0], old[1]): new[2] - old[2] for old, new in zip(before["lanes"], after["lanes"], strict=True)}
     round_trip = ["frontend-0", "renderer-0", "scheduler", "worker", "scheduler", "detokenizer-0", "frontend-0"]
-    assert all(grown[lane] > 0 for lane in zip(round_trip, round_trip[1:], strict=False)), grown
+    assert all(grown[lane] > 0 for lane in itertools.pairwise(round_trip)), grown
 
 
 @pytest.mark.parametrize("name", ["renderer-0", "scheduler", "worker"])

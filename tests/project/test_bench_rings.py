@@ -52,7 +52,7 @@ def test_quick_prints_every_row(bench: Any) -> None:
         assert by_pyzmq == pytest.approx(ours / pyzmq, rel=0.1, abs=0.002)
         assert by_queue == pytest.approx(ours / queue, rel=0.1, abs=0.002)
     assert done.returncode == bool(done.stderr)  # on a busy machine a target may be missed, which it then says
-    assert not done.stderr or done.stderr.startswith("missed: ") and done.stderr.count("\n") == 1
+    assert not done.stderr or (done.stderr.startswith("missed: ") and done.stderr.count("\n") == 1)
 
 
 def test_nothing_is_said_of_targets_that_are_met(bench: Any) -> None:

@@ -226,7 +226,7 @@ def test_requests_are_told_only_if_wanted() -> None:
 
 def test_a_server_that_cannot_start_says_so_in_its_form() -> None:
     command = [*LAUNCH, "--port", "0", "--log-format", "json", "--model-that-is-none"]
-    ended = subprocess.run(command[:-1] + ["/nowhere"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    ended = subprocess.run([*command[:-1], "/nowhere"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     (line,) = ended.stdout.splitlines()
     said = json.loads(line)
     assert ended.returncode == 2 and said["level"] == "critical" and "/nowhere" in said["message"]

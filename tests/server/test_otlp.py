@@ -18,13 +18,13 @@ from actorserve.actors.options.config import ConfigError, make_config
 from tests.support.server import Server
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest  # noqa: E402
-from opentelemetry.proto.trace.v1.trace_pb2 import Span  # noqa: E402
-from opentelemetry.sdk.trace import ReadableSpan  # noqa: E402
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult  # noqa: E402
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from actorserve.actors.frontend.observability.finished import Ended, Times  # noqa: E402
-from actorserve.actors.frontend.observability.tracing import Tracer  # noqa: E402
+from actorserve.actors.frontend.observability.finished import Ended, Times
+from actorserve.actors.frontend.observability.tracing import Tracer
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PATIENCE_S = 30.0

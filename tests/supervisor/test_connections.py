@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -266,7 +266,7 @@ async def test_no_descriptor_is_left_to_accept(server: Server, monkeypatch: pyte
     """Who waits is taken when there is one."""
 
     class Listener(socket.socket):
-        refusals = [errno.EMFILE, errno.ENFILE]
+        refusals: ClassVar = [errno.EMFILE, errno.ENFILE]
 
         def accept(self) -> Any:
             if self.refusals:

@@ -24,7 +24,7 @@ HARMLESS = {"allowed_headers", "enable_request_id_headers"}
 
 
 def description(config: Config) -> Description:
-    place: dict[str, Any] = dict(pid=1, url="http://h:1", port=1, started_ns=1)
+    place: dict[str, Any] = {"pid": 1, "url": "http://h:1", "port": 1, "started_ns": 1}
     return Description(**place, config=config, model=MODEL, segment_fd=3, segment_bytes=4096, files={})
 
 

@@ -231,7 +231,7 @@ def test_what_is_not_for_this_process_is_left_alone() -> None:
 @pytest.mark.parametrize("kind", ["file", "unix", "datagram", "not listening"])
 def test_what_is_no_listening_socket_is_refused(kind: str, tmp_path: Path) -> None:
     makers: dict[str, Callable[[], Any]] = {
-        "file": lambda: open(tmp_path / "file", "w"),
+        "file": lambda: open(tmp_path / "file", "w"),  # noqa: SIM115  # closed below
         "unix": lambda: socket.socket(socket.AF_UNIX),
         "datagram": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
         "not listening": lambda: socket.socket(socket.AF_INET),

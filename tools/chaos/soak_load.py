@@ -95,17 +95,21 @@ def check(path: str, body: dict[str, Any], text: str, tally: Tally) -> None:
     if body["stream"]:
         events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
         if not events or events[-1] != "[DONE]":
-            return tally.fail(f"a stream without its end: {text[-200:]!r}")
+            tally.fail(f"a stream without its end: {text[-200:]!r}")
+            return
         chunks = [json.loads(event) for event in events[:-1]]
         if any("error" in chunk for chunk in chunks):
-            return tally.fail(f"an error in a stream: {text[-300:]!r}")
+            tally.fail(f"an error in a stream: {text[-300:]!r}")
+            return
     else:
         chunks = [json.loads(text)]
     if not chunks[-1].get("usage"):
-        return tally.fail("no usage")
+        tally.fail("no usage")
+        return
     answer = texts_of(chunks)
     if answer.startswith("broken"):
-        return tally.fail(answer)
+        tally.fail(answer)
+        return
     tally.counts["finished"] += 1
     key = path + json.dumps({k: v for k, v in body.items() if not k.startswith("stream")}, sort_keys=True)
     if tally.answers.setdefault(key, answer) != answer:

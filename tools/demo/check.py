@@ -21,10 +21,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.demo.text.corpus import END, held_out, prompt  # noqa: E402
-from tools.demo.text.facts import all_facts  # noqa: E402
-from tools.demo.text.noise import vary  # noqa: E402
-from tools.demo.text.tables import Fact, rows  # noqa: E402
+from tools.demo.text.corpus import END, held_out, prompt
+from tools.demo.text.facts import all_facts
+from tools.demo.text.noise import vary
+from tools.demo.text.tables import Fact, rows
 
 BATCH = 128
 LONGEST_ANSWER = 200

@@ -125,7 +125,7 @@ def check_join(items: Iterable[Any], between: Any) -> list[Any]:
 
 
 def check_replace(text: str | bytes, old: Any = "", new: Any = "", count: Any = None) -> None:
-    if isinstance(old, type(text)) or isinstance(text, str) and isinstance(old, str):
+    if isinstance(old, type(text)) or (isinstance(text, str) and isinstance(old, str)):
         times = text.count(old) if old else len(text) + 1  # type: ignore[arg-type]
         if isinstance(count, int) and count >= 0:
             times = min(times, count)

@@ -27,7 +27,7 @@ __all__ = ["MAX_TEXT", "Sandbox", "make_environment"]
 class Generation(Extension):
     """`{% generation %}` marks what an assistant said, for training; here it is only passed over."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012  # Jinja declares it so
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         line = next(parser.stream).lineno
@@ -90,7 +90,7 @@ class EscapingFormatter(Formatter, EscapeFormatter):
 class Code(CodeGenerator):
     """Jinja's compiler, in which the pieces of `~` are looked at before they are joined."""
 
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
         joining = "markup_join" if frame.eval_ctx.autoescape else "str_join"
         if frame.eval_ctx.volatile:
             joining = "(markup_join if context.eval_ctx.autoescape else str_join)"
@@ -116,7 +116,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         check_binop(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902, N805  # as Jinja's
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # as Jinja's
         args = check_call(__obj, args, kwargs)
         return super().call(__context, __obj, *args, **kwargs)
 

@@ -76,9 +76,8 @@ class Pythonic(CallReader):
                 open_brackets.append(_CLOSES[char])
             elif char in "'\"":
                 yield from self._string(char, taken)
-            elif char in ")]}":
-                if not open_brackets or open_brackets.pop() != char:
-                    raise Broken
+            elif char in ")]}" and (not open_brackets or open_brackets.pop() != char):
+                raise Broken
 
     def _string(self, quote: str, taken: list[str]) -> Steps[None]:
         """The rest of a string, with three quotes or with one."""

@@ -117,7 +117,8 @@ def test_one_that_stands_still_keeps_what_is_posted_waiting(group: Group) -> Non
     assert inboxes[0].arm()
     late: list[Any] = []
     while outbox.backlog:
-        assert (more := drained(inboxes[2]))
+        more = drained(inboxes[2])
+        assert more
         late += more
         outbox.flush()
         for inbox, messages in zip(inboxes, got, strict=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -92,7 +93,7 @@ def test_what_is_there_is_not_looked_for(waits: Waits) -> None:
 def gaps(looked: list[bool]) -> list[int]:
     """How many waits passed without a look before each one with."""
     places = [-1, *(place for place, value in enumerate(looked) if value)]
-    return [after - before - 1 for before, after in zip(places[:-1], places[1:], strict=True)]
+    return [after - before - 1 for before, after in itertools.pairwise(places)]
 
 
 def test_the_more_often_in_vain_the_rarer(waits: Waits) -> None:

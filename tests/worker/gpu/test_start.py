@@ -13,11 +13,11 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.actors.model.architecture import Architecture, Rope  # noqa: E402
-from actorserve.actors.options.config import ConfigError, make_config  # noqa: E402
-from actorserve.actors.worker.actor import uses_gpu  # noqa: E402
-from actorserve.actors.worker.gpu.graphs import DecodeGraphs, capture_sizes  # noqa: E402
-from actorserve.actors.worker.gpu.memory import (  # noqa: E402
+from actorserve.actors.model.architecture import Architecture, Rope
+from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.worker.actor import uses_gpu
+from actorserve.actors.worker.gpu.graphs import DecodeGraphs, capture_sizes
+from actorserve.actors.worker.gpu.memory import (
     RESERVE,
     blocks_in,
     kv_block_bytes,
@@ -25,8 +25,8 @@ from actorserve.actors.worker.gpu.memory import (  # noqa: E402
     out_of_memory,
     room_for_blocks,
 )
-from actorserve.actors.worker.gpu.start import check_shape, choose_dtype  # noqa: E402
-from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
+from actorserve.actors.worker.gpu.start import check_shape, choose_dtype
+from actorserve.kernels.triton.quantised_kv import E4M3
 
 SHAPE = Architecture(
     vocab_size=1000,

@@ -44,7 +44,7 @@ def write_gguf(folder: Path, path: Path) -> None:
     _write_shape(writer, config)
     _write_tokenizer(writer, json.loads((folder / "tokenizer.json").read_text()), config["vocab_size"])
     with safe_open(folder / "model.safetensors", "numpy") as tensors:
-        for name in tensors.keys():  # noqa: SIM118 (it is no mapping)
+        for name in tensors.keys():
             writer.add_tensor(gguf_name(name), in_order(name, tensors.get_tensor(name), config))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
