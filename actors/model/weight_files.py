@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ..options.config import ConfigError
 from .architecture import Architecture
+from .layers import HEAD
 from .values import read_json
 
 INDEX = "model.safetensors.index.json"
@@ -145,7 +146,7 @@ def _compare(folder: Path, shape: Architecture, found: dict[str, Stored]) -> Non
     """Every tensor of the architecture is there with its shape, and no other."""
     wanted = shape.tensors()
     needless = {name for name in found if name.endswith("rotary_emb.inv_freq")}  # of old checkpoints
-    needless |= {"lm_head.weight"} if shape.tied else set()
+    needless |= {f"{HEAD}.weight"} if shape.tied else set()
     problems = []
     if missing := sorted(wanted.keys() - found.keys()):
         problems.append(f"lacks {some(missing)}")

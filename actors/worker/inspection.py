@@ -15,6 +15,7 @@ import torch
 
 from ..model.architecture import Architecture, read_architecture, shard_shape
 from ..model.info import ModelInfo, read_json
+from ..model.layers import Kind
 from ..model.machine import available_bytes, block_bytes, count_blocks, unused_memory, usable_cores, without_effect
 from ..options.config import Config
 from ..protocol.topology import System
@@ -96,9 +97,8 @@ def _say_unused(config: Config, model: ModelInfo, blocks: int, size: int) -> Non
 def _weights(shape: Architecture, dtype: torch.dtype, int8: bool = False) -> int:
     """Bytes; with 8 bits those of products."""
     sizes = 0
-    for name, numbers in shape.tensors().items():
-        product = len(numbers) == 2 and "embed_tokens" not in name
-        sizes += prod(numbers) * (1 if int8 and product else dtype.itemsize)
+    for spec in shape.specs().values():
+        sizes += prod(shape.tensor_shape(spec)) * (1 if int8 and spec.kind is Kind.WEIGHT else dtype.itemsize)
     return sizes
 
 

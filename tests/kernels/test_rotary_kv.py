@@ -14,7 +14,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.actors.model.architecture import Rope  # noqa: E402
+from actorserve.actors.model.rope import Rope  # noqa: E402
 from actorserve.actors.worker.cpu.executor import RMSNorm, _rotate, turn_table  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales, dequantise, quantise  # noqa: E402
 from actorserve.kernels.triton.rotary_kv import Norms, Pools, Turns, reference_norm, reference_rotate, rotate_and_write  # noqa: E402

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from actorserve.actors.model import machine
-from actorserve.actors.model.architecture import Architecture, Rope
+from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.machine import (
     available_bytes,
     block_bytes,
@@ -19,6 +19,7 @@ from actorserve.actors.model.machine import (
     usable_cores,
     without_effect,
 )
+from actorserve.actors.model.rope import Rope
 from actorserve.actors.options.config import ConfigError, make_config
 
 SHAPE = Architecture(

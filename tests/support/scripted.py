@@ -15,6 +15,9 @@ import torch
 from safetensors.torch import save_file
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from actorserve.actors.model.architecture import read_architecture
+from actorserve.actors.model.layers import EMBEDDINGS, HEAD, Kind
+
 END = "<|end|>"
 LAST = "{{ messages[-1].content }}"
 BYTES: dict[int, str] = bytes_to_unicode()
@@ -67,22 +70,6 @@ def _write_model(folder: Path, after: Mapping[int, int], count: int) -> None:
     head = torch.zeros(size, size)
     for token, following in after.items():
         head[following, token] = 1
-    layer = "model.layers.0."
-    tensors = {
-        "model.embed_tokens.weight": torch.eye(size),
-        "lm_head.weight": head,
-        "model.norm.weight": torch.ones(size),
-        layer + "input_layernorm.weight": torch.ones(size),
-        layer + "post_attention_layernorm.weight": torch.ones(size),
-        layer + "self_attn.q_proj.weight": torch.zeros(heads * width, size),
-        layer + "self_attn.k_proj.weight": torch.zeros(heads * width, size),
-        layer + "self_attn.v_proj.weight": torch.zeros(heads * width, size),
-        layer + "self_attn.o_proj.weight": torch.zeros(size, heads * width),
-        layer + "mlp.gate_proj.weight": torch.zeros(32, size),
-        layer + "mlp.up_proj.weight": torch.zeros(32, size),
-        layer + "mlp.down_proj.weight": torch.zeros(size, 32),
-    }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -98,6 +85,11 @@ def _write_model(folder: Path, after: Mapping[int, int], count: int) -> None:
         "eos_token_id": 0,
         "tie_word_embeddings": False,
     }
+    shape = read_architecture(config)
+    shapes = {name: (shape.tensor_shape(spec), spec.kind) for name, spec in shape.specs().items()}
+    tensors = {name: torch.full(sizes, float(kind is Kind.GAIN)) for name, (sizes, kind) in shapes.items()}
+    tensors |= {f"{EMBEDDINGS}.weight": torch.eye(size), f"{HEAD}.weight": head}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
 
 

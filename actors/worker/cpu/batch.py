@@ -53,5 +53,5 @@ def prepare(model: Model, kv: PagedKV, tables: Tables, rows: Ints, counts: Ints,
     fields = (firsts.tolist(), counts.tolist(), starts.tolist(), tables.blocks[rows], one_run.tolist())
     spans = [Span(*values) for values in zip(*fields, strict=True)]
     make = AlignedAttention if kv.aligned else StepAttention
-    attention = make(kv, spans, model.shape.windows, model.shape.heads, model.shape.head_dim**-0.5)
+    attention = make(kv, spans, model.shape.windows, model.shape.heads, model.shape.attention_scale)
     return Inputs(ids, positions, slots, attention)

@@ -1,4 +1,4 @@
-"""The forward pass of the Llama family (Llama, Mistral, Qwen2, Qwen3); what differs is data (architecture.py).
+"""The forward pass on a CPU; which tensors a layer has, and what is done with them, is data (model/layers.py).
 
 One flat batch: the tokens of all sequences of a step, one after the other, whether they are a prompt's or decode.
     x  the residual stream [tokens, hidden]
@@ -18,7 +18,7 @@ Knows tensors; not where they come from, nor what a request is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -27,12 +27,15 @@ from torch import Tensor
 from actorserve.kernels.cpu.aligned import AnyAttention
 from actorserve.kernels.cpu.attention import PagedKV
 
-from ...model.architecture import Architecture, Rope
+from ...model.architecture import Architecture
+from ...model.layers import EMBEDDINGS, FINAL_NORM, ROTATED, LinearSpec
+from ...model.rope import Rope
+from ..models.rope import cosines_and_sines
+from ..models.sharding import Get
+from ..models.tensors import join, split_rows
 from ..quantization.int8 import Int8Linear
 from ..tensor_parallel import Group
 from .linear import Linear, PackedLinear
-
-Get = Callable[[str], Tensor]  # a tensor of the checkpoint, in the type in which it is stored
 
 
 class RMSNorm:
@@ -66,7 +69,7 @@ class RMSNorm:
 AnyLinear = Linear | PackedLinear | Int8Linear
 
 
-class Builder:
+class CpuBuilder:
     """Makes the parts of a model of a checkpoint's tensors, one after the other."""
 
     def __init__(
@@ -82,34 +85,38 @@ class Builder:
         self.from_memory = size > PackedLinear.CACHED
 
     def norm(self, name: str) -> RMSNorm:
-        return RMSNorm(self.get(name).to(self.dtype, copy=True), self.shape.norm_eps)
+        return RMSNorm(self.get(f"{name}.weight").to(self.dtype, copy=True), self.shape.norm_eps)
 
-    def linear(self, parts: list[tuple[str, int]], biased: bool) -> AnyLinear:
-        """The linears `parts` as one; a part with a number of heads has its rows reordered for the rotation."""
-        weight = self._merged([(f"{name}.weight", heads) for name, heads in parts])
-        bias = self._merged([(f"{name}.bias", heads) for name, heads in parts]) if biased else None
+    def linear(self, *linears: LinearSpec) -> AnyLinear:
+        """The linears as one; what is rotated has its rows reordered for that."""
+        weight = self._joined(linears, "weight")
+        bias = self._joined(linears, "bias") if linears[0].bias else None
         if self.int8:
             return Int8Linear(weight, bias)
         if self.packs and _is_large(weight):
             return PackedLinear(weight, bias, self.from_memory)
         return Linear(weight, bias)
 
-    def qk_gain(self, prefix: str) -> Tensor:
-        """The gains of the q and k norms of all heads, [heads + kv_heads, head_dim]."""
+    def qk_norm(self, q_norm: str | None, k_norm: str | None) -> RMSNorm | None:
+        """One norm of all heads of q and k, with gains [heads + kv_heads, head_dim]."""
+        if q_norm is None or k_norm is None:
+            return None
         shape = self.shape
-        q, k = (_pairs(self.get(f"{prefix}{name}_norm.weight").to(self.dtype), 1) for name in "qk")
-        return torch.cat([q.expand(shape.heads, -1), k.expand(shape.kv_heads, -1)])
+        q, k = (_pairs(self.get(f"{name}.weight").to(self.dtype), 1) for name in (q_norm, k_norm))
+        return RMSNorm(torch.cat([q.expand(shape.heads, -1), k.expand(shape.kv_heads, -1)]), shape.norm_eps)
 
-    def _merged(self, parts: list[tuple[str, int]]) -> Tensor:
-        tensors = [self.get(name) for name, _ in parts]
-        if len(parts) == 1 and not parts[0][1] and tensors[0].dtype == self.dtype and _is_large(tensors[0]):
+    def _joined(self, linears: Sequence[LinearSpec], kind: str) -> Tensor:
+        tensors = [self.get(f"{linear.name}.{kind}") for linear in linears]
+        turned = any(axis in ROTATED for linear in linears for axis in linear.rows)
+        if len(tensors) == 1 and not turned and tensors[0].dtype == self.dtype and _is_large(tensors[0]):
             return tensors[0].contiguous()  # where it is mapped; a small one would keep the whole file mapped
-        merged = torch.empty(sum(len(t) for t in tensors), *tensors[0].shape[1:], dtype=self.dtype)
-        first = 0
-        for tensor, (_, heads) in zip(tensors, parts, strict=True):
-            merged[first : first + len(tensor)] = _pairs(tensor, heads) if heads else tensor
-            first += len(tensor)
-        return merged
+        return join(list(self._arranged(linears, tensors)), self.dtype)
+
+    def _arranged(self, linears: Sequence[LinearSpec], tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Their rows in the order in which this executor has them."""
+        for linear, tensor in zip(linears, tensors, strict=True):
+            for axis, rows in split_rows(linear, tensor, self.shape):
+                yield _pairs(rows, len(rows) // self.shape.head_dim) if axis in ROTATED else rows
 
 
 def _is_large(weight: Tensor) -> bool:
@@ -122,23 +129,19 @@ def _pairs(rows: Tensor, heads: int) -> Tensor:
     return rows.view(heads, 2, len(rows) // heads // 2, -1).transpose(1, 2).reshape(rows.shape)
 
 
-class Layer:
+class CpuLayer:
     """Attention and MLP of one layer."""
 
-    def __init__(self, build: Builder, index: int) -> None:
-        shape = self.shape = build.shape
-        self.group = build.group
-        prefix = f"model.layers.{index}."
-        attention, mlp = prefix + "self_attn.", prefix + "mlp."
-        self.index = index
-        self.attention_norm = build.norm(prefix + "input_layernorm.weight")
-        qkv = [(attention + "q_proj", shape.heads), (attention + "k_proj", shape.kv_heads), (attention + "v_proj", 0)]
-        self.qkv = build.linear(qkv, shape.qkv_bias)
-        self.qk_norm = RMSNorm(build.qk_gain(attention), shape.norm_eps) if shape.qk_norm else None
-        self.out = build.linear([(attention + "o_proj", 0)], shape.out_bias)
-        self.mlp_norm = build.norm(prefix + "post_attention_layernorm.weight")
-        self.gate_up = build.linear([(mlp + "gate_proj", 0), (mlp + "up_proj", 0)], shape.mlp_bias)
-        self.down = build.linear([(mlp + "down_proj", 0)], shape.mlp_bias)
+    def __init__(self, build: CpuBuilder, index: int) -> None:
+        self.shape, self.group, self.index = build.shape, build.group, index
+        spec = build.shape.layer.at(index)
+        self.attention_norm = build.norm(spec.attention_norm)
+        self.qkv = build.linear(*spec.qkv)
+        self.qk_norm = build.qk_norm(spec.q_norm, spec.k_norm)
+        self.out = build.linear(spec.out)
+        self.mlp_norm = build.norm(spec.mlp_norm)
+        self.gate_up = build.linear(*spec.gate_up)
+        self.down = build.linear(spec.down)
 
     def __call__(self, x: Tensor, turns: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> None:
         """Add this layer to x; `turns` are the rotations of the tokens' positions, `slots` where their KV goes."""
@@ -178,17 +181,17 @@ class Model:
 
         `int8`: weights of products are kept in 8 bits (float32 only).
         """
-        build = Builder(shape, get, dtype, group, int8)
+        build = CpuBuilder(shape, get, dtype, group, int8)
         self.group = group
         self.shape = shape
         self.dtype = dtype
         self.int8 = int8
-        table = get("model.embed_tokens.weight")
+        table = get(f"{EMBEDDINGS}.weight")
         keep = table.dtype.itemsize <= dtype.itemsize  # a 16-bit table stays: its rows are made float32 when read
         self.embeddings = table if keep else table.to(dtype)
-        self.layers = [Layer(build, index) for index in range(shape.layers)]
-        self.norm = build.norm("model.norm.weight")
-        self.head = build.linear([("model.embed_tokens" if shape.tied else "lm_head", 0)], False)
+        self.layers = [CpuLayer(build, index) for index in range(shape.layers)]
+        self.norm = build.norm(FINAL_NORM)
+        self.head = build.linear(shape.head)
         self.turns = turn_table(shape.rope, shape.head_dim, max_length)
 
     def forward(self, ids: Tensor, positions: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> Tensor:
@@ -226,20 +229,4 @@ def _rotate(heads: Tensor, turns: Tensor) -> None:
 
 def turn_table(rope: Rope, head_dim: int, length: int) -> Tensor:
     """cos + i·sin of each position's angles, complex64 [length, head_dim / 2]."""
-    angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse_frequencies(rope, head_dim))
-    return torch.complex(angles.cos(), angles.sin())
-
-
-def inverse_frequencies(rope: Rope, head_dim: int) -> Tensor:
-    """The angle of one position for each pair of numbers; `linear` and `llama3` stretch it to longer texts."""
-    plain = 1.0 / (rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
-    if rope.kind == "default":
-        return plain
-    stretched = plain / rope.numbers["factor"]
-    if rope.kind == "linear":
-        return stretched
-    # llama3: angles that turn often within the original length stay, those that turn seldom are stretched
-    low, high = rope.numbers["low_freq_factor"], rope.numbers["high_freq_factor"]
-    turns = rope.numbers["original_max_position_embeddings"] * plain / (2 * math.pi)
-    share = ((turns - low) / (high - low)).clamp(0, 1)
-    return (1 - share) * stretched + share * plain
+    return torch.complex(*cosines_and_sines(rope, head_dim, length))

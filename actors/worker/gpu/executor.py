@@ -1,16 +1,17 @@
-"""The forward pass of the Llama family on a GPU: cuBLAS products, and Triton kernels for all between them.
+"""The forward pass on a GPU: cuBLAS products, and Triton kernels for all between them.
 
 One flat batch, the tokens of all rows of a step one after the other. Ten launches a layer:
     add+norm · qkv · rotate, write KV · attention (and merge of splits) · out · add+norm · gate-up · silu·mul · down
 The residual stream is added to where it is normed, so it stands still between: a layer hands on what is to be added.
 
 Everything it does follows from shapes, and nothing of it waits for the device, so that a graph can capture it for
-decoding. Knows tensors; not where weights come from, nor what a request is.
+decoding. Which tensors a layer has is data (model/layers.py). Knows tensors; not where weights come from, nor what a
+request is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,10 +27,11 @@ from actorserve.kernels.triton.silu_mul import silu_mul
 from actorserve.kernels.triton.step_inputs import StepInputs
 
 from ...model.architecture import Architecture
-from ..cpu.executor import inverse_frequencies
+from ...model.layers import EMBEDDINGS, FINAL_NORM, LinearSpec
+from ..models.rope import cosines_and_sines
+from ..models.sharding import Get
+from ..models.tensors import join
 from ..tensor_parallel import Group
-
-Get = Callable[[str], Tensor]  # a tensor of the checkpoint, in the type in which it is stored, anywhere
 
 
 class Batch(NamedTuple):
@@ -41,7 +43,7 @@ class Batch(NamedTuple):
     scratch: Scratch  # for the rows that decode
 
 
-class Linear(NamedTuple):
+class GpuLinear(NamedTuple):
     """y = x Wᵀ + b."""
 
     weight: Tensor
@@ -51,49 +53,43 @@ class Linear(NamedTuple):
         return F.linear(x, self.weight, self.bias)
 
 
-class Builder:
+class GpuBuilder:
     """Makes the parts of a model of a checkpoint's tensors, on the device, one after the other."""
 
     def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device) -> None:
         self.shape, self.get, self.dtype, self.device = shape, get, dtype, device
 
     def tensor(self, name: str) -> Tensor:
-        return self.get(name).to(self.device, self.dtype, copy=True)
+        return self.get(f"{name}.weight").to(self.device, self.dtype, copy=True)
 
-    def linear(self, names: list[str], biased: bool) -> Linear:
-        """The linears of these names as one."""
-        return Linear(self._merged(names, "weight"), self._merged(names, "bias") if biased else None)
+    def linear(self, *linears: LinearSpec) -> GpuLinear:
+        """The linears as one."""
+        return GpuLinear(self._joined(linears, "weight"), self._joined(linears, "bias") if linears[0].bias else None)
 
-    def _merged(self, names: list[str], kind: str) -> Tensor:
-        parts = [self.get(f"{name}.{kind}") for name in names]
-        shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
-        merged = torch.empty(shape, dtype=self.dtype, device=self.device)
-        first = 0
-        for part in parts:
-            merged[first : first + len(part)] = part.to(self.device)  # made another type there
-            first += len(part)
-        return merged
+    def norms(self, q_norm: str | None, k_norm: str | None) -> Norms | None:
+        if q_norm is None or k_norm is None:
+            return None
+        return Norms(self.tensor(q_norm), self.tensor(k_norm), self.shape.norm_eps)
+
+    def _joined(self, linears: Sequence[LinearSpec], kind: str) -> Tensor:
+        return join([self.get(f"{linear.name}.{kind}") for linear in linears], self.dtype, self.device)
 
 
-class Layer:
+class GpuLayer:
     """Attention and MLP of one layer."""
 
-    def __init__(self, build: Builder, index: int, group: Group | None) -> None:
+    def __init__(self, build: GpuBuilder, index: int, group: Group | None) -> None:
         shape = self.shape = build.shape
         self.group = group
-        prefix = f"model.layers.{index}."
-        attention, mlp = prefix + "self_attn.", prefix + "mlp."
-        self.scoring = Scoring(shape.head_dim**-0.5, shape.windows[index])
-        self.attention_gain = build.tensor(prefix + "input_layernorm.weight")
-        self.mlp_gain = build.tensor(prefix + "post_attention_layernorm.weight")
-        self.qkv = build.linear([attention + name for name in ("q_proj", "k_proj", "v_proj")], shape.qkv_bias)
-        self.out = build.linear([attention + "o_proj"], shape.out_bias)
-        self.gate_up = build.linear([mlp + "gate_proj", mlp + "up_proj"], shape.mlp_bias)
-        self.down = build.linear([mlp + "down_proj"], shape.mlp_bias)
-        self.norms: Norms | None = None
-        if shape.qk_norm:
-            q_gain, k_gain = (build.tensor(f"{attention}{name}_norm.weight") for name in "qk")
-            self.norms = Norms(q_gain, k_gain, shape.norm_eps)
+        spec = shape.layer.at(index)
+        self.scoring = Scoring(shape.attention_scale, shape.windows[index])
+        self.attention_gain = build.tensor(spec.attention_norm)
+        self.mlp_gain = build.tensor(spec.mlp_norm)
+        self.qkv = build.linear(*spec.qkv)
+        self.out = build.linear(spec.out)
+        self.gate_up = build.linear(*spec.gate_up)
+        self.down = build.linear(spec.down)
+        self.norms = build.norms(spec.q_norm, spec.k_norm)
 
     def __call__(self, normed: Tensor, residual: Tensor, turns: Turns, pools: Pools, batch: Batch) -> Tensor:
         """What this layer adds to the residual in the end; its middle is added here. `normed` is of the residual."""
@@ -146,16 +142,14 @@ class GpuModel:
         group: Group | None = None,
     ) -> None:
         """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole."""
-        build = Builder(shape, get, dtype, device)
+        build = GpuBuilder(shape, get, dtype, device)
         self.shape, self.dtype, self.device, self.group = shape, dtype, device, group
-        self.embeddings = build.tensor("model.embed_tokens.weight")
-        self.layers = [Layer(build, index, group) for index in range(shape.layers)]
-        self.gain = build.tensor("model.norm.weight")
-        self.head = Linear(self.embeddings, None) if shape.tied else build.linear(["lm_head"], False)
-        angles = torch.outer(
-            torch.arange(max_length, dtype=torch.float32), inverse_frequencies(shape.rope, shape.head_dim)
-        )
-        self.turns = Turns(angles.cos().to(device), angles.sin().to(device))
+        self.embeddings = build.tensor(EMBEDDINGS)
+        self.layers = [GpuLayer(build, index, group) for index in range(shape.layers)]
+        self.gain = build.tensor(FINAL_NORM)
+        self.head = GpuLinear(self.embeddings, None) if shape.tied else build.linear(shape.head)
+        cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
+        self.turns = Turns(cos.to(device), sin.to(device))
 
     def forward(self, batch: Batch, pools: list[Pools]) -> Hidden:
         """Run a step's tokens through all layers; their keys and values go to their slots of `pools`, one a layer."""

@@ -10,14 +10,13 @@ import torch
 
 from actorserve.kernels.attention_reference import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
 
-from ...model.architecture import Architecture, read_architecture, shard_shape
+from ...model.architecture import Architecture, read_architecture
 from ...model.info import read_json
 from ...options.config import Config, ConfigError
 from ...runtime.process import Context
 from ...telemetry.startup import Phase
 from ..actor import join_group, request_parts, say_unused
-from ..models.sharding import ALL, shard
-from ..models.weights import DTYPES, open_checkpoint, random_tensors
+from ..models.weights import DTYPES, open_weights
 from ..tensor_parallel import Group
 from .actor import GpuWorkerActor
 from .executor import GpuModel
@@ -83,12 +82,8 @@ def _load(context: Context, device: torch.device, group: Group | None) -> GpuMod
     shape = read_architecture(read_json(folder / "config.json"))
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
-    dummy = config.load_format == "dummy"
-    read = random_tensors(shape, config.seed, device) if dummy else open_checkpoint(folder, shape)
-    if group is None:
-        return GpuModel(shape, lambda name: read(name, ALL, None), dtype, info.max_model_len, device)
-    own = shard_shape(shape, group.size)
-    return GpuModel(own, shard(read, shape, group), dtype, info.max_model_len, device, group)
+    own, get = open_weights(config, folder, shape, group, device)
+    return GpuModel(own, get, dtype, info.max_model_len, device, group)
 
 
 def _make_runner(context: Context, model: GpuModel) -> GpuRunner:

@@ -1,34 +1,45 @@
-"""A rank's part of a model's weights: which rows or columns of each tensor, read without the rest.
+"""A rank's part of a model's weights: which rows and columns of each tensor, read without the rest.
 
-    q, k, v, gate, up   rows: whole heads, or numbers of the MLP
-    o, down             columns: the same; what the ranks make of them is added up, so a bias is the first rank's alone
-    embeddings, head    rows: words; the last rank's part may be shorter and is filled with zeros
-KV heads that are fewer than ranks are held by several of them.
+What rows and columns are (model/layers.py: Axis) says who has which:
+    queries, keys, values   whole heads; KV heads that are fewer than ranks are held by several of them
+    intermediate            as many numbers of the MLP for each
+    vocabulary              words; the last rank's part may be shorter and is filled with zeros
+    all others              every rank has them
+Where the checkpoint has several of them fused, a rank has its part of each. Where columns are cut, the ranks' results
+are added up, so a bias is the first rank's alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ...model.architecture import Architecture
+from ...model.layers import Axis, Kind, TensorSpec
 
-Read = Callable[[str, slice, slice | None], Tensor]  # rows, and columns where there are any, of a tensor
-BY_HEADS = {"q_proj": "heads", "k_proj": "kv_heads", "v_proj": "kv_heads"}
-BY_ROWS = ("gate_proj", "up_proj")
-BY_COLUMNS = ("o_proj", "down_proj")
-BY_WORDS = ("embed_tokens", "lm_head")
-ALL = slice(None)
+Read = Callable[[str, slice, slice | None], Tensor]  # rows, and columns where not all are wanted, of a tensor
+Get = Callable[[str], Tensor]  # a rank's part of a tensor of the checkpoint, in the type in which it is stored
+SHARED = (Axis.QUERIES, Axis.KEYS, Axis.VALUES, Axis.INTERMEDIATE)
 
 
 class Place(Protocol):
     """A worker's place in its group."""
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+class Alone(NamedTuple):
+    """The place of one that has no group."""
+
+    rank: int = 0
+    size: int = 1
 
 
 def words_of(vocabulary: int, size: int) -> int:
@@ -36,47 +47,48 @@ def words_of(vocabulary: int, size: int) -> int:
     return -(-vocabulary // size)
 
 
-def shard(read: Read, shape: Architecture, place: Place) -> Callable[[str], Tensor]:
+def shard(read: Read, shape: Architecture, place: Place) -> Get:
     """A function that reads this rank's part of a tensor of the whole model, of shape `shape`."""
+    specs = shape.specs()
 
     def get(name: str) -> Tensor:
-        module, _, kind = name.rpartition(".")
-        part = module.rpartition(".")[2]
-        if part in BY_HEADS:
-            return read(name, _heads(shape, part, place), None if kind == "bias" else ALL)
-        if part in BY_ROWS:
-            return read(name, _share(shape.intermediate_size, place), None if kind == "bias" else ALL)
-        if part in BY_COLUMNS and kind == "bias":
-            bias = read(name, ALL, None)
-            return bias if place.rank == 0 else torch.zeros_like(bias)
-        if part in BY_COLUMNS:
-            whole = shape.heads * shape.head_dim if part == "o_proj" else shape.intermediate_size
-            return read(name, ALL, _share(whole, place))
-        if part in BY_WORDS:
+        spec = specs[name]
+        if spec.rows == (Axis.VOCABULARY,):
             return _words(read, name, shape.vocab_size, place)
-        return read(name, ALL, None)
+        if spec.kind is Kind.BIAS and spec.columns in SHARED and place.rank:
+            return torch.zeros_like(read(name, slice(None), None))
+        return _part(read, name, spec, shape, place)
 
     return get
 
 
-def _share(whole: int, place: Place) -> slice:
+def _part(read: Read, name: str, spec: TensorSpec, shape: Architecture, place: Place) -> Tensor:
+    """Of each of the tensor's parts the rank's rows."""
+    columns = _cut(spec.columns, shape, place) if spec.kind is Kind.WEIGHT and spec.columns in SHARED else None
+    parts, first = [], 0
+    for axis in spec.rows:
+        rows = _cut(axis, shape, place)
+        parts.append(read(name, slice(first + rows.start, first + rows.stop), columns))
+        first += shape.size(axis)
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _cut(axis: Axis, shape: Architecture, place: Place) -> slice:
+    """The rank's part of an axis; ranks that share a KV head have the same."""
+    if axis in (Axis.KEYS, Axis.VALUES) and shape.kv_heads < place.size:
+        head = place.rank * shape.kv_heads // place.size
+        return slice(head * shape.head_dim, (head + 1) * shape.head_dim)
+    whole = shape.size(axis)
+    if axis not in SHARED:
+        return slice(0, whole)
     part = whole // place.size
     return slice(place.rank * part, (place.rank + 1) * part)
-
-
-def _heads(shape: Architecture, part: str, place: Place) -> slice:
-    """Rows of a rank's heads; ranks that share a KV head have the same rows."""
-    heads = shape.heads if BY_HEADS[part] == "heads" else shape.kv_heads
-    if heads >= place.size:
-        return _share(heads * shape.head_dim, place)
-    head = place.rank * heads // place.size
-    return slice(head * shape.head_dim, (head + 1) * shape.head_dim)
 
 
 def _words(read: Read, name: str, vocabulary: int, place: Place) -> Tensor:
     count = words_of(vocabulary, place.size)
     first = min(place.rank * count, vocabulary)
-    rows = read(name, slice(first, min(first + count, vocabulary)), ALL)
+    rows = read(name, slice(first, min(first + count, vocabulary)), None)
     if len(rows) == count:
         return rows
     return torch.cat([rows, rows.new_zeros(count - len(rows), rows.shape[1])])

@@ -14,16 +14,17 @@ from torch import Tensor
 
 from ...model.architecture import Architecture, read_architecture, shard_shape
 from ...model.info import ModelInfo, read_json
+from ...model.layers import EMBEDDINGS, Kind
 from ...model.machine import dtype_on_cpu
 from ...model.weight_files import check_weights
 from ...options.config import Config, ConfigError
 from ..cpu.executor import Model
 from ..tensor_parallel import Group
-from .sharding import ALL, Read, shard
+from .sharding import Alone, Get, Read, shard
 
 log = logging.getLogger("worker")
 
-STAYS_MAPPED = "model.embed_tokens.weight"  # by a map of its own: what is joined or packed needs no map when it is
+STAYS_MAPPED = f"{EMBEDDINGS}.weight"  # by a map of its own: what is joined or packed needs no map when it is
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -33,11 +34,18 @@ def load_model(config: Config, info: ModelInfo, group: Group | None = None) -> M
     shape = read_architecture(read_json(folder / "config.json"))
     int8 = config.quantization == "int8"
     dtype = torch.float32 if int8 else choose_dtype(config, shape)
-    read = random_tensors(shape, config.seed) if config.load_format == "dummy" else open_checkpoint(folder, shape)
-    if group is not None:
-        own = shard_shape(shape, group.size)
-        return Model(own, shard(read, shape, group), dtype, info.max_model_len, group, int8)
-    return Model(shape, lambda name: read(name, ALL, None), dtype, info.max_model_len, None, int8)
+    own, get = open_weights(config, folder, shape, group)
+    return Model(own, get, dtype, info.max_model_len, group, int8)
+
+
+def open_weights(
+    config: Config, folder: Path, shape: Architecture, group: Group | None, device: torch.device | str = "cpu"
+) -> tuple[Architecture, Get]:
+    """The architecture of this member's part of a model, and what reads its tensors. Random ones are on `device`."""
+    dummy = config.load_format == "dummy"
+    read = random_tensors(shape, config.seed, device) if dummy else open_checkpoint(folder, shape)
+    place = group or Alone()
+    return shard_shape(shape, place.size), shard(read, shape, place)
 
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
@@ -57,7 +65,7 @@ def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
         file = _open(homes[name]) if name == STAYS_MAPPED else files[homes[name]]
         part = file.get_slice(name)
-        tensor: Tensor = part[rows] if columns is None or columns == ALL else part[rows, columns]
+        tensor: Tensor = part[rows] if columns is None else part[rows, columns]
         return tensor
 
     return read
@@ -65,16 +73,17 @@ def open_checkpoint(folder: Path, shape: Architecture) -> Read:
 
 def random_tensors(shape: Architecture, seed: int, device: torch.device | str = "cpu") -> Read:
     """--load-format dummy: what a model of this shape is initialised with, the same for the same seed and device."""
-    names = {name: number for number, name in enumerate(shape.tensors())}
-    shapes = shape.tensors()
+    specs = shape.specs()
+    numbers = {name: number for number, name in enumerate(specs)}
 
     def whole(name: str) -> Tensor:
-        if name.endswith("norm.weight"):
-            return torch.ones(shapes[name], device=device)
-        if name.endswith("bias"):
-            return torch.zeros(shapes[name], device=device)
-        generator = torch.Generator(device).manual_seed(seed * len(names) + names[name])
-        return torch.empty(shapes[name], device=device).normal_(0, 0.02, generator=generator)
+        sizes, kind = shape.tensor_shape(specs[name]), specs[name].kind
+        if kind is Kind.GAIN:
+            return torch.ones(sizes, device=device)
+        if kind is Kind.BIAS:
+            return torch.zeros(sizes, device=device)
+        generator = torch.Generator(device).manual_seed(seed * len(numbers) + numbers[name])
+        return torch.empty(sizes, device=device).normal_(0, 0.02, generator=generator)
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
         return whole(name)[rows] if columns is None else whole(name)[rows, columns]

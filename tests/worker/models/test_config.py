@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from actorserve.actors.model.architecture import Rope, read_architecture
+from actorserve.actors.model.architecture import read_architecture
+from actorserve.actors.model.rope import Rope
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.worker.cpu.executor import inverse_frequencies
+from actorserve.actors.worker.models.rope import inverse_frequencies
 
 VALUES: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

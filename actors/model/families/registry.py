@@ -1,0 +1,11 @@
+"""All families of models that can be served. A new one is a file beside this and its line here."""
+
+from __future__ import annotations
+
+from .family import Family
+from .llama import LLAMA
+from .mistral import MISTRAL
+from .qwen import QWEN2, QWEN3
+
+FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3)
+BY_ARCHITECTURE: dict[str, Family] = {name: family for family in FAMILIES for name in family.architectures}
