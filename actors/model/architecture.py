@@ -107,16 +107,17 @@ def read_architecture(values: dict[str, Any], file: Path | str = "config.json") 
             f"model: the activation {activation} is not supported; these are: {', '.join(ACTIVATIONS)} ({file})"
         )
     heads, hidden = given.needed("num_attention_heads", LARGEST), given.needed("hidden_size", LARGEST)
+    head_dim = given.whole("head_dim", 1, LARGEST) or hidden // heads
     architecture = Architecture(
         vocab_size=given.needed("vocab_size", LARGEST),
         hidden_size=hidden,
         intermediate_size=given.needed("intermediate_size", LARGEST),
         heads=heads,
         kv_heads=given.whole("num_key_value_heads", 1, LARGEST) or heads,
-        head_dim=given.whole("head_dim", 1, LARGEST) or hidden // heads,
+        head_dim=head_dim,
         norm_eps=_or(given.real("rms_norm_eps", 0, 1), 1e-6),
         windows=family.windows(given, given.needed("num_hidden_layers", MOST_LAYERS)),
-        rope=read_rope(given, family.ropes),
+        rope=read_rope(given, family.ropes, head_dim, family.partial_rotary),
         layer=family.layer.with_biases(given.flag),
         tied=given.flag("tie_word_embeddings"),
         stored_dtype=given.text("dtype") or given.text("torch_dtype") or "float32",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -14,7 +15,25 @@ NUMBERS = {  # the kinds of rotation that are supported, and the numbers that ea
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "longrope": (),  # it has lists of numbers, and two that may be left out
 }
+
+
+class LongRope(msgspec.Struct, frozen=True):
+    """Stretches the angle of each pair of numbers by a factor of its own: one for short texts, one for long ones."""
+
+    short_factors: tuple[float, ...]
+    long_factors: tuple[float, ...]
+    original_length: float  # the longest that is short
+    attention_factor: float  # queries and keys become so much longer, whatever the text's length is
+
+    def factors(self, length: int) -> tuple[float, ...]:
+        """Those for texts of up to `length` tokens.
+
+        A server has one length for all texts: keys in the cache were turned by what held when they were computed, and
+        are found again by longer texts. Short texts are then turned as the start of a long one is.
+        """
+        return self.long_factors if length > self.original_length else self.short_factors
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,23 +42,65 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "default"
     theta: float = 10_000.0
     numbers: dict[str, float] = {}
+    rotary_dim: int | None = None  # the first numbers of a head, which turn; None: all
+    long: LongRope | None = None
 
 
-def read_rope(given: Values, names: Mapping[str, str]) -> Rope:
+def read_rope(given: Values, names: Mapping[str, str], head_dim: int, partial: bool) -> Rope:
     """`rope_parameters` as transformers 5 writes it, or `rope_theta` and `rope_scaling` as older versions do.
 
-    `names`: the rope types that the family has, and which kind each is.
+    `names`: the rope types that the family has, and which kind each is; `partial`: may some of a head's numbers stay?
     """
     rope = given.object("rope_scaling") or given.object("rope_parameters") or Values(given.file, {})
     theta = rope.real("rope_theta", 0, FARTHEST) or given.real("rope_theta", 0, FARTHEST) or 10_000.0
     name = rope.text("rope_type") or rope.text("type") or "default"
     if name not in names:
         raise ConfigError(f"model: the rope type {name} is not supported; these are: {', '.join(names)} ({rope.file})")
+    kind, rotary_dim = names[name], _rotary_dim(rope, given, head_dim, partial)
+    long = _long_rope(rope, given, (rotary_dim or head_dim) // 2) if kind == "longrope" else None
+    return Rope(kind=kind, theta=theta, numbers=_numbers(kind, rope, given), rotary_dim=rotary_dim, long=long)
+
+
+def long_texts(rope: Rope, length: int) -> str:
+    """What to say of a model that is served for longer texts than it was first made for; nothing if it is not."""
+    if rope.long is None or length <= rope.long.original_length:
+        return ""
+    return (
+        f"longrope: --max-model-len is {length:,}, so all texts are rotated by long_factor; transformers takes "
+        f"short_factor for those of up to {rope.long.original_length:,.0f} tokens, as this does with such a "
+        "--max-model-len"
+    )
+
+
+def _rotary_dim(rope: Values, given: Values, head_dim: int, partial: bool) -> int | None:
+    """The numbers of a head that `partial_rotary_factor` lets turn."""
     for holder in (rope, given):
-        if holder.real("partial_rotary_factor", 0, 1) not in (None, 0.0, 1.0):
+        factor = holder.real("partial_rotary_factor", 0, 1)
+        if factor in (None, 0.0, 1.0):
+            continue
+        if not partial:
             raise ConfigError(f"model: a partial_rotary_factor other than 1 is not supported ({holder.file})")
-    kind = names[name]
-    return Rope(kind=kind, theta=theta, numbers=_numbers(kind, rope, given))
+        dim = int(head_dim * factor)
+        if dim % 2 or not dim:
+            raise holder.wrong("partial_rotary_factor", f"one that turns an even number of a head's {head_dim}")
+        return dim
+    return None
+
+
+def _long_rope(rope: Values, given: Values, pairs: int) -> LongRope:
+    """transformers takes the original length beside the rope's object before the one in it."""
+    key = "original_max_position_embeddings"
+    original = given.real(key, 1, FARTHEST) or rope.real(key, 1, FARTHEST)
+    longest = given.real("max_position_embeddings", 1, FARTHEST)
+    if original is None or longest is None:
+        raise ConfigError(f"model: the rope type longrope needs {key} and max_position_embeddings ({given.file})")
+    factor = rope.real("factor", 0, FARTHEST, above=True) or longest / original
+    attention = rope.real("attention_factor", 0, FARTHEST, above=True)
+    if attention is None and factor > 1 and original == 1:
+        raise given.wrong(key, "more than 1, or an attention_factor beside it,")
+    if attention is None:
+        attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return LongRope(rope.reals("short_factor", pairs), rope.reals("long_factor", pairs), original, attention)
 
 
 def _numbers(kind: str, rope: Values, given: Values) -> dict[str, float]:

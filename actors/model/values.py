@@ -6,6 +6,7 @@ Leaf module: such files come from strangers, so that nothing in them is taken fo
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,14 @@ class Values:
             bounds = f"above {least:g} and up to {most:g}" if above else f"from {least:g} to {most:g}"
             raise self.wrong(key, f"a number {bounds}")
         return float(value)
+
+    def reals(self, key: str, count: int) -> tuple[float, ...]:
+        """A list of so many finite numbers above 0, which must be there."""
+        value = self[key]
+        fits = isinstance(value, list) and len(value) == count
+        if not fits or not all(_is_number(number, int | float) and 0 < number < math.inf for number in value):
+            raise self.wrong(key, f"a list of {count} numbers above 0")
+        return tuple(float(number) for number in value)
 
     def flag(self, key: str, absent: bool = False) -> bool:
         """true or false."""

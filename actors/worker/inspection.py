@@ -17,6 +17,7 @@ from ..model.architecture import Architecture, read_architecture, shard_shape
 from ..model.info import ModelInfo, read_json
 from ..model.layers import Kind
 from ..model.machine import available_bytes, block_bytes, count_blocks, unused_memory, usable_cores, without_effect
+from ..model.rope import long_texts
 from ..options.config import Config
 from ..protocol.topology import System
 from .actor import check_options, uses_gpu
@@ -42,7 +43,7 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
         open_checkpoint(Path(model.folder), shape)
     on_gpu = uses_gpu(config)
     check_options(config, on_gpu)
-    for words in without_effect(config, on_gpu):
+    for words in filter(None, (*without_effect(config, on_gpu), long_texts(shape.rope, model.max_model_len))):
         log.warning("%s", words)
     yield from (_on_gpu if on_gpu else _on_cpu)(config, model, own)
 

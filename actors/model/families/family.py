@@ -32,3 +32,4 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     absent: Mapping[str, Any] = {}  # what transformers takes where config.json lacks the field
     windows: Callable[[Values, int], Windows] = no_windows
     ropes: Mapping[str, str] = msgspec.field(default_factory=lambda: ROPES)  # config.json's types, each with its kind
+    partial_rotary: bool = False  # may `partial_rotary_factor` leave numbers of a head as they are?

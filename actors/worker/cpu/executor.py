@@ -7,9 +7,9 @@ One flat batch: the tokens of all sequences of a step, one after the other, whet
 
 Ways to spend few operations a layer, since an operation costs some µs whatever it does:
 - q, k and v are one product, gate and up another; residuals are added by the product itself or in place.
-- In the checkpoint number i of a head is rotated with number i + head_dim / 2. Rows of the q and k weights are put in
-  another order at load, so that such pairs lie side by side: a rotation is then one complex multiplication, and as
-  queries and keys are reordered alike, their products stay what they were.
+- In the checkpoint number i of the n that turn in a head is rotated with number i + n / 2. Rows of the q and k weights
+  are put in another order at load, so that such pairs lie side by side: a rotation is then one complex multiplication
+  (by 1 for numbers that do not turn), and as queries and keys are reordered alike, their products are what they were.
 - In float32 the root-mean-square norm is three operations: x / sqrt(|x|² + n·eps) * (gain · sqrt(n)).
 
 Knows tensors; not where they come from, nor what a request is.
@@ -102,7 +102,7 @@ class CpuBuilder:
         if q_norm is None or k_norm is None:
             return None
         shape = self.shape
-        q, k = (_pairs(self.get(f"{name}.weight").to(self.dtype), 1) for name in (q_norm, k_norm))
+        q, k = (self._paired(self.get(f"{name}.weight").to(self.dtype)) for name in (q_norm, k_norm))
         return RMSNorm(torch.cat([q.expand(shape.heads, -1), k.expand(shape.kv_heads, -1)]), shape.norm_eps)
 
     def _joined(self, linears: Sequence[LinearSpec], kind: str) -> Tensor:
@@ -116,17 +116,19 @@ class CpuBuilder:
         """Their rows in the order in which this executor has them."""
         for linear, tensor in zip(linears, tensors, strict=True):
             for axis, rows in split_rows(linear, tensor, self.shape):
-                yield _pairs(rows, len(rows) // self.shape.head_dim) if axis in ROTATED else rows
+                yield self._paired(rows) if axis in ROTATED else rows
+
+    def _paired(self, rows: Tensor) -> Tensor:
+        """Rows of whole heads, those of each pair that turns together side by side."""
+        heads = rows.view(-1, self.shape.head_dim, *rows.shape[1:])
+        turning, others = heads.tensor_split([self.shape.rope.rotary_dim or self.shape.head_dim], 1)
+        pairs = turning.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+        return torch.cat([pairs, others], 1).view(rows.shape)
 
 
 def _is_large(weight: Tensor) -> bool:
     """Is it worth packing?"""
     return weight.numel() > PackedLinear.SMALLEST
-
-
-def _pairs(rows: Tensor, heads: int) -> Tensor:
-    """Rows [heads * head_dim, …] with number i of a head beside number i + head_dim / 2."""
-    return rows.view(heads, 2, len(rows) // heads // 2, -1).transpose(1, 2).reshape(rows.shape)
 
 
 class CpuLayer:
@@ -228,5 +230,6 @@ def _rotate(heads: Tensor, turns: Tensor) -> None:
 
 
 def turn_table(rope: Rope, head_dim: int, length: int) -> Tensor:
-    """cos + i·sin of each position's angles, complex64 [length, head_dim / 2]."""
-    return torch.complex(*cosines_and_sines(rope, head_dim, length))
+    """cos + i·sin of each position's angles, complex64 [length, head_dim / 2]; 1 for numbers that do not turn."""
+    turning = torch.complex(*cosines_and_sines(rope, head_dim, length))
+    return F.pad(turning, (0, head_dim // 2 - turning.shape[1]), value=1)

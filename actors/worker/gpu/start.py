@@ -78,11 +78,10 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
 
 def _load(context: Context, device: torch.device, group: Group | None) -> GpuModel:
     config, info = context.config, context.model
-    folder = Path(info.folder)
-    shape = read_architecture(read_json(folder / "config.json"))
+    shape = read_architecture(read_json(Path(info.folder) / "config.json"))
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
-    own, get = open_weights(config, folder, shape, group, device)
+    own, get = open_weights(config, info, shape, group, device)
     return GpuModel(own, get, dtype, info.max_model_len, device, group)
 
 

@@ -16,6 +16,7 @@ from ...model.architecture import Architecture, read_architecture, shard_shape
 from ...model.info import ModelInfo, read_json
 from ...model.layers import EMBEDDINGS, Kind
 from ...model.machine import dtype_on_cpu
+from ...model.rope import long_texts
 from ...model.weight_files import check_weights
 from ...options.config import Config, ConfigError
 from ..cpu.executor import Model
@@ -30,20 +31,21 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 def load_model(config: Config, info: ModelInfo, group: Group | None = None) -> Model:
     """The model of `info.folder`, or this member's part of it, ready to run. ConfigError says what is wrong with it."""
-    folder = Path(info.folder)
-    shape = read_architecture(read_json(folder / "config.json"))
+    shape = read_architecture(read_json(Path(info.folder) / "config.json"))
     int8 = config.quantization == "int8"
     dtype = torch.float32 if int8 else choose_dtype(config, shape)
-    own, get = open_weights(config, folder, shape, group)
+    own, get = open_weights(config, info, shape, group)
     return Model(own, get, dtype, info.max_model_len, group, int8)
 
 
 def open_weights(
-    config: Config, folder: Path, shape: Architecture, group: Group | None, device: torch.device | str = "cpu"
+    config: Config, info: ModelInfo, shape: Architecture, group: Group | None, device: torch.device | str = "cpu"
 ) -> tuple[Architecture, Get]:
     """The architecture of this member's part of a model, and what reads its tensors. Random ones are on `device`."""
+    if words := long_texts(shape.rope, info.max_model_len):
+        log.info("%s", words)
     dummy = config.load_format == "dummy"
-    read = random_tensors(shape, config.seed, device) if dummy else open_checkpoint(folder, shape)
+    read = random_tensors(shape, config.seed, device) if dummy else open_checkpoint(Path(info.folder), shape)
     place = group or Alone()
     return shard_shape(shape, place.size), shard(read, shape, place)
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from actorserve.actors.model.architecture import read_architecture
-from actorserve.actors.model.rope import Rope
+from actorserve.actors.model.rope import Rope, long_texts, read_rope
+from actorserve.actors.model.values import Values
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.worker.models.rope import inverse_frequencies
+from actorserve.actors.worker.cpu.executor import turn_table
+from actorserve.actors.worker.models.rope import cosines_and_sines, inverse_frequencies
 
 VALUES: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -64,8 +66,49 @@ def test_frequencies_are_those_of_transformers(kind: str) -> None:
         hidden_size=256, num_attention_heads=2, rope_parameters={"rope_type": kind, "rope_theta": 1e4, **numbers}
     )
     expected = LlamaRotaryEmbedding(config).inv_freq
-    got = inverse_frequencies(Rope(kind=kind, theta=1e4, numbers=numbers), 128)
+    got = inverse_frequencies(Rope(kind=kind, theta=1e4, numbers=numbers), 128, 4096)
     torch.testing.assert_close(got, expected, rtol=1e-6, atol=0)
+
+
+LONG = {"short_factor": [1.0, 1.5, 2.0, 2.5, 3.0, 3.5], "long_factor": [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]}
+
+
+@pytest.mark.parametrize("length", [64, 65])
+@pytest.mark.parametrize("numbers", [{}, {"factor": 4.0}, {"attention_factor": 1.3}])
+def test_long_texts_are_turned_as_by_transformers(length: int, numbers: dict[str, float]) -> None:
+    """By the short factors up to the original length, by the long ones beyond it; 12 of a head's 16 numbers turn."""
+    from transformers import Phi3Config
+    from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
+
+    parameters = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75, **LONG, **numbers}
+    own: dict[str, Any] = {"max_position_embeddings": 512, "original_max_position_embeddings": 64}
+    config = Phi3Config(hidden_size=64, num_attention_heads=4, rope_parameters=dict(parameters), **own)
+    cos, sin = Phi3RotaryEmbedding(config)(torch.zeros(1), torch.arange(length)[None])
+    rope = read_rope(Values("config.json", {"rope_parameters": parameters, **own}), {"longrope": "longrope"}, 16, True)
+    for got, expected in zip(cosines_and_sines(rope, 16, length), (cos, sin), strict=True):
+        torch.testing.assert_close(got, expected[0, :, :6], rtol=1e-6, atol=1e-6)
+    assert bool(long_texts(rope, length)) == (length > 64)
+    assert (turn_table(rope, 16, length)[:, 6:] == 1).all(), "numbers that do not turn"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"long_factor": LONG["short_factor"][:5]}, "long_factor = [1.0, 1.5, 2.0, 2.5, 3.0]; a list of 6 numbers"),
+        ({"short_factor": [1.0] * 5 + [0]}, "short_factor = [1.0, 1.0, 1.0, 1.0, 1.0, 0]; a list of 6 numbers"),
+        ({"short_factor": None}, "short_factor = None; a list of 6"),
+        ({"partial_rotary_factor": 0.2}, "partial_rotary_factor = 0.2; one that turns an even number of a head's 16"),
+        ({"original_max_position_embeddings": None}, "longrope needs original_max_position_embeddings"),
+        ({"original_max_position_embeddings": 1}, "attention_factor"),
+        ({"rope_type": "yarn"}, "rope type yarn is not supported; these are: longrope"),
+    ],
+)
+def test_a_longrope_that_cannot_be_names_the_field(values: dict[str, Any], said: str) -> None:
+    rope = {"rope_type": "longrope", "partial_rotary_factor": 0.75, "original_max_position_embeddings": 64, **LONG}
+    given = Values("config.json", {"rope_scaling": rope | values, "max_position_embeddings": 512})
+    with pytest.raises(ConfigError, match="model: ") as caught:
+        read_rope(given, {"longrope": "longrope"}, 16, True)
+    assert said in str(caught.value)
 
 
 def test_windows_of_each_family() -> None:
