@@ -65,10 +65,10 @@ def long_texts(rope: Rope, length: int) -> str:
     """What to say of a model that is served for longer texts than it was first made for; nothing if it is not."""
     if rope.long is None or length <= rope.long.original_length:
         return ""
+    original = int(rope.long.original_length)
     return (
-        f"longrope: --max-model-len is {length:,}, so all texts are rotated by long_factor; transformers takes "
-        f"short_factor for those of up to {rope.long.original_length:,.0f} tokens, as this does with such a "
-        "--max-model-len"
+        f"longrope: --max-model-len {length} is more than {original}, so all texts are rotated by long_factor, as "
+        f"transformers rotates texts that long; with --max-model-len {original} all are rotated by short_factor"
     )
 
 
