@@ -18,6 +18,7 @@ from actorserve.actors.commands.check import size
 from actorserve.actors.commands.check_report import Checkup
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import Config, make_config
+from tests.support.checkpoints import checkpoint
 from tests.support.server import Server
 
 SMALL: dict[str, object] = {"device": "cpu", "max_num_seqs": 2, "max_num_queued_reqs": 2, "max_model_len": 128}
@@ -81,6 +82,19 @@ def test_the_facts_of_the_packaged_model() -> None:
     assert computing["kv_bytes_per_token"] == per_token
     assert facts["room"] == {"tokens": 256, "sequences": 2, "longest_sequences": 2, "waiting": 2}
     assert facts["chat"] == {"templates": ["default"], "tool_parser": "hermes", "reasoning_parser": None}
+
+
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+def test_a_model_of_long_texts(load_format: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Fused weights are counted; which factors rotate all texts follows from --max-model-len, and is said."""
+    folder = checkpoint("phi3_short", tmp_path)
+    options: dict[str, object] = {"model": str(folder), "load_format": load_format, "quantization": "int8"}
+    short = examine(**options, max_model_len=1024)
+    assert short.problems == [] and short.facts["model"]["architecture"] == "Phi3ForCausalLM"
+    assert short.facts["computing"]["parameters"] == 384 * 64 + 64 + 3 * (64 * (128 + 64 + 192 + 96) + 2 * 64)
+    assert "longrope" not in caplog.text
+    assert examine(**options, max_model_len=1025).problems == []
+    assert "longrope: --max-model-len 1025 is more than 1024, so all texts are rotated by long_factor" in caplog.text
 
 
 def test_a_scripted_worker_has_room_for_all() -> None:

@@ -28,7 +28,7 @@ def ask(server: Server, **body: Any) -> Any:
     return answer.json()
 
 
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama", "llama_biased")]
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama", "llama_biased", "phi3_long")]
 
 
 @pytest.mark.parametrize("kind", ["llama_tied", "qwen3", *SLOW])

@@ -41,6 +41,17 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+PHI4_MINI: dict[str, Any] = {
+    "pad_token_id": 0,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "partial_rotary_factor": 0.75,
+        "attention_factor": 1.2,
+        "short_factor": [1.0, 1.1, 1.2, 1.4, 1.7, 2.0],
+        "long_factor": [1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
+    },
+}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model type, what differs from BASE)
     "llama": ("llama", {}),
     "llama3": ("llama", {"rope_parameters": LLAMA3_ROPE}),
@@ -54,6 +65,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
     ),
     "qwen3": ("qwen3", {"head_dim": 32, "num_attention_heads": 6}),
     "mistral": ("mistral", {"sliding_window": 24}),
+    "phi3": ("phi3", {"sliding_window": 24, "pad_token_id": 0}),
+    "phi3_short": ("phi3", {**PHI4_MINI, "original_max_position_embeddings": 1024}),  # longer than texts of tests
+    "phi3_long": ("phi3", {**PHI4_MINI, "original_max_position_embeddings": 1}),  # all texts are long
 }
 
 

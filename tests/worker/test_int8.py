@@ -134,7 +134,7 @@ WIDE = {  # o_proj has exactly 65,536 numbers, and the MLP no multiple of a vect
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [("llama", WIDE), ("qwen3", {}), ("mistral", {}), ("llama_biased", {}), ("llama_tied", {})],
+    [("llama", WIDE), ("qwen3", {}), ("mistral", {}), ("llama_biased", {}), ("llama_tied", {}), ("phi3_long", {})],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_logits_have_the_same_bits_alone_and_in_any_crowd(

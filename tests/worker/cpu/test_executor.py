@@ -100,13 +100,14 @@ def test_half_types_are_near(kind: str, dtype: str, checkpoints: Folders) -> Non
     assert 0 < error < 2 * tolerated
 
 
-def test_the_prefix_cache_is_read_from_the_blocks(checkpoints: Folders) -> None:
+@pytest.mark.parametrize("kind", ["llama", "phi3_long"])
+def test_the_prefix_cache_is_read_from_the_blocks(kind: str, checkpoints: Folders) -> None:
     """A row whose first tokens' KV is there already computes only the rest."""
     from actorserve.actors.protocol.messages import NewRow, Step
 
     from ..driver import GREEDY
 
-    folder = checkpoints("llama")
+    folder = checkpoints(kind)
     (prompt,) = prompts((70,))
     runner = make_runner(config_for(folder, block_size=16))
     runner.log[0, :70] = runner.log[1, :70] = prompt

@@ -65,7 +65,7 @@ def prompt(length: int, seed: int) -> list[int]:
 
 SLOW = [
     pytest.param(kind, marks=pytest.mark.slow)
-    for kind in ("llama3", "llama_biased", "llama_tied", "mistral", "qwen2", "qwen2_windows")
+    for kind in ("llama3", "llama_biased", "llama_tied", "mistral", "phi3", "phi3_long", "qwen2", "qwen2_windows")
 ]
 
 
@@ -88,6 +88,13 @@ def test_it_draws_what_the_cpu_draws(checkpoints: Folders, kind: str) -> None:
     drawn = GpuDriver(make_gpu_runner(config, capture=True), preempt=0.05, seed=6).run(sequences())
     assert drawn == wanted
     assert len({tuple(tokens) for tokens in wanted}) == len(wanted)
+
+
+def test_fused_weights_and_a_part_of_a_head_that_turns(checkpoints: Folders) -> None:
+    """A prompt and a token of what no quick kind above has."""
+    config = config_for(checkpoints("phi3_long", num_hidden_layers=1), block_size=16)
+    wanted = Driver(make_runner(config, rows=ROWS)).run([Sequence(prompt(18, 1), 2)])
+    assert GpuDriver(make_gpu_runner(config)).run([Sequence(prompt(18, 1), 2)]) == wanted
 
 
 def test_logprobs_are_those_of_the_cpu(checkpoints: Folders) -> None:

@@ -115,6 +115,8 @@ def test_windows_of_each_family() -> None:
     assert read(sliding_window=8).windows == (None, None, None)
     assert read("MistralForCausalLM", sliding_window=8).windows == (8, 8, 8)
     assert read("MistralForCausalLM", sliding_window=None).windows == (None, None, None)
+    assert read("Phi3ForCausalLM", sliding_window=8).windows == (8, 8, 8)
+    assert read("Phi3ForCausalLM").windows == (None, None, None)
     assert read("Qwen2ForCausalLM", sliding_window=8).windows == (None, None, None)
     switched = {"use_sliding_window": True, "sliding_window": 8}
     assert read("Qwen2ForCausalLM", max_window_layers=2, **switched).windows == (None, None, 8)
@@ -129,6 +131,10 @@ def test_what_is_absent_is_as_in_transformers() -> None:
     assert read().head_dim == 16
     assert read("MistralForCausalLM").windows == (4096,) * 3
     assert not read().tied
+    assert (read("Phi3ForCausalLM").norm_eps, read().norm_eps) == (1e-5, 1e-6)
+    older = {"rope_scaling": {"type": "su", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}}
+    long = read("Phi3ForCausalLM", **older, max_position_embeddings=8192).rope.long
+    assert long is not None and (long.original_length, long.attention_factor) == (4096.0, (1 + 1 / 12) ** 0.5)
 
 
 @pytest.mark.parametrize(
