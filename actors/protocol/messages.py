@@ -1,8 +1,8 @@
 """All that crosses a ring: msgspec structs, grouped by the actor that receives them.
 
 A `ref` names one sequence (one choice of one request): `generation << 32 | slot` of the request table. A message is a
-hint; what it speaks of stands in the table (shm/table/table.py), so every message may arrive twice. Leaf: it knows no
-actor.
+hint; what it speaks of stands in the table (shm/table/table.py), so every message may arrive twice. Steps, with the
+arrays in them, are in step.py. Leaf: it knows no actor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from enum import IntEnum
 
 import msgspec
 
-from .request import Sampling, Think
+from .request import Think
+from .step import Step, StepDone
+from .wire import Message as Message  # for whoever sends one
 
 
 class Finish(IntEnum):
@@ -25,10 +27,6 @@ class Finish(IntEnum):
     REJECTED = 5  # the waiting queue was full
     ERROR = 6  # the engine could not go on with it
     GRAMMAR = 7  # its grammar failed on the way: what there is of the answer is no answer
-
-
-class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Base of what crosses a ring."""
 
 
 # --- to the renderer ---------------------------------------------------------------------------------------------
@@ -138,22 +136,6 @@ class WorkerReady(Message, frozen=True, tag=13):
     replaced: bool = False  # the one before it was told to end: no request is to blame
 
 
-class StepDone(Message, frozen=True, tag=14):
-    """Worker → scheduler: the sampled tokens of each row that sampled, in the order of the plan's rows.
-
-    Without drafts that is one token a row. With drafts there are two more numbers a row: how many tokens it drew, and
-    how many drafts it had. The tokens of rows in `failed` are none: their grammars allowed nothing that is known.
-    """
-
-    epoch: int
-    step: int
-    tokens: bytes  # int32
-    seconds: float  # what the step took in the worker
-    drawn: bytes = b""  # int32 for each row that sampled; empty: one each, and no row had a draft
-    drafted: bytes = b""  # likewise
-    failed: bytes = b""  # int32: rows of the batch
-
-
 class StepFailed(Message, frozen=True, tag=15):
     """Worker → scheduler: this step could not be computed; its KV contents are not to be used."""
 
@@ -166,41 +148,6 @@ ToScheduler = Admit | Cancel | Stopped | WorkerReady | StepDone | StepFailed
 
 
 # --- to the worker -----------------------------------------------------------------------------------------------
-
-
-class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A sequence takes a row of the worker's batch (whatever was in the row is forgotten).
-
-    The worker reads tokens [computed, known) from the table's token log of the ref's slot, and what the renderer made
-    of the request; the tokens after `known` are those that it samples itself.
-    """
-
-    row: int
-    ref: int
-    prompt_tokens: int
-    known: int  # prompt + generated tokens that are in the table now
-    computed: int  # tokens whose KV is in `blocks` already (prefix cache)
-    blocks: bytes  # int32, the block table's first entries
-    sampling: Sampling
-
-
-class Step(Message, frozen=True, tag=20):
-    """Scheduler → worker: one forward pass, as the difference to the last one.
-
-    rows[i] computes its next counts[i] tokens: positions [computed, computed + count), after which computed += count.
-    A row samples if that makes computed == known; its token is then known (known += 1) and is the input of its next
-    position. Tokens sampled by a row are returned in StepDone in the order of `rows`.
-    A row whose count goes beyond known has room for that many drafts (see scheduler/policy/speculation.py): it moves on
-    by as many tokens as it draws, at most by its count.
-    """
-
-    epoch: int  # the scheduler's view of this worker; a new epoch starts with no rows
-    step: int
-    new: list[NewRow]
-    rows: bytes  # int32[n]
-    counts: bytes  # int32[n]
-    grown: bytes  # int32[m, 3]: (row, index in the block table, block) of blocks added to rows that are not new
-    worth: float = 0.0  # the share of drafts that has to be accepted, or they cost more than they save
 
 
 class Hello(Message, frozen=True, tag=21):

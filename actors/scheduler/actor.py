@@ -19,12 +19,12 @@ from ..protocol.messages import (
     Finish,
     Hello,
     Message,
-    StepDone,
     StepFailed,
     Stopped,
     ToScheduler,
     WorkerReady,
 )
+from ..protocol.step import StepDone
 from ..runtime.in_flight import GivenUp, log_debug, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.trace_events import Kind, counts

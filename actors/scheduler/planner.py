@@ -15,7 +15,7 @@ import numpy as np
 
 from actorserve.shm.kv_map.map import KVMap
 
-from ..protocol.messages import NewRow
+from ..protocol.step import NewRow
 from .batch import Bools, Ints, RunningBatch
 from .blocks import BlockPool
 from .prefix_cache import PrefixIndex

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..protocol.messages import Finish, StepDone
+from ..protocol.messages import Finish
+from ..protocol.step import StepDone
 from .batch import Ints
 from .planner import Planned
 from .policy.speculation import Drawn
@@ -44,8 +45,8 @@ def apply_results(scheduler: Scheduler, planned: Planned, done: StepDone) -> Non
 
 def _end_failed(scheduler: Scheduler, planned: Planned, done: StepDone) -> None:
     """Rows whose grammar failed end without the token of this step, which a successor would take for an answer's."""
-    if done.failed:
-        failed = np.isin(planned.rows[planned.samples], np.frombuffer(done.failed, np.int32))
+    if done.packed_failed:
+        failed = np.isin(planned.rows[planned.samples], done.failed_rows)
         for index in np.flatnonzero(failed).tolist():
             scheduler.end(planned.refs[index], Finish.GRAMMAR)
 

@@ -17,8 +17,9 @@ import numpy as np
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.table.table import RequestTable, slot_of
 
-from ..protocol.messages import Finish, Step, StepDone
+from ..protocol.messages import Finish
 from ..protocol.request import Generation
+from ..protocol.step import Step, StepDone
 from .batch import RunningBatch
 from .blocks import BlockPool
 from .integrity import check_integrity
@@ -221,13 +222,13 @@ class Scheduler:
         self.planned += planned.tokens
         self.recorder.planned(planned.new)
         self.in_flight.append(planned)
-        return Step(
+        return Step.make(
             self.epoch,
             self.step,
             planned.new,
-            planned.rows.astype(np.int32).tobytes(),
-            planned.counts.astype(np.int32).tobytes(),
-            np.array(planned.grown, np.int32).tobytes(),
+            planned.rows,
+            planned.counts,
+            planned.grown,
             self.speculation.cost.share(len(planned.rows)),
         )
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
-
 import msgspec
 
 from actorserve.shm.table.table import slot_of
 
 from ..protocol.block_hash import first_hash
-from ..protocol.messages import NewRow
 from ..protocol.request import Generation, Sampling
+from ..protocol.step import NewRow
 
 
 class Sequence:
@@ -60,8 +58,7 @@ class Sequence:
 
     def new_row(self, row: int, computed: int) -> NewRow:
         """This sequence as the worker is told of it."""
-        blocks = array("i", self.blocks).tobytes()
-        return NewRow(row, self.ref, self.prompt_tokens, self.known, computed, blocks, self.sampling)
+        return NewRow.make(row, self.ref, self.prompt_tokens, self.known, computed, self.blocks, self.sampling)
 
 
 def _with_suppressed(sampling: Sampling, stops: list[int]) -> Sampling:

@@ -23,8 +23,9 @@ from ..model.checks import check_device, check_gpu
 from ..model.machine import block_bytes, count_blocks, usable_cores
 from ..model.tokenizer import load_tokenizer
 from ..options.config import Config, ConfigError
-from ..protocol.messages import Hello, Message, Step, StepDone, StepFailed, ToWorker, WorkerReady
+from ..protocol.messages import Hello, Message, StepFailed, ToWorker, WorkerReady
 from ..protocol.request import Rendition
+from ..protocol.step import Step, StepDone
 from ..runtime.in_flight import Ended, log_debug
 from ..runtime.process import Actor, Context, run
 from ..telemetry.gauges import WorkerGauge as Gauge
@@ -34,6 +35,7 @@ from ..telemetry.trace_events import Kind, counts
 if TYPE_CHECKING:
     import torch
 
+    from ..protocol.wire import Numbers
     from .tensor_parallel import Group
 
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
@@ -46,8 +48,8 @@ class Steps(Protocol):
         """The tokens (int32) of the rows that sample, in the order of the step's rows."""
 
     @property
-    def failed(self) -> bytes:
-        """The rows (int32) of the last step whose grammar has failed: what they drew is no token of theirs."""
+    def failed_rows(self) -> Numbers:
+        """The rows of the last step whose grammar has failed: what they drew is no token of theirs."""
 
 
 class WorkerActor(Actor):
@@ -106,19 +108,19 @@ class WorkerActor(Actor):
                 raise
             self.fail(message, str(error))
             return
-        self.tell_done(message, tokens, time.perf_counter() - start, self.runner.failed)
+        self.tell_done(message, tokens, time.perf_counter() - start, self.runner.failed_rows)
 
-    def tell_done(self, message: Step, tokens: np.ndarray, seconds: float, failed: bytes) -> None:
-        """A step has ended now; `failed` are the rows whose grammar did (StepDone)."""
-        self._tell(self.done(message, tokens, seconds, failed))
-        small = counts(len(message.rows) // 4, int(np.frombuffer(message.counts, np.int32).sum()))
+    def tell_done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> None:
+        """A step has ended now; the arrays are as StepDone has them."""
+        self._tell(self.done(message, tokens, seconds, failed_rows))
+        small = counts(message.num_rows, message.num_tokens)
         self.context.trace.add(time.monotonic_ns(), Kind.STEP, int(seconds * 1e9), message.step, small)
         self.context.status.add(Gauge.STEPS, 1)
         self.context.status.add(Gauge.STEP_NS, int(seconds * 1e9))
 
-    def done(self, message: Step, tokens: np.ndarray, seconds: float, failed: bytes) -> StepDone:
+    def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
         """What the scheduler is told of a step that has ended."""
-        return StepDone(message.epoch, message.step, tokens.tobytes(), seconds, failed=failed)
+        return StepDone.make(message, tokens, seconds, failed_rows=failed_rows)
 
     def fail(self, message: Step, reason: str) -> None:
         """A step could not be computed, nor can those behind it."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from actorserve.shm.table.table import slot_of
 
-from ..protocol.messages import Step
+from ..protocol.step import Step
 from ..runtime.process import Context
 from .actor import WorkerActor
 
@@ -21,7 +21,7 @@ STRIDE = 7919  # a prime
 class ScriptedRunner:
     """The bookkeeping of a runner, and a formula."""
 
-    failed = b""
+    failed_rows = ()
 
     def __init__(self, rows: int, words: int, step_s: float) -> None:
         """`step_s`: how long a step takes."""
@@ -32,10 +32,10 @@ class ScriptedRunner:
 
     def run(self, step: Step) -> np.ndarray:
         """The tokens (int32) of the rows that sample: each follows from slot and position alone."""
-        for new in step.new:
+        for new in step.new_rows:
             self.computed[new.row], self.known[new.row], self.slot[new.row] = new.computed, new.known, slot_of(new.ref)
-        rows = np.frombuffer(step.rows, np.int32)
-        ends = self.computed[rows] + np.frombuffer(step.counts, np.int32)
+        rows = step.rows
+        ends = self.computed[rows] + step.counts
         self.computed[rows] = ends
         drawing = rows[ends == self.known[rows]]
         tokens = self.first + (self.slot[drawing] * 31 + self.known[drawing]) * STRIDE % self.span

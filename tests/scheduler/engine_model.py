@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 
 from actorserve.actors.protocol.block_hash import extend_hashes
-from actorserve.actors.protocol.messages import Finish, Step, StepDone
+from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.step import Step, StepDone
 from actorserve.actors.scheduler.recovery.takeover import Takeover
 from actorserve.actors.scheduler.scheduler import Limits, Scheduler
 from actorserve.shm.kv_map.map import KVMap, kv_map_bytes
@@ -78,18 +79,17 @@ class ScriptedWorker:
         if step.epoch != self.epoch:
             self.epoch = step.epoch
             self.rows.clear()
-        for new in step.new:
-            blocks = np.frombuffer(new.blocks, np.int32).tolist()
+        for new in step.new_rows:
+            blocks = new.blocks.tolist()
             log = self.tokens[slot_of(new.ref), : new.known].tolist()
             self.rows[new.row] = Row(slot_of(new.ref), new.computed, new.known, blocks, log)
-        for number, index, block in np.frombuffer(step.grown, np.int32).reshape(-1, 3).tolist():
+        for number, index, block in step.new_blocks.tolist():
             assert len(self.rows[number].blocks) == index
             self.rows[number].blocks.append(block)
         sampled: list[int] = []
         drawn: list[int] = []
         drafted: list[int] = []
-        rows = np.frombuffer(step.rows, np.int32).tolist()
-        counts = np.frombuffer(step.counts, np.int32).tolist()
+        rows, counts = step.rows.tolist(), step.counts.tolist()
         assert len(set(rows)) == len(rows)
         self.largest_step = max(self.largest_step, sum(counts))
         for number, count in zip(rows, counts, strict=True):
@@ -106,10 +106,8 @@ class ScriptedWorker:
                 drafted.append(drafts)
             else:
                 assert not room, "a row that does not sample has room for drafts"
-        done = StepDone(step.epoch, step.step, _packed(sampled), 0.001 * sum(counts))
-        if any(drafted):
-            done = msgspec.structs.replace(done, drawn=_packed(drawn), drafted=_packed(drafted))
-        return done
+        told: dict[str, list[int]] = {"num_drawn": drawn, "num_drafted": drafted} if any(drafted) else {}
+        return StepDone.make(step, sampled, 0.001 * sum(counts), **told)
 
     def _draw(self, row: Row, drafts: int, check: bool) -> list[int]:
         """The row's next token, and more of them for those of its drafts that are right."""
@@ -135,10 +133,6 @@ class ScriptedWorker:
         self.kv[row.blocks[position // BLOCK] * BLOCK + position % BLOCK] = prefix
         row.computed += 1
         self.computed_tokens += 1
-
-
-def _packed(numbers: list[int]) -> bytes:
-    return np.array(numbers, np.int32).tobytes()
 
 
 class Bench:

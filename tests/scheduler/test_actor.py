@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
-from actorserve.actors.protocol.messages import Admit, Advance, Cancel, Finish, Step, StepDone, StepFailed, WorkerReady
+from actorserve.actors.protocol.messages import Admit, Advance, Cancel, Finish, StepFailed, WorkerReady
 from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.step import Step, StepDone
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.in_flight import MOST_TRIES
 from actorserve.actors.runtime.process import Context
@@ -61,7 +61,7 @@ class Lives:
         table.write_prompt(self.ref, PROMPT, b"", 20)
         self.now.turn(READY, Admit([self.ref]))
         first = self.now.steps[0]
-        self.now.turn(StepDone(first.epoch, first.step, np.array([7], np.int32).tobytes(), 0.0))
+        self.now.turn(StepDone.make(first, [7], 0.0))
 
     def next(self) -> Life:
         """The scheduler is killed."""
@@ -82,7 +82,7 @@ def lives(caplog: pytest.LogCaptureFixture) -> Iterator[Lives]:
 
 def start_of(life: Life) -> int:
     """Where the first row of a life begins to compute."""
-    (row,) = life.steps[0].new
+    (row,) = life.steps[0].new_rows
     return row.computed
 
 
@@ -97,7 +97,7 @@ def test_the_next_life_goes_on_in_the_same_worker(lives: Lives, caplog: pytest.L
     assert start_of(life) == len(PROMPT) and life.steps[0].epoch != old.epoch
     assert "1 requests go on, 40 of their 41 tokens of KV and 1 cached blocks are taken over" in caplog.text
     assert board.gauge(position, SchedulerGauge.PLANNED) - planned == len(life.steps) == 2, "one token in each step"
-    life.turn(StepDone(old.epoch, old.step, np.array([9], np.int32).tobytes(), 0.0), READY)
+    life.turn(StepDone.make(old, [9], 0.0), READY)
     assert life.context.table.generated(lives.ref) == 1 and len(life.steps) == 2
 
 

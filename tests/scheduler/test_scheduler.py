@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import msgspec
-import numpy as np
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
+from actorserve.actors.protocol.wire import pack
 
 from .engine_model import BLOCK, END, MAX_TOKENS, Bench, expected_answer, finish_all, prompt_of, running_bench
 
@@ -185,7 +185,7 @@ def test_a_row_whose_grammar_failed_ends_without_its_token(preempted: bool) -> N
         bench.scheduler.planner.release_blocks(sequence)
         bench.scheduler.waiting.add(sequence)
     done = bench.compute()
-    bench.scheduler.apply(msgspec.structs.replace(done, failed=np.array([row], np.int32).tobytes()))
+    bench.scheduler.apply(msgspec.structs.replace(done, packed_failed=pack([row])))
     bench.scheduler.check_integrity()
     assert bench.table.finish(ref) == Finish.GRAMMAR and bench.answer(ref) == before
     assert before == expected_answer(prompt, 30, ignore_eos=True)[: len(before)] and ref in bench.scheduler.moved

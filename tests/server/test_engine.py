@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from actorserve.actors.protocol.block_hash import extend_hashes
-from actorserve.actors.protocol.messages import Finish, Step, StepDone
+from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.step import Step, StepDone
 from actorserve.actors.scheduler.scheduler import Limits, Scheduler
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.table import RequestTable, table_bytes
@@ -60,7 +61,7 @@ class Engine:
         if self.planned:
             step = self.planned.pop(0)
             tokens = self.runner.run(step)
-            self.scheduler.apply(StepDone(step.epoch, step.step, tokens.tobytes(), 0.0))
+            self.scheduler.apply(StepDone.make(step, tokens, 0.0))
         self.scheduler.check_integrity()
 
     def answer(self, ref: int) -> list[int]:

@@ -16,8 +16,8 @@ import torch
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config, make_config
-from actorserve.actors.protocol.messages import NewRow, Step
 from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.cpu.runner import Runner
 from actorserve.actors.worker.memory import make_pool
 from actorserve.actors.worker.models.weights import load_model
@@ -126,10 +126,9 @@ class Driver:
                 left -= min(count, left)
         if not planned:  # all were thrown out: a scheduler makes no empty plans
             return
-        rows = np.array([sequence.row for sequence, _ in planned], np.int32).tobytes()
-        counts = np.array([count for _, count in planned], np.int32).tobytes()
+        rows, counts = [sequence.row for sequence, _ in planned], [count for _, count in planned]
         self.step += 1
-        tokens = self.runner.run(Step(1, self.step, new, rows, counts, np.array(self.grown, np.int32).tobytes()))
+        tokens = self.runner.run(Step.make(1, self.step, new, rows, counts, self.grown))
         self._account(planned, tokens.tolist())
 
     def _place(self, sequence: Sequence, slot: int, count: int, new: list[NewRow]) -> None:
@@ -146,8 +145,8 @@ class Driver:
         sequence.row = self.rows.pop()
         log = sequence.prompt + sequence.tokens
         self.runner.log[slot, : len(log)] = log
-        table = np.array(sequence.blocks, np.int32).tobytes()
-        new.append(NewRow(sequence.row, make_ref(1, slot), len(sequence.prompt), len(log), 0, table, sequence.sampling))
+        place = sequence.row, make_ref(1, slot), len(sequence.prompt), len(log), 0
+        new.append(NewRow.make(*place, sequence.blocks, sequence.sampling))
 
     def _account(self, planned: list[tuple[Sequence, int]], tokens: list[int]) -> None:
         outcome = self.runner.outcome

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.protocol.messages import Hello, NewRow, Step, StepDone, StepFailed, WorkerReady
+from actorserve.actors.protocol.messages import Hello, StepFailed, WorkerReady
+from actorserve.actors.protocol.step import NewRow, Step, StepDone
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
@@ -79,15 +80,11 @@ def running(scheduler: Scheduler) -> Iterator[Context]:
     assert not thread.is_alive()
 
 
-def ints(*values: int) -> bytes:
-    return np.array(values, np.int32).tobytes()
-
-
 def new_row(scheduler: Scheduler, tokens: list[int]) -> NewRow:
     table = scheduler.context.table
     ref = table.open_slot(5, b"", 0)
     table.write_prompt(ref, tokens, b"", 100)
-    return NewRow(0, 5, len(tokens), len(tokens), 0, ints(0, 1, 2, 3), GREEDY)
+    return NewRow.make(0, 5, len(tokens), len(tokens), 0, [0, 1, 2, 3], GREEDY)
 
 
 def test_plans_become_tokens(scheduler: Scheduler, checkpoints: Folders) -> None:
@@ -98,24 +95,24 @@ def test_plans_become_tokens(scheduler: Scheduler, checkpoints: Folders) -> None
         (ready,) = scheduler.receive(1)
         assert isinstance(ready, WorkerReady) and ready.incarnation == context.incarnation
         assert context.board.gauge(context.spec.position, WorkerGauge.KV_TOKENS) == ready.num_blocks * 16
-        first = [Step(7, 1, [row], ints(0), ints(30), b""), Step(7, 2, [], ints(0), ints(len(PROMPT) - 30), b"")]
-        scheduler.send(*first, *(Step(7, 3 + n, [], ints(0), ints(1), b"") for n in range(8)))
+        first = [Step.make(7, 1, [row], [0], [30]), Step.make(7, 2, [], [0], [len(PROMPT) - 30])]
+        scheduler.send(*first, *(Step.make(7, 3 + n, [], [0], [1]) for n in range(8)))
         done = scheduler.receive(10)
         scheduler.send(Hello())
         assert scheduler.receive(1) == [WorkerReady(context.incarnation, ready.num_blocks, 10)]
     assert [message.step for message in done] == list(range(1, 11))
     assert all(isinstance(message, StepDone) and message.epoch == 7 for message in done)
-    assert np.frombuffer(b"".join(message.tokens for message in done), np.int32).tolist() == expected
+    assert [token for message in done for token in message.tokens.tolist()] == expected
 
 
 def test_plans_from_before_are_forgotten(scheduler: Scheduler) -> None:
     """A plan that may have ended the last incarnation is not run again by the next one."""
     row = new_row(scheduler, PROMPT)
-    scheduler.send(Step(3, 1, [row], ints(0), ints(37), b""))
+    scheduler.send(Step.make(3, 1, [row], [0], [37]))
     with running(scheduler):
         assert isinstance(scheduler.receive(1)[0], WorkerReady)
-        scheduler.send(Step(3, 2, [], ints(0), ints(1), b""))  # of an epoch that this worker never saw begin
-        scheduler.send(Step(4, 1, [row], ints(0), ints(37), b""))
+        scheduler.send(Step.make(3, 2, [], [0], [1]))  # of an epoch that this worker never saw begin
+        scheduler.send(Step.make(4, 1, [row], [0], [37]))
         (done,) = scheduler.receive(1)
         assert (done.epoch, done.step) == (4, 1)
     assert not scheduler.got
@@ -124,7 +121,7 @@ def test_plans_from_before_are_forgotten(scheduler: Scheduler) -> None:
 class FailingRunner:
     """Raises what it is told to."""
 
-    failed = b""
+    failed_rows = ()
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -149,26 +146,26 @@ def actor(scheduler: Scheduler) -> SimpleNamespace:
 def test_a_step_without_memory_fails_with_its_epoch(error: Exception, scheduler: Scheduler, actor: Any) -> None:
     """The steps that were planned upon it fail as well; a new epoch goes on."""
     actor.runner.error = error
-    actor.handle(Step(1, 1, [], b"", b"", b""))
+    actor.handle(Step.make(1, 1, [], [], []))
     actor.runner.error = None
-    actor.handle(Step(1, 2, [], b"", b"", b""))
-    actor.handle(Step(2, 1, [], b"", b"", b""))
+    actor.handle(Step.make(1, 2, [], [], []))
+    actor.handle(Step.make(2, 1, [], [], []))
     _, first, second, third = scheduler.receive(4)
     assert first == StepFailed(1, 1, str(error))
     assert isinstance(second, StepFailed) and second.step == 2
-    assert isinstance(third, StepDone) and third.tokens == ints(1)
+    assert isinstance(third, StepDone) and third.tokens.tolist() == [1]
 
 
 def test_other_errors_end_the_process(actor: Any) -> None:
     actor.runner.error = RuntimeError("shapes do not fit")
     with pytest.raises(RuntimeError, match="shapes"):
-        actor.handle(Step(1, 1, [], b"", b"", b""))
+        actor.handle(Step.make(1, 1, [], [], []))
 
 
 def test_no_step_is_begun_while_stopping(scheduler: Scheduler, actor: Any) -> None:
     actor.context.stopping = True
     actor.runner.error = AssertionError("it was run")
-    actor.handle(Step(1, 1, [], b"", b"", b""))
+    actor.handle(Step.make(1, 1, [], [], []))
 
 
 @pytest.mark.parametrize("outcome", [None, Outcome(np.array([2]), np.array([3]))], ids=["no drafts", "drafts"])
@@ -177,10 +174,11 @@ def test_the_time_of_each_step_is_counted(outcome: Outcome | None, scheduler: Sc
     runner.outcome = outcome
     worker = SpeculatingActor(scheduler.born("worker"), runner, 10)
     for number in (1, 2):
-        worker.handle(Step(1, number, [], b"", b"", b""))
+        worker.handle(Step.make(1, number, [], [], []))
     _, first, second = scheduler.receive(3)
-    expected = (ints(2), ints(3)) if outcome is not None else (b"", b"")
-    assert (first.tokens, first.drawn, first.drafted) == (ints(1), *expected)
+    assert first.had_drafts is (outcome is not None)
+    told = [numbers.tolist() for numbers in (first.tokens, first.num_drawn, first.num_drafted)]
+    assert told == ([[1], [2], [3]] if outcome is not None else [[1], [], []])
     words = worker.context.board.gauges(worker.context.spec.position)
     assert words[WorkerGauge.STEPS] == 2
     assert words[WorkerGauge.STEP_NS] == sum(int(done.seconds * 1e9) for done in (first, second)) > 0

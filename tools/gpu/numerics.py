@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from .report import TINY, at_most, say
 from .shapes import GREEDY
 
-from actorserve.actors.protocol.messages import NewRow, Step  # isort: skip
+from actorserve.actors.protocol.step import NewRow, Step  # isort: skip
 from actorserve.actors.model.info import read_json  # isort: skip
 from actorserve.actors.model.architecture import read_architecture  # isort: skip
 from actorserve.actors.worker.gpu.memory import make_pools  # isort: skip
@@ -58,14 +58,12 @@ def generate(runner: GpuRunner) -> list[list[int]]:
     new = []
     for row, prompt in enumerate(prompts()):
         runner.log[row, : len(prompt)] = prompt
-        new.append(NewRow(row, make_ref(1, row), len(prompt), len(prompt), 0, table[row].tobytes(), GREEDY))
-    rows = np.arange(PROMPTS, dtype=np.int32).tobytes()
+        new.append(NewRow.make(row, make_ref(1, row), len(prompt), len(prompt), 0, table[row], GREEDY))
     counts = [len(prompt) for prompt in prompts()]
-    pending = [runner.launch(Step(1, 1, new, rows, np.array(counts, np.int32).tobytes(), b""))]
+    pending = [runner.launch(Step.make(1, 1, new, range(PROMPTS), counts))]
     tokens = []
     for number in range(TOKENS - 1):
-        ones = np.ones(PROMPTS, np.int32).tobytes()
-        pending.append(runner.launch(Step(1, 2 + number, [], rows, ones, b"")))
+        pending.append(runner.launch(Step.make(1, 2 + number, [], range(PROMPTS), [1] * PROMPTS)))
         tokens.append(runner.finish(pending[-2]).tolist())
     tokens.append(runner.finish(pending[-1]).tolist())
     return [list(row) for row in zip(*tokens, strict=True)]
@@ -90,9 +88,8 @@ def logits_apart(folder: Path) -> float:
     runner.log[0, : len(prompt)] = prompt
     count = np.array([len(prompt)], np.int64)
     zero, starts = np.zeros(1, np.int64), np.array([0, len(prompt)])
-    table = np.arange(LENGTH // BLOCK, dtype=np.int32).tobytes()
-    new = NewRow(0, make_ref(1, 0), len(prompt), len(prompt), 0, table, GREEDY)
-    runner._change_rows(Step(1, 1, [new], b"", b"", b""))
+    new = NewRow.make(0, make_ref(1, 0), len(prompt), len(prompt), 0, range(LENGTH // BLOCK), GREEDY)
+    runner._change_rows(Step.make(1, 1, [new], [], []))
     hidden = runner._forward(zero, count, zero, starts, np.array(prompt, np.int64))
     mine = runner.model.logits(hidden.of(torch.tensor([len(prompt) - 1], device=device()))).float()[0]
     theirs = exact(torch.tensor([prompt], device=device())).logits[0, -1].float()

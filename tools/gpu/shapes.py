@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from actorserve.actors.model.architecture import Architecture, read_architecture
-from actorserve.actors.protocol.messages import NewRow, Step
 from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.gpu.executor import GpuModel
 from actorserve.actors.worker.gpu.graphs import capture_sizes
 from actorserve.actors.worker.gpu.memory import make_pools
@@ -138,14 +138,12 @@ class Bench:
     def place(self, rows: int, computed: int, known: int) -> list[NewRow]:
         """So many sequences of `known` tokens, of which `computed` are in the KV memory."""
         return [
-            NewRow(row, make_ref(1, row), known, known, computed, self.table[row].tobytes(), GREEDY)
-            for row in range(rows)
+            NewRow.make(row, make_ref(1, row), known, known, computed, self.table[row], GREEDY) for row in range(rows)
         ]
 
     def step(self, new: list[NewRow], counts: list[int]) -> Step:
         self.number += 1
-        rows = np.arange(len(counts), dtype=np.int32).tobytes()
-        return Step(1, self.number, new, rows, np.array(counts, np.int32).tobytes(), b"")
+        return Step.make(1, self.number, new, range(len(counts)), counts)
 
     def decode(self, rows: int, steps: int) -> list[Pending]:
         """Steps of one token a row, one started while the one before it runs."""

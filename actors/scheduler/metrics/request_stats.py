@@ -18,7 +18,7 @@ from actorserve.shm.table.layout import ARRIVAL
 from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import RequestTable
 
-from ...protocol.messages import NewRow
+from ...protocol.step import NewRow
 from ...telemetry.histograms import histograms_bytes, open_histograms, specs_of
 from ..batch import Ints
 from ..sequence import Sequence

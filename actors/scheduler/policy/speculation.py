@@ -29,7 +29,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...protocol.messages import StepDone
+from ...protocol.step import StepDone
 from ..batch import Ints
 from ..sequence import Sequence
 from .step_cost import Cost
@@ -75,10 +75,10 @@ class Drawn:
     """What each sampling row of a step has drawn: `counts` tokens of the flat `tokens`, from `firsts` on."""
 
     def __init__(self, done: StepDone, rows: int) -> None:
-        self.tokens = np.frombuffer(done.tokens, np.int32)
-        self.speculated = bool(done.drawn)
-        given = np.frombuffer(done.drawn, np.int32).astype(np.int64) if done.drawn else np.ones(rows, np.int64)
-        self.drafted: Ints = np.frombuffer(done.drafted, np.int32).astype(np.int64)
+        self.tokens = done.tokens
+        self.speculated = done.had_drafts
+        given = done.num_drawn if done.had_drafts else np.ones(rows, np.int64)
+        self.drafted: Ints = done.num_drafted
         self.counts: Ints = given
         assert len(given) == rows, f"step {done.step}: {len(given)} rows drew tokens, {rows} were to"
         assert int(given.sum()) == len(self.tokens), f"step {done.step}: {len(self.tokens)} tokens for {rows} rows"

@@ -17,12 +17,17 @@ import zlib
 from collections.abc import Iterator
 from logging import Logger
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ...model.info import ModelInfo
 from ...options.config import Config
 from ...protocol.messages import ToScheduler
+from ...protocol.wire import unpack
+
+if TYPE_CHECKING:
+    from ...protocol.wire import Int32s
 
 MAGIC = b"ACTREC01"
 FRAME = struct.Struct("<III")
@@ -62,8 +67,18 @@ class Plan(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     step: int
     digest: bytes
-    rows: bytes  # int32
-    counts: bytes  # int32
+    packed_rows: bytes  # as the Step has them
+    packed_counts: bytes
+
+    @property
+    def rows(self) -> Int32s:
+        """int32 [n]."""
+        return unpack(self.packed_rows)
+
+    @property
+    def counts(self) -> Int32s:
+        """int32 [n]."""
+        return unpack(self.packed_counts)
 
 
 Found = list[tuple[int, Fact]]

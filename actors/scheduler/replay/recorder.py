@@ -31,7 +31,8 @@ from actorserve.shm.segment import Segment
 from actorserve.shm.table.table import RequestTable, slot_of
 
 from ...options.config import ConfigError
-from ...protocol.messages import Message, Step, ToScheduler
+from ...protocol.messages import Message, ToScheduler
+from ...protocol.step import Step
 from ...runtime.process import Context, run
 from ...telemetry.discovery import without_secrets
 from ..actor import SchedulerActor
@@ -196,7 +197,7 @@ class RecordedActor(SchedulerActor):
 def plan_of(encode: Callable[[Step], bytes], step: Step) -> Plan:
     """The step as it is kept; `encode` is msgpack's."""
     digest = blake2b(encode(step), digest_size=DIGEST_BYTES).digest()
-    return Plan(step.step, digest, step.rows, step.counts)
+    return Plan(step.step, digest, step.packed_rows, step.packed_counts)
 
 
 def _before_birth(context: Context) -> Head:

@@ -22,7 +22,8 @@ from actorserve.shm.segment import Segment
 from actorserve.shm.table.layout import CANCEL, FINISH, GENERATION, STOP
 from actorserve.shm.table.table import RequestTable, generation_of, slot_of
 
-from ...protocol.messages import Advance, Message, Step, StepDone
+from ...protocol.messages import Advance, Message
+from ...protocol.step import Step, StepDone
 from ...protocol.topology import System
 from ...runtime.process import Boot, Context
 from ...telemetry.gauges import KEPT
@@ -42,7 +43,7 @@ def describe_plan(plan: Plan | None) -> str:
     """Rows with their counts, as people read them."""
     if plan is None:
         return "none"
-    rows, counts = array("i", plan.rows).tolist(), array("i", plan.counts).tolist()
+    rows, counts = plan.rows.tolist(), plan.counts.tolist()
     pairs = ", ".join(f"{row}: {count}" for row, count in zip(rows, counts, strict=True))
     return f"step {plan.step}, {sum(counts)} tokens, rows {{{pairs}}}"
 
@@ -251,8 +252,8 @@ class Replay:
         where = f"plan {self.plans + 1} (section {self.sections}, turn {self.turns})"
         lines = [f"{where} is not the recorded one", f"  recorded: {describe_plan(recorded)}"]
         lines.append(f"  now:      {describe_plan(made)}")
-        if step and recorded and (step.step, step.rows, step.counts) == (recorded.step, recorded.rows, recorded.counts):
-            lines.append(f"  the same rows and counts, but not the same blocks or new rows: {step.new}")
+        if step and made and recorded and msgspec.structs.replace(made, digest=recorded.digest) == recorded:
+            lines.append(f"  the same rows and counts, but not the same blocks or new rows: {step.new_rows}")
         return "\n".join(lines)
 
     def _check_death(self, recorded: str, error: Exception | None = None) -> None:

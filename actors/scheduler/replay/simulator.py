@@ -21,7 +21,8 @@ import numpy as np
 from actorserve.shm.table.table import RequestTable, slot_of, table_bytes
 
 from ...options.config import Config
-from ...protocol.messages import Finish, Step, StepDone
+from ...protocol.messages import Finish
+from ...protocol.step import Step, StepDone
 from ...protocol.topology import System
 from ..policy.plan_timing import Timing
 from ..scheduler import Limits, Scheduler
@@ -149,8 +150,7 @@ class Simulation:
             tokens.append(story.answer[place] if story and place < len(story.answer) else self._filler)
             if story:
                 self._drawn[ref] = place + 1
-        packed = np.array(tokens, np.int32).tobytes()
-        scheduler.apply(StepDone(step.epoch, step.step, packed, self._step_time(planned.tokens)))
+        scheduler.apply(StepDone.make(step, tokens, self._step_time(planned.tokens)))
         for ref in planned.refs:
             story = self._running.get(ref)
             if story and story.answer and story.finish not in NATURAL and self._drawn[ref] >= len(story.answer):

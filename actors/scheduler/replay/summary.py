@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from actorserve.shm.table.table import RequestTable
 
-from ...protocol.messages import Step, StepDone
+from ...protocol.step import Step, StepDone
 from .file import Fact
 
 if TYPE_CHECKING:
@@ -78,9 +77,9 @@ class Tally:
     def planned(self, step: Step, scheduler: Scheduler) -> None:
         """A step was planned."""
         self.steps += 1
-        self.tokens += sum(array("i", step.counts))
+        self.tokens += step.num_tokens
         self._use.append(1 - scheduler.pool.free / scheduler.pool.count)
-        for row in step.new:
+        for row in step.new_rows:
             if story := self.stories.get(row.ref):
                 story.scheduled = story.scheduled or self.now
 

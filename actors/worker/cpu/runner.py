@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,14 +26,17 @@ from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 
 from ...grammar.matchers import Matchers
-from ...protocol.messages import NewRow, Step
 from ...protocol.request import Rendition
+from ...protocol.step import NewRow, Step
 from ..logits_processors import Adjustments
 from ..logprobs import Told
 from ..speculative.verifier import Outcome, Speculation, Work
 from .batch import Inputs, Tables, places, prepare
 from .executor import Model
 from .steady_decode import Steady
+
+if TYPE_CHECKING:
+    from ...protocol.wire import Numbers
 
 PLAIN = Rendition()
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -81,29 +85,28 @@ class Runner:
         self.told = Told(logprobs, rows)
         self.speculation = speculation
         self.outcome: Outcome | None = None  # of the last step, where rows had drafts
-        self.failed = b""  # int32: rows of the last step whose grammar has failed
+        self.failed_rows: Numbers = ()  # of the last step, those whose grammar has failed
         self._steady: Steady | None = None  # while it is there, `computed`, `known` and `last` of its rows wait
 
     def run(self, step: Step) -> np.ndarray:
         """The tokens (int32) of the rows that sample, in the order of the step's rows."""
-        self.failed = b""
+        self.failed_rows = ()
         if self._steady is not None and not self._steady.goes_on(step):
             self._settle()
         scattered = self._change_rows(step)
         if self._steady is not None:
             return self._run_steady(step, self._steady, scattered)
-        rows, counts = (np.frombuffer(given, np.int32).astype(np.int64) for given in (step.rows, step.counts))
+        rows = step.rows
         starts = self.computed[rows]
-        return self._run_anew(
-            step, rows, starts, *self._with_drafts(rows, counts, starts, self.known[rows], step.worth)
-        )
+        counts, drafted = self._with_drafts(rows, step.counts, starts, self.known[rows], step.min_accepted)
+        return self._run_anew(step, rows, starts, counts, drafted)
 
     def _run_steady(self, step: Step, steady: Steady, scattered: bool) -> np.ndarray:
         """A step of the same rows as the last one."""
         rows, parameters = steady.rows, steady.parameters
         if self.speculation is not None:
             starts = steady.inputs.positions + 1
-            counts, drafted = self._with_drafts(rows, steady.counts, starts, starts + 1, step.worth)
+            counts, drafted = self._with_drafts(rows, steady.counts, starts, starts + 1, step.min_accepted)
             if drafted.any():
                 self._settle()
                 return self._run_anew(step, rows, starts, counts, drafted)
@@ -158,7 +161,7 @@ class Runner:
         """
         raw = self.told.raw(logits, rows)
         if self.adjustments:
-            self.failed = self.adjustments.apply(logits, rows).tobytes()
+            self.failed_rows = self.adjustments.apply(logits, rows)
         tokens, positions = sample(logits, parameters), parameters.position
         if drafted is not None:
             kept = self._verify(rows, drafted, tokens)
@@ -172,7 +175,9 @@ class Runner:
             self.adjustments.advance(rows, tokens)
         return tokens
 
-    def _with_drafts(self, rows: Ints, counts: Ints, starts: Ints, known: Ints, worth: float) -> tuple[Ints, Ints]:
+    def _with_drafts(
+        self, rows: Ints, counts: Ints, starts: Ints, known: Ints, min_accepted: float
+    ) -> tuple[Ints, Ints]:
         """(what each row computes, how much of that is drafts)."""
         self.outcome = None
         pending = known - starts
@@ -183,7 +188,7 @@ class Runner:
             room[self.adjustments.among(rows)] = 0
         pending = np.minimum(counts, pending)
         work = Work(rows, starts, pending, room, self._tables, self.sampling)
-        drafted = self.speculation.draft(work, worth)
+        drafted = self.speculation.draft(work, min_accepted)
         return pending + drafted, drafted
 
     def _draw_many(self, hidden: Tensor, rows: Ints, last: Ints, drafted: Ints) -> np.ndarray:
@@ -217,11 +222,11 @@ class Runner:
 
     def _change_rows(self, step: Step) -> bool:
         """New rows and new blocks; whether one of these does not follow its row's last one."""
-        for new in step.new:
+        for new in step.new_rows:
             self._place(new)
         scattered = False
-        if step.grown:
-            for row, index, block in np.frombuffer(step.grown, np.int32).reshape(-1, 3).tolist():
+        if step.packed_new_blocks:
+            for row, index, block in step.new_blocks.tolist():
                 self.blocks[row, index] = block
                 if block != self.blocks[row, index - 1] + 1:
                     self.scattered[row] = scattered = True
@@ -230,7 +235,7 @@ class Runner:
     def _place(self, new: NewRow) -> None:
         """A sequence takes a row."""
         row, slot, drawn = new.row, slot_of(new.ref), new.sampling
-        blocks = np.frombuffer(new.blocks, np.int32)
+        blocks = new.blocks
         self.computed[row], self.known[row], self.logged[row] = new.computed, new.known, new.known
         self.slot[row] = slot
         self.blocks[row, : blocks.size] = blocks

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from actorserve.kernels.cpu.sampling import Parameters
 
-from ...protocol.messages import Step
+from ...protocol.step import Step
 from .batch import Inputs, Ints
 
 
@@ -24,16 +22,16 @@ class Steady:
         self, step: Step, rows: Ints, inputs: Inputs, parameters: Parameters, prepare: Callable[[Ints, Ints], Inputs]
     ) -> None:
         """`inputs` and the positions of `parameters` become its own; `prepare` makes inputs of positions and tokens."""
-        self._same = step.rows, step.counts
+        self._step = step
         self._prepare = prepare
         self.rows = rows
-        self.counts = np.frombuffer(step.counts, np.int32).astype(np.int64)  # with room for drafts
+        self.counts = step.counts  # with room for drafts
         self.inputs = inputs
         self.parameters = parameters
 
     def goes_on(self, step: Step) -> bool:
         """Whether a step is of the same rows."""
-        return not step.new and (step.rows, step.counts) == self._same
+        return step.repeats(self._step)
 
     def move_on(self, scattered: bool) -> None:
         """Prepare the next step. `scattered`: a row has got a block that does not follow its last one."""

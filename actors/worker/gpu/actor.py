@@ -19,7 +19,7 @@ import torch
 
 from actorserve.shm.rings.mailbox import wake
 
-from ...protocol.messages import Step
+from ...protocol.step import Step
 from ...runtime.process import Context
 from ..actor import WorkerActor
 from .runner import GpuRunner, Pending
@@ -95,4 +95,4 @@ class GpuWorkerActor(WorkerActor):
         tokens = self.gpu.finish(step.pending)
         seconds = step.pending.seconds
         seconds = time.monotonic() - step.since if seconds is None else seconds
-        self.tell_done(step.message, tokens, seconds, self.gpu.failed)
+        self.tell_done(step.message, tokens, seconds, self.gpu.failed_rows)

@@ -9,7 +9,7 @@ from torch import Tensor
 from actorserve.kernels.triton.sampling import RowParameters
 from actorserve.kernels.triton.step_inputs import RowState
 
-from ...protocol.messages import NewRow, Step
+from ...protocol.step import NewRow, Step
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -43,16 +43,16 @@ class DeviceRows:
     def change(self, step: Step, last: list[int]) -> None:
         """Rows that sequences take, each with the last token of its log, and blocks that rows are given."""
         width = self.state.table.shape[1]
-        entries = [np.frombuffer(step.grown, np.int32).reshape(-1, 3).astype(np.int64)]
-        for new in step.new:
-            blocks = np.frombuffer(new.blocks, np.int32)
+        entries = [step.new_blocks.astype(np.int64)]
+        for new in step.new_rows:
+            blocks = new.blocks
             entries.append(np.stack([np.full(blocks.size, new.row), np.arange(blocks.size), blocks], 1))
         changed = np.concatenate(entries)
         if len(changed):
             packed = to_device(np.stack([changed[:, 0] * width + changed[:, 1], changed[:, 2]]), self._device)
             self.state.table.view(-1).index_copy_(0, packed[0], packed[1].int())
-        if step.new:
-            self._place(step.new, last)
+        if step.new_rows:
+            self._place(step.new_rows, last)
 
     def _place(self, new: list[NewRow], last: list[int]) -> None:
         drawn = [row.sampling for row in new]

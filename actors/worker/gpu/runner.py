@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -29,13 +29,16 @@ from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 
 from ...grammar.matchers import Matchers
-from ...protocol.messages import NewRow, Step
 from ...protocol.request import Rendition
+from ...protocol.step import NewRow, Step
 from ..logits_processors import Adjustments
 from ..logprobs import Told
 from .executor import Batch, GpuModel, Hidden
 from .graphs import DecodeGraphs
 from .rows import DeviceRows, Ints, to_device
+
+if TYPE_CHECKING:
+    from ...protocol.wire import Numbers
 
 PLAIN = Rendition()
 PROCESSORS = 16  # multiprocessors that there are taken to be where there is no GPU
@@ -61,7 +64,7 @@ class Pending:
         self.event: torch.cuda.Event | None = None
         self.start: torch.cuda.Event | None = None
         self.finished = False
-        self.failed = b""  # int32: rows whose grammar has failed
+        self.failed_rows: Numbers = ()  # whose grammar has failed
 
     @property
     def seconds(self) -> float | None:
@@ -95,7 +98,7 @@ class GpuRunner:
         self.rows = DeviceRows(sizes.rows, -(-sizes.length // sizes.block_size), device)
         self.read_rendition = read_rendition
         self.adjustments = Adjustments(sizes.rows, model.shape.vocab_size, make_matchers)
-        self.failed = b""  # int32: rows of the step that was finished last whose grammar has failed
+        self.failed_rows: Numbers = ()  # of the step that was finished last, those whose grammar has failed
         self.told = Told(logprobs, sizes.rows)
         self.pending: deque[Pending] = deque()
         self.graphs = DecodeGraphs(capture, self._decode_buffers, device)
@@ -132,8 +135,7 @@ class GpuRunner:
             self._settle()
         start = self._mark()
         self._change_rows(step)
-        rows = np.frombuffer(step.rows, np.int32).astype(np.int64)
-        counts = np.frombuffer(step.counts, np.int32).astype(np.int64)
+        rows, counts = step.rows, step.counts
         firsts = self.computed[rows]
         ends = firsts + counts
         samples = ends == self.known[rows]
@@ -148,7 +150,7 @@ class GpuRunner:
     def finish(self, pending: Pending) -> np.ndarray:
         """Wait for a step, the oldest that was not finished; its tokens."""
         assert self.pending.popleft() is pending, "steps are finished in the order in which they were started"
-        self.failed = pending.failed
+        self.failed_rows = pending.failed_rows
         return self._finish(pending)
 
     def _settle(self) -> None:
@@ -178,8 +180,8 @@ class GpuRunner:
         return event
 
     def _change_rows(self, step: Step) -> None:
-        last = [self._place(new) for new in step.new]
-        if step.new or step.grown:
+        last = [self._place(new) for new in step.new_rows]
+        if step.new_rows or step.packed_new_blocks:
             self.rows.change(step, last)
 
     def _place(self, new: NewRow) -> int:
@@ -264,16 +266,17 @@ class GpuRunner:
     def _drawn(self, logits: Tensor, rows: Ints, own: Tensor, tokens: Tensor) -> Pending:
         """Tokens were drawn of `logits`; where rows want these changed first, they are drawn again."""
         raw = self.told.raw(logits, rows)
-        asking, failed = self.adjustments.among(rows), b""
+        asking = self.adjustments.among(rows)
+        failed: Numbers = ()
         if asking.size:
             self._settle()
             at = to_device(asking, self.device)
             changed = logits[at].cpu()
-            failed = self.adjustments.apply(changed, rows[asking]).tobytes()
+            failed = self.adjustments.apply(changed, rows[asking])
             logits.index_copy_(0, at, changed.to(self.device))
             self._draw(logits, own, tokens)
         pending = Pending(rows, self.known[rows] - 1, raw, raw is not None or asking.size > 0)
-        pending.failed = failed
+        pending.failed_rows = failed
         cuda = self.device.type == "cuda"
         pending.tokens = torch.empty(rows.size, dtype=torch.int32, pin_memory=cuda)
         pending.tokens.copy_(tokens, non_blocking=True)

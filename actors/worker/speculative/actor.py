@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 
 from actorserve.kernels.cpu.attention import PagedKV
@@ -14,7 +13,7 @@ from ...model.info import ModelInfo
 from ...model.machine import block_bytes
 from ...options.config import Config, ConfigError
 from ...options.speculative import DraftModel, Ngram, read_speculative
-from ...protocol.messages import Step, StepDone
+from ...protocol.step import Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
 from ..cpu.executor import Model
@@ -26,6 +25,9 @@ from . import draft_model
 from .ngram import Lookup
 from .verifier import Proposer, Speculation
 
+if TYPE_CHECKING:
+    from ...protocol.wire import Numbers
+
 
 class SpeculatingActor(WorkerActor):
     """Tells how many tokens each row drew."""
@@ -34,13 +36,13 @@ class SpeculatingActor(WorkerActor):
         self._drafting = runner
         super().__init__(context, runner, blocks)
 
-    def done(self, message: Step, tokens: np.ndarray, seconds: float, failed: bytes) -> StepDone:
+    def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
         """With drafts, beside the tokens."""
-        told, outcome = super().done(message, tokens, seconds, failed), self._drafting.outcome
+        outcome = self._drafting.outcome
         if outcome is None:
-            return told
-        drawn, drafted = (numbers.astype(np.int32).tobytes() for numbers in (outcome.drawn, outcome.drafted))
-        return msgspec.structs.replace(told, drawn=drawn, drafted=drafted)
+            return super().done(message, tokens, seconds, failed_rows)
+        drawn, drafted = outcome
+        return StepDone.make(message, tokens, seconds, failed_rows=failed_rows, num_drawn=drawn, num_drafted=drafted)
 
 
 class Drafting(NamedTuple):

@@ -12,9 +12,9 @@ for a q that is sure of x. A draft model draws with the random number of the pos
 alike where their distributions do, which is a coupling of p and q. Any coupling leaves the target's draws what they
 are, so one rule serves both. See draft_model.py.
 
-A row whose drafts are not accepted often enough (`worth`, which comes with the step, since all workers of a group must
-decide alike) has none for a while, then is tried again; each failure doubles the while. Rows whose logits are changed
-by what they have said so far (worker/logits_processors.py) have no drafts.
+A row whose drafts are not accepted often enough (`min_accepted`, which comes with the step, since all workers of a
+group must decide alike) has none for a while, then is tried again; each failure doubles the while. Rows whose logits
+are changed by what they have said so far (worker/logits_processors.py) have no drafts.
 
 Positions of a row, as in worker/cpu/runner.py; `tokens` has those before `known`, and drafts behind it while a step
 runs.
@@ -76,7 +76,7 @@ class Speculation:
         self.tokens: Tokens = np.zeros((rows, length), np.int32)
         self._share = np.zeros(rows)
         self._pause, self._wait = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        self._worth = 0.0
+        self._min_accepted = 0.0
 
     def place(self, row: int, tokens: np.ndarray, computed: int) -> None:
         """A sequence takes a row."""
@@ -84,9 +84,9 @@ class Speculation:
         self._share[row], self._pause[row], self._wait[row] = FIRST_SHARE, FIRST_PAUSE, 0
         self.proposer.place(row, computed)
 
-    def draft(self, work: Work, worth: float) -> Ints:
+    def draft(self, work: Work, min_accepted: float) -> Ints:
         """How many drafts each row has now."""
-        self._worth = max(worth, LEAST_SHARE)
+        self._min_accepted = max(min_accepted, LEAST_SHARE)
         able = work.rows[work.room > 0]
         waiting = self._wait[able] > 0
         self._wait[able[waiting]] -= 1
@@ -113,10 +113,10 @@ class Speculation:
         tried = drafted > 0
         rows, now = rows[tried], accepted[tried] / drafted[tried]
         share = self._share[rows] + WEIGHT * (now - self._share[rows])
-        good = share >= self._worth
+        good = share >= self._min_accepted
         self._pause[rows[good & (now > 0)]] = FIRST_PAUSE
         poor = rows[~good]
         self._wait[poor] = self._pause[poor]
         self._pause[poor] = np.minimum(2 * self._pause[poor], LONGEST_PAUSE)
-        share[~good] = self._worth  # so that the next try decides
+        share[~good] = self._min_accepted  # so that the next try decides
         self._share[rows] = share

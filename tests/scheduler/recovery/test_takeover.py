@@ -151,7 +151,7 @@ def test_rows_are_told_over_several_steps(monkeypatch: pytest.MonkeyPatch) -> No
     told = []
     while any(bench.scheduler.batch.ticket[~bench.scheduler.batch.told]):
         while bench.plan():
-            told.append(len(bench.planned[-1].new))
+            told.append(len(bench.planned[-1].new_rows))
         bench.work()
     assert sum(told) == 8 and max(told) <= 2
     finish_all(bench, prompts)
@@ -163,7 +163,7 @@ def test_a_row_that_started_again_before_it_was_told_is_told_once(monkeypatch: p
     assert bench.new_scheduler()
     scheduler = bench.scheduler
     scheduler.planner.preempt(max(scheduler.batch.running(), key=lambda sequence: sequence.row or 0))
-    assert bench.plan() and len(bench.planned[-1].new) == 2, "the first one adopted, and the one preempted"
+    assert bench.plan() and len(bench.planned[-1].new_rows) == 2, "the first one adopted, and the one preempted"
     finish_all(bench, prompts)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actorserve.actors.protocol.messages import Finish, StepDone
+from actorserve.actors.protocol.messages import Finish
+from actorserve.actors.protocol.step import StepDone
 from actorserve.actors.scheduler import batch, blocks, planner, scheduler, waiting
 from actorserve.actors.scheduler import prefix_cache as prefix
 from actorserve.actors.scheduler.recovery import takeover

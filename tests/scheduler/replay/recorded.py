@@ -13,8 +13,9 @@ import numpy as np
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
 from actorserve.actors.protocol.block_hash import extend_hashes
-from actorserve.actors.protocol.messages import Admit, Cancel, Step, StepFailed, Stopped, WorkerReady
+from actorserve.actors.protocol.messages import Admit, Cancel, StepFailed, Stopped, WorkerReady
 from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.step import Step
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.scheduler.policy.plan_timing import Timing

@@ -103,7 +103,7 @@ def test_half_types_are_near(kind: str, dtype: str, checkpoints: Folders) -> Non
 @pytest.mark.parametrize("kind", ["llama", "phi3_long"])
 def test_the_prefix_cache_is_read_from_the_blocks(kind: str, checkpoints: Folders) -> None:
     """A row whose first tokens' KV is there already computes only the rest."""
-    from actorserve.actors.protocol.messages import NewRow, Step
+    from actorserve.actors.protocol.step import NewRow, Step
 
     from ..driver import GREEDY
 
@@ -111,11 +111,8 @@ def test_the_prefix_cache_is_read_from_the_blocks(kind: str, checkpoints: Folder
     (prompt,) = prompts((70,))
     runner = make_runner(config_for(folder, block_size=16))
     runner.log[0, :70] = runner.log[1, :70] = prompt
-    one, count = np.array([0], np.int32).tobytes(), np.array([70], np.int32).tobytes()
-    first = np.array([5, 6, 7, 2, 3], np.int32)
-    second = np.array([5, 6, 7, 2, 9], np.int32)
+    first, second = [5, 6, 7, 2, 3], [5, 6, 7, 2, 9]
     with torch.inference_mode():
-        tokens = runner.run(Step(1, 1, [NewRow(0, 0, 70, 70, 0, first.tobytes(), GREEDY)], one, count, b""))
-        rest = np.array([6], np.int32).tobytes()
-        again = runner.run(Step(1, 2, [NewRow(0, 1, 70, 70, 64, second.tobytes(), GREEDY)], one, rest, b""))
+        tokens = runner.run(Step.make(1, 1, [NewRow.make(0, 0, 70, 70, 0, first, GREEDY)], [0], [70]))
+        again = runner.run(Step.make(1, 2, [NewRow.make(0, 1, 70, 70, 64, second, GREEDY)], [0], [6]))
     assert again.tolist() == tokens.tolist() == generate(reference(folder), prompt, 1)

@@ -19,16 +19,17 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.actors.model.info import resolve_model
-from actorserve.actors.protocol.messages import Step, StepDone, StepFailed, WorkerReady
-from actorserve.actors.protocol.topology import System
-from actorserve.actors.runtime.process import run
-from actorserve.actors.supervisor.shared_memory import Memory
-from actorserve.actors.worker.gpu.actor import GpuWorkerActor
+from actorserve.actors.model.info import resolve_model  # noqa: E402
+from actorserve.actors.protocol.messages import StepFailed, WorkerReady  # noqa: E402
+from actorserve.actors.protocol.step import Step, StepDone  # noqa: E402
+from actorserve.actors.protocol.topology import System  # noqa: E402
+from actorserve.actors.runtime.process import run  # noqa: E402
+from actorserve.actors.supervisor.shared_memory import Memory  # noqa: E402
+from actorserve.actors.worker.gpu.actor import GpuWorkerActor  # noqa: E402
 
-from ..driver import Driver, Sequence, config_for, make_runner
-from ..test_actor import PROMPT, WAIT_S, Scheduler, ints, new_row
-from .test_runner import BLOCKS, make_gpu_runner
+from ..driver import Driver, Sequence, config_for, make_runner  # noqa: E402
+from ..test_actor import PROMPT, WAIT_S, Scheduler, new_row  # noqa: E402
+from .test_runner import BLOCKS, make_gpu_runner  # noqa: E402
 
 Folders = Callable[..., Path]
 
@@ -49,7 +50,7 @@ class DeviceEvent:
 class SlowRunner:
     """Starts steps at once; the token of each is its number."""
 
-    failed = b""
+    failed_rows = ()
 
     def __init__(self) -> None:
         self.events: deque[DeviceEvent] = deque()
@@ -105,7 +106,7 @@ def worker(scheduler: Scheduler) -> Iterator[SimpleNamespace]:
 
 
 def plan(number: int) -> Step:
-    return Step(7, number, [], ints(0), ints(1), b"")
+    return Step.make(7, number, [], [0], [1])
 
 
 def started(worker: SimpleNamespace, count: int) -> None:
@@ -127,7 +128,7 @@ def test_a_step_is_started_while_the_one_before_it_runs(scheduler: Scheduler, wo
     (third,) = scheduler.receive(1)
     assert [done.step for done in (first, second, third)] == [1, 2, 3]
     assert all(isinstance(done, StepDone) and done.seconds == 0.25 for done in (first, second, third))
-    assert [np.frombuffer(done.tokens, np.int32).tolist() for done in (first, second, third)] == [[1], [2], [3]]
+    assert [done.tokens.tolist() for done in (first, second, third)] == [[1], [2], [3]]
 
 
 def test_a_step_without_memory_fails_behind_those_that_run(scheduler: Scheduler, worker: SimpleNamespace) -> None:
@@ -179,8 +180,8 @@ def test_plans_become_tokens(scheduler: Scheduler, checkpoints: Folders) -> None
     row = new_row(scheduler, PROMPT)
     running = Running(scheduler, runner)
     assert isinstance(scheduler.receive(1)[0], WorkerReady)
-    scheduler.send(Step(7, 1, [row], ints(0), ints(len(PROMPT)), b""), plan(2), plan(3), plan(4))
+    scheduler.send(Step.make(7, 1, [row], [0], [len(PROMPT)]), plan(2), plan(3), plan(4))
     done = scheduler.receive(4)
     running.context.request_stop()
     running.thread.join(WAIT_S)
-    assert np.frombuffer(b"".join(message.tokens for message in done), np.int32).tolist() == expected
+    assert [token for message in done for token in message.tokens.tolist()] == expected
