@@ -14,6 +14,7 @@ from ..options.config import ConfigError
 from .families.llama import LLAMA
 from .families.registry import BY_ARCHITECTURE
 from .layers import EMBEDDINGS, FINAL_NORM, HEAD, Axis, Kind, LayerSpec, LinearSpec, TensorSpec
+from .quantization import METHODS, NONE, QuantMethod
 from .rope import Rope, read_rope
 from .values import Values
 
@@ -37,6 +38,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     layer: LayerSpec = LLAMA.layer.with_biases(lambda field: False)
     tied: bool = False
     stored_dtype: str = "float32"
+    quantization: QuantMethod = NONE
 
     @property
     def layers(self) -> int:
@@ -73,8 +75,12 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         if not self.tied:
             found |= self.head.tensors()
         for layer in range(self.layers):
-            found |= self.layer.at(layer).tensors()
+            found |= self.layer.at(layer).tensors(self.quantization.tensors)
         return found
+
+    def method_of(self, linear: LinearSpec) -> QuantMethod:
+        """How its weight is kept."""
+        return self.quantization if self.quantization.with_head or linear != self.head else NONE
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the same."""
@@ -88,18 +94,18 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         return rows, self.size(spec.columns)
 
 
-def read_architecture(values: dict[str, Any], file: Path | str = "config.json") -> Architecture:
-    """The architecture that config.json describes; ConfigError says what is not supported, and what is."""
+def read_architecture(
+    values: dict[str, Any], file: Path | str = "config.json", quantization: str = NONE.name
+) -> Architecture:
+    """The architecture that config.json describes; ConfigError says what is not supported, and what is.
+
+    `quantization` is the option; it cannot be another one than that of a checkpoint that is quantised.
+    """
     name = architecture_name(Values(file, values))
     family = BY_ARCHITECTURE.get(name)
     if family is None:
         known = ", ".join(BY_ARCHITECTURE)
         raise ConfigError(f"model: the architecture {name} is not supported; these are: {known} ({file})")
-    if values.get("quantization_config"):
-        raise ConfigError(
-            "model: its weights are quantised, which is not supported (quantization_config in config.json); "
-            "take the model in 16 or 32 bits"
-        )
     given = Values(file, {**family.absent, **values})
     activation = given.text("hidden_act") or "silu"
     if activation not in ACTIVATIONS:
@@ -121,9 +127,29 @@ def read_architecture(values: dict[str, Any], file: Path | str = "config.json") 
         layer=family.layer.with_biases(given.flag),
         tied=given.flag("tie_word_embeddings"),
         stored_dtype=given.text("dtype") or given.text("torch_dtype") or "float32",
+        quantization=_method(given, quantization),
     )
     _check(architecture, file)
     return architecture
+
+
+def _method(given: Values, option: str) -> QuantMethod:
+    """How weights are kept: as the checkpoint has them, or as --quantization makes them at load."""
+    stored = given.object("quantization_config")
+    if stored is None:
+        if METHODS[option].stored_as is not None:
+            raise ConfigError(f"--quantization {option}: the model's weights are not of this format ({given.file})")
+        return METHODS[option]
+    name = stored.text("quant_method")
+    found = next((method for method in METHODS.values() if name is not None and method.stored_as == name), None)
+    if found is None:
+        raise ConfigError(
+            "model: its weights are quantised, which is not supported (quantization_config in config.json); "
+            "take the model in 16 or 32 bits"
+        )
+    if option not in (NONE.name, found.name):
+        raise ConfigError(f"--quantization {option}: the model's weights are {found.name} already ({given.file})")
+    return found
 
 
 def architecture_name(given: Values) -> str:

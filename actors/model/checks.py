@@ -6,7 +6,6 @@ still free when weights are loaded, the worker alone knows.
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path
 
 import msgspec
@@ -15,7 +14,16 @@ from ..options.config import Config, ConfigError
 from ..options.speculative import OPTION, DraftModel, read_speculative
 from .architecture import Architecture, read_architecture, shard_shape
 from .info import ModelInfo, read_json, resolve_model
-from .machine import NUMBERS, available_bytes, block_bytes, count_blocks, dtype_on_cpu, may_have_gpu
+from .machine import (
+    NUMBERS,
+    Number,
+    available_bytes,
+    block_bytes,
+    count_blocks,
+    dtype_on_cpu,
+    may_have_gpu,
+    weight_bytes,
+)
 from .tokenizer import find_templates, special_tokens
 from .tokenizer_files import check_tokenizer
 from .weight_files import check_weights
@@ -59,15 +67,10 @@ def draft_refused(given: DraftModel, error: ConfigError) -> ConfigError:
 
 def check_device(config: Config, on_gpu: bool) -> None:
     """ConfigError if an option is for the other device."""
-    int8 = config.quantization == "int8"
     if not on_gpu and config.kv_cache_dtype != "auto":
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
-    if not on_gpu and int8 and config.dtype not in ("auto", "float32"):
-        raise ConfigError(f"--quantization int8: what is not quantised is float32 on a CPU, not {config.dtype}")
     if on_gpu and config.speculative_config is not None:
         raise ConfigError("--speculative-config: drafts are made on a CPU only (--device cpu)")
-    if on_gpu and config.quantization != "none":
-        raise ConfigError(f"--quantization {config.quantization}: on a CPU only (--device cpu)")
 
 
 def check_gpu(config: Config) -> bool:
@@ -80,7 +83,7 @@ def check_gpu(config: Config) -> bool:
 
 def _check_worker(config: Config, model: ModelInfo) -> None:
     """What the worker would refuse later."""
-    shape = _read_shape(model)
+    shape = _read_shape(config, model)
     part = shape if config.tensor_parallel_size == 1 else shard_shape(shape, config.tensor_parallel_size)
     drafts = find_draft_model(config, model)
     if config.load_format != "dummy":
@@ -93,12 +96,12 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
     check_device(config, on_gpu=False)
     number = NUMBERS[dtype_on_cpu(config, shape)]
     if config.load_format == "dummy":  # those of a file lie in it, and need not all be in memory
-        _check_room(part, number.itemsize)
+        _check_room(part, number)
     count_blocks(config, part, model.max_model_len, number, beside)
 
 
-def _check_room(shape: Architecture, itemsize: int) -> None:
-    size, room = sum(prod(sizes) for sizes in shape.tensors().values()) * itemsize, available_bytes()
+def _check_room(shape: Architecture, number: Number) -> None:
+    size, room = weight_bytes(shape, number), available_bytes()
     if size > room:
         raise ConfigError(f"model: its weights take {size:,} bytes of memory, and {room:,} are free")
 
@@ -107,7 +110,7 @@ def _check_drafts(config: Config, model: ModelInfo) -> int:
     """The same for the draft model; returns the bytes of a KV block in it."""
     given = read_speculative(config)
     assert isinstance(given, DraftModel)
-    shape = _read_shape(model)
+    shape = _read_shape(config, model)
     if config.load_format != "dummy":
         try:
             check_weights(Path(model.folder), shape)
@@ -116,6 +119,6 @@ def _check_drafts(config: Config, model: ModelInfo) -> int:
     return block_bytes(shape, config.block_size, NUMBERS[dtype_on_cpu(config, shape)])
 
 
-def _read_shape(model: ModelInfo) -> Architecture:
+def _read_shape(config: Config, model: ModelInfo) -> Architecture:
     path = Path(model.folder) / "config.json"
-    return read_architecture(read_json(path), path)
+    return read_architecture(read_json(path), path, config.quantization)

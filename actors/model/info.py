@@ -55,7 +55,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     whole = Values(folder / "config.json", read_json(folder / "config.json"))
     text = whole.object("text_config") or whole
     if config.worker == "model":
-        shape = read_architecture(whole.values, whole.file)
+        shape = read_architecture(whole.values, whole.file, config.quantization)
         if complete and config.load_format != "dummy":
             check_index(folder, shape)
     if complete and config.tokenizer is None:

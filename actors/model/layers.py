@@ -39,6 +39,7 @@ class Kind(enum.Enum):
     WEIGHT = "weight"  # of a product
     BIAS = "bias"
     GAIN = "gain"  # of a norm
+    SCALE = "scale"  # of the rows of a quantised weight
 
 
 class TensorSpec(NamedTuple):
@@ -47,6 +48,7 @@ class TensorSpec(NamedTuple):
     kind: Kind
     rows: tuple[Axis, ...]  # one after the other, where the checkpoint has several fused into one
     columns: Axis | None = None  # of a bias: those of its weight
+    types: tuple[str, ...] = ()  # beside floating point, in which it may be stored (in safetensors' words)
 
 
 class LinearSpec(msgspec.Struct, frozen=True):
@@ -98,12 +100,12 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
         return self._each(known)
 
-    def tensors(self) -> dict[str, TensorSpec]:
-        """Every tensor of the layer."""
+    def tensors(self, of: Callable[[LinearSpec], dict[str, TensorSpec]] = LinearSpec.tensors) -> dict[str, TensorSpec]:
+        """Every tensor of the layer; `of` says which a linear has."""
         hidden, head = TensorSpec(Kind.GAIN, (Axis.HIDDEN,)), TensorSpec(Kind.GAIN, (Axis.HEAD_DIM,))
         found = {f"{name}.weight": hidden for name in (self.attention_norm, self.mlp_norm)}
         for linear in self.linears():
-            found |= linear.tensors()
+            found |= of(linear)
         return found | {f"{name}.weight": head for name in (self.q_norm, self.k_norm) if name is not None}
 
     def linears(self) -> Iterator[LinearSpec]:

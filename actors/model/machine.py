@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from ..options.config import Config, ConfigError
 from ..options.fields import flag
 from .architecture import Architecture
+from .layers import Kind
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
@@ -58,13 +59,25 @@ def cpu_flags() -> set[str]:
 
 
 def dtype_on_cpu(config: Config, shape: Architecture) -> str:
-    """--dtype; `auto` is float32, or bfloat16 where the model is stored so and the processor multiplies it natively."""
-    if config.quantization == "int8":
-        return "float32"  # what is not quantised
+    """--dtype; `auto` is float32, or bfloat16 where the model is stored so and the processor multiplies it natively.
+
+    Of quantised weights that of all the rest, which the format may say.
+    """
+    check_quantization(config, shape, on_gpu=False)
+    if shape.quantization.computes_in is not None:
+        return shape.quantization.computes_in
     if config.dtype != "auto":
         return config.dtype
     native = shape.stored_dtype == "bfloat16" and cpu_flags() & NATIVE_BFLOAT16
     return "bfloat16" if native else "float32"
+
+
+def check_quantization(config: Config, shape: Architecture, on_gpu: bool) -> None:
+    """ConfigError if the weight format and the device, or --dtype, do not go together."""
+    method = shape.quantization
+    if reason := method.refusal(config.dtype, on_gpu):
+        asked = "--quantization" if config.quantization == method.name else "model: weights in"
+        raise ConfigError(f"{asked} {method.name}: {reason}")
 
 
 def usable_cores() -> int:
@@ -124,6 +137,16 @@ def _words(path: Path) -> list[str]:
         return path.read_text().split()
     except FileNotFoundError:
         return []
+
+
+def weight_bytes(shape: Architecture, dtype: Sized) -> int:
+    """The size of all weights in memory; `dtype` is that of what is not quantised."""
+    total = 0.0
+    for name, spec in shape.specs().items():
+        method = shape.method_of(shape.head) if name == f"{shape.head.name}.weight" else shape.quantization
+        own = method.bytes_per_weight if spec.kind is Kind.WEIGHT else None
+        total += math.prod(shape.tensor_shape(spec)) * (dtype.itemsize if own is None else own)
+    return int(total)
 
 
 def block_bytes(shape: Architecture, block_size: int, dtype: Sized) -> int:

@@ -40,10 +40,11 @@ def read_weights(folder: Path) -> dict[str, Stored]:
 
 def check_weights(folder: Path, shape: Architecture) -> dict[str, Stored]:
     """The same, all of them there with the shapes and types that they should have, and no others."""
-    found = read_weights(folder)
+    found, specs = read_weights(folder), shape.specs()
     for name, tensor in found.items():
-        if tensor.dtype not in FLOATS:
-            raise ConfigError(f"model: {name} is stored as {tensor.dtype}; supported are {', '.join(FLOATS)}")
+        types = (*FLOATS, *(specs[name].types if name in specs else ()))
+        if tensor.dtype not in types:
+            raise ConfigError(f"model: {name} is stored as {tensor.dtype}; supported are {', '.join(types)}")
     _compare(folder, shape, found)
     return found
 

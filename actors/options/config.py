@@ -6,10 +6,12 @@ Leaf module: it knows no actor and imports no torch. A value that cannot be is r
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+
+from ..model import quantization as weight_formats
 
 Positive = Annotated[int, Meta(ge=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
@@ -21,7 +23,10 @@ LoadFormat = Literal["auto", "safetensors", "dummy"]
 GenerationConfig = Literal["auto", "none"]
 Policy = Literal["fcfs", "priority"]
 Device = Literal["auto", "cpu", "cuda"]
-Quantization = Literal["none", "int8"]
+if TYPE_CHECKING:
+    Quantization = str
+else:
+    Quantization = Literal[weight_formats.NAMES]
 KVCacheDType = Literal["auto", "fp8"]
 WorkerKind = Literal["model", "scripted"]
 
@@ -191,9 +196,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = True
     # engine
     dtype: Annotated[DType, Meta(description="of weights and KV memory; auto is float32 on a CPU")] = "auto"
-    quantization: Annotated[
-        Quantization, Meta(description="int8 makes weights of 8 bits at load, on a CPU: quicker, smaller, less exact")
-    ] = "none"
+    quantization: Annotated[Quantization, Meta(description=weight_formats.ABOUT)] = "none"
     load_format: Annotated[LoadFormat, Meta(description="dummy fills the weights with random numbers")] = "auto"
     seed: Annotated[int, Meta(ge=0, description="of dummy weights")] = 0
     revision: Annotated[str | None, Meta(description="branch, tag or commit of a hub name")] = None

@@ -16,7 +16,15 @@ import torch
 from ..model.architecture import Architecture, read_architecture, shard_shape
 from ..model.info import ModelInfo, read_json
 from ..model.layers import Kind
-from ..model.machine import available_bytes, block_bytes, count_blocks, unused_memory, usable_cores, without_effect
+from ..model.machine import (
+    available_bytes,
+    block_bytes,
+    count_blocks,
+    unused_memory,
+    usable_cores,
+    weight_bytes,
+    without_effect,
+)
 from ..model.rope import long_texts
 from ..options.config import Config
 from ..protocol.topology import System
@@ -35,7 +43,7 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
         yield {"device": "nothing: it is scripted", "dtype": "no type", "weights_bytes": 0, "kv_bytes_per_token": 0}
         yield {"blocks": blocks, "kv_bytes": 0, "estimated": False}
         return
-    shape = read_architecture(read_json(Path(model.folder) / "config.json"))
+    shape = read_architecture(read_json(Path(model.folder) / "config.json"), quantization=config.quantization)
     own = shape if config.tensor_parallel_size == 1 else shard_shape(shape, config.tensor_parallel_size)
     parameters = sum(prod(sizes) for sizes in shape.tensors().values())
     yield {"parameters": parameters, "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
@@ -49,16 +57,15 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
 
 
 def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
-    int8 = config.quantization == "int8"
-    dtype = torch.float32 if int8 else choose_dtype(config, shape)
+    dtype = choose_dtype(config, shape)
     drafting = load_drafting(config, model, None)
     beside = drafting.block_bytes if drafting else 0
     block = block_bytes(shape, config.block_size, dtype) + beside
     yield {
         "device": "cpu",
         "threads": config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size),
-        "dtype": "int8 and float32" if int8 else _name(dtype),
-        "weights_bytes": _weights(shape, dtype, int8),
+        "dtype": _types(shape, dtype),
+        "weights_bytes": weight_bytes(shape, dtype),
         "kv_bytes_per_token": block // config.block_size,
         "available_bytes": available_bytes(),
     }
@@ -75,11 +82,11 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     kind = kv_kind(config, dtype, torch.device("cuda", 0))
-    weights, block = _weights(shape, dtype), kv_block_bytes(shape, config.block_size, kind)
+    weights, block = weight_bytes(shape, dtype), kv_block_bytes(shape, config.block_size, kind)
     free, total = torch.cuda.mem_get_info(0)
     yield {
         "device": torch.cuda.get_device_name(0),
-        "dtype": _name(dtype),
+        "dtype": _types(shape, dtype),
         "weights_bytes": weights,
         "kv_bytes_per_token": block // config.block_size,
         "available_bytes": free,
@@ -95,13 +102,7 @@ def _say_unused(config: Config, model: ModelInfo, blocks: int, size: int) -> Non
         log.warning("%s", words)
 
 
-def _weights(shape: Architecture, dtype: torch.dtype, int8: bool = False) -> int:
-    """Bytes; with 8 bits those of products."""
-    sizes = 0
-    for spec in shape.specs().values():
-        sizes += prod(shape.tensor_shape(spec)) * (1 if int8 and spec.kind is Kind.WEIGHT else dtype.itemsize)
-    return sizes
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _types(shape: Architecture, dtype: torch.dtype) -> str:
+    """In which the model is computed."""
+    name, method = str(dtype).removeprefix("torch."), shape.quantization
+    return name if method.bytes_per_weight is None else f"{method.name} and {name}"

@@ -12,7 +12,6 @@ import torch
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.worker.actor import check_options
 from actorserve.actors.worker.cpu.batch import Tables, places, prepare
 from actorserve.actors.worker.cpu.executor import Model
 from actorserve.actors.worker.memory import make_pool
@@ -82,8 +81,8 @@ def test_a_model_of_8_bits(checkpoints: Folders) -> None:
 
 def test_another_type_beside_it_is_refused(checkpoints: Folders) -> None:
     config = config_for(checkpoints("llama"), quantization="int8", dtype="bfloat16")
-    with pytest.raises(ConfigError, match="--quantization int8"):
-        check_options(config, on_gpu=False)
+    with pytest.raises(ConfigError, match="--quantization int8: what is not quantised is float32 on a CPU, not"):
+        load_model(config, resolve_model(config))
 
 
 # --- the same bits in every step -----------------------------------------------------------------------------------
@@ -98,7 +97,8 @@ def run_steps(model: Model, ids: torch.Tensor, steps: list[list[Part]], block: i
     count = -(-LENGTH // block)
     blocks = np.random.default_rng(len(steps)).permutation(MOST * count).reshape(MOST, count).astype(np.int64)
     tables = Tables(blocks, np.ones(MOST, np.bool_))
-    kv = PagedKV(make_pool(model.shape, MOST * count, block, model.dtype), block, aligned=model.int8)
+    pool = make_pool(model.shape, MOST * count, block, model.dtype)
+    kv = PagedKV(pool, block, aligned=model.shape.quantization.batch_invariant)
     found = torch.full((MOST, LENGTH, model.shape.vocab_size), float("nan"))
     for step in steps:
         rows, starts, counts = (np.array(column, np.int64) for column in zip(*step, strict=True))

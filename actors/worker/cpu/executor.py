@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -33,9 +34,9 @@ from ...model.rope import Rope
 from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join, split_rows
-from ..quantization.int8 import Int8Linear
+from ..quantization.base import CpuLinear, LinearTensors, weight_format
 from ..tensor_parallel import Group
-from .linear import Linear, PackedLinear
+from .linear import PackedLinear, is_large
 
 
 class RMSNorm:
@@ -66,36 +67,25 @@ class RMSNorm:
         return torch.hypot(length, self.floor, out=length)
 
 
-AnyLinear = Linear | PackedLinear | Int8Linear
-
-
 class CpuBuilder:
     """Makes the parts of a model of a checkpoint's tensors, one after the other."""
 
-    def __init__(
-        self, shape: Architecture, get: Get, dtype: torch.dtype, group: Group | None, int8: bool = False
-    ) -> None:
-        self.int8 = int8
+    def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype, group: Group | None) -> None:
         self.shape = shape
         self.get = get
         self.dtype = dtype
         self.group = group
-        self.packs = PackedLinear.works(dtype)
         size = sum(math.prod(sizes) for sizes in shape.tensors().values()) * dtype.itemsize
         self.from_memory = size > PackedLinear.CACHED
 
     def norm(self, name: str) -> RMSNorm:
         return RMSNorm(self.get(f"{name}.weight").to(self.dtype, copy=True), self.shape.norm_eps)
 
-    def linear(self, *linears: LinearSpec) -> AnyLinear:
+    def linear(self, *linears: LinearSpec) -> CpuLinear:
         """The linears as one; what is rotated has its rows reordered for that."""
-        weight = self._joined(linears, "weight")
-        bias = self._joined(linears, "bias") if linears[0].bias else None
-        if self.int8:
-            return Int8Linear(weight, bias)
-        if self.packs and _is_large(weight):
-            return PackedLinear(weight, bias, self.from_memory)
-        return Linear(weight, bias)
+        method, joined = self.shape.method_of(linears[0]), partial(self._joined, linears)
+        tensors = LinearTensors(joined, self.dtype, bool(linears[0].bias), self.from_memory)
+        return weight_format(method).cpu_linear(tensors)
 
     def qk_norm(self, q_norm: str | None, k_norm: str | None) -> RMSNorm | None:
         """One norm of all heads of q and k, with gains [heads + kv_heads, head_dim]."""
@@ -105,12 +95,12 @@ class CpuBuilder:
         q, k = (self._paired(self.get(f"{name}.weight").to(self.dtype)) for name in (q_norm, k_norm))
         return RMSNorm(torch.cat([q.expand(shape.heads, -1), k.expand(shape.kv_heads, -1)]), shape.norm_eps)
 
-    def _joined(self, linears: Sequence[LinearSpec], kind: str) -> Tensor:
+    def _joined(self, linears: Sequence[LinearSpec], kind: str, dtype: torch.dtype) -> Tensor:
         tensors = [self.get(f"{linear.name}.{kind}") for linear in linears]
         turned = any(axis in ROTATED for linear in linears for axis in linear.rows)
-        if len(tensors) == 1 and not turned and tensors[0].dtype == self.dtype and _is_large(tensors[0]):
+        if len(tensors) == 1 and not turned and tensors[0].dtype == dtype and is_large(tensors[0]):
             return tensors[0].contiguous()  # where it is mapped; a small one would keep the whole file mapped
-        return join(list(self._arranged(linears, tensors)), self.dtype)
+        return join(list(self._arranged(linears, tensors)), dtype)
 
     def _arranged(self, linears: Sequence[LinearSpec], tensors: Sequence[Tensor]) -> Iterator[Tensor]:
         """Their rows in the order in which this executor has them."""
@@ -124,11 +114,6 @@ class CpuBuilder:
         turning, others = heads.tensor_split([self.shape.rope.rotary_dim or self.shape.head_dim], 1)
         pairs = turning.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
         return torch.cat([pairs, others], 1).view(rows.shape)
-
-
-def _is_large(weight: Tensor) -> bool:
-    """Is it worth packing?"""
-    return weight.numel() > PackedLinear.SMALLEST
 
 
 class CpuLayer:
@@ -159,7 +144,7 @@ class CpuLayer:
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
         self._add(self.down, x, F.silu(gate).mul_(up))
 
-    def _add(self, linear: AnyLinear, x: Tensor, inner: Tensor) -> None:
+    def _add(self, linear: CpuLinear, x: Tensor, inner: Tensor) -> None:
         """x += linear(inner), of which each member of a group has a part."""
         if self.group is None:
             linear.add_to(x, inner)
@@ -177,17 +162,12 @@ class Model:
         dtype: torch.dtype,
         max_length: int,
         group: Group | None = None,
-        int8: bool = False,
     ) -> None:
-        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
-
-        `int8`: weights of products are kept in 8 bits (float32 only).
-        """
-        build = CpuBuilder(shape, get, dtype, group, int8)
+        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole."""
+        build = CpuBuilder(shape, get, dtype, group)
         self.group = group
         self.shape = shape
         self.dtype = dtype
-        self.int8 = int8
         table = get(f"{EMBEDDINGS}.weight")
         keep = table.dtype.itemsize <= dtype.itemsize  # a 16-bit table stays: its rows are made float32 when read
         self.embeddings = table if keep else table.to(dtype)

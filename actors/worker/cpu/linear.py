@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -60,6 +62,7 @@ class PackedLinear:
         residual.add_(self(x))
 
     @staticmethod
+    @cache
     def works(dtype: torch.dtype) -> bool:
         """The operations are private to torch: they are used only where they are there and agree with F.linear."""
         weight, x = torch.randn(256, 128).to(dtype), torch.randn(3, 128).to(dtype)
@@ -69,3 +72,8 @@ class PackedLinear:
             return False
         tolerance = 1e-4 if dtype == torch.float32 else 0.25
         return torch.allclose(result.float(), F.linear(x, weight).float(), rtol=1e-2, atol=tolerance)
+
+
+def is_large(weight: Tensor) -> bool:
+    """Is it worth packing?"""
+    return weight.numel() > PackedLinear.SMALLEST

@@ -12,6 +12,7 @@ request is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,8 @@ from ...model.layers import EMBEDDINGS, FINAL_NORM, LinearSpec
 from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join
+from ..quantization.base import GpuLinear, LinearTensors, weight_format
+from ..quantization.none import PlainLinear
 from ..tensor_parallel import Group
 
 
@@ -41,16 +44,6 @@ class Batch(NamedTuple):
     decoding: int
     starts: Tensor | None  # int32 [other rows + 1]: where the others' tokens begin, and where they end
     scratch: Scratch  # for the rows that decode
-
-
-class GpuLinear(NamedTuple):
-    """y = x Wᵀ + b."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
 
 
 class GpuBuilder:
@@ -64,15 +57,16 @@ class GpuBuilder:
 
     def linear(self, *linears: LinearSpec) -> GpuLinear:
         """The linears as one."""
-        return GpuLinear(self._joined(linears, "weight"), self._joined(linears, "bias") if linears[0].bias else None)
+        tensors = LinearTensors(partial(self._joined, linears), self.dtype, bool(linears[0].bias))
+        return weight_format(self.shape.method_of(linears[0])).gpu_linear(tensors)
 
     def norms(self, q_norm: str | None, k_norm: str | None) -> Norms | None:
         if q_norm is None or k_norm is None:
             return None
         return Norms(self.tensor(q_norm), self.tensor(k_norm), self.shape.norm_eps)
 
-    def _joined(self, linears: Sequence[LinearSpec], kind: str) -> Tensor:
-        return join([self.get(f"{linear.name}.{kind}") for linear in linears], self.dtype, self.device)
+    def _joined(self, linears: Sequence[LinearSpec], kind: str, dtype: torch.dtype) -> Tensor:
+        return join([self.get(f"{linear.name}.{kind}") for linear in linears], dtype, self.device)
 
 
 class GpuLayer:
@@ -147,7 +141,7 @@ class GpuModel:
         self.embeddings = build.tensor(EMBEDDINGS)
         self.layers = [GpuLayer(build, index, group) for index in range(shape.layers)]
         self.gain = build.tensor(FINAL_NORM)
-        self.head = GpuLinear(self.embeddings, None) if shape.tied else build.linear(shape.head)
+        self.head: GpuLinear = PlainLinear(self.embeddings, None) if shape.tied else build.linear(shape.head)
         cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
         self.turns = Turns(cos.to(device), sin.to(device))
 

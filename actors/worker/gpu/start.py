@@ -12,6 +12,7 @@ from actorserve.kernels.attention_reference import BLOCK_SIZES, LARGEST_GROUP, L
 
 from ...model.architecture import Architecture, read_architecture
 from ...model.info import read_json
+from ...model.machine import check_quantization
 from ...options.config import Config, ConfigError
 from ...runtime.process import Context
 from ...telemetry.startup import Phase
@@ -70,6 +71,7 @@ def check_shape(config: Config, shape: Architecture) -> None:
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
     """--dtype; `auto` is the type in which the model is stored."""
+    check_quantization(config, shape, on_gpu=True)
     name = shape.stored_dtype if config.dtype == "auto" else config.dtype
     if name not in DTYPES:
         raise ConfigError(f"--dtype auto: the model is stored in {name}; name one of {', '.join(DTYPES)}")
@@ -78,7 +80,7 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
 
 def _load(context: Context, device: torch.device, group: Group | None) -> GpuModel:
     config, info = context.config, context.model
-    shape = read_architecture(read_json(Path(info.folder) / "config.json"))
+    shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     own, get = open_weights(config, info, shape, group, device)

@@ -31,11 +31,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 def load_model(config: Config, info: ModelInfo, group: Group | None = None) -> Model:
     """The model of `info.folder`, or this member's part of it, ready to run. ConfigError says what is wrong with it."""
-    shape = read_architecture(read_json(Path(info.folder) / "config.json"))
-    int8 = config.quantization == "int8"
-    dtype = torch.float32 if int8 else choose_dtype(config, shape)
+    shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
+    dtype = choose_dtype(config, shape)
     own, get = open_weights(config, info, shape, group)
-    return Model(own, get, dtype, info.max_model_len, group, int8)
+    return Model(own, get, dtype, info.max_model_len, group)
 
 
 def open_weights(
@@ -51,9 +50,9 @@ def open_weights(
 
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
-    """--dtype; `auto` is float32, or bfloat16 where the model is stored so and the processor multiplies it natively."""
+    """As machine.py has it, and the log says why."""
     name = dtype_on_cpu(config, shape)
-    if config.dtype == "auto" and shape.stored_dtype == "bfloat16":
+    if config.dtype == "auto" and shape.stored_dtype == "bfloat16" and shape.quantization.computes_in is None:
         reason = "multiplies it natively" if name == "bfloat16" else "has no instructions for it (avx512_bf16 or amx)"
         log.info("--dtype auto: %s; the model is bfloat16, and this CPU %s", name, reason)
     return DTYPES[name]
@@ -80,7 +79,7 @@ def random_tensors(shape: Architecture, seed: int, device: torch.device | str = 
 
     def whole(name: str) -> Tensor:
         sizes, kind = shape.tensor_shape(specs[name]), specs[name].kind
-        if kind is Kind.GAIN:
+        if kind in (Kind.GAIN, Kind.SCALE):
             return torch.ones(sizes, device=device)
         if kind is Kind.BIAS:
             return torch.zeros(sizes, device=device)

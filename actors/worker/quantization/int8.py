@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ...model.machine import cpu_flags
+from .base import CpuLinear, LinearTensors
 
 LARGEST = 127
 PADDING = 16  # columns more: two are used, and rows stay in line
@@ -62,3 +63,8 @@ class Int8Linear:
     def add_to(self, residual: Tensor, x: Tensor) -> None:
         """residual += y."""
         residual.add_(self(x))
+
+
+def cpu_linear(tensors: LinearTensors) -> CpuLinear:
+    """Of weights in any type."""
+    return Int8Linear(tensors.weight(), tensors.bias())

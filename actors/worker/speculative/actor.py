@@ -62,7 +62,8 @@ class Drafting(NamedTuple):
             model = self.model
             kv = None
             if model is not None:
-                kv = PagedKV(make_pool(model.shape, blocks, size, model.dtype), size, aligned=model.int8)
+                pool = make_pool(model.shape, blocks, size, model.dtype)
+                kv = PagedKV(pool, size, aligned=model.shape.quantization.batch_invariant)
             proposer = draft_model.DraftModel(model, kv, rows, self.given.num_speculative_tokens, group)
         return Speculation(proposer, rows, length)
 

@@ -1,0 +1,56 @@
+"""Which weight formats there are (`--quantization`), and what all must know of one who do not compute with it.
+
+What a format does with tensors is a module of the worker, which its record here names; what such a module has, says
+worker/quantization/base.py. So a format is such a file and a record in METHODS. Knows no torch and no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from .layers import LinearSpec, TensorSpec
+
+IMPLEMENTATIONS = "actorserve.actors.worker.quantization"
+FLAGS = {"cpu": "on a CPU only (--device cpu)", "cuda": "on a GPU only (--device cuda)"}
+
+
+class QuantMethod(msgspec.Struct, frozen=True, kw_only=True):
+    """How the weights of linear layers are kept; embeddings, norms and biases are of the type that is computed in."""
+
+    name: str
+    implementation: str  # the module with its linear layers
+    about: str = ""  # in the help of the option
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    computes_in: str | None = None  # the type of all that is not quantised; None: as --dtype says
+    bytes_per_weight: float | None = None  # in memory, of a linear layer; None: as the type that is computed in
+    with_head: bool = True  # what makes logits is quantised, too
+    batch_invariant: bool = False  # a row has the same bits in every batch: attention must keep to that, as well
+    stored_as: str | None = None  # its quant_method in config.json, if checkpoints have it; None: it is made at load
+    tensors: Callable[[LinearSpec], dict[str, TensorSpec]] = LinearSpec.tensors  # that a checkpoint has of a linear
+
+    def refusal(self, dtype: str, on_gpu: bool) -> str | None:
+        """Why this device cannot have it with this --dtype."""
+        device = "cuda" if on_gpu else "cpu"
+        if device not in self.devices:
+            return FLAGS[self.devices[0]]
+        if self.computes_in and dtype not in ("auto", self.computes_in):
+            place = "a GPU" if on_gpu else "a CPU"
+            return f"what is not quantised is {self.computes_in} on {place}, not {dtype}"
+        return None
+
+
+NONE = QuantMethod(name="none", implementation=f"{IMPLEMENTATIONS}.none")
+INT8 = QuantMethod(
+    name="int8",
+    implementation=f"{IMPLEMENTATIONS}.int8",
+    about="int8 makes weights of 8 bits at load, on a CPU: quicker, smaller, less exact",
+    devices=("cpu",),
+    computes_in="float32",
+    bytes_per_weight=1,
+    batch_invariant=True,
+)
+METHODS = {method.name: method for method in (NONE, INT8)}
+NAMES = tuple(METHODS)
+ABOUT = "; ".join(method.about for method in METHODS.values() if method.about)

@@ -1,0 +1,61 @@
+"""What a weight format does with tensors: `cpu_linear` and `gpu_linear`, in the module that its QuantMethod names.
+
+A format has those of the devices that its record names (model/quantization.py); both are given a linear layer's tensors
+as the executor wants their rows: q, k and v as one, gate and up as one, of a group of workers this member's part.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from ...model.quantization import QuantMethod
+
+
+class CpuLinear(Protocol):
+    """y = x Wᵀ + b on a CPU."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def add_to(self, residual: Tensor, x: Tensor) -> None:
+        """residual += y."""
+
+
+class GpuLinear(Protocol):
+    """y = x Wᵀ + b on a GPU; a graph may capture it, so that it must not wait for the device."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class LinearTensors(NamedTuple):
+    """Of one linear layer, which may be several of the checkpoint."""
+
+    joined: Callable[[str, torch.dtype], Tensor]  # all rows of `weight`, `bias` or what else the format has, in a type
+    dtype: torch.dtype  # that is computed in
+    biased: bool
+    from_memory: bool = False  # all weights of the model together are larger than a cache
+
+    def weight(self) -> Tensor:
+        """[outputs, inputs]."""
+        return self.joined("weight", self.dtype)
+
+    def bias(self) -> Tensor | None:
+        """[outputs]."""
+        return self.joined("bias", self.dtype) if self.biased else None
+
+
+class WeightFormat(Protocol):
+    """The module of a format."""
+
+    def cpu_linear(self, tensors: LinearTensors) -> CpuLinear: ...
+
+    def gpu_linear(self, tensors: LinearTensors) -> GpuLinear: ...
+
+
+def weight_format(method: QuantMethod) -> WeightFormat:
+    """The module that a method's record names."""
+    return cast(WeightFormat, importlib.import_module(method.implementation))

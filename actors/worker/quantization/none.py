@@ -1,0 +1,34 @@
+"""Weights in the type that is computed in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cpu.linear import Linear, PackedLinear, is_large
+from .base import CpuLinear, GpuLinear, LinearTensors
+
+
+class PlainLinear(NamedTuple):
+    """y = x Wᵀ + b."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+def cpu_linear(tensors: LinearTensors) -> CpuLinear:
+    """In oneDNN's order where that is quicker."""
+    weight, bias = tensors.weight(), tensors.bias()
+    if is_large(weight) and PackedLinear.works(tensors.dtype):
+        return PackedLinear(weight, bias, tensors.from_memory)
+    return Linear(weight, bias)
+
+
+def gpu_linear(tensors: LinearTensors) -> GpuLinear:
+    """By cuBLAS."""
+    return PlainLinear(tensors.weight(), tensors.bias())
