@@ -4,31 +4,45 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..observer.options import add_server
 from ..options.config import ConfigError
+from ..protocol.kinds import KINDS, restart_order
 
 if TYPE_CHECKING:
     from ..observer.attach import Found
 
-DESCRIPTION = """Replace actors of a running server one by one, by new ones that run the code as it is on disk now.
+WIDTH, INDENT = 114, 12  # columns of what is said of each kind
+_TEXT = """Replace actors of a running server one by one, by new ones that run the code as it is on disk now.
 
 No request fails, no stream breaks: what an actor had in hand its successor goes on with, and the next actor's turn
 comes when that one is ready. First the new code is imported and compared with the server's memory; if it does not fit,
 nothing is touched. A successor that does not come up is replaced by one of the code and options from before (a worker:
 of the options), and the restart ends there with status 1; those that were replaced before it stay.
 
-worker      all of them, and the scheduler: running requests pause while the weights load, and are computed again
-frontend    with TLS, or more than 1,024 connections: it first ends its requests, for --shutdown-timeout at most,
-            and its clients must connect anew
-all         detokenizers, renderers, frontends, then the scheduler and workers
+{kinds}
 
 What lays out memory cannot change, nor can the supervisor itself: those need a new start."""
 EPILOG = "Interrupting this command does not stop the restart."
 FAILED = 1
 ANSWER_S = 30.0
+
+
+def _describe_kinds() -> str:
+    """What a restart of each kind means, where that is more than of others, and in which order all are replaced."""
+    told = {kind.name: kind.restart_help for kind in KINDS.values() if kind.restart_help}
+    *first, last_but_one, last = (f"{kind.name}s" if kind.count else f"the {kind.name}" for kind in restart_order())
+    told["all"] = f"{', '.join(first)}, then {last_but_one} and {last}"
+    return "\n".join(
+        textwrap.fill(text, WIDTH, initial_indent=f"{name:{INDENT}}", subsequent_indent=" " * INDENT)
+        for name, text in told.items()
+    )
+
+
+DESCRIPTION = _TEXT.format(kinds=_describe_kinds())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

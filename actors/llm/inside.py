@@ -6,12 +6,12 @@ They exchange the same messages through the same lanes. Nobody watches them: a m
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from actorserve.shm.board.board import ActorState
 
 from ..model.checks import find_model
 from ..options.config import Config, ConfigError
+from ..protocol.kinds import find
 from ..protocol.topology import System
 from ..runtime.process import Actor, Boot, Context
 from ..supervisor.shared_memory import Memory
@@ -21,13 +21,16 @@ class Inside:
     """Takes the place of Link: `boot` is the frontend's."""
 
     def __init__(self, config: Config) -> None:
+        import torch
+
         if config.tensor_parallel_size > 1:
             raise ConfigError("--tensor-parallel-size: one process has one worker; leave in_process out")
         system = System(config, find_model(config))
         self._memory = Memory(system)
         self.boot: Boot = self._memory.boot(system.by_name["frontend-0"])
-        self._contexts = [Context(self._memory.boot(spec)) for spec in system.actors if spec.kind != "frontend"]
-        self._actors = [(_MAKERS[context.spec.kind](context), context) for context in self._contexts]
+        self._contexts = [Context(self._memory.boot(spec)) for spec in system.actors if spec.traits.actor]
+        with torch.inference_mode():
+            self._actors = [(_make(context), context) for context in self._contexts]
         for context in self._contexts:
             context.set_state(ActorState.READY)
 
@@ -62,36 +65,7 @@ def _turn(actor: Actor, context: Context) -> int:
     return done
 
 
-def _worker(context: Context) -> Actor:
-    import torch
-
-    from ..worker import actor
-
-    with torch.inference_mode():
-        return actor.start(context)
-
-
-def _scheduler(context: Context) -> Actor:
-    from ..scheduler.actor import SchedulerActor
-
-    return SchedulerActor(context)
-
-
-def _renderer(context: Context) -> Actor:
-    from ..renderer.actor import RendererActor
-
-    return RendererActor(context)
-
-
-def _detokenizer(context: Context) -> Actor:
-    from ..detokenizer.actor import DetokenizerActor
-
-    return DetokenizerActor(context)
-
-
-_MAKERS: dict[str, Callable[[Context], Actor]] = {
-    "worker": _worker,
-    "scheduler": _scheduler,
-    "renderer": _renderer,
-    "detokenizer": _detokenizer,
-}
+def _make(context: Context) -> Actor:
+    actor = find(context.spec.traits.actor)(context)
+    assert isinstance(actor, Actor)
+    return actor

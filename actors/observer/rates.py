@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields
 
 from actorserve.shm.histogram import Counted
 
-from ..telemetry.histograms import SECOND, specs_of
+from ..protocol.kinds import KINDS
+from ..telemetry.histograms import SECOND
 from ..telemetry.snapshot import Overview
 
 TO_FIRST_TOKEN = "vllm:time_to_first_token_seconds"
@@ -128,8 +129,8 @@ def _median_and_late(key: str, before: Look, after: Look) -> tuple[float | None,
 
 _BOUNDS = {  # in seconds; those of times do not depend on the model
     spec.key: [bound / spec.scale for bound in spec.bounds]
-    for kind in ("scheduler", "frontend")
-    for spec in specs_of(kind, 1)
+    for kind in KINDS.values()
+    for spec in kind.histograms(1)
     if spec.scale == SECOND
 }
 

@@ -11,6 +11,7 @@ import msgspec
 
 from actorserve.shm.table.stamps import Stamp
 
+from ..protocol.kinds import kind_of
 from ..protocol.messages import Finish
 from ..protocol.topology import System
 from ..telemetry.snapshot import ActorSight, Overview
@@ -202,7 +203,7 @@ def _replaced(scene: Scene, facts: Facts, ended: bool) -> list[Setback]:
     found = []
     for actor in scene.overview.actors:
         born = scene.now_ns - int(actor.up_s * SECOND)
-        on_its_way = actor.name in own or actor.kind in ("worker", "scheduler", "renderer")
+        on_its_way = actor.name in own or kind_of(actor.kind).requests == "all"
         if actor.restarts and on_its_way and born > facts.life.arrival and not (ended and born > last):
             found.append(Setback(actor.name, (born - facts.life.arrival) / SECOND, actor.restarts))
     return found

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from enum import EnumMeta
+from enum import Enum
 from struct import Struct
 from typing import Any
 
 import msgspec
 
-from . import messages
+from .kinds import KINDS
 from .request import Generation, Rendition
 from .topology import System
 
@@ -46,15 +46,7 @@ WORDS = (  # what stands in it: numbers that one life writes and another reads
     "actorserve.http.generation.choice",
     "actorserve.http.generation.idempotency_keys",
 )
-SPOKEN: tuple[Any, ...] = (
-    messages.ToFrontend,
-    messages.ToRenderer,
-    messages.ToScheduler,
-    messages.ToWorker,
-    messages.ToDetokenizer,
-    Generation,
-    Rendition,
-)
+IN_SLOTS = (Generation, Rendition)
 KEPT = (  # by keys, for a frontend's successor
     ("actorserve.http.generation.idempotency_keys", "Kept"),
     ("actorserve.http.generation.idempotency_keys", "Background"),
@@ -69,7 +61,11 @@ def fingerprint(system: System) -> str:
     for name in (*(f"actorserve.shm.{layout}" for layout in LAYOUTS), *WORDS):
         said.append((name, _constants(name)))
     kept = tuple(getattr(importlib.import_module(module), name) for module, name in KEPT)
-    said += msgspec.inspect.multi_type_info((*SPOKEN, *kept))
+    said += msgspec.inspect.multi_type_info((*(kind.receives for kind in KINDS.values()), *IN_SLOTS, *kept))
+    said += (
+        (kind.name, _members(kind.gauges), sorted(map(int, kind.kept)), _members(kind.phases))
+        for kind in KINDS.values()
+    )
     return hashlib.sha256(repr(said).encode()).hexdigest()
 
 
@@ -91,11 +87,15 @@ def _constants(name: str) -> list[object]:
     """A module's constants and the values of its enumerations. Times are no layout."""
     told: list[object] = []
     for key, value in sorted(vars(importlib.import_module(name)).items()):
-        if isinstance(value, EnumMeta):
-            told.append((key, [(member, value[member].value) for member in value.__members__]))
+        if isinstance(value, type) and issubclass(value, Enum):
+            told.append((key, _members(value)))
         elif key.isupper() and isinstance(value, int | str | bytes | tuple | dict | Struct):
             told.append((key, _told(value)))
     return told
+
+
+def _members(enumeration: type[Enum]) -> list[tuple[str, object]]:
+    return [(name, member.value) for name, member in enumeration.__members__.items()]
 
 
 def _told(value: Any) -> object:

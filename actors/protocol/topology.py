@@ -1,7 +1,7 @@
 """The one picture: which actors there are, which lanes join them, and where all of it lies in shared memory.
 
-Pure data, computed alike by the supervisor and by every actor from the options, so that only descriptors travel.
-Actors are named by the module that runs them, so that this module imports none of them.
+Pure data, computed alike by the supervisor and by every actor from the options and the kinds of actors (kinds.py), so
+that only descriptors travel.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from actorserve.shm.table.table import table_bytes
 
 from ..model.info import ModelInfo
 from ..options.config import Config
-from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms, specs_of
+from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms
+from .kinds import KINDS, SUPERVISOR, TEMPLATE, ActorKind, Sends, kind_of
 
-KINDS = ("worker", "scheduler", "detokenizer", "renderer", "frontend")  # the order of starting; stopping is the reverse
-SUPERVISOR, TEMPLATE = "supervisor", "template"  # beside the actors' names
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
 TABLE_BUDGET = 512 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
 MOST_QUEUED = 2048  # unless it asks for more; load generators begin a thousand requests at once if not told otherwise
@@ -36,22 +35,9 @@ RECENT_BYTES = 16 << 20  # of a frontend's keys
 HEAD_BYTES = 64 << 10  # of a request, beside its body
 SPARE_SLOTS = 32  # slots whose client has gone and whose end is still on its way round
 
-LANES = (  # (from, to): the arrows in actors/README.md; all workers share one lane, and each gets everything
-    ("frontend", "renderer"),
-    ("frontend", "scheduler"),
-    ("renderer", "scheduler"),
-    ("renderer", "frontend"),
-    ("scheduler", "worker"),
-    ("worker", "scheduler"),
-    ("scheduler", "detokenizer"),
-    ("detokenizer", "scheduler"),
-    ("detokenizer", "frontend"),
-    ("frontend", "detokenizer"),
-)
-
 
 class ActorSpec(msgspec.Struct, frozen=True):
-    """One actor: its name in `ps`, what runs it, and its place on the board."""
+    """One actor: its name in `ps`, its kind's, and its place on the board."""
 
     name: str
     kind: str
@@ -59,8 +45,9 @@ class ActorSpec(msgspec.Struct, frozen=True):
     position: int
 
     @property
-    def module(self) -> str:
-        return f"actorserve.actors.{self.kind}.actor"
+    def traits(self) -> ActorKind:
+        """What holds for all of its kind."""
+        return kind_of(self.kind)
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -79,12 +66,9 @@ class System:
     def __init__(self, config: Config, model: ModelInfo) -> None:
         self.config = config
         self.model = model
-        counts = {"frontend": config.frontends, "renderer": config.renderers, "detokenizer": config.detokenizers}
-        if config.tensor_parallel_size > 1:
-            counts["worker"] = config.tensor_parallel_size
-        names = [(kind, index) for kind in KINDS for index in range(counts.get(kind, 1))]
+        names = [(kind, index) for kind in KINDS.values() for index in range(_count(kind, config))]
         self.actors = [
-            ActorSpec(f"{kind}-{index}" if kind in counts else kind, kind, index, position)
+            ActorSpec(_name(kind, index, config), kind.name, index, position)
             for position, (kind, index) in enumerate(names)
         ]
         self.template = ActorSpec(TEMPLATE, TEMPLATE, 0, len(self.actors))  # no actor, but on the board behind them
@@ -135,10 +119,10 @@ class System:
             self.phase_offsets[name] = offset
             offset += phases_bytes()
         self.lanes: list[Lane] = []
-        for source_kind, target_kind in LANES:
-            capacity = self._capacity(source_kind, target_kind)
-            for source in self.of_kind(source_kind):
-                for target, readers in self._targets(target_kind):
+        for source in self._senders():
+            for sends in source.traits.sends:
+                capacity = self._capacity(sends)
+                for target, readers in self._targets(KINDS[sends.to]):
                     self.lanes.append(Lane(source.name, target, readers, offset, capacity))
                     offset += ring_bytes(capacity, len(readers))
         self.table_offset = -(-offset // 4096) * 4096
@@ -147,14 +131,18 @@ class System:
         self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # no worker has more
         self.size = self.kv_map_offset + kv_map_bytes(self.slots, self.sequence_blocks, self.max_blocks)
 
-    def _targets(self, kind: str) -> list[tuple[str, tuple[str, ...]]]:
-        """(name, readers) of each lane from one actor to this kind: workers run the same plan, others share nothing."""
-        names = tuple(actor.name for actor in self.of_kind(kind))
-        return [(kind, names)] if kind == "worker" else [(name, (name,)) for name in names]
+    def _senders(self) -> list[ActorSpec]:
+        """Those that are started last come first: so an inbox hears a request's senders in the order of its way."""
+        return [actor for kind in reversed(KINDS) for actor in self.of_kind(kind)]
+
+    def _targets(self, kind: ActorKind) -> list[tuple[str, tuple[str, ...]]]:
+        """(name, readers) of each lane from one actor to this kind: those of a group get everything by one lane."""
+        names = tuple(actor.name for actor in self.of_kind(kind.name))
+        return [(kind.name, names)] if kind.group else [(name, (name,)) for name in names]
 
     def histogram_specs(self, kind: str) -> list[HistogramSpec]:
         """What actors of a kind count in."""
-        return specs_of(kind, self.model.max_model_len)
+        return KINDS[kind].histograms(self.model.max_model_len)
 
     def histogram_place(self, actor: ActorSpec) -> tuple[int, list[tuple[str, tuple[int, ...]]]]:
         """Where an actor's histograms begin, and which these are with which bounds, in order."""
@@ -190,11 +178,9 @@ class System:
         """(regions, bytes of each): what frontends must find again by keys."""
         return self.config.frontends, RECENT_BYTES
 
-    def _capacity(self, source: str, target: str) -> int:
-        """Request bodies pass frontend → renderer, token lists pass back: a record may fill a third of its lane."""
-        if (source, target) in (("frontend", "renderer"), ("renderer", "frontend")):
-            return 4 * (self.config.max_body_bytes // 64 * 64) + SMALL
-        return SMALL
+    def _capacity(self, sends: Sends) -> int:
+        """A record may fill a third of its lane."""
+        return 4 * (self.config.max_body_bytes // 64 * 64) + SMALL if sends.bodies else SMALL
 
     @cached_property
     def by_name(self) -> dict[str, ActorSpec]:
@@ -202,6 +188,11 @@ class System:
 
     def of_kind(self, kind: str) -> list[ActorSpec]:
         return [actor for actor in self.actors if actor.kind == kind]
+
+    @property
+    def with_clients(self) -> list[ActorSpec]:
+        """Those that are handed clients' connections."""
+        return [actor for actor in self.actors if actor.traits.has_clients]
 
     def first_slot(self, frontend: int) -> int:
         """The first of the slots that only this frontend opens and frees."""
@@ -212,3 +203,14 @@ class System:
 
     def detokenizer_of(self, slot: int) -> str:
         return f"detokenizer-{slot % self.config.detokenizers}"
+
+
+def _count(kind: ActorKind, config: Config) -> int:
+    """How many actors of this kind there are."""
+    return int(getattr(config, kind.count)) if kind.count else 1
+
+
+def _name(kind: ActorKind, index: int, config: Config) -> str:
+    """The kind's own if there can be no other; a group of one is not told apart, either."""
+    alone = not kind.count or (kind.group and _count(kind, config) == 1)
+    return kind.name if alone else f"{kind.name}-{index}"

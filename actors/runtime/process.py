@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from enum import IntEnum
 from time import monotonic_ns
 from typing import Any
 
@@ -30,8 +31,8 @@ from actorserve.shm.table.table import RequestTable
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError
 from ..protocol import messages
+from ..protocol.kinds import SUPERVISOR
 from ..protocol.topology import ActorSpec, Lane, System
-from ..telemetry.gauges import KEPT
 from ..telemetry.log_format import log_to_stderr
 from ..telemetry.startup import Phase
 from ..telemetry.trace_events import Kind, hearer
@@ -46,13 +47,6 @@ UNUSED = (  # signals that mean nothing here, and would end a process that does 
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
     *(signal.SIGIO, signal.SIGPWR, signal.SIGSTKFLT),
 )
-RECEIVES: dict[str, Any] = {
-    "worker": messages.ToWorker,
-    "scheduler": messages.ToScheduler,
-    "detokenizer": messages.ToDetokenizer,
-    "renderer": messages.ToRenderer,
-    "frontend": messages.ToFrontend,
-}
 
 
 class Boot(msgspec.Struct, frozen=True):
@@ -65,7 +59,7 @@ class Boot(msgspec.Struct, frozen=True):
     model: ModelInfo
     segment_fd: int
     files: dict[str, int]  # memory files: journal, answers, recent, logprobs, meeting
-    eventfds: dict[str, int]  # of every actor, and of "supervisor"
+    eventfds: dict[str, int]  # of every actor, and of the supervisor
     channel: int | None = None  # on which a frontend is handed its connections
 
 
@@ -83,9 +77,7 @@ class Context:
         self.segment = Segment.attach(boot.segment_fd)
         self.board = Board(self.segment, self.system.board_offset, self.system.board_blocks)
         last_beat = self.board.last_heartbeat(self.spec.position)
-        self.status = BoardWriter(
-            self.board, self.spec.position, boot.incarnation, KEPT.get(self.spec.kind, frozenset())
-        )
+        self.status = BoardWriter(self.board, self.spec.position, boot.incarnation, self.spec.traits.kept)
         began = self.board.snapshot(self.spec.position).started_ns
         self._phases = PhaseWriter(self.segment, self.system.phase_offsets[self.name], began)
         self.hand = Hand(self.status, Ended(self.board.ended(self.spec.position)))
@@ -115,12 +107,12 @@ class Context:
             if self.name in lane.readers
         }
         sleeping = self.system.mailbox_offsets[self.name]
-        return Inbox(self.segment, sleeping, lanes, self.eventfds[self.name], RECEIVES[self.spec.kind])
+        return Inbox(self.segment, sleeping, lanes, self.eventfds[self.name], self.spec.traits.receives)
 
     def post(self, target: str, message: messages.Message) -> None:
         """Queue a message for another actor; `flush` sends all of a turn's messages as one record a lane.
 
-        `target` is that of a lane: an actor's name, or "worker" for all workers together.
+        `target` is that of a lane: an actor's name, or the kind's for all of a group.
         """
         self.outboxes[target].post(message)
 
@@ -137,7 +129,7 @@ class Context:
         for outbox in self.outboxes.values():
             outbox.close()
 
-    def phase_ends(self, phase: Phase, now: int | None = None) -> None:
+    def phase_ends(self, phase: IntEnum, now: int | None = None) -> None:
         """Of this actor's start: for /metrics and for whoever waits."""
         self._phases.end(phase, monotonic_ns() if now is None else now)
 
@@ -146,7 +138,7 @@ class Context:
         if state is ActorState.READY:
             self.phase_ends(Phase.SET_UP)
         self.status.set_state(state)
-        wake(self.eventfds["supervisor"])
+        wake(self.eventfds[SUPERVISOR])
 
     @property
     def is_asked_to_end(self) -> bool:
@@ -246,7 +238,7 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
         signal.signal(signal.SIGUSR1, _fail_on_purpose)
     signal.signal(signal.SIGTERM, lambda *_: context.request_stop())
     try:
-        play = play or importlib.import_module(context.spec.module).main
+        play = play or importlib.import_module(context.spec.traits.module).main
         context.phase_ends(Phase.IMPORTS)
         play(context)
     except ConfigError as error:  # the options do not fit what this actor found, e.g. in the model's files

@@ -19,6 +19,7 @@ from actorserve.shm.segment import SegmentError
 from ..model.checks import NO_TEMPLATE, find_model
 from ..model.tokenizer import find_templates
 from ..options.config import Config, ConfigError
+from ..protocol.kinds import KINDS
 from ..protocol.topology import System
 from ..runtime.process import UNUSED
 from ..telemetry.discovery import socket_name
@@ -29,7 +30,6 @@ from .control.socket import Control
 from .listeners import ListenError, host_and_port, listen
 from .output import Output, make_output
 from .processes.spawn import ACTOR_COMMAND
-from .processes.specs import SPECS
 from .shared_memory import Memory
 from .supervisor import Supervisor
 from .systemd.activation import take_sockets
@@ -39,6 +39,7 @@ log = logging.getLogger("launch")
 FAILED = 1
 REFUSED = 2  # an option that cannot be
 DESCRIPTORS = 1 << 16  # open files that each process may have: connections and lanes
+LOAD_S = max(kind.start_s for kind in KINDS.values())  # the slowest one's may be a download
 FINISH_S = 1.0  # what a reader of the output gets to take its last lines
 
 
@@ -100,7 +101,7 @@ def _load(config: Config, manager: Manager, began: int, imported: int) -> Memory
     """Find the model, which may take a download, and make room for its requests."""
     if config.model and not os.path.isdir(config.model):
         try:
-            manager.tell(STATUS="loading", EXTEND_TIMEOUT_USEC=int(SPECS["worker"].start_s * MICROSECONDS))
+            manager.tell(STATUS="loading", EXTEND_TIMEOUT_USEC=int(LOAD_S * MICROSECONDS))
         except OSError as error:
             log.warning("the service manager cannot be told: %s", error.strerror)
     system = System(config, find_model(config))

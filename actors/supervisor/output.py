@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from ..options.config import Config
+from ..protocol.kinds import SUPERVISOR
 from ..telemetry.log_format import TEXT, UNSPOKEN, JsonFormatter, json_line, local_time, message_of, say_exceptions
 
 LIMIT = 1 << 20  # bytes that wait for a reader
@@ -26,7 +27,6 @@ ATOMIC = 4096  # PIPE_BUF: a pipe that polls writable takes so much without bloc
 READ = 1 << 16
 LONGEST = 1 << 14  # bytes of one line; what is longer is broken
 NAME_WIDTH = 13
-OWN_NAME = "supervisor"
 
 
 class Output:
@@ -48,10 +48,10 @@ class Output:
     def say(self, text: str, level: str = "info") -> None:
         """A line of the supervisor's own."""
         if self.as_json:
-            self._put(json_line(level, OWN_NAME, os.getpid(), text) + b"\n")
+            self._put(json_line(level, SUPERVISOR, os.getpid(), text) + b"\n")
         else:
             for line in text.splitlines():
-                self._put(self._text_line(OWN_NAME, line.encode(errors="replace")))
+                self._put(self._text_line(SUPERVISOR, line.encode(errors="replace")))
 
     def line(self, name: str, text: bytes, pid: int = 0) -> bytes:
         """A line that this actor wrote; returns what it says, without its form."""
@@ -139,11 +139,11 @@ class OutputHandler(logging.Handler):
     def __init__(self, output: Output) -> None:
         super().__init__()
         self._output = output
-        self.setFormatter(JsonFormatter(OWN_NAME) if output.as_json else logging.Formatter(TEXT))
+        self.setFormatter(JsonFormatter(SUPERVISOR) if output.as_json else logging.Formatter(TEXT))
 
     def emit(self, record: logging.LogRecord) -> None:
         for line in self.format(record).splitlines():
-            self._output.line(OWN_NAME, line.encode(errors="replace"), os.getpid())
+            self._output.line(SUPERVISOR, line.encode(errors="replace"), os.getpid())
 
 
 def make_output(fd: int, config: Config) -> Output:
@@ -154,7 +154,7 @@ def make_output(fd: int, config: Config) -> Output:
     root.setLevel(config.log_level.upper())
     if output.as_json:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # they are no lines
-        say_exceptions(OWN_NAME)
+        say_exceptions(SUPERVISOR)
     return output
 
 

@@ -9,6 +9,8 @@ import msgspec
 
 from ..runtime.in_flight import Ended
 
+WITHIN_S = 60.0  # in which one actor may be started again --max-restarts times; then the failure goes up
+
 
 class Intensity:
     """How often one actor was restarted of late."""

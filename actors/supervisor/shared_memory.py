@@ -19,12 +19,14 @@ from actorserve.shm.segment import Segment
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import RequestTable
 
-from ..protocol.topology import SUPERVISOR, ActorSpec, System
+from ..protocol.kinds import SUPERVISOR
+from ..protocol.topology import ActorSpec, System
 from ..runtime.in_flight import Ended
 from ..runtime.process import Boot
 from ..telemetry.discovery import Description, publish, without_secrets
 from ..telemetry.gauges import WorkerGauge
-from ..telemetry.startup import Phase, in_words, phases_of
+from ..telemetry.snapshot import phases_of
+from ..telemetry.startup import Phase, in_words
 
 
 class Memory:
@@ -132,7 +134,7 @@ class Memory:
 
     def clear_wakeup(self) -> None:
         with contextlib.suppress(BlockingIOError):  # nobody has woken us meanwhile
-            os.eventfd_read(self.eventfds["supervisor"])
+            os.eventfd_read(self.eventfds[SUPERVISOR])
 
     def close(self) -> None:
         for fd in (*self.eventfds.values(), *self.files.values()):

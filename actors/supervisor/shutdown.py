@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from actorserve.shm.board.board import Order
 
-from ..protocol.topology import KINDS
+from ..protocol.kinds import KINDS
 from .timeouts import KILL_S, STOP_S
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Shutdown:
 
     @property
     def _frontends(self) -> list[Child]:
-        return [child for child in self._supervisor.children if child.spec.kind == "frontend"]
+        return [child for child in self._supervisor.children if child.traits.has_clients]
 
     async def stop(self) -> None:
         """Return when all actors have ended."""
@@ -45,15 +45,15 @@ class Shutdown:
         supervisor.connections.stop()
         if not supervisor.ready:
             self.give_up()  # no request can be finished
-        for kind in reversed(KINDS):
+        for kind in reversed(KINDS.values()):
             if self._at_once:
                 await self._end_at_once()
                 return
-            children = [child for child in supervisor.children if child.spec.kind == kind]
-            timeout = supervisor.shutdown_s if kind == "frontend" else STOP_S
+            children = [child for child in supervisor.children if child.traits is kind]
+            timeout = supervisor.shutdown_s if kind.has_clients else STOP_S
             if await self._end(children, timeout):
                 continue
-            if kind == "frontend":
+            if kind.has_clients:
                 names = ", ".join(child.name for child in children if not child.gone.is_set())
                 supervisor.output.say(
                     f"{names}: requests have not ended after {timeout:g} s and get an error", "warning"
@@ -74,7 +74,7 @@ class Shutdown:
         """Has this frontend not come to the end of its drain? Its successor drains, too, or the server gives up."""
         supervisor = self._supervisor
         return (
-            child.spec.kind == "frontend"
+            child.traits.has_clients
             and not (self._at_once or supervisor.forced)
             and death.returncode != 0
             and bool(supervisor.connections.numbers(child.name))
@@ -95,9 +95,9 @@ class Shutdown:
         ready = self._supervisor.ready
         for child in self._supervisor.children:
             child.stopping = True
-            if child.spec.kind == "frontend" and child.up:
+            if child.traits.has_clients and child.up:
                 child.signal(signal.SIGTERM)
-            elif child.spec.kind != "frontend" or not ready:
+            elif not child.traits.has_clients or not ready:
                 child.signal(signal.SIGKILL)
         await self._bury(self._supervisor.children)
 
@@ -106,7 +106,7 @@ class Shutdown:
         supervisor = self._supervisor
         if not (self._at_once and supervisor.ready) or supervisor.forced or death.returncode == 0:
             return False
-        if child in self._last_lives or child.spec.kind != "frontend" or not supervisor.connections.numbers(child.name):
+        if child in self._last_lives or not child.traits.has_clients or not supervisor.connections.numbers(child.name):
             return False
         self._last_lives.add(child)
         return True

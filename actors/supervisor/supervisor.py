@@ -1,6 +1,6 @@
 """Starts the actors, watches them, starts again those that die or hang, stops them in reverse. It handles no request.
 
-What it does with which kind stands in supervisor/processes/specs.py. Who dies too often, or cannot start at all, ends
+What it does with which kind stands in protocol/kinds.py. Who dies too often, or cannot start at all, ends
 the server.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from actorserve.shm.board.board import Order
 
+from ..protocol.kinds import SUPERVISOR
 from ..protocol.topology import System
 from ..runtime.process import RENEW, UNUSED
 from ..telemetry.startup import Phase
@@ -28,7 +29,6 @@ from .liveness import LOOK_S
 from .output import Output
 from .processes.child import Child
 from .processes.spawn import ACTOR_COMMAND, Template
-from .processes.specs import Restart, Strategy
 from .processes.subreaper import become_subreaper, reap_strays
 from .restart_policy import Death
 from .rolling.restart import Rolling
@@ -59,7 +59,7 @@ class Supervisor:
     ) -> None:
         self.system = system
         self.memory = memory
-        frontends = [actor.name for actor in system.of_kind("frontend")]
+        frontends = [actor.name for actor in system.with_clients]
         self.connections = Connections(listeners, frontends, admission or Admission(0))
         self.output = output
         self.control = control
@@ -92,7 +92,7 @@ class Supervisor:
         for number in UNUSED:
             loop.add_signal_handler(number, self._heard_unused, number)
         loop.set_exception_handler(self._failed)
-        loop.add_reader(self.memory.eventfds["supervisor"], self._look)
+        loop.add_reader(self.memory.eventfds[SUPERVISOR], self._look)
         become_subreaper()
         await self._open_control()
         try:
@@ -116,7 +116,7 @@ class Supervisor:
                 child.reap(KILL_S)
             self.connections.close()
             self.control.close()
-            loop.remove_reader(self.memory.eventfds["supervisor"])
+            loop.remove_reader(self.memory.eventfds[SUPERVISOR])
             if self.reason:
                 self.output.say(self.reason, "critical")
         return self.status
@@ -137,7 +137,7 @@ class Supervisor:
         self.memory.order(child.spec, Order.END if child.stopping else Order.NONE)
         channel = None
         try:
-            if child.spec.kind == "frontend":
+            if child.traits.has_clients:
                 channel = self.connections.open_channel(child.name)
             boot = self.memory.boot(child.spec, channel.fileno() if channel else None)
             pass_fds = [*self.memory.inherited, *([channel.fileno()] if channel else [])]
@@ -180,12 +180,12 @@ class Supervisor:
             if not child.up and (draining or self.memory.is_ready(child.spec)):
                 child.up = True
                 self._unborn.discard(child)
-                if child.spec.kind == "frontend" and not self.ending.is_set():
+                if child.traits.has_clients and not self.ending.is_set():
                     self.connections.up(child.name)
                 if not self.ready:
                     self.memory.phase_ends(Phase.ACTORS)
                 self.output.say(f"{child.name} is up (pid {child.pid}, {self.memory.how_long(child.name)})")
-            if draining and child.spec.kind == "frontend":
+            if draining and child.traits.has_clients:
                 self.connections.pass_by(child.name)
         if not self.ready and all(child.up for child in self.children) and self.service.is_warm():
             self.ready = True
@@ -205,7 +205,7 @@ class Supervisor:
             child.pulse.look(self.memory.board.snapshot(child.spec.position))
             if reason := why_hung(child, self.system.config):
                 child.was_busy = child.pulse.was_busy
-            elif child.spec.kind == "frontend":
+            elif child.traits.has_clients:
                 reason = why_useless(self.connections.in_want_s(child.name), self.system.config)
             if reason:
                 child.hung = reason
@@ -223,7 +223,7 @@ class Supervisor:
         self._look()  # it may have come up and died in one turn
         was_up, child.up = child.up, False
         child.pulse = None
-        if child.spec.kind == "frontend":
+        if child.traits.has_clients:
             self.connections.lost(child.name)
         wanted = self.rolling.died(child, death, was_up)
         self.memory.raise_incarnation(child.spec, death.how(wanted))
@@ -238,16 +238,13 @@ class Supervisor:
                 self.start(child)
             else:
                 self._give_up(child, death)
-        elif child.stopping or child.rules.restart is Restart.TEMPORARY:
+        elif child.stopping:
             if not self.reason:
                 self.output.say(str(death))
             child.gone.set()
             for member in child.group:  # those that waited for this one are not started any more
                 if member.waits:
                     member.gone.set()
-        elif child.rules.restart is Restart.TRANSIENT and death.returncode == 0:
-            self.output.say(f"{death}; it is done")
-            child.gone.set()
         elif not self.ready and not was_up:
             child.gone.set()
             self._end(death.returncode if death.returncode > 0 else 1, f"the server cannot start: {death}")
@@ -283,19 +280,13 @@ class Supervisor:
 
     def _end_others(self, child: Child) -> None:
         """Kill those that are started again together with this one."""
-        place = self.children.index(child)
-        others = {
-            Strategy.ONE_FOR_ONE: [],
-            Strategy.ALL_FOR_ONE: [other for other in self.children if other.spec.kind == child.spec.kind],
-            Strategy.REST_FOR_ONE: self.children[place + 1 :],
-        }[child.rules.strategy]
-        for other in others:
-            if other is not child and not other.gone.is_set():
-                other.with_others = True
-                other.signal(signal.SIGKILL)
+        others = [other for other in self.children if child.traits.group and other.traits is child.traits]
         group = [child, *(other for other in others if other is not child and not other.gone.is_set())]
         for member in group:
             member.group = group
+        for other in group[1:]:
+            other.with_others = True
+            other.signal(signal.SIGKILL)
 
     def _start_group(self, child: Child) -> None:
         """Once the last of a group has died, all of it are started: each then sees the others' new lives."""

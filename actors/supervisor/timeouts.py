@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..options.config import Config
-from ..protocol.topology import KINDS
+from ..protocol.kinds import KINDS
 
 if TYPE_CHECKING:
     from .processes.child import Child
@@ -19,8 +19,8 @@ def why_hung(child: Child, config: Config) -> str:
     assert child.pulse is not None
     pulse = child.pulse
     if not pulse.was_up:
-        return f"it was not ready after {pulse.age_s:.0f} s" if pulse.age_s > child.rules.start_s else ""
-    limit = config.step_timeout if child.rules.computes else config.hang_timeout
+        return f"it was not ready after {pulse.age_s:.0f} s" if pulse.age_s > child.traits.start_s else ""
+    limit = config.step_timeout if child.traits.computes else config.hang_timeout
     return f"its loop stood still for {pulse.still_s:.1f} s" if pulse.still_s > limit else ""
 
 
@@ -34,10 +34,10 @@ def is_in_order(child: Child, config: Config) -> bool:
     if child.hung:
         return False
     if child.pulse is None:  # its process is still to be born
-        return child.waits or child.age <= child.rules.start_s
+        return child.waits or child.age <= child.traits.start_s
     return not why_hung(child, config)
 
 
 def stop_seconds(requests_s: float) -> float:
     """What the server takes to stop, if every actor uses up its time; `requests_s` is that of running requests."""
-    return requests_s + STOP_S * (len(KINDS) - 1) + KILL_S
+    return requests_s + STOP_S * sum(not kind.has_clients for kind in KINDS.values()) + KILL_S

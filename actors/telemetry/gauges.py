@@ -1,6 +1,7 @@
 """The names of the board's gauge words, by kind of actor. Each word is written by its actor alone, read by anyone.
 
-Those in KEPT count: a successor goes on from its predecessor's number, so that /metrics never falls.
+Those in a kind's KEPT count: a successor goes on from its predecessor's number, so that /metrics never falls.
+Which kind has which: protocol/kinds.py.
 """
 
 from __future__ import annotations
@@ -61,9 +62,8 @@ class WorkerGauge(IntEnum):
     STEP_NS = 2  # what its steps took, together
 
 
-KEPT: dict[str, frozenset[int]] = {
-    "scheduler": frozenset(SchedulerGauge)
-    - {SchedulerGauge.RUNNING, SchedulerGauge.WAITING, SchedulerGauge.BLOCKS_TOTAL, SchedulerGauge.BLOCKS_FREE}
-    - {SchedulerGauge.STEPS},
-    "frontend": frozenset({FrontendGauge.REFUSED, FrontendGauge.SURVIVED_FRONTEND, FrontendGauge.WARM}),
+SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
+    *(SchedulerGauge.RUNNING, SchedulerGauge.WAITING, SchedulerGauge.BLOCKS_TOTAL, SchedulerGauge.BLOCKS_FREE),
+    SchedulerGauge.STEPS,
 }
+FRONTEND_KEPT = frozenset[int]({FrontendGauge.REFUSED, FrontendGauge.SURVIVED_FRONTEND, FrontendGauge.WARM})

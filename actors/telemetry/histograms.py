@@ -1,4 +1,4 @@
-"""Which histograms there are, with vLLM's names and bounds, and which kind of actor counts in each.
+"""Which histograms there are, with vLLM's names and bounds; which kind of actor counts in each: protocol/kinds.py.
 
 The scheduler knows when a sequence was queued, scheduled and given its tokens, so it counts what happens between these.
 Frontends count what clients see: the time to the first token and to the end, from a request's arrival to the moment
@@ -63,7 +63,8 @@ def _hop(source: str, target: str) -> HistogramSpec:
     return HistogramSpec(HOP, text, HOPS, SECOND, (("source", source), ("target", target)))
 
 
-def _scheduler(longest: int) -> list[HistogramSpec]:
+def scheduler_histograms(longest: int) -> list[HistogramSpec]:
+    """The scheduler's, for a model whose sequences have so many tokens at most."""
     tokens = token_bounds(longest)
     return [
         _seconds("vllm:inter_token_latency_seconds", "Between two tokens of a sequence", PER_TOKEN),
@@ -83,7 +84,8 @@ def _scheduler(longest: int) -> list[HistogramSpec]:
     ]
 
 
-def _frontend(longest: int) -> list[HistogramSpec]:
+def frontend_histograms(longest: int) -> list[HistogramSpec]:
+    """A frontend's, for such a model."""
     return [
         _seconds("vllm:time_to_first_token_seconds", "From arrival to the first token", TO_FIRST),
         _seconds("vllm:e2e_request_latency_seconds", "From arrival to the end handed to the socket", LATENCY),
@@ -93,13 +95,6 @@ def _frontend(longest: int) -> list[HistogramSpec]:
         _hop("renderer", "scheduler"),
         _hop("scheduler", "frontend"),
     ]
-
-
-def specs_of(kind: str, longest: int) -> list[HistogramSpec]:
-    """The histograms of an actor of this kind, for a model whose sequences have so many tokens at most."""
-    if kind == "scheduler":
-        return _scheduler(longest)
-    return _frontend(longest) if kind == "frontend" else []
 
 
 def histograms_bytes(specs: list[HistogramSpec]) -> int:

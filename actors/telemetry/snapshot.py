@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import os
 import time
-from enum import IntEnum
 
 import msgspec
 
 from actorserve.shm.board.board import ActorSnapshot, ActorState, Board
+from actorserve.shm.board.startup import read_phases
 from actorserve.shm.histogram import Counted
 from actorserve.shm.rings.lane_view import LaneView, view_lane
 from actorserve.shm.segment import Segment
 
-from ..protocol.topology import SUPERVISOR, TEMPLATE, ActorSpec, Lane, System
-from .gauges import FrontendGauge, SchedulerGauge, WorkerGauge
+from ..protocol.kinds import SUPERVISOR, kind_of
+from ..protocol.topology import ActorSpec, Lane, System
+from .startup import Phase
 
+SECOND = 10**9
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGESIZE")
 MOST_READ = 4096  # what /proc says of a process in one line
-GAUGES: dict[str, type[IntEnum]] = {"scheduler": SchedulerGauge, "frontend": FrontendGauge, "worker": WorkerGauge}
 STATES = {  # what an actor says of itself; beside these there are `stopped` (SIGSTOP), `hung` and `dead`
     ActorState.STARTING: "starting",
     ActorState.READY: "ready",
@@ -97,7 +98,7 @@ class Overview(msgspec.Struct, frozen=True):
     @property
     def ready(self) -> bool:
         """Every one of them can do its part now. Without a template actors are born all the same, if later."""
-        return all(actor.state == "ready" for actor in self.actors if actor.kind != TEMPLATE)
+        return all(actor.state == "ready" for actor in self.actors if kind_of(actor.kind).needed)
 
 
 class Lookout:
@@ -172,7 +173,7 @@ class Lookout:
             cpu_s=process.cpu_s if process else None,
             memory_bytes=process.memory_bytes if process else None,
             private_bytes=process.private_bytes if process else None,
-            gauges={gauge.name.lower(): gauges[gauge] for gauge in GAUGES.get(spec.kind, ())},
+            gauges={gauge.name.lower(): gauges[gauge] for gauge in kind_of(spec.kind).gauges},
         )
 
     def _state(self, spec: ActorSpec, seen: ActorSnapshot, process: ProcessView | None, now_ns: int) -> str:
@@ -182,7 +183,7 @@ class Lookout:
         if process is not None and process.state in "Tt":
             return "stopped"
         config = self.system.config
-        limit_s = config.step_timeout if spec.kind == "worker" else config.hang_timeout
+        limit_s = config.step_timeout if kind_of(spec.kind).computes else config.hang_timeout
         beating = seen.state in (ActorState.READY, ActorState.DRAINING)
         if beating and now_ns - seen.heartbeat_ns > limit_s * 1e9:
             return "hung"
@@ -211,6 +212,15 @@ class Lookout:
             private_bytes=process.private_bytes if process else None,
             gauges={},
         )
+
+
+def phases_of(system: System, segment: Segment, board: Board, name: str) -> dict[str, float]:
+    """Seconds of each phase that has ended, of the server's start (SUPERVISOR) or of an actor's life that counts."""
+    actor = system.by_name.get(name)
+    began = None if actor is None else board.snapshot(actor.position).started_ns
+    took = read_phases(segment, system.phase_offsets[name], began)
+    phases = Phase if actor is None else actor.traits.phases
+    return {phases(number).name.lower(): ns / SECOND for number, ns in took.items()}
 
 
 def view_process(pid: int) -> ProcessView | None:

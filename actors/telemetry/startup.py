@@ -6,16 +6,7 @@ ended.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
-from actorserve.shm.board.board import Board
-from actorserve.shm.board.startup import read_phases
-from actorserve.shm.segment import Segment
-
-if TYPE_CHECKING:
-    from ..protocol.topology import System
-
-SECOND = 10**9
 SHOWN_S = 0.005  # what took less is not in a line for people
 
 
@@ -35,14 +26,6 @@ class Phase(IntEnum):
     MEMORY = 10  # the segment
     ACTORS = 11  # until the last of them was up
     FIRST_TOKEN = 12  # scheduler and worker have met; with --warm-up, a token was generated
-
-
-def phases_of(system: System, segment: Segment, board: Board, name: str) -> dict[str, float]:
-    """Seconds of each phase that has ended, of the server's start (SUPERVISOR) or of an actor's life that counts."""
-    actor = system.by_name.get(name)
-    began = None if actor is None else board.snapshot(actor.position).started_ns
-    took = read_phases(segment, system.phase_offsets[name], began)
-    return {Phase(number).name.lower(): ns / SECOND for number, ns in took.items()}
 
 
 def in_words(took: dict[str, float]) -> str:

@@ -7,6 +7,7 @@ threads have been told how to wait.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import time
 from collections.abc import Callable
@@ -188,6 +189,16 @@ def check_options(config: Config, on_gpu: bool) -> None:
     check_device(config, on_gpu)
     if on_gpu and config.tensor_parallel_size > torch.cuda.device_count():
         raise ConfigError(f"--tensor-parallel-size: there are {torch.cuda.device_count()} GPUs here")
+
+
+def import_late(config: Config) -> None:
+    """What is imported only as it runs: who tries new code wants to know whether all of it can be had."""
+    if config.worker != "model":
+        return
+    names = ("models.weights", "memory", "cpu.executor", "cpu.runner", "speculative.actor")
+    on_gpu = ("gpu.start", "gpu.runner", "gpu.actor") if uses_gpu(config) else ()
+    for name in (*names, *on_gpu):
+        importlib.import_module(f".{name}", __package__)
 
 
 def _forget_old_plans(context: Context) -> None:

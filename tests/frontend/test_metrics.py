@@ -16,7 +16,7 @@ from actorserve.actors.options.config import make_config
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
-from actorserve.actors.telemetry.gauges import KEPT, FrontendGauge, SchedulerGauge
+from actorserve.actors.telemetry.gauges import FrontendGauge, SchedulerGauge
 from actorserve.actors.telemetry.startup import Phase
 from actorserve.shm.board.board import HEARTBEAT, PID, ActorState, BoardWriter
 from actorserve.shm.board.startup import PhaseWriter
@@ -33,8 +33,7 @@ class Scene:
         self.board, self.system = self.memory.board, self.memory.system
         self.context = Context(self.memory.boot(self.system.by_name["frontend-0"]))
         self.writers = {
-            actor.name: BoardWriter(self.board, actor.position, kept=KEPT.get(actor.kind, ()))
-            for actor in self.system.actors
+            actor.name: BoardWriter(self.board, actor.position, kept=actor.traits.kept) for actor in self.system.actors
         }
         for writer in self.writers.values():
             writer.set_state(ActorState.READY)

@@ -10,12 +10,12 @@ import pytest
 from actorserve.actors.observer.rates import BETWEEN_TOKENS, HISTORY, TO_FIRST_TOKEN, Meter, quantile
 from actorserve.actors.observer.screen import GRAPH, graph
 from actorserve.actors.observer.table import duration, size
+from actorserve.actors.protocol.kinds import KINDS
 from actorserve.actors.telemetry.gauges import SchedulerGauge
-from actorserve.actors.telemetry.histograms import specs_of
 from actorserve.actors.telemetry.snapshot import ActorSight, Overview
 from actorserve.shm.histogram import Counted
 
-SIZES = {spec.key: len(spec.bounds) + 1 for kind in ("scheduler", "frontend") for spec in specs_of(kind, 64)}
+SIZES = {spec.key: len(spec.bounds) + 1 for kind in KINDS.values() for spec in kind.histograms(64)}
 
 
 def sight(name: str, **values: Any) -> ActorSight:

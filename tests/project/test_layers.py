@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from actorserve.actors.protocol.kinds import KINDS, ActorKind
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("actors", "shm", "kernels", "http")
-LIGHT = ("frontend", "renderer", "scheduler", "detokenizer")
+LIGHT = [kind for kind in KINDS.values() if kind.prefork]
 
 
 def lint(tree: Path) -> subprocess.CompletedProcess[str]:
@@ -67,10 +69,10 @@ def test_a_planted_import_is_caught(copy: Path, module: str, line: str) -> None:
     assert done.returncode == 1 and "BROKEN" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("kind", LIGHT)
-def test_only_the_worker_imports_tensors(kind: str) -> None:
+@pytest.mark.parametrize("kind", LIGHT, ids=lambda kind: kind.name)
+def test_only_the_worker_imports_tensors(kind: ActorKind) -> None:
     """What the actor's module imports when it starts, by whatever way."""
-    code = f"import actorserve.actors.{kind}.actor, actorserve.actors.runtime.process, sys; print(*sys.modules)"
+    code = f"import {kind.module}, actorserve.actors.runtime.process, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"torch", "transformers", "triton"} | ({"aiohttp"} if kind != "frontend" else set())
+    heavy = {"torch", "transformers", "triton"} | (set() if kind.has_clients else {"aiohttp"})
     assert not heavy & set(done.stdout.split())

@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from enum import Enum, IntEnum
 from pathlib import Path
 from struct import Struct
@@ -18,6 +19,8 @@ import actorserve.shm
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol import fingerprint as module
 from actorserve.actors.protocol.fingerprint import LAYOUTS, WORDS, fingerprint
+from actorserve.actors.protocol.kinds import KINDS
+from actorserve.actors.protocol.request import Generation
 from actorserve.actors.protocol.topology import System
 from tests.frontend.others import MODEL
 
@@ -67,7 +70,6 @@ def enumerations() -> list[tuple[str, str]]:
         ("actorserve.shm.journals.keyed_log", "HEADER"),
         ("actorserve.shm.board.board", "ORDER"),
         ("actorserve.actors.runtime.in_flight", "CALL"),
-        ("actorserve.actors.telemetry.gauges", "KEPT"),
         ("actorserve.actors.telemetry.trace_events", "BITS"),
         ("actorserve.actors.protocol.block_hash", "HASH_BYTES"),
         ("actorserve.http.generation.choice", "TOKENS"),
@@ -107,6 +109,21 @@ def test_every_module_of_shared_memory_is_one_or_the_other() -> None:
     [folder] = map(Path, actorserve.shm.__path__)
     found = {".".join(file.relative_to(folder).with_suffix("").parts) for file in folder.rglob("*.py")}
     assert found == set(LAYOUTS) | READERS
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kept", frozenset({1})),
+        ("gauges", IntEnum("Gauges", ["OTHER"])),
+        ("phases", IntEnum("Phases", ["OTHER"])),
+        ("receives", Generation),
+    ],
+)
+def test_a_kind_that_differs(field: str, value: Any, system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint(system)
+    monkeypatch.setitem(KINDS, "scheduler", replace(KINDS["scheduler"], **{field: value}))
+    assert fingerprint(system) != before
 
 
 def test_histograms_that_have_changed_places(system: System, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.kinds import KINDS
 from actorserve.actors.supervisor.listeners import ListenError
-from actorserve.actors.supervisor.processes.specs import SPECS
 from actorserve.actors.supervisor.systemd.activation import take_one, take_sockets
 from actorserve.actors.supervisor.systemd.notify import Manager, find_manager
 from actorserve.actors.supervisor.systemd.service import Service
@@ -134,7 +134,7 @@ def fake_child(
     kind: str = "renderer", pulse: FakePulse | None = None, *, hung: str = "", waits: bool = False, age: float = 1.0
 ) -> Any:
     return SimpleNamespace(
-        name=kind, rules=SPECS[kind], pulse=pulse, hung=hung, waits=waits, age=age, up=True, restarts=0
+        name=kind, traits=KINDS[kind], pulse=pulse, hung=hung, waits=waits, age=age, up=True, restarts=0
     )
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from actorserve.http.dashboard.figures import PageActor, PageEngine, PageFigures, PageLane
 from actorserve.shm.kv_map.view import KVView
 
-from ...protocol.topology import TEMPLATE
+from ...protocol.kinds import TEMPLATE
 from ...runtime.process import Context
 from ...telemetry.snapshot import ActorSight, Lookout
 

@@ -1,4 +1,4 @@
-"""What `/metrics` calls the numbers on the board and in an overview. A new count needs one line here.
+"""What `/metrics` calls the numbers on the board and in an overview; plain gauges: telemetry/metrics.py.
 
 vLLM's names where the thing is the same, so that dashboards which people have go on working.
 """
@@ -11,21 +11,6 @@ from typing import Literal
 from ...telemetry.gauges import SchedulerGauge as Gauge
 from ...telemetry.snapshot import ActorSight
 
-GAUGES = (
-    ("vllm:num_requests_running", "Sequences in the running batch", Gauge.RUNNING),
-    ("vllm:num_requests_waiting", "Sequences that wait to run", Gauge.WAITING),
-)
-COUNTERS = (
-    ("vllm:prompt_tokens", "Prompt tokens of admitted sequences", Gauge.PROMPTED),
-    ("vllm:generation_tokens", "Generated tokens", Gauge.GENERATED),
-    ("vllm:prompt_tokens_cached", "Prompt tokens that were not computed", Gauge.PREFIX_HITS),
-    ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache", Gauge.PREFIX_QUERIES),
-    ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache", Gauge.PREFIX_HITS),
-    ("vllm:num_preemptions", "Times that a sequence lost its blocks and was computed again", Gauge.PREEMPTIONS),
-    ("vllm:spec_decode_num_drafts", "Times that drafts of a sequence were tried", Gauge.DRAFTS),
-    ("vllm:spec_decode_num_draft_tokens", "Tokens that were drafted", Gauge.DRAFT_TOKENS),
-    ("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted", Gauge.ACCEPTED_TOKENS),
-)
 ACCEPTED_AT = {str(at): Gauge[f"ACCEPTED_AT_{at}"] for at in range(8)}  # by position in a draft
 ENDS = {  # vllm:request_success_total, by finished_reason
     "stop": Gauge.ENDED_STOP,

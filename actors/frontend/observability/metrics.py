@@ -12,14 +12,13 @@ from operator import add
 
 from actorserve.http.metrics import Distribution, Exporter, Family, Kind, Labels
 
-from ...protocol.topology import SUPERVISOR, TEMPLATE
+from ...protocol.kinds import KINDS, SUPERVISOR, kind_of
 from ...runtime.process import Context
 from ...telemetry.gauges import FrontendGauge
 from ...telemetry.gauges import SchedulerGauge as Gauge
 from ...telemetry.histograms import HistogramSpec
-from ...telemetry.snapshot import ActorSight, Lookout, Overview
-from ...telemetry.startup import phases_of
-from .metric_names import ACCEPTED_AT, ACTORS, COUNTERS, ENDS, GAUGES, STARTUP, STARTUP_TOTAL, SURVIVED
+from ...telemetry.snapshot import ActorSight, Lookout, Overview, phases_of
+from .metric_names import ACCEPTED_AT, ACTORS, ENDS, STARTUP, STARTUP_TOTAL, SURVIVED
 
 STALE_S = 3.0  # every loop but the worker's turns at least once a second
 
@@ -38,7 +37,7 @@ class Figures:
         self._frontends = [actor.position for actor in context.system.of_kind("frontend")]
         self._histograms = [
             (spec, [context.system.histograms(context.segment, actor)[spec.key] for actor in actors])
-            for kind in ("frontend", "scheduler")
+            for kind in reversed(KINDS)
             for actors in [context.system.of_kind(kind)]
             for spec in context.system.histogram_specs(kind)
         ]
@@ -57,13 +56,13 @@ class Figures:
 
     def _trouble(self, actor: ActorSight) -> str | None:
         """A worker's loop turns once a step, which may be long: only --step-timeout tells whether it hangs."""
-        if actor.kind == TEMPLATE:  # actors are born without it, too
+        if not kind_of(actor.kind).needed:
             return None
         if actor.state == "stopped":
             return "stopped by a signal"
         if actor.state != "ready":
             return actor.state
-        patient = actor.kind == "worker" or actor.name == self._own
+        patient = kind_of(actor.kind).computes or actor.name == self._own
         if not patient and actor.heartbeat_s is not None and actor.heartbeat_s > STALE_S:
             return f"hung: its loop has not turned for {actor.heartbeat_s:.1f} s"
         if actor.kind == "scheduler":
@@ -85,23 +84,28 @@ class Figures:
 
     def _families(self) -> Iterator[Family]:
         words = self._board.gauges(self._scheduler)
+        yield from self._plain()
         yield from self._engine(words)
         yield from self._counted()
         yield from self._actors(self._lookout.look())
         yield from self._starts()
 
+    def _plain(self) -> Iterator[Family]:
+        """What the records of the kinds say is shown as it is: the sum over all actors of a kind."""
+        for kind in KINDS.values():
+            positions = [actor.position for actor in self._system.of_kind(kind.name)]
+            for metric in kind.metrics:
+                value = sum(self._board.gauge(position, metric.gauge) for position in positions)
+                yield self._one(metric.type, metric.name, metric.help, value)
+
     def _engine(self, words: list[int]) -> Iterator[Family]:
         """The scheduler's numbers, under vLLM's names."""
         total = words[Gauge.BLOCKS_TOTAL]
         used = (total - words[Gauge.BLOCKS_FREE]) / total if total else 0.0
-        for name, text, gauge in GAUGES:
-            yield self._one("gauge", name, text, words[gauge])
         why = {"capacity": float(words[Gauge.WAITING]), "deferred": 0.0}  # nothing waits for anything else
         yield self._by("vllm:num_requests_waiting_by_reason", "Of these, for what", "reason", why, "gauge")
         yield self._one("gauge", "vllm:kv_cache_usage_perc", "Share of KV blocks that are held, 1 is all", used)
         yield self._one("gauge", "vllm:cache_config_info", "How the KV memory is made", 1, self._cache(total))
-        for name, text, gauge in COUNTERS:
-            yield self._one("counter", name, text, words[gauge])
         ends = {reason: float(words[gauge]) for reason, gauge in ENDS.items()}
         yield self._by("vllm:request_success", "Sequences that have ended", "finished_reason", ends)
         refused = {

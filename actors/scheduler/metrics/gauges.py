@@ -5,7 +5,7 @@ from __future__ import annotations
 from actorserve.shm.board.board import BoardWriter
 
 from ...protocol.messages import Finish
-from ...telemetry.gauges import KEPT
+from ...telemetry.gauges import SCHEDULER_KEPT
 from ...telemetry.gauges import SchedulerGauge as Gauge
 from ..scheduler import Scheduler
 
@@ -17,7 +17,7 @@ class Figures:
         """`before`: all gauges as the predecessor left them."""
         self._scheduler = scheduler
         self._status = status
-        self._base = [before[gauge] if gauge in KEPT["scheduler"] else 0 for gauge in Gauge]
+        self._base = [before[gauge] if gauge in SCHEDULER_KEPT else 0 for gauge in Gauge]
         self._shown = [0] * len(Gauge)  # without the base
 
     def write(self) -> None:

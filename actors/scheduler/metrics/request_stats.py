@@ -19,7 +19,7 @@ from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import RequestTable
 
 from ...protocol.step import NewRow
-from ...telemetry.histograms import histograms_bytes, open_histograms, specs_of
+from ...telemetry.histograms import histograms_bytes, open_histograms, scheduler_histograms
 from ..batch import Ints
 from ..sequence import Sequence
 
@@ -33,7 +33,7 @@ class Recorder:
     def __init__(self, table: RequestTable, histograms: Mapping[str, Histogram] | None = None) -> None:
         """`histograms` are those that a predecessor has counted in; without them there are private ones."""
         if histograms is None:
-            specs = specs_of("scheduler", table.max_tokens)
+            specs = scheduler_histograms(table.max_tokens)
             histograms = open_histograms(Segment.create(histograms_bytes(specs), "private histograms"), 0, specs)
         self._histograms = histograms
         self._between, self._step = histograms[BETWEEN_TOKENS], histograms[STEP_TOKENS]

@@ -22,11 +22,12 @@ from actorserve.shm.segment import Segment
 from actorserve.shm.table.layout import CANCEL, FINISH, GENERATION, STOP
 from actorserve.shm.table.table import RequestTable, generation_of, slot_of
 
+from ...protocol.kinds import SUPERVISOR
 from ...protocol.messages import Advance, Message
 from ...protocol.step import Step, StepDone
 from ...protocol.topology import System
 from ...runtime.process import Boot, Context
-from ...telemetry.gauges import KEPT
+from ...telemetry.gauges import SCHEDULER_KEPT
 from ..actor import SchedulerActor
 from .file import Fact, Flags, Found, Head, Plan, Record, Turn
 from .recorder import plan_of
@@ -71,7 +72,7 @@ class PrivateMemory:
             model=head.model,
             segment_fd=segment.fd,
             files={},
-            eventfds=dict.fromkeys([*system.by_name, "supervisor"], self._wake),
+            eventfds=dict.fromkeys([*system.by_name, SUPERVISOR], self._wake),
         )
         self.context = Context(boot)
         self.context.log = logging.getLogger(f"{__name__}.{NAME}")
@@ -85,7 +86,7 @@ class PrivateMemory:
         board = Board(segment, system.board_offset, system.board_blocks)
         board.set_incarnation(position, head.incarnation)
         board.set_ended(position, head.ended)
-        BoardWriter(board, position, head.incarnation, KEPT.get(NAME, frozenset())).set_hand(*head.hand)
+        BoardWriter(board, position, head.incarnation, SCHEDULER_KEPT).set_hand(*head.hand)
         RequestTable.create(segment, system.table_offset, *system.table_sizes)
         if head.kv_map:
             segment.map[system.kv_map_offset : system.size] = zlib.decompress(head.kv_map)

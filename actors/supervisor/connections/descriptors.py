@@ -35,7 +35,7 @@ def is_scarce(error: OSError) -> bool:
 
 def own_descriptors(system: System) -> int:
     """What the supervisor may come to need beside connections."""
-    return AT_REST + SPARE + EACH_ACTOR * len(system.actors) + EACH_FRONTEND * len(system.of_kind("frontend"))
+    return AT_REST + SPARE + EACH_ACTOR * len(system.actors) + EACH_FRONTEND * len(system.with_clients)
 
 
 def most_connections(system: System, beside: int = 0) -> int:

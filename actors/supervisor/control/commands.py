@@ -88,7 +88,7 @@ class Verbs:
         """What still runs."""
         supervisor = self._supervisor
         board = supervisor.memory.board
-        alive = [one for one in supervisor.children if one.spec.kind == "frontend" and not one.gone.is_set()]
+        alive = [one for one in supervisor.children if one.traits.has_clients and not one.gone.is_set()]
         requests = sum(board.gauge(one.spec.position, FrontendGauge.IN_FLIGHT) for one in alive)
         return {"requests": requests, "connections": supervisor.connections.count}
 

@@ -16,9 +16,8 @@ import msgspec
 from ..connections.descriptors import close_all
 from ..liveness import Pulse
 from ..output import Lines, Output
-from ..restart_policy import Death, Intensity
+from ..restart_policy import WITHIN_S, Death, Intensity
 from .spawn import ACTOR_COMMAND, Process, Template, born_cold
-from .specs import SPECS, WITHIN_S
 
 if TYPE_CHECKING:
     from ...options.config import Config
@@ -42,7 +41,7 @@ class Child:
     ) -> None:
         self.spec = spec
         self.name = spec.name
-        self.rules = SPECS[spec.kind]
+        self.traits = spec.traits
         self.intensity = Intensity(max_restarts, WITHIN_S)
         self.gone = asyncio.Event()  # no process is left and none will be started
         self.up = False  # this life has said that it is ready
@@ -70,7 +69,7 @@ class Child:
 
     def be_born_of(self, template: Template | None) -> None:
         """The next lives come from this template, if those of its kind do."""
-        self._template = template if self.rules.warm else None
+        self._template = template if self.traits.prefork else None
 
     @property
     def age(self) -> float:

@@ -18,17 +18,12 @@ import time
 
 from setproctitle import setproctitle
 
+from ...protocol.kinds import KINDS
 from ...runtime.process import die_with_supervisor, leave_signals_to_supervisor
 from ...runtime.process import main as become_actor
 from ..rolling.preflight import check
 
-PRELOAD = (  # by name: the supervisor's package knows no other actor
-    "actorserve.actors.frontend.actor",
-    "actorserve.actors.renderer.actor",
-    "actorserve.actors.scheduler.actor",
-    "actorserve.actors.detokenizer.actor",
-    "tokenizers",
-)
+ALSO = ("tokenizers",)  # what actors import only once they run
 CHECK, PING = b"?", b"!"
 MOST_BYTES = 128
 MOST_FDS = 3
@@ -44,7 +39,7 @@ def main() -> None:
     setproctitle("actorserve: template")
     control = socket.socket(fileno=int(sys.argv[1]))
     gc.disable()  # whoever starts waits for these imports
-    for name in PRELOAD:
+    for name in (*(kind.module for kind in reversed(KINDS.values()) if kind.prefork), *ALSO):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # the collector of an actor does not touch, and so not copy, what all share

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING
 
 from actorserve.shm.board.board import ActorState, BoardWriter
 
-from ...protocol.topology import TEMPLATE as NAME
+from ...protocol.kinds import TEMPLATE as NAME
 from ..liveness import LOOK_S
 from ..output import Lines, Output
-from ..restart_policy import Intensity, describe
-from .specs import WITHIN_S
+from ..restart_policy import WITHIN_S, Intensity, describe
 
 if TYPE_CHECKING:
     from ..shared_memory import Memory

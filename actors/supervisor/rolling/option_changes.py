@@ -1,7 +1,7 @@
 """Which options the successors of running actors may have otherwise, and the configuration that results.
 
 What lays out memory, or says how many actors there are, is the server's for life. What remains is of those kinds that
-read it; the supervisor's own options are not among it.
+read it (`changeable` in protocol/kinds.py); the supervisor's own options are not among it.
 """
 
 from __future__ import annotations
@@ -12,29 +12,15 @@ from typing import Any
 import msgspec
 
 from ...options.config import Config, ConfigError, make_config
+from ...protocol.kinds import KINDS
 
 ALL = frozenset({"log_level", "debug"})
-OF_KIND = {
-    "frontend": frozenset(
-        "api_key api_key_file admin_api_key allowed_origins allowed_methods allowed_headers enable_request_id_headers "
-        "served_model_name ssl_certfile ssl_keyfile ssl_ca_certs idempotency_window idempotent_request_ids "
-        "chat_template trust_request_chat_template tool_call_parser reasoning_parser enable_auto_tool_choice "
-        "prefix_cache_per_client".split()
-    ),
-    "renderer": frozenset({"chat_template", "chat_template_content_format", "escape_special_tokens"}),
-    "detokenizer": frozenset[str](),
-    "scheduler": frozenset({"max_num_batched_tokens", "scheduling_policy"}),
-    "worker": frozenset(
-        "dtype quantization kv_cache_dtype kv_cache_memory_bytes kv_cache_memory_fraction gpu_memory_utilization "
-        "enforce_eager cudagraph_capture_sizes threads scripted_step_ms".split()
-    ),
-}
 KEYS = ("api_key", "api_key_file")
 
 
 def changeable(kinds: Iterable[str]) -> frozenset[str]:
     """The options of which one of these kinds at least may have another value."""
-    return ALL.union(*(OF_KIND[kind] for kind in kinds))
+    return ALL.union(*(KINDS[kind].changeable for kind in kinds))
 
 
 def change(launched: Config, now: Config, kind: str, given: dict[str, Any]) -> Config:

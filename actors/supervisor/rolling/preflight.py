@@ -11,19 +11,11 @@ import sys
 import msgspec
 
 from ...protocol.fingerprint import fingerprint
+from ...protocol.kinds import find
 from ...protocol.topology import System
 from ...runtime.process import Boot
 
 FAILED = 1
-OF_THE_WORKER = (
-    "actor",
-    "models.weights",
-    "memory",
-    "cpu.executor",
-    "cpu.runner",
-    "speculative.actor",
-)  # what it imports once it runs
-OF_THE_GPU = ("gpu.start", "gpu.runner", "gpu.actor")
 
 
 def check(expected: str) -> int:
@@ -34,17 +26,8 @@ def check(expected: str) -> int:
     if fingerprint(system) != expected:
         print("this code shares memory otherwise than the server that runs: stop that, and start anew", file=sys.stderr)
         return FAILED
-    spec = system.by_name[boot.name]
-    importlib.import_module(spec.module)
-    if spec.kind == "worker" and boot.config.worker == "model":
-        _import_worker(boot)
+    traits = system.by_name[boot.name].traits
+    importlib.import_module(traits.module)
+    if traits.late_imports:
+        find(traits.late_imports)(boot.config)
     return 0
-
-
-def _import_worker(boot: Boot) -> None:
-    folder = "actorserve.actors.worker"
-    for name in OF_THE_WORKER:
-        importlib.import_module(f"{folder}.{name}")
-    if importlib.import_module(f"{folder}.actor").uses_gpu(boot.config):
-        for name in OF_THE_GPU:
-            importlib.import_module(f"{folder}.{name}")

@@ -25,7 +25,7 @@ from actorserve.shm.journals.response_journal import Answers
 
 from ...options.config import Config, ConfigError
 from ...protocol.fingerprint import fingerprint
-from ...protocol.topology import KINDS
+from ...protocol.kinds import KINDS, restart_order
 from ..connections.descriptors import is_scarce
 from ..control.socket import Refused
 from ..processes.child import Child, memory_file
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ..supervisor import Supervisor
 
 ALL = "all"
-ONE_BY_ONE = ("detokenizer", "renderer", "frontend", "scheduler")  # frontends begin by asking renderers; then workers
 MOST_DEATHS = 2  # of a successor that is killed before it is ready; one that fails by itself gets no second chance
 LATE_S = 5.0  # beyond a limit that another part of the supervisor enforces
 
@@ -99,13 +98,11 @@ class Rolling:
             raise Refused("the server ends" if supervisor.ending.is_set() else "the server is still starting")
         if self.roll is not None and not self.roll.done:
             raise Refused(f"a restart of {self.roll.what} is under way")
-        chosen = [child for child in supervisor.children if what in (ALL, child.spec.kind, child.name)]
-        if chosen and chosen[0].spec.kind == "worker" != what:  # they have the same options, whichever was named
-            chosen = list(dict.fromkeys([*(one for one in supervisor.children if one.spec.kind == "worker"), *chosen]))
+        chosen = _choose(supervisor.children, what)
         if not chosen:
             names = dict.fromkeys([*KINDS, *(child.name for child in supervisor.children), ALL])
             raise Refused(f"there is no actor {what!r}; there are {', '.join(names)}")
-        batches = in_batches(supervisor.children, chosen)
+        batches = in_batches(chosen)
         configs = self._configs(chosen, given) if given else {}
         number = 1 if self.roll is None else self.roll.number + 1
         self.roll = Roll(number, what, sum(map(len, batches)))
@@ -200,7 +197,7 @@ class Rolling:
 
     async def _replace(self, batch: Sequence[Child], fresh: Template | None, configs: dict[Child, Config]) -> None:
         """End them and wait until their successors are ready; Stopped if they do not come up."""
-        start_s = max(child.rules.start_s for child in batch) + LATE_S
+        start_s = max(child.traits.start_s for child in batch) + LATE_S
         if not await self._until(lambda: all(child.up for child in batch), start_s):
             raise Stopped(f"{_names(batch)} did not come up, and no successor was started")
         self._deaths, self._failure = 0, ""
@@ -237,8 +234,8 @@ class Rolling:
     async def _end(self, child: Child, at_once: bool = False) -> None:
         """End this life. It finishes what it has in hand, unless another can go on with that as well."""
         config = self._supervisor.system.config
-        seconds = config.step_timeout if child.rules.computes else config.hang_timeout
-        if child.spec.kind == "frontend":
+        seconds = config.step_timeout if child.traits.computes else config.hang_timeout
+        if child.traits.has_clients:
             self._supervisor.connections.pass_by(child.name)
             seconds = config.shutdown_timeout
             if self._can_hand_over(child):
@@ -282,11 +279,20 @@ class Rolling:
         return True
 
 
-def in_batches(children: Sequence[Child], chosen: Sequence[Child]) -> list[list[Child]]:
-    """Who is replaced at once: each alone, but for workers, which come last."""
-    workers = [child for child in children if child.spec.kind == "worker"]
-    batches = [[child] for kind in ONE_BY_ONE for child in chosen if child.spec.kind == kind]
-    return [*batches, workers] if any(child in workers for child in chosen) else batches
+def _choose(children: Sequence[Child], what: str) -> list[Child]:
+    """Those of this kind, or name; with one of a group all of it, since they have the same options."""
+    named = [child for child in children if what in (ALL, child.spec.kind, child.name)]
+    groups = {child.spec.kind for child in named if child.traits.group}
+    return [child for child in children if child in named or child.spec.kind in groups]
+
+
+def in_batches(chosen: Sequence[Child]) -> list[list[Child]]:
+    """Who is replaced at once: each alone, but for those of a group."""
+    batches: list[list[Child]] = []
+    for kind in restart_order():
+        own = [child for child in chosen if child.traits is kind]
+        batches += [own] if kind.group and own else [[child] for child in own]
+    return batches
 
 
 def _names(batch: Iterable[Child]) -> str:

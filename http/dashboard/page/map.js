@@ -10,7 +10,7 @@ const WIDTH = 400;
 const CARD = { width: 136, height: 44, gap: 8 };
 const ROW_GAP = 46;
 const COLUMNS = [2, WIDTH - CARD.width - 2];
-const PLACES = { frontend: [0, 0], renderer: [1, 0], detokenizer: [0, 1], scheduler: [1, 1], worker: [1, 2] };
+const PLACES = { frontend: [0, 0], renderer: [1, 0], detokenizer: [0, 1], scheduler: [1, 1], worker: [1, 2], others: [0, 2] };
 const DASH = 12; // length of one dash and its gap: how far a lane's animation moves
 const TOP = 8;
 const SPREAD = 9; // between lanes that run up or down
@@ -43,16 +43,20 @@ function make(tag, attributes, ...children) {
   return made;
 }
 
-/** Where each card stands: cards of one kind below one another, rows as high as their highest stack. */
+/** Where each card stands: cards of one kind below one another, rows as high as their highest stack. Kinds that are not
+ *  known here share one stack. */
 function layOut(actors) {
   const stacks = new Map();
-  for (const actor of actors) stacks.set(actor.kind, [...(stacks.get(actor.kind) ?? []), actor.name]);
+  for (const actor of actors) {
+    const stack = actor.kind in PLACES ? actor.kind : "others";
+    stacks.set(stack, [...(stacks.get(stack) ?? []), actor.name]);
+  }
   const tall = (kind) => (stacks.get(kind)?.length ?? 0) * (CARD.height + CARD.gap) - CARD.gap;
   const heights = [0, 1, 2].map((row) => Math.max(0, ...Object.keys(PLACES).filter((kind) => PLACES[kind][1] === row).map(tall)));
   const tops = heights.map((_, row) => heights.slice(0, row).reduce((sum, one) => sum + one + ROW_GAP, TOP));
   const places = new Map();
   for (const [kind, names] of stacks) {
-    const [column, row] = PLACES[kind] ?? [0, 2];
+    const [column, row] = PLACES[kind];
     const top = tops[row] + (heights[row] - tall(kind)) / 2;
     names.forEach((name, index) => places.set(name, { x: COLUMNS[column], y: top + index * (CARD.height + CARD.gap), column, row, index }));
   }

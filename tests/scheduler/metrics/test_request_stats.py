@@ -7,7 +7,7 @@ import pytest
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.scheduler.metrics.request_stats import Recorder
 from actorserve.actors.scheduler.scheduler import Scheduler
-from actorserve.actors.telemetry.histograms import histograms_bytes, open_histograms, specs_of
+from actorserve.actors.telemetry.histograms import histograms_bytes, open_histograms, scheduler_histograms
 from actorserve.shm.histogram import Histogram
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.stamps import Life, Stamp, Stamps
@@ -22,7 +22,7 @@ class Counting:
 
     def __init__(self, **limits: object) -> None:
         self.bench = Bench(**limits)  # type: ignore[arg-type]
-        specs = specs_of("scheduler", MAX_TOKENS)
+        specs = scheduler_histograms(MAX_TOKENS)
         self.named: dict[str, Histogram] = open_histograms(Segment.create(histograms_bytes(specs), "test"), 0, specs)
         self.stamps = Stamps(self.bench.table)
         self.next()

@@ -1,0 +1,179 @@
+"""Which kinds of actors there are: one record for each, which everybody reads who lays out, starts, watches, shows,
+replaces or ends actors.
+
+A new kind is a record here and the module that runs it, which is imported by name and only in its own process; messages
+of its own are added to messages.py, and an option that says how many of it there are to options/config.py. Nobody else
+asks what kind an actor is, but for what only that kind does, such as planning.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal
+
+from ..telemetry.gauges import FRONTEND_KEPT, SCHEDULER_KEPT, FrontendGauge, SchedulerGauge, WorkerGauge
+from ..telemetry.histograms import HistogramSpec, frontend_histograms, scheduler_histograms
+from ..telemetry.metrics import SCHEDULER_METRICS, Metric
+from ..telemetry.startup import Phase
+from . import messages
+
+SUPERVISOR, TEMPLATE = "supervisor", "template"  # beside the actors' kinds; there is one of each, of that name
+
+
+class NoGauge(IntEnum):
+    """Of a kind that has none."""
+
+
+def _no_histograms(longest: int) -> list[HistogramSpec]:
+    return []
+
+
+@dataclass(frozen=True)
+class Sends:
+    """There is a lane from each actor of a kind to those of another."""
+
+    to: str
+    bodies: bool = False  # a record may be as long as a request's body, or as its tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorKind:
+    """What all actors of one kind have in common. Times are in seconds."""
+
+    name: str
+    module: str  # whose `main(context)` is the process
+    actor: str = ""  # "module:callable", which makes its Actor of a Context, where all are in one process
+    late_imports: str = (
+        ""  # "module:function" of a Config: what it imports only once it runs, for whoever tries new code
+    )
+    # how many, and what they say to each other
+    count: str = ""  # the option that says how many there are; one if there is none
+    group: bool = False  # all act as one: they share the lanes that lead here, die together and are replaced together
+    receives: Any = Any  # the union of the messages that it takes
+    sends: tuple[Sends, ...] = ()
+    has_clients: bool = (
+        False  # it is handed clients' connections, and at the end finishes their requests, or tells them
+    )
+    # how it is kept alive
+    prefork: bool = True  # forked from the template, which has done the imports
+    start_s: float = 60.0  # from its start until it is ready
+    computes: bool = False  # its loop turns once a step, for which --step-timeout holds and not --hang-timeout
+    # how it is replaced
+    restart_order: int = 0  # in a restart of all: those with lower numbers first
+    restart_help: str = ""  # what it means for requests, for `actorserve restart --help`
+    changeable: frozenset[str] = frozenset()  # options that its successors may have otherwise
+    # what is known of it
+    gauges: type[IntEnum] = NoGauge  # its general words on the board
+    kept: frozenset[int] = frozenset()  # those that count: a successor goes on from them
+    metrics: tuple[Metric, ...] = ()  # those that /metrics shows as they are, the sum over all of its kind
+    histograms: Callable[[int], list[HistogramSpec]] = _no_histograms  # by the model's longest sequence
+    phases: type[IntEnum] = Phase  # of its start; BIRTH, IMPORTS and SET_UP are in all of them
+    # what depends on it
+    needed: bool = True  # the server is ready only while it is
+    requests: Literal["all", "own", "none"] = "none"  # any request may pass it; those of its slots; none
+
+
+_ALL_KINDS = (  # in the order of starting; stopping is the reverse
+    ActorKind(
+        name="worker",
+        module="actorserve.actors.worker.actor",
+        actor="actorserve.actors.worker.actor:start",
+        late_imports="actorserve.actors.worker.actor:import_late",
+        count="tensor_parallel_size",
+        group=True,
+        receives=messages.ToWorker,
+        sends=(Sends("scheduler"),),
+        prefork=False,
+        start_s=3600.0,  # it may download
+        computes=True,
+        restart_order=4,
+        restart_help="all of them, and the scheduler: running requests pause while the weights load, and are computed "
+        "again",
+        changeable=frozenset(
+            "dtype quantization kv_cache_dtype kv_cache_memory_bytes kv_cache_memory_fraction gpu_memory_utilization "
+            "enforce_eager cudagraph_capture_sizes threads scripted_step_ms".split()
+        ),
+        gauges=WorkerGauge,
+        requests="all",
+    ),
+    ActorKind(
+        name="scheduler",
+        module="actorserve.actors.scheduler.actor",
+        actor="actorserve.actors.scheduler.actor:SchedulerActor",
+        receives=messages.ToScheduler,
+        sends=(Sends("worker"), Sends("detokenizer")),
+        restart_order=3,
+        changeable=frozenset({"max_num_batched_tokens", "scheduling_policy"}),
+        gauges=SchedulerGauge,
+        kept=SCHEDULER_KEPT,
+        metrics=SCHEDULER_METRICS,
+        histograms=scheduler_histograms,
+        requests="all",
+    ),
+    ActorKind(
+        name="detokenizer",
+        module="actorserve.actors.detokenizer.actor",
+        actor="actorserve.actors.detokenizer.actor:DetokenizerActor",
+        count="detokenizers",
+        receives=messages.ToDetokenizer,
+        sends=(Sends("scheduler"), Sends("frontend")),
+        restart_order=0,
+        requests="own",
+    ),
+    ActorKind(
+        name="renderer",
+        module="actorserve.actors.renderer.actor",
+        actor="actorserve.actors.renderer.actor:RendererActor",
+        count="renderers",
+        receives=messages.ToRenderer,
+        sends=(Sends("scheduler"), Sends("frontend", bodies=True)),
+        restart_order=1,
+        changeable=frozenset({"chat_template", "chat_template_content_format", "escape_special_tokens"}),
+        requests="all",
+    ),
+    ActorKind(
+        name="frontend",
+        module="actorserve.actors.frontend.actor",
+        count="frontends",
+        receives=messages.ToFrontend,
+        sends=(Sends("renderer", bodies=True), Sends("scheduler"), Sends("detokenizer")),
+        has_clients=True,
+        restart_order=2,  # it begins by asking renderers
+        restart_help="with TLS, or more than 1,024 connections: it first ends its requests, for --shutdown-timeout at "
+        "most, and its clients must connect anew",
+        changeable=frozenset(
+            "api_key api_key_file admin_api_key allowed_origins allowed_methods allowed_headers "
+            "enable_request_id_headers served_model_name ssl_certfile ssl_keyfile ssl_ca_certs idempotency_window "
+            "idempotent_request_ids chat_template trust_request_chat_template tool_call_parser reasoning_parser "
+            "enable_auto_tool_choice prefix_cache_per_client".split()
+        ),
+        gauges=FrontendGauge,
+        kept=FRONTEND_KEPT,
+        histograms=frontend_histograms,
+        requests="own",
+    ),
+)
+KINDS = {kind.name: kind for kind in _ALL_KINDS}
+_OTHERS = {  # that are shown beside the actors
+    SUPERVISOR: ActorKind(name=SUPERVISOR, module="actorserve.actors.supervisor.supervisor"),
+    TEMPLATE: ActorKind(name=TEMPLATE, module="actorserve.actors.supervisor.processes.prefork", needed=False),
+}
+
+
+def kind_of(name: str) -> ActorKind:
+    """The record of an actor's kind, of the supervisor or of the template; KeyError if there is none."""
+    return _OTHERS[name] if name in _OTHERS else KINDS[name]
+
+
+def find(name: str) -> Any:
+    """What "module:name" stands for; its module is imported for that."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def restart_order() -> list[ActorKind]:
+    """All kinds in the order in which a restart of all replaces them."""
+    return sorted(KINDS.values(), key=lambda kind: kind.restart_order)

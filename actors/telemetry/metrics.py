@@ -1,0 +1,50 @@
+"""The gauges that `/metrics` shows as they are, under vLLM's names where the thing is the same.
+
+A new one is a line here. Which kind of actor has them: protocol/kinds.py. Knows no actor.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+from .gauges import SchedulerGauge as Gauge
+
+
+class Metric(NamedTuple):
+    """A gauge, and its name and help in `/metrics`."""
+
+    type: Literal["gauge", "counter"]
+    name: str
+    help: str
+    gauge: IntEnum
+
+
+SCHEDULER_METRICS = (
+    Metric("gauge", "vllm:num_requests_running", "Sequences in the running batch", Gauge.RUNNING),
+    Metric("gauge", "vllm:num_requests_waiting", "Sequences that wait to run", Gauge.WAITING),
+    Metric("counter", "vllm:prompt_tokens", "Prompt tokens of admitted sequences", Gauge.PROMPTED),
+    Metric("counter", "vllm:generation_tokens", "Generated tokens", Gauge.GENERATED),
+    Metric("counter", "vllm:prompt_tokens_cached", "Prompt tokens that were not computed", Gauge.PREFIX_HITS),
+    Metric(
+        "counter",
+        "vllm:prefix_cache_queries",
+        "Prompt tokens looked up in the prefix cache",
+        Gauge.PREFIX_QUERIES,
+    ),
+    Metric("counter", "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache", Gauge.PREFIX_HITS),
+    Metric(
+        "counter",
+        "vllm:num_preemptions",
+        "Times that a sequence lost its blocks and was computed again",
+        Gauge.PREEMPTIONS,
+    ),
+    Metric("counter", "vllm:spec_decode_num_drafts", "Times that drafts of a sequence were tried", Gauge.DRAFTS),
+    Metric("counter", "vllm:spec_decode_num_draft_tokens", "Tokens that were drafted", Gauge.DRAFT_TOKENS),
+    Metric(
+        "counter",
+        "vllm:spec_decode_num_accepted_tokens",
+        "Drafted tokens that were accepted",
+        Gauge.ACCEPTED_TOKENS,
+    ),
+)

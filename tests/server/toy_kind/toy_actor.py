@@ -1,0 +1,42 @@
+"""A toy: it sends itself a message now and then, and the scheduler one about nothing."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from actorserve.actors.protocol.kinds import KINDS
+from actorserve.actors.protocol.messages import Cancel
+from actorserve.actors.runtime.process import Actor, Context, run
+
+TOY = KINDS["toy"]
+Tick, _ = get_args(TOY.receives)
+
+
+class Toy(Actor):
+    """Counts its own messages; the count goes on from life to life."""
+
+    wait_s = 0.02
+
+    def __init__(self, context: Context) -> None:
+        assert context.spec.traits is TOY
+        self._context = context
+        self._sent = self._heard = 0
+
+    def handle(self, message: Any) -> None:
+        self._heard = message.number
+        self._context.status.add(TOY.gauges["TICKS"], 1)
+        self._context.status.set_gauge(TOY.gauges["SINCE_BIRTH"], message.number)
+        self._context.histograms["toy:number"].observe(message.number)
+
+    def do_work(self) -> int:
+        if self._sent == self._heard:  # one at a time, so that it sleeps between two
+            self._sent += 1
+            self._context.post(self._context.name, Tick(self._sent))
+            self._context.post("scheduler", Cancel([]))
+        return 0
+
+
+def main(context: Context) -> None:
+    """Run a toy until it is told to stop."""
+    context.phase_ends(TOY.phases["WINDING"])
+    run(Toy(context), context)
