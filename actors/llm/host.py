@@ -68,13 +68,13 @@ class Host(Supervisor):
         if data:  # nothing more is expected
             return
         asyncio.get_running_loop().remove_reader(self._caller)
-        self._end(0, "the LLM object is closed")
+        self.end(0, "the LLM object is closed")
 
     def _caller_gone(self) -> None:
         """Nobody waits for anything: everything ends at once."""
         self.forced = True
         asyncio.get_running_loop().remove_reader(self._caller)
-        self._end(0, f"process {self._caller_pid} has ended")
+        self.end(0, f"process {self._caller_pid} has ended")
         self.shutdown.kill_all()
 
     def _welcome(self) -> str:
@@ -82,10 +82,10 @@ class Host(Supervisor):
         facts = f"model {self.system.config.served_names()[0]}, {self.memory.kv_tokens()} tokens of KV memory"
         return f"ready ({facts}, in {time.monotonic() - self._began:.1f} s)"
 
-    def _end(self, status: int, reason: str) -> None:
+    def end(self, status: int, reason: str) -> None:
         if not self.ending.is_set():
             say(self._caller, Ended(status, reason))
-        super()._end(status, reason)
+        super().end(status, reason)
 
 
 def say(caller: socket.socket, word: Word, descriptors: list[int] | None = None) -> None:

@@ -5,7 +5,6 @@ Leaf module: it knows no actor and imports no torch. A value that cannot be is r
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -71,9 +70,6 @@ ReasoningParser = Literal[
     "minimax_m2",
     "minimax_m3",
 ]
-
-
-ALLOWED = ("allowed_origins", "allowed_methods", "allowed_headers")
 
 
 class ConfigError(ValueError):
@@ -271,17 +267,15 @@ def make_config(values: dict[str, object]) -> Config:
     """Build a Config from plain values and the files that they name; raises ConfigError with the option's name."""
     if isinstance(drafts := values.get("speculative_config"), dict):
         values = {**values, "speculative_config": msgspec.json.encode(drafts).decode()}
-    from .fields import canonical  # which knows Config
+    from .access import with_access  # which knows Config
+    from .fields import canonical, with_option  # likewise
 
     values = {name: canonical(name, value) for name, value in values.items()}
     try:
         config = msgspec.convert(values, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(_with_option(str(error), values)) from None
-    if config.api_key_file is not None:
-        keys = _read_keys(config.api_key_file)
-        config = msgspec.structs.replace(config, api_key=config.api_key + keys)
-    _check_keys(config)
+        raise ConfigError(with_option(str(error), values)) from None
+    config = with_access(config)
     if config.speculative_config is not None:
         from .speculative import read_speculative
 
@@ -291,69 +285,8 @@ def make_config(values: dict[str, object]) -> Config:
 
         if trouble := trouble_with(config.otlp_traces_endpoint):
             raise ConfigError(f"--otlp-traces-endpoint: {trouble}")
-    lists = {name: _unpacked(name, getattr(config, name)) for name in ALLOWED}
-    config = msgspec.structs.replace(config, **lists)
-    _check_origins(config.allowed_origins)
     if config.ssl_certfile or config.ssl_keyfile or config.ssl_ca_certs:
         from .tls import make_context  # not for everybody: it takes a while to load
 
         make_context(config)
     return config
-
-
-def _read_keys(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = [line.strip() for line in file]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"--api-key-file: {path} cannot be read: {reason}") from None
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys:
-        raise ConfigError(f"--api-key-file: {path} holds no key")
-    return keys
-
-
-def _check_keys(config: Config) -> None:
-    """No key that no header can carry, and none that is no secret. Keys are not named: messages are seen."""
-    admin = [config.admin_api_key] if config.admin_api_key is not None else []
-    for option, keys in (("--api-key", config.api_key), ("--admin-api-key", admin)):
-        if any(not key or key != key.strip() or not key.isprintable() for key in keys):
-            raise ConfigError(
-                f"{option}: a key must not be empty, begin or end with a space, or hold control characters"
-            )
-    if config.prefix_cache_per_client and not config.api_key:
-        raise ConfigError("--prefix-cache-per-client: there are no keys; give --api-key or --api-key-file")
-    if config.admin_api_key in config.api_key:
-        raise ConfigError("--admin-api-key: this is a key of --api-key, too, so that every client would have it")
-
-
-def _unpacked(name: str, items: list[str]) -> list[str]:
-    """A list may be written as JSON, too, as vLLM has it: `'["*"]'`."""
-    if len(items) != 1 or not items[0].startswith("["):
-        return items
-    try:
-        return msgspec.json.decode(items[0], type=list[str])
-    except msgspec.DecodeError:
-        raise ConfigError(f"--{name.replace('_', '-')}: {items[0]} is no list of texts") from None
-
-
-def _check_origins(origins: list[str]) -> None:
-    """As browsers send them, since they are compared with that."""
-    for origin in origins:
-        if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+", origin):
-            text = "is neither * nor the beginning of an address without path, such as https://chat.example.com"
-            raise ConfigError(f"--allowed-origins: {origin} {text}")
-
-
-def _with_option(message: str, values: dict[str, object]) -> str:
-    """msgspec's `Expected … - at `$.max_num_seqs`` as people know option and value."""
-    from .fields import flag, option_fields, trouble_with, unknown_option
-
-    if unknown := [name for name in values if name not in option_fields()]:
-        return "; ".join(f"{name}: there is no such option{unknown_option(name)}" for name in unknown)
-    text, _, path = message.partition(" - at `$.")
-    if not path:
-        return message
-    name = path.rstrip("`").split("[")[0]
-    return f"{flag(name)}: {trouble_with(name, values[name], text)}"

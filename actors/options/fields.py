@@ -127,6 +127,17 @@ def trouble_with(name: str, value: object, message: str) -> str:
     return message
 
 
+def with_option(message: str, values: dict[str, object]) -> str:
+    """msgspec's `Expected … - at `$.max_num_seqs`` as people know option and value."""
+    if unknown := [name for name in values if name not in option_fields()]:
+        return "; ".join(f"{name}: there is no such option{unknown_option(name)}" for name in unknown)
+    text, _, path = message.partition(" - at `$.")
+    if not path:
+        return message
+    name = path.rstrip("`").split("[")[0]
+    return f"{flag(name)}: {trouble_with(name, values[name], text)}"
+
+
 def unknown_option(name: str) -> str:
     """The nearest name there is, to put behind a message; in the form in which `name` is written."""
     dashed = name.replace("_", "-")

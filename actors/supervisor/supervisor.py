@@ -17,7 +17,7 @@ from actorserve.shm.board.board import Order
 
 from ..protocol.kinds import SUPERVISOR
 from ..protocol.topology import System
-from ..runtime.process import RENEW, UNUSED
+from ..runtime.process import UNUSED
 from ..telemetry.startup import Phase
 from .activity import Activity
 from .connections.admission import Admission
@@ -30,6 +30,7 @@ from .output import Output
 from .processes.child import Child
 from .processes.spawn import ACTOR_COMMAND, Template
 from .processes.subreaper import become_subreaper, reap_strays
+from .recovery import Recovery
 from .restart_policy import Death
 from .rolling.restart import Rolling
 from .shared_memory import Memory
@@ -74,6 +75,7 @@ class Supervisor:
         self.children = [Child(spec, output, template, most, command) for spec in system.actors]
         self.rolling = Rolling(self)
         self.shutdown = Shutdown(self)
+        self.recovery = Recovery(self)
         self.status = 0
         self.reason = ""  # why it could not start
         self.ready = False  # all actors have been up at once
@@ -164,7 +166,7 @@ class Supervisor:
             asyncio.get_running_loop().call_later(PAUSE_S, self._start_again, child)
         else:
             child.gone.set()
-            self._end(1, f"{child.name} cannot be started: {error}")
+            self.end(1, f"{child.name} cannot be started: {error}")
 
     def _start_again(self, child: Child) -> None:
         if child.stopping:  # meanwhile
@@ -228,73 +230,7 @@ class Supervisor:
         wanted = self.rolling.died(child, death, was_up)
         self.memory.raise_incarnation(child.spec, death.how(wanted))
         self.memory.wake_all()
-        if self.shutdown.begins_last_life(child, death):
-            self.output.say(f"{death}; it is started once more, to tell its clients", "error")
-            self.start(child)
-        elif child.stopping and self.shutdown.leaves_work(child, death):
-            unheard = not was_up and death.returncode == -signal.SIGTERM  # told to end before it could hear
-            if unheard or child.intensity.allow(asyncio.get_running_loop().time()):
-                self.output.say(f"{death}; it is started again to answer what it had", "info" if unheard else "error")
-                self.start(child)
-            else:
-                self._give_up(child, death)
-        elif child.stopping:
-            if not self.reason:
-                self.output.say(str(death))
-            child.gone.set()
-            for member in child.group:  # those that waited for this one are not started any more
-                if member.waits:
-                    member.gone.set()
-        elif not self.ready and not was_up:
-            child.gone.set()
-            self._end(death.returncode if death.returncode > 0 else 1, f"the server cannot start: {death}")
-        elif child.with_others:  # it dies since another has died: that one's restart was counted; or it is replaced
-            child.with_others = False
-            how = "replaced" if wanted else "started again with its group"
-            self.output.say(f"{death}; it is {how}", "info" if wanted else "error")
-            self._start_group(child)
-        elif death.returncode == RENEW:
-            self.output.say(f"{death}; it is replaced, as it has asked")
-            self._start_group(child)
-        elif self._is_a_request_to_blame(child, death) or child.intensity.allow(asyncio.get_running_loop().time()):
-            self.output.say(f"{death}; it is started again", "error")
-            self._end_others(child)
-            self._start_group(child)
-        else:
-            self._give_up(child, death)
-
-    def _give_up(self, child: Child, death: Death) -> None:
-        """It has died too often, at work or in a drain."""
-        self._end(1, f"{death}; it has died too often, the server gives up")
-        if self.shutdown.begins_last_life(child, death):
-            self.start(child)  # its clients can be told by nobody else
-        else:
-            child.gone.set()
-
-    def _is_a_request_to_blame(self, child: Child, death: Death) -> bool:
-        """Its successor gives the request up at once, or after some deaths, of which the first alone counts here: a few
-        deadly requests must not end the server.
-        """
-        what, tries = self.memory.board.hand(child.spec.position)
-        return bool(what) and (tries > 1 or (bool(death.hung) and death.was_busy))
-
-    def _end_others(self, child: Child) -> None:
-        """Kill those that are started again together with this one."""
-        others = [other for other in self.children if child.traits.group and other.traits is child.traits]
-        group = [child, *(other for other in others if other is not child and not other.gone.is_set())]
-        for member in group:
-            member.group = group
-        for other in group[1:]:
-            other.with_others = True
-            other.signal(signal.SIGKILL)
-
-    def _start_group(self, child: Child) -> None:
-        """Once the last of a group has died, all of it are started: each then sees the others' new lives."""
-        child.waits = True
-        if not any(member.with_others for member in child.group):
-            for member in child.group:
-                member.waits = False
-                self.start(member)
+        self.recovery.follow(child, death, was_up, wanted)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self.ending.is_set():
@@ -303,7 +239,7 @@ class Supervisor:
             self.output.say(f"{number.name} again: everything ends now", "warning")
             self.shutdown.kill_all()
         else:
-            self._end(0, f"{number.name}: the server stops")
+            self.end(0, f"{number.name}: the server stops")
 
     def _heard_unused(self, number: signal.Signals) -> None:
         self.output.say(f"{number.name}: nothing is done at it; SIGTERM stops the server", "warning")
@@ -314,9 +250,10 @@ class Supervisor:
         lines = traceback.format_exception(error) if error else [context["message"]]
         self.output.say("".join(lines), "critical")
         self.failed = True
-        self._end(1, "the supervisor has failed")
+        self.end(1, "the supervisor has failed")
 
-    def _end(self, status: int, reason: str) -> None:
+    def end(self, status: int, reason: str) -> None:
+        """Begin to end; a status other than 0 is a failure, and ends everything at once."""
         if status and not self.ready and not self.failed and not self.ending.is_set():
             self.reason = reason  # it is the last line, behind all that others say at their ends
         else:
@@ -330,7 +267,7 @@ class Supervisor:
     def drain(self, seconds: float) -> None:
         """End in order, as SIGTERM does; running requests get so long."""
         self.shutdown_s = seconds
-        self._end(0, f"drain: the server stops once running requests have ended, after {seconds:g} s at most")
+        self.end(0, f"drain: the server stops once running requests have ended, after {seconds:g} s at most")
 
     def ask_to_end(self, child: Child) -> None:
         """In order. Actors take a SIGTERM that does not come from here for a death like any other."""

@@ -2,7 +2,8 @@
 
 A connection is in the listeners' queue, or held here: at no moment does it hang on a frontend alone. Each has a number;
 its frontend says when it has closed it, and only then is the number free. A frontend's successor is handed all that the
-dead one had, marked as such. What is said on channels stands in handover.py. Who moves a connection to another has let
+dead one had, marked as such. What is said on channels stands in
+protocol/connection_handover.py. Who moves a connection to another has let
 go of it before it says so, and who is handed it finds in the records what is to be done. It is in one frontend's set
 at any moment; that frontend's life of today, or the next one, is handed it.
 Nothing is read from a client here, and nothing is written but a refusal when there are too many: admission.py says who
@@ -21,7 +22,6 @@ import errno
 import logging
 import socket
 import struct
-from collections import deque
 from collections.abc import Sequence
 
 from ...protocol.connection_handover import (
@@ -37,38 +37,14 @@ from ...protocol.connection_handover import (
     RESUMED,
 )
 from .admission import Admission, client_of
+from .channel import Channel
 from .descriptors import PAUSE_S, is_scarce
 from .newcomers import Newcomers
 
 MOST_GIVEN = 4096  # bytes of one message of numbers that are given back
 ACCEPTS = 64  # connections that are taken at one wake-up
-RECOVERS_S = 1.0  # after a connection that it could not take a frontend gets no new ones, if another can take them
-FORGIVEN_S = 5.0  # after the last of them its want is over
-NEVER = float("-inf")
 RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
 log = logging.getLogger("connections")
-
-
-class Channel:
-    """One frontend over all its lives: its socket of today and the connections that are its own."""
-
-    def __init__(self) -> None:
-        self.socket: socket.socket | None = None
-        self.numbers: set[int] = set()
-        self.unsent: deque[tuple[int, int]] = deque()
-        self.again: asyncio.TimerHandle | None = None  # a try that is to come, when the kernel had no means
-        self.up = False  # new ones may be given to it
-        self.wants_since = self.wanted_at = NEVER  # it gave connections back for want of descriptors, first and last
-
-    def is_in_want(self, now: float) -> bool:
-        """It could not take connections a moment ago."""
-        return now - self.wanted_at < RECOVERS_S
-
-    def cannot_take(self, now: float) -> None:
-        """It gave one back."""
-        if now - self.wanted_at > FORGIVEN_S:
-            self.wants_since = now
-        self.wanted_at = now
 
 
 class Connections:
@@ -96,7 +72,7 @@ class Connections:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         channel.socket = ours
-        channel.wants_since = channel.wanted_at = NEVER
+        channel.forget_want()
         channel.unsent.extend((number, self._flags(number, RESUMED)) for number in sorted(channel.numbers))
         self._loop.add_reader(ours, self._hear, channel)
         self._send(channel)

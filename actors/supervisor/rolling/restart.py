@@ -16,7 +16,7 @@ import asyncio
 import mmap
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +25,7 @@ from actorserve.shm.journals.response_journal import Answers
 
 from ...options.config import Config, ConfigError
 from ...protocol.fingerprint import fingerprint
-from ...protocol.kinds import KINDS, restart_order
+from ...protocol.kinds import KINDS
 from ..connections.descriptors import is_scarce
 from ..control.socket import Refused
 from ..processes.child import Child, memory_file
@@ -33,12 +33,12 @@ from ..processes.spawn import Template
 from ..restart_policy import Death
 from ..timeouts import KILL_S
 from . import option_changes
+from .batches import ALL, choose, in_batches, names_of
 from .progress import Roll
 
 if TYPE_CHECKING:
     from ..supervisor import Supervisor
 
-ALL = "all"
 MOST_DEATHS = 2  # of a successor that is killed before it is ready; one that fails by itself gets no second chance
 LATE_S = 5.0  # beyond a limit that another part of the supervisor enforces
 
@@ -98,7 +98,7 @@ class Rolling:
             raise Refused("the server ends" if supervisor.ending.is_set() else "the server is still starting")
         if self.roll is not None and not self.roll.done:
             raise Refused(f"a restart of {self.roll.what} is under way")
-        chosen = _choose(supervisor.children, what)
+        chosen = choose(supervisor.children, what)
         if not chosen:
             names = dict.fromkeys([*KINDS, *(child.name for child in supervisor.children), ALL])
             raise Refused(f"there is no actor {what!r}; there are {', '.join(names)}")
@@ -199,7 +199,7 @@ class Rolling:
         """End them and wait until their successors are ready; Stopped if they do not come up."""
         start_s = max(child.traits.start_s for child in batch) + LATE_S
         if not await self._until(lambda: all(child.up for child in batch), start_s):
-            raise Stopped(f"{_names(batch)} did not come up, and no successor was started")
+            raise Stopped(f"{names_of(batch)} did not come up, and no successor was started")
         self._deaths, self._failure = 0, ""
         self._lives = {child: child.restarts for child in batch}
         self._before = {child: child.config for child in batch}
@@ -213,7 +213,7 @@ class Rolling:
             how = "the one before it serves again" if came else "nor did the one before it come up again"
             raise Stopped(f"{self._failure}; {how}")
         if not came:
-            raise Stopped(f"{_names(batch)}: no successor was ready after {start_s:.0f} s")
+            raise Stopped(f"{names_of(batch)}: no successor was ready after {start_s:.0f} s")
 
     async def _end_all(self, batch: Sequence[Child]) -> None:
         """The first in order, others at once; all, if the server ends meanwhile: it needs the successors to drain."""
@@ -277,26 +277,6 @@ class Rolling:
         except TimeoutError:
             return False
         return True
-
-
-def _choose(children: Sequence[Child], what: str) -> list[Child]:
-    """Those of this kind, or name; with one of a group all of it, since they have the same options."""
-    named = [child for child in children if what in (ALL, child.spec.kind, child.name)]
-    groups = {child.spec.kind for child in named if child.traits.group}
-    return [child for child in children if child in named or child.spec.kind in groups]
-
-
-def in_batches(chosen: Sequence[Child]) -> list[list[Child]]:
-    """Who is replaced at once: each alone, but for those of a group."""
-    batches: list[list[Child]] = []
-    for kind in restart_order():
-        own = [child for child in chosen if child.traits is kind]
-        batches += [own] if kind.group and own else [[child] for child in own]
-    return batches
-
-
-def _names(batch: Iterable[Child]) -> str:
-    return ", ".join(child.name for child in batch)
 
 
 def _raise(task: asyncio.Task[None]) -> None:

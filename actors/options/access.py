@@ -1,0 +1,66 @@
+"""The options that say who is let in: keys, and sites whose pages may use the server from a browser."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from .config import Config, ConfigError
+
+ALLOWED = ("allowed_origins", "allowed_methods", "allowed_headers")
+
+
+def with_access(config: Config) -> Config:
+    """The same with the keys of its file, and its lists as lists; ConfigError names the option that cannot be."""
+    if config.api_key_file is not None:
+        config = msgspec.structs.replace(config, api_key=config.api_key + _read_keys(config.api_key_file))
+    _check_keys(config)
+    config = msgspec.structs.replace(config, **{name: _unpacked(name, getattr(config, name)) for name in ALLOWED})
+    _check_origins(config.allowed_origins)
+    return config
+
+
+def _read_keys(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"--api-key-file: {path} cannot be read: {reason}") from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"--api-key-file: {path} holds no key")
+    return keys
+
+
+def _check_keys(config: Config) -> None:
+    """No key that no header can carry, and none that is no secret. Keys are not named: messages are seen."""
+    admin = [config.admin_api_key] if config.admin_api_key is not None else []
+    for option, keys in (("--api-key", config.api_key), ("--admin-api-key", admin)):
+        if any(not key or key != key.strip() or not key.isprintable() for key in keys):
+            raise ConfigError(
+                f"{option}: a key must not be empty, begin or end with a space, or hold control characters"
+            )
+    if config.prefix_cache_per_client and not config.api_key:
+        raise ConfigError("--prefix-cache-per-client: there are no keys; give --api-key or --api-key-file")
+    if config.admin_api_key in config.api_key:
+        raise ConfigError("--admin-api-key: this is a key of --api-key, too, so that every client would have it")
+
+
+def _unpacked(name: str, items: list[str]) -> list[str]:
+    """A list may be written as JSON, too, as vLLM has it: `'["*"]'`."""
+    if len(items) != 1 or not items[0].startswith("["):
+        return items
+    try:
+        return msgspec.json.decode(items[0], type=list[str])
+    except msgspec.DecodeError:
+        raise ConfigError(f"--{name.replace('_', '-')}: {items[0]} is no list of texts") from None
+
+
+def _check_origins(origins: list[str]) -> None:
+    """As browsers send them, since they are compared with that."""
+    for origin in origins:
+        if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+", origin):
+            text = "is neither * nor the beginning of an address without path, such as https://chat.example.com"
+            raise ConfigError(f"--allowed-origins: {origin} {text}")

@@ -1,0 +1,34 @@
+"""Who is replaced by a rolling restart, in which order, and who at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ...protocol.kinds import restart_order
+
+if TYPE_CHECKING:
+    from ..processes.child import Child
+
+ALL = "all"
+
+
+def choose(children: Sequence[Child], what: str) -> list[Child]:
+    """Those of this kind, or name; with one of a group all of it, since they have the same options."""
+    named = [child for child in children if what in (ALL, child.spec.kind, child.name)]
+    groups = {child.spec.kind for child in named if child.traits.group}
+    return [child for child in children if child in named or child.spec.kind in groups]
+
+
+def in_batches(chosen: Sequence[Child]) -> list[list[Child]]:
+    """Who is replaced at once: each alone, but for those of a group."""
+    batches: list[list[Child]] = []
+    for kind in restart_order():
+        own = [child for child in chosen if child.traits is kind]
+        batches += [own] if kind.group and own else [[child] for child in own]
+    return batches
+
+
+def names_of(batch: Iterable[Child]) -> str:
+    """For a line of the log."""
+    return ", ".join(child.name for child in batch)
