@@ -35,7 +35,7 @@ class Conversation:
         return [*first, *self._turns]
 
     def take(self, text: str) -> tuple[Next, str]:
-        """What follows from a line, and what is to be told about it."""
+        """What follows from a line, and what is to be said about it."""
         if not text.strip():
             return Next.NOTHING, ""
         if text.startswith("/") and not text.startswith("//"):

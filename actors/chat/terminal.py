@@ -62,9 +62,9 @@ class Chat:
             if self._typed:
                 self._beside.print()
             return 0
-        follows, told = self._conversation.take(text)
-        if told:
-            self._note(told)
+        follows, notice = self._conversation.take(text)
+        if notice:
+            self._note(notice)
         if follows is Next.END:
             return 0
         status = self.answer() if follows is Next.ANSWER else 0

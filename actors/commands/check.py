@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lines(facts: dict[str, dict[str, Any]]) -> list[str]:
     """One line a topic, as far as there are facts."""
-    told = []
+    lines = []
     for topic, words in (
         ("model", _model),
         ("tokenizer", lambda known: f"{known['words']:,} words, from {known['folder']}"),
@@ -57,8 +57,8 @@ def _lines(facts: dict[str, dict[str, Any]]) -> list[str]:
         ("room", _room),
     ):
         if known := facts.get(topic):
-            told.append(f"{topic:<9} | {words(known)}")
-    return told
+            lines.append(f"{topic:<9} | {words(known)}")
+    return lines
 
 
 def _model(known: dict[str, Any]) -> str:

@@ -33,12 +33,12 @@ ANSWER_S = 30.0
 
 def _describe_kinds() -> str:
     """What a restart of each kind means, where that is more than of others, and in which order all are replaced."""
-    told = {kind.name: kind.restart_help for kind in KINDS.values() if kind.restart_help}
+    help_texts = {kind.name: kind.restart_help for kind in KINDS.values() if kind.restart_help}
     *first, last_but_one, last = (f"{kind.name}s" if kind.count else f"the {kind.name}" for kind in restart_order())
-    told["all"] = f"{', '.join(first)}, then {last_but_one} and {last}"
+    help_texts["all"] = f"{', '.join(first)}, then {last_but_one} and {last}"
     return "\n".join(
         textwrap.fill(text, WIDTH, initial_indent=f"{name:{INDENT}}", subsequent_indent=" " * INDENT)
-        for name, text in told.items()
+        for name, text in help_texts.items()
     )
 
 

@@ -71,23 +71,23 @@ def rates_between(before: Look, after: Look) -> Rates:
     seconds = max(1e-9, after.overview.at_s - before.overview.at_s)
     old, new = (look.overview.actor("scheduler").gauges for look in (before, after))
 
-    def grown(name: str) -> int:
+    def increase(name: str) -> int:
         return max(0, new[name] - old[name])
 
-    steps, looked_up = grown("steps"), grown("prefix_queries")
+    steps, looked_up = increase("steps"), increase("prefix_queries")
     first, late_first = _median_and_late(TO_FIRST_TOKEN, before, after)
     between, late_between = _median_and_late(BETWEEN_TOKENS, before, after)
     return Rates(
-        tokens_s=grown("generated") / seconds,
-        prompt_tokens_s=grown("prompted") / seconds,
-        requests_s=grown("finished") / seconds,
+        tokens_s=increase("generated") / seconds,
+        prompt_tokens_s=increase("prompted") / seconds,
+        requests_s=increase("finished") / seconds,
         steps_s=steps / seconds,
-        step_tokens=grown("planned") / steps if steps else None,
+        step_tokens=increase("planned") / steps if steps else None,
         step_s=_step_seconds(before.overview, after.overview),
         running=new["running"],
         waiting=new["waiting"],
         kv_use=1 - new["blocks_free"] / new["blocks_total"] if new["blocks_total"] else 0.0,
-        hit_rate=grown("prefix_hits") / looked_up if looked_up else None,
+        hit_rate=increase("prefix_hits") / looked_up if looked_up else None,
         to_first_s=first,
         to_first_late_s=late_first,
         between_s=between,

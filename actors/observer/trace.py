@@ -77,18 +77,18 @@ def _of_event(event: Event) -> Iterator[Entry]:
     """What one event is on its actor's track."""
     at_us, kind = event.at_ns / 1e3, event.kind
     if kind in SPANS:
-        name, told = SPANS[Kind(kind)], _span_arguments(event)
+        name, args = SPANS[Kind(kind)], _span_arguments(event)
         if kind == Kind.STEP:
             name = f"step {event.second}"
         began = (event.at_ns - event.first) / 1e3
-        yield {"ph": "X", "cat": SPANS[Kind(kind)], "name": name, "ts": began, "dur": event.first / 1e3, "args": told}
+        yield {"ph": "X", "cat": SPANS[Kind(kind)], "name": name, "ts": began, "dur": event.first / 1e3, "args": args}
     elif kind == Kind.BORN:
         yield from _birth(event)
     elif kind in (Kind.PLANNED, Kind.APPLIED):
         rows, tokens = read_counts(event.small)
         word = "plan" if kind == Kind.PLANNED else "apply"
-        told = {"rows": rows, "tokens": tokens} if kind == Kind.PLANNED else {}
-        yield {"ph": "i", "s": "t", "cat": word, "name": f"{word} step {event.first}", "ts": at_us, "args": told}
+        args = {"rows": rows, "tokens": tokens} if kind == Kind.PLANNED else {}
+        yield {"ph": "i", "s": "t", "cat": word, "name": f"{word} step {event.first}", "ts": at_us, "args": args}
         queues = {"running": event.second >> 32, "waiting": event.second & LOW}
         yield {"ph": "C", "name": "sequences", "ts": at_us, "args": queues}
 
@@ -113,14 +113,14 @@ def _birth(event: Event) -> Iterator[Entry]:
             "ts": event.second / 1e3,
             "args": {"then": how},
         }
-    told = {"life": event.first, "the one before": how}
+    args = {"life": event.first, "the one before": how}
     yield {
         "ph": "i",
         "s": "t",
         "cat": "life",
         "name": f"born (life {event.first})",
         "ts": event.at_ns / 1e3,
-        "args": told,
+        "args": args,
     }
 
 
@@ -133,11 +133,11 @@ def _arrows(server: Attached, tracks: dict[str, Track]) -> Iterator[tuple[Entry,
             if event.kind != Kind.RECEIVED:
                 continue
             source, sent_ns = sources[event.small], event.first
-            told = {"from": source, "messages": event.second, "hop_us": (event.at_ns - sent_ns) / 1e3}
+            args = {"from": source, "messages": event.second, "hop_us": (event.at_ns - sent_ns) / 1e3}
             base = {"cat": "message", "name": f"{source} → {name}"}
             for who, at_ns in ((source, sent_ns), (name, event.at_ns)):
                 if not tracks[who].in_turn(at_ns):
-                    points.append(({**base, "ph": "X", "ts": at_ns / 1e3, "dur": POINT_US, "args": told}, who))
+                    points.append(({**base, "ph": "X", "ts": at_ns / 1e3, "dur": POINT_US, "args": args}, who))
             yield {**base, "ph": "s", "ts": sent_ns / 1e3}, source
-            yield {**base, "ph": "f", "bp": "e", "ts": event.at_ns / 1e3, "args": told}, name
+            yield {**base, "ph": "f", "bp": "e", "ts": event.at_ns / 1e3, "args": args}, name
     yield from points

@@ -157,7 +157,7 @@ def _where(scene: Scene, facts: Facts) -> str:
 
 
 def _where_rendered(scene: Scene, facts: Facts) -> str:
-    """A renderer's hand names the first choice of a request; all of one have the same arrival."""
+    """A renderer works on the first choice of a request; all of one have the same arrival."""
     together = {other.ref for other in scene.everything if other.life.arrival == facts.life.arrival}
     renderers = scene.kind("renderer")
     if any(actor.hand in together for actor in renderers):

@@ -43,16 +43,16 @@ class Activity:
 def figures_between(before: list[int], now: list[int], seconds: float) -> dict[str, float | None]:
     """What was done between two looks at the gauges; nothing if that was nothing, and nothing is to be done."""
 
-    def grown(number: SchedulerGauge) -> int:
+    def increase(number: SchedulerGauge) -> int:
         return max(0, now[number] - before[number])
 
     running, waiting = now[SchedulerGauge.RUNNING], now[SchedulerGauge.WAITING]
-    generated, prompted = grown(SchedulerGauge.GENERATED), grown(SchedulerGauge.PROMPTED)
+    generated, prompted = increase(SchedulerGauge.GENERATED), increase(SchedulerGauge.PROMPTED)
     if not (running or waiting or generated or prompted):
         return {}
-    blocks, looked_up = now[SchedulerGauge.BLOCKS_TOTAL], grown(SchedulerGauge.PREFIX_QUERIES)
+    blocks, looked_up = now[SchedulerGauge.BLOCKS_TOTAL], increase(SchedulerGauge.PREFIX_QUERIES)
     used = blocks - now[SchedulerGauge.BLOCKS_FREE]
-    hits = min(looked_up, grown(SchedulerGauge.PREFIX_HITS))
+    hits = min(looked_up, increase(SchedulerGauge.PREFIX_HITS))
     return {
         "running": running,
         "waiting": waiting,

@@ -1,7 +1,7 @@
 """The server's output: lines, each with the name of who says it. It knows no actor.
 
 As text the time and the name stand before the line. As JSON each line is one object: actors write theirs whole
-(log_lines.py), and what comes in another form is made one here, be it half a line of an actor that was killed.
+(telemetry/log_format.py), and what comes in another form, be it half a line of an actor that was killed, is made one.
 
 Nobody who reads slowly may hold the server up: actors write into pipes that the supervisor always empties, and when
 its own output blocks, lines wait in a bounded queue. Those that find it full are dropped and counted, and the count is

@@ -69,7 +69,7 @@ class Supervisor:
         self.activity = Activity(memory)
         self.welcome = welcome  # what to say when the server is ready
         self.shutdown_s = system.config.shutdown_timeout  # that running requests get to end
-        self.warm = command == ACTOR_COMMAND  # actors are born of a template
+        self.warm = command == ACTOR_COMMAND  # actors are forked from a template
         self.templates = [Template(output, memory)] if self.warm else []  # the last: of a rolling restart
         template, most = self.templates[0] if self.warm else None, system.config.max_restarts
         self.children = [Child(spec, output, template, most, command) for spec in system.actors]
@@ -81,7 +81,7 @@ class Supervisor:
         self.ready = False  # all actors have been up at once
         self.forced = False  # everything ends now
         self.failed = False  # this class has a mistake: its own picture cannot be trusted
-        self._unborn: set[Child] = set()  # those for whom the kernel had no means
+        self._not_started: set[Child] = set()  # those for whom the kernel had no means
         self.ending = asyncio.Event()
 
     async def run(self) -> int:
@@ -160,8 +160,8 @@ class Supervisor:
         if child.stopping:
             child.gone.set()
         elif self.ready and is_scarce(error):
-            if child not in self._unborn:
-                self._unborn.add(child)
+            if child not in self._not_started:
+                self._not_started.add(child)
                 self.output.say(f"{child.name} cannot be started yet: {error}; it is tried again", "warning")
             asyncio.get_running_loop().call_later(PAUSE_S, self._start_again, child)
         else:
@@ -181,7 +181,7 @@ class Supervisor:
             draining = self.memory.is_draining(child.spec)
             if not child.up and (draining or self.memory.is_ready(child.spec)):
                 child.up = True
-                self._unborn.discard(child)
+                self._not_started.discard(child)
                 if child.traits.has_clients and not self.ending.is_set():
                     self.connections.up(child.name)
                 if not self.ready:
@@ -196,7 +196,7 @@ class Supervisor:
             self.service.ready()
         self.rolling.look()
 
-    # --- pulse ---------------------------------------------------------------------------------------------------
+    # --- liveness ------------------------------------------------------------------------------------------------
 
     def _look_after(self) -> None:
         """A hang is a death: whoever's loop stands still for too long is killed."""
@@ -216,7 +216,7 @@ class Supervisor:
         self.activity.look()
         for template in self.templates:
             template.look()
-        if not any(template.in_labour for template in self.templates):  # its newborn are nobody's yet
+        if not any(template.in_labour for template in self.templates):  # what they start is no child of anybody's yet
             reap_strays({*(one.pid for one in self.templates), *(one.pid for one in self.children)})
 
     # --- down ----------------------------------------------------------------------------------------------------

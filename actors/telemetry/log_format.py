@@ -170,13 +170,13 @@ def say_exceptions(name: str) -> None:
         reason = traceback.format_exception_only(kind, error)[-1].strip()
         log.critical("%s", reason, exc_info=(kind, error or kind(), trace))
 
-    def say_of_thread(told: threading.ExceptHookArgs) -> None:
-        if told.exc_type is not SystemExit:
-            say(told.exc_type, told.exc_value, told.exc_traceback)
+    def say_of_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit:
+            say(args.exc_type, args.exc_value, args.exc_traceback)
 
-    def say_of_nobody(told: Any) -> None:
-        error = told.exc_value
-        log.error("%s: %r", told.err_msg or "ignored", told.object, exc_info=(told.exc_type, error, told.exc_traceback))
+    def say_of_nobody(args: Any) -> None:
+        error = args.exc_value
+        log.error("%s: %r", args.err_msg or "ignored", args.object, exc_info=(args.exc_type, error, args.exc_traceback))
 
     sys.excepthook = say
     threading.excepthook = say_of_thread

@@ -5,7 +5,7 @@ Layout of an actor's block, in words:
     line 1      incarnation << 32 | state, pid, heartbeat (ns), hand, tries, given up     the actor
     lines 2..5  GAUGES general words, whose names are not known here     the actor
 What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
-The exceptions are for its successor: `hand` names what an actor is working on, `tries` how many lives have begun that;
+The exceptions are for its successor: `hand` names what an actor works on, `tries` how many lives have begun that;
 and the general words that count: a successor goes on from where its predecessor died.
 
 The order counts for this life of an actor and those to come: one that is born behind it finds it, too. GIVE_UP is
@@ -180,7 +180,7 @@ class BoardWriter:
         return self._words[self._block + HAND], self._words[self._block + TRIES]
 
     def set_hand(self, what: int, tries: int) -> None:
-        """Work on `what` begins, or ends (0). Between the stores it is in nobody's hand."""
+        """Work on `what` begins, or ends (0). Between the stores nothing is."""
         self._words[self._block + HAND] = 0
         self._words[self._block + TRIES] = tries
         self._words[self._block + HAND] = what

@@ -58,7 +58,7 @@ def make_prompts(wanted: Wanted, count: Count) -> list[Prompt]:
     """As many as are wanted, always the same from the same seed."""
     if wanted.dataset == "file":
         return read_prompts(wanted)
-    maker = _Maker(np.random.default_rng(wanted.seed), count)
+    maker = _TextMaker(np.random.default_rng(wanted.seed), count)
     if wanted.dataset == "fixed":
         text = maker.text(wanted.input_len)
         return [Prompt(text, wanted.output_len or 128, count(text))] * wanted.count
@@ -67,14 +67,14 @@ def make_prompts(wanted: Wanted, count: Count) -> list[Prompt]:
     return [_random_prompt(wanted, maker, prefixes[number % len(prefixes)]) for number in range(wanted.count)]
 
 
-def _random_prompt(wanted: Wanted, maker: _Maker, prefix: str) -> Prompt:
+def _random_prompt(wanted: Wanted, maker: _TextMaker, prefix: str) -> Prompt:
     own = maker.length(wanted.input_len, wanted.range_ratio)
     output = maker.length(wanted.output_len or 128, wanted.range_ratio)
     text = maker.text(own + (wanted.prefix_len if prefix else 0), prefix)
     return Prompt(text, output, maker.count(text))
 
 
-class _Maker:
+class _TextMaker:
     """Draws texts of a given number of tokens."""
 
     def __init__(self, random: np.random.Generator, count: Count) -> None:

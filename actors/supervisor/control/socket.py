@@ -1,10 +1,10 @@
-"""The control socket: one JSON object a line asks, one answers. It knows no verb but those that are added.
+"""The control socket: one JSON object a line asks, one answers. It knows no command but those that are added.
 
     {"verb": "status", "arguments": {}}        →  {"result": …}  or  {"error": "why not"}
 
-It listens on an abstract address (description.py), which is gone with the process. Only the server's own user and root
-are answered; the kernel says who asks, and others have a few places of their own, in which they are told so. Whoever is
-slow, or says too much, is cut off; requests and answers are bounded.
+It listens on an abstract address (telemetry/discovery.py), which is gone with the process. Only the server's own user
+and root are answered; the kernel says who asks, and others have a few places of their own, in which they are told so.
+Whoever is slow, or says too much, is cut off; requests and answers are bounded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..connections.descriptors import PAUSE_S, is_scarce
 MOST_BYTES = 64 << 10  # of one request
 MOST_CLIENTS = 16
 MOST_STRANGERS = 4  # of other users, who are only told that they may not ask
-DEADLINE_S = 5.0  # for a request to come, and for its answer to be taken; a verb itself may take as long as it needs
+DEADLINE_S = 5.0  # for a request to come, and for its answer to be taken; the command itself has no limit
 BACKLOG = 64
 ROOT = 0
 
@@ -31,7 +31,7 @@ Verb = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
 class Refused(Exception):
-    """A verb does not do what it is asked; the message is the answer."""
+    """A command does not do what it is asked; the message is the answer."""
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,7 +42,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Control:
-    """Listens at `name`. `add` verbs, then `start`."""
+    """Listens at `name`. `add` commands, then `start`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -108,7 +108,7 @@ class Control:
     def _ended(self, client: asyncio.Task[None]) -> None:
         del self._clients[client]
         if not client.cancelled() and (error := client.exception()) is not None:
-            raise error  # a mistake in a verb is the supervisor's own
+            raise error  # a mistake in a command is the supervisor's own
 
     async def _serve(self, connection: socket.socket, may_ask: bool) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MOST_BYTES)

@@ -1,4 +1,4 @@
-"""One actor as its supervisor sees it: the process of today, its pipe, its pulse, its death. It decides nothing."""
+"""One actor as its supervisor sees it: its process now, its pipe, its liveness, its death. It decides nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Child:
         self.be_born_of(template)
         self._command = command
         self._lines: Lines | None = None
-        self._unborn_signal: signal.Signals | None = None  # came before there was a process
+        self._pending_signal: signal.Signals | None = None  # came before there was a process
         self._began = 0.0
         self._last_line = b""
 
@@ -68,7 +68,7 @@ class Child:
         return self.process.pid if self.process else 0
 
     def be_born_of(self, template: Template | None) -> None:
-        """The next lives come from this template, if those of its kind do."""
+        """The next lives are forked from this template, if those of its kind are."""
         self._template = template if self.traits.prefork else None
 
     @property
@@ -89,50 +89,50 @@ class Child:
         """
         if self.config is not None:
             boot = msgspec.structs.replace(boot, config=self.config)
-        said, says = os.pipe2(os.O_CLOEXEC)
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
         try:
-            told = memory_file(msgspec.msgpack.encode(boot))
+            boot_fd = memory_file(msgspec.msgpack.encode(boot))
         except OSError:
-            close_all(said, says)
+            close_all(read_end, write_end)
             raise
-        self.process, self.pulse, self._unborn_signal = None, None, None
+        self.process, self.pulse, self._pending_signal = None, None, None
         self.up, self.hung, self.was_busy = False, "", False
         self.restarts += 1
         self._began = time.monotonic()
         self._last_line = b""
-        self._lines = Lines(said, self._said)
+        self._lines = Lines(read_end, self._take_line)
 
-        def born(pid: int | None) -> None:
+        def started(pid: int | None) -> None:
             try:
                 if pid is None:
-                    self._live(born_cold(self._command, told, says, pass_fds), died)
+                    self._live(born_cold(self._command, boot_fd, write_end, pass_fds), died)
                 else:
                     self._live(Process(pid), died)
             except OSError as error:
                 self.restarts -= 1
                 cannot(error)
             finally:
-                os.close(says)
-                os.close(told)
+                os.close(write_end)
+                os.close(boot_fd)
                 if channel is not None:
                     channel.close()
 
         if self._template is not None and self._template.usable:
-            self._template.ask(told, says, boot.channel, born)
+            self._template.ask(boot_fd, write_end, boot.channel, started)
         else:
-            born(None)
+            started(None)
 
     def _live(self, process: Process, died: Callable[[Death], None]) -> None:
         self.process = process
         self.pulse = Pulse(process.pid)
         asyncio.get_running_loop().add_reader(process.pidfd, self._died, process, died)
-        if self._unborn_signal is not None:
-            process.send_signal(self._unborn_signal)
+        if self._pending_signal is not None:
+            process.send_signal(self._pending_signal)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process, now or as soon as there is one."""
         if self.process is None:
-            self._unborn_signal = number
+            self._pending_signal = number
         else:
             self.process.send_signal(number)
 
@@ -141,9 +141,9 @@ class Child:
         if self.process is not None:
             self.process.wait(timeout)  # if the kernel still holds it, nothing more can be done
 
-    def _said(self, line: bytes) -> None:
-        said = self._output.line(self.name, line, self.pid)
-        self._last_line = said[:LAST_LINE] or self._last_line
+    def _take_line(self, line: bytes) -> None:
+        text = self._output.line(self.name, line, self.pid)
+        self._last_line = text[:LAST_LINE] or self._last_line
 
     def _died(self, process: Process, died: Callable[[Death], None]) -> None:
         assert self._lines is not None

@@ -78,25 +78,25 @@ def _check(expected: str, told: int) -> int:
 
 def _fork_twice(supervisor: int, control: socket.socket, fds: list[int]) -> int:
     """The actor's process id; when this returns the actor is the supervisor's child."""
-    heard, says = os.pipe2(os.O_CLOEXEC)
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
     between = os.fork()
     if not between:
         actor = os.fork()
         if actor:
-            os.write(says, str(actor).encode())
+            os.write(write_end, str(actor).encode())
             os._exit(0)
         status = 1
         try:
-            os.close(heard)
-            os.close(says)
+            os.close(read_end)
+            os.close(write_end)
             control.close()
             status = _live(supervisor, fds)
         finally:
             os._exit(status)
-    os.close(says)
+    os.close(write_end)
     os.waitpid(between, 0)
-    pid = int(os.read(heard, 32))
-    os.close(heard)
+    pid = int(os.read(read_end, 32))
+    os.close(read_end)
     return pid
 
 

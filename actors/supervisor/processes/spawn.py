@@ -1,7 +1,7 @@
-"""How actors come into being: warm, forked by the template process, or cold, by a command of their own.
+"""How actors are started: warm, forked by the template process, or cold, by a command of their own.
 
 The template is asked through a socket and answers in order; when there is nothing to ask, whether it is there. If it
-dies, or does not answer, whoever waits for it is born cold, and another template is started, as often as any actor.
+dies, or does not answer, whoever waits for it is started cold, and another template is started, as often as any actor.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ START_S = 20.0  # what its imports may take
 ANSWER_S = 3.0  # what it gets then; a fork takes milliseconds
 CHECK_S = 120.0  # and the imports of a worker
 PING_S = 1.0  # after so long without a question it is asked whether it is there
-MOST_RESTARTS = 5  # within WITHIN_S; the next one has to wait, and actors are born cold
+MOST_RESTARTS = 5  # within WITHIN_S; the next one has to wait, and actors are started cold
 END_S = 10.0  # what the kernel gets to end it
 
 
@@ -89,7 +89,7 @@ def born_cold(command: Sequence[str], told: int, says: int, pass_fds: Sequence[i
 
 
 class Template:
-    """The supervisor's end: asks for births, one answer each, in order."""
+    """The supervisor's end: asks for forks, one answer each, in order."""
 
     def __init__(self, output: Output, memory: Memory, on_trial: bool = False) -> None:
         """One `on_trial` is not started again until it has `passed`, nor shown on the board until it is `accepted`."""
@@ -116,7 +116,7 @@ class Template:
 
     @property
     def in_labour(self) -> bool:
-        """Are there processes that nobody has been told of?"""
+        """Are there processes of which the answer has not come yet?"""
         return bool(self._waiting)
 
     @property
@@ -226,7 +226,7 @@ class Template:
         answered(int(answer))
 
     def _lost(self) -> None:
-        """It has died: the waiting are born cold, the next ones by its successor."""
+        """It has died: those that wait are started cold, the next ones by its successor."""
         pid, hung = self.pid, self._hung
         returncode = self._end()
         cause = f"killed, since {hung}" if hung else describe(returncode)
@@ -254,7 +254,7 @@ class Template:
             self._output.say(f"{NAME} cannot be started: {error}", "error")
 
     def retire(self) -> None:
-        """Let go of the process for good; who still waits for it is born cold."""
+        """Let go of the process for good; who still waits for it is started cold."""
         self.close()
         waiting = list(self._waiting)
         self._waiting.clear()

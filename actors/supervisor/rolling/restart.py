@@ -154,11 +154,11 @@ class Rolling:
         if not supervisor.warm:
             return None
         fresh = Template(supervisor.output, supervisor.memory, on_trial=True)
-        told = memory_file(msgspec.msgpack.encode(supervisor.memory.boot(batches[-1][0].spec)))
+        boot_fd = memory_file(msgspec.msgpack.encode(supervisor.memory.boot(batches[-1][0].spec)))
         try:
             fresh.start()
         except OSError:
-            os.close(told)
+            os.close(boot_fd)
             raise
         supervisor.templates.append(fresh)
         checked: list[int | None] = []
@@ -168,7 +168,7 @@ class Rolling:
             self.look()
 
         try:
-            fresh.check(self._layout, told, answered)
+            fresh.check(self._layout, boot_fd, answered)
             await self._until(lambda: bool(checked), None)
             if checked != [0]:
                 raise Stopped(f"the code on disk cannot be used, and nothing is changed: {fresh.last_line}")
@@ -176,7 +176,7 @@ class Rolling:
             self._keep(fresh, failed=True)
             raise
         finally:
-            os.close(told)
+            os.close(boot_fd)
         fresh.passed()
         return fresh
 
@@ -232,7 +232,7 @@ class Rolling:
         return child.waits or child.restarts > self._lives[child]
 
     async def _end(self, child: Child, at_once: bool = False) -> None:
-        """End this life. It finishes what it has in hand, unless another can go on with that as well."""
+        """End this life. It finishes what it works on, unless another can go on with that as well."""
         config = self._supervisor.system.config
         seconds = config.step_timeout if child.traits.computes else config.hang_timeout
         if child.traits.has_clients:
