@@ -15,6 +15,7 @@ import aiohttp
 import psutil
 import pytest
 
+from actorserve.actors.protocol.kinds import KINDS
 from tests.support.certificates import OPENSSL, Files
 from tests.support.rolling import SHORT, WAIT_S, CodeCopy, Load, command, restart, stream
 from tests.support.server import Server
@@ -22,7 +23,6 @@ from tests.support.server import Server
 STREAMS, TOKENS = 64, 24
 TWO = ("--frontends", "2", "--renderers", "2", "--detokenizers", "2", "--max-restarts", "1")
 SCRIPTED = ("--worker", "scripted", "--max-model-len", "2048")
-KINDS = ("frontend", "renderer", "detokenizer", "scheduler", "worker")
 SAYS = """
 _main = main
 
@@ -234,8 +234,8 @@ def test_a_server_that_ends_in_the_middle_drains_with_the_successors() -> None:
 
 
 def test_the_new_ones_run_the_code_on_disk(copied: Server, changed: CodeCopy) -> None:
-    for kind in KINDS:
-        changed.append(f"actors/{kind}/actor.py", SAYS)
+    for kind in KINDS.values():
+        changed.append(kind.module.removeprefix("actorserve.").replace(".", "/") + ".py", SAYS)
     restart(copied, "all")
     for name in copied.pids().keys() - {"template"}:
         copied.wait_for(rf"{name} +\| INFO this is the second version", since_start=True)
