@@ -49,7 +49,7 @@ class TextStream:
         opened: bool = False,
     ) -> TextStream:
         """A sequence at its beginning, which may lie inside its thinking."""
-        stops = StopStrings(params.stop, params.include_stop) if params.stop else None
+        stops = StopStrings(params.stop, params.include_stop_str_in_output) if params.stop else None
         own = {*params.stop_token_ids, *(() if params.ignore_eos else end_tokens)}
         gate = ThinkingGate(params.think, opened) if params.think is not None else None
         return cls(params, make_decoder(params.skip_special_tokens), stops, own, gate)
@@ -79,11 +79,11 @@ class TextStream:
             ids = ids[: at + 1]
         if self.stops is None and (self.gate is None or self.gate.is_over):
             self.tokens += len(ids)
-            self.pending += self.decoder.push(ids if at is None or self.params.include_stop else ids[:at])
+            self.pending += self.decoder.push(ids if at is None or self.params.include_stop_str_in_output else ids[:at])
             return
         for index, token in enumerate(ids):
             self.tokens += 1
-            if index != at or self.params.include_stop:
+            if index != at or self.params.include_stop_str_in_output:
                 self._add(self.decoder.push([token]))
                 if self.found is not None:
                     return

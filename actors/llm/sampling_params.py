@@ -13,7 +13,8 @@ from actorserve.http.generation.sampling import check_fields, parameters
 from actorserve.http.generation.structured_output import OPTIONS, OUTPUTS, wish_of
 from actorserve.http.openai.schemas import CompletionRequest
 
-MOST_TOKENS = (1 << 31) - 1
+from ..protocol.request import INT31, SAMPLING_FIELDS, SamplingFields, default_of
+
 DEFAULT_MAX_TOKENS = 16
 
 
@@ -39,7 +40,7 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, frozen=True):
     whitespace_pattern: str | None = None
 
 
-class SamplingParams(msgspec.Struct):
+class SamplingParams(SamplingFields, kw_only=True):
     """Parameters of one prompt or of all. TypeError for a name that is not one, ValueError names what cannot be.
 
     `max_tokens` None: as many as the model's length allows. `guided_decoding` is an older name of
@@ -48,35 +49,23 @@ class SamplingParams(msgspec.Struct):
 
     n: int = 1
     best_of: int | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool = False
     max_tokens: int | None = DEFAULT_MAX_TOKENS
-    min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     detokenize: bool = True
-    skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    include_stop_str_in_output: bool = False
     truncate_prompt_tokens: int | None = None
     output_kind: RequestOutputKind = RequestOutputKind.FINAL_ONLY
     structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None
     guided_decoding: StructuredOutputsParams | dict[str, Any] | None = None
-    logit_bias: dict[int, float] | dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    cache_salt: str | None = None
+    logit_bias: dict[int, float] | dict[str, float] | None = None  # type: ignore[assignment]  # HTTP's are texts alone
 
     def __post_init__(self) -> None:
+        for name in SAMPLING_FIELDS:
+            nothing = default_of(name)
+            if getattr(self, name) is None and isinstance(nothing, int | float):
+                setattr(self, name, nothing)
         request = self.to_request()
         try:
             check_fields(request)
@@ -89,7 +78,7 @@ class SamplingParams(msgspec.Struct):
         """The request, without a prompt, that asks for the same."""
         given = {name: getattr(self, name) for name in FIELDS}
         if self.max_tokens is None:
-            given["max_tokens"] = MOST_TOKENS
+            given["max_tokens"] = INT31
         if self.logit_bias is not None:
             given["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
         given |= {"structured_outputs": self._structured(), "priority": priority}

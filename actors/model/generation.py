@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..protocol.request import default_of, sampling_parameters
 from .values import Values
 
 HINT = "; --generation-config none leaves the file's sampling defaults out"
 
 
 def sampling_defaults(given: Values) -> dict[str, float]:
-    """By the names of the requests' fields, which have the same ranges (a test compares them)."""
+    """By the names of the requests' fields, whose table says which may stand here, and in which range."""
     given = Values(given.file, given.values, HINT)
-    read = {
-        "temperature": given.real("temperature", 0, 2),
-        "top_k": given.whole("top_k", -1),
-        "top_p": given.real("top_p", 0, 1, above=True),
-        "min_p": given.real("min_p", 0, 1),
-        "repetition_penalty": given.real("repetition_penalty", 0, 100, above=True),
-        "max_new_tokens": given.whole("max_new_tokens"),
-    }
+    read: dict[str, float | None] = {"max_new_tokens": given.whole("max_new_tokens")}
+    for name, parameter in sampling_parameters().items():
+        limit = parameter.range
+        if parameter.configurable and limit is not None:
+            if isinstance(default_of(name), int):
+                read[name] = given.whole(name, int(limit.least), int(limit.most))
+            else:
+                read[name] = given.real(name, limit.least, limit.most, limit.above)
     found: dict[str, float] = {name: value for name, value in read.items() if value is not None}
     if not given.flag("do_sample", absent=True):
         found["temperature"] = 0.0

@@ -1,13 +1,139 @@
-"""All parameters of one sequence: what its frontend writes beside the prompt, and what its renderer makes of them.
+"""All parameters of one sequence: the table of what requests may say of sampling, and what a slot keeps of it.
 
-Leaf module. Both stand in the request table as msgpack, so whoever takes a sequence over finds them there.
+Leaf module. A parameter is one field of `SamplingFields`: the name that it has in every API, in LLM's SamplingParams
+and in generation_config.json, its type, and a `Parameter` with all else that is to be known of it. HTTP's schemas and
+LLM's SamplingParams inherit the fields; checks, /openapi.json, defaults, the arrays of the worker's batch and the table
+in tools/docs/api.md are made of them. A field of the same name in `Sampling` or `Generation` takes the value to whoever
+heeds it, and has the default, which changes nothing.
+
+Generation and Rendition stand in the request table as msgpack, so whoever takes a sequence over finds them there.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, get_type_hints
+
 import msgspec
 
 MOST_LOGPROBS = 20  # most likely words whose logprobs are told beside the token's own
+INT31, UINT64 = (1 << 31) - 1, (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a field may have. As metadata of a struct's field it is checked, and told in /openapi.json."""
+
+    least: float
+    most: float = INT31
+    above: bool = False  # `least` itself is none of them
+    text: str = ""  # where the two numbers would tell less
+
+    def holds(self, value: float) -> bool:
+        """Is it one of them? NaN is not."""
+        return (self.least < value if self.above else self.least <= value) and value <= self.most
+
+    def __str__(self) -> str:
+        """What a number must be."""
+        if self.text or self.above:
+            return self.text or f"greater than {self.least} and at most {self.most}"
+        return f"at least {self.least}" if self.most == INT31 else f"between {self.least} and {self.most}"
+
+    def missed_by(self, value: float) -> str:
+        """What a number that is none of them must be."""
+        too_large = self.most == INT31 and value > INT31 and not self.text
+        return f"{'less than 2**31' if too_large else self}, not {value}"
+
+
+INT32 = Range(-(1 << 31), INT31, text="a 32-bit integer")
+INT64 = Range(-(1 << 63), UINT64, text="a 64-bit integer")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What is to be known of a field of SamplingFields."""
+
+    about: str  # for tools/docs/api.md and /openapi.json
+    range: Range | None = None  # of a number; anything else is checked in http/generation/ranges.py
+    below_is_off: bool = False  # a number below the default means the default
+    row: str = ""  # dtype of its array in the worker's batch, where kernels look for it
+    processes: bool = False  # logits are changed for it before a token is drawn: it has no drafts and no beams
+    configurable: bool = False  # generation_config.json may set another default
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """What a request may say of how tokens are drawn and when they end. null is as if a field was not there."""
+
+    temperature: Annotated[
+        float | None,
+        Parameter("divides the logits; 0 takes the likeliest token", Range(0, 2), row="float32", configurable=True),
+    ] = None
+    top_k: Annotated[
+        int | None,
+        Parameter(
+            "only so many of the likeliest tokens; 0 and -1: all",
+            Range(-1),
+            below_is_off=True,
+            row="int64",
+            configurable=True,
+        ),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        Parameter(
+            "only the likeliest tokens that together have this probability",
+            Range(0, 1, above=True),
+            row="float64",
+            configurable=True,
+        ),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        Parameter(
+            "only tokens at least so many times as likely as the likeliest",
+            Range(0, 1),
+            row="float32",
+            configurable=True,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Parameter("the same seed draws the same tokens; none: another one for each request", INT64, row="uint64"),
+    ] = None
+    min_tokens: Annotated[int | None, Parameter("no end token before so many tokens", Range(0), processes=True)] = None
+    repetition_penalty: Annotated[
+        float | None,
+        Parameter(
+            "divides logits above 0 of tokens in prompt or answer, multiplies those below",
+            Range(0, 100, above=True),
+            processes=True,
+            configurable=True,
+        ),
+    ] = None
+    frequency_penalty: Annotated[
+        float | None,
+        Parameter(
+            "subtracted from a token's logit for each time that it is in the answer", Range(-2, 2), processes=True
+        ),
+    ] = None
+    presence_penalty: Annotated[
+        float | None, Parameter("subtracted from a token's logit if it is in the answer", Range(-2, 2), processes=True)
+    ] = None
+    logit_bias: Annotated[
+        dict[str, float] | None, Parameter("added to the logits of these token ids, each -100 to 100", processes=True)
+    ] = None
+    allowed_token_ids: Annotated[list[int] | None, Parameter("only these tokens", processes=True)] = None
+    bad_words: Annotated[list[str] | None, Parameter("texts that the answer must not hold", processes=True)] = None
+    stop_token_ids: Annotated[
+        list[int] | None, Parameter("tokens that end the answer, beside the model's end tokens")
+    ] = None
+    ignore_eos: Annotated[bool | None, Parameter("the model's end tokens do not end the answer")] = None
+    include_stop_str_in_output: Annotated[bool | None, Parameter("the text keeps the stop string that ended it")] = None
+    skip_special_tokens: Annotated[bool | None, Parameter("special tokens are left out of the text")] = None
+    cache_salt: Annotated[
+        str | None, Parameter("blocks of the prefix cache are shared with requests of the same salt only")
+    ] = None
 
 
 class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -20,18 +146,21 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     min_p: float = 0.0
     min_tokens: int = 0  # until so many are generated, `suppress` is masked
     suppress: list[int] = []  # end tokens and stop_token_ids, filled only where min_tokens > 0
-    repetition: float = 1.0  # divides (or multiplies, below 0) the logits of words of prompt and answer
-    frequency: float = 0.0  # taken off for each time that a word is in the answer
-    presence: float = 0.0  # taken off if a word is in the answer
-    bias: list[tuple[int, float]] = []  # added to the logits of these words
-    allowed: list[int] = []  # nothing but these words is drawn, if there are any
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: list[tuple[int, float]] = []
+    allowed_token_ids: list[int] = []
     logprobs: int = -1  # of the token and so many of the most likely words; -1: none
     prompt_logprobs: int = -1  # the same for the prompt's tokens
 
     def is_plain(self) -> bool:
-        """No word is treated otherwise than another one."""
-        penalties = self.repetition != 1 or self.frequency or self.presence
-        return not (penalties or self.bias or self.allowed or self.min_tokens)
+        """Its logits are not changed before a token is drawn."""
+        return all(getattr(self, name) == default_of(name) for name in PROCESSED)
+
+    def row(self) -> dict[str, float]:
+        """By name, what the arrays of the worker's batch have of it."""
+        return {name: getattr(self, name) for name in row_types()}
 
 
 class Think(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -49,7 +178,7 @@ class Generation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     ignore_eos: bool = False
     stop_token_ids: list[int] = []
     stop: list[str] = []
-    include_stop: bool = False  # the stop string (or stop token's text) stays in the output
+    include_stop_str_in_output: bool = False  # or a stop token's text
     skip_special_tokens: bool = True
     priority: int = 0  # lower runs first under --scheduling-policy priority
     stream: bool = True  # False: the detokenizer sends the text only once, at the end
@@ -78,3 +207,49 @@ class Rendition(msgspec.Struct, array_like=True, frozen=True, gc=False):
     def is_plain(self) -> bool:
         """It asks nothing of the worker."""
         return not (self.bad_words or self.budget or self.grammar)
+
+
+@cache
+def sampling_parameters() -> dict[str, Parameter]:
+    """The table, by name."""
+    hints = get_type_hints(SamplingFields, include_extras=True)
+    return {
+        name: next(one for one in hints[name].__metadata__ if isinstance(one, Parameter)) for name in SAMPLING_FIELDS
+    }
+
+
+@cache
+def ranges_of(kind: type[msgspec.Struct]) -> dict[str, Range]:
+    """The ranges of a struct's fields, as their metadata say."""
+    found = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        for one in getattr(hint, "__metadata__", ()):
+            limit = one.range if isinstance(one, Parameter) else one
+            if name in kind.__struct_fields__ and isinstance(limit, Range):
+                found[name] = limit
+    return found
+
+
+@cache
+def row_types() -> dict[str, str]:
+    """The parameters that have an array in the worker's batch, with its dtype."""
+    return {name: parameter.row for name, parameter in sampling_parameters().items() if parameter.row}
+
+
+@cache
+def default_of(name: str) -> Any:
+    """What a parameter is where nothing is said of it; None where that is another thing each time."""
+    for kind in (Sampling, Generation):
+        for field in msgspec.structs.fields(kind):
+            if field.name == name:
+                made = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+                return None if made is msgspec.NODEFAULT else made
+    return None
+
+
+SAMPLING_FIELDS = SamplingFields.__struct_fields__
+PROCESSED = tuple(  # those of them that stand in Sampling
+    name
+    for name, parameter in sampling_parameters().items()
+    if parameter.processes and name in Sampling.__struct_fields__
+)

@@ -112,11 +112,11 @@ class Adjustments:
         if sampling.is_plain() and rendition.is_plain():
             return
         asked = Asked(sampling, rendition)
-        if sampling.bias:
-            words, values = zip(*sampling.bias, strict=True)
+        if sampling.logit_bias:
+            words, values = zip(*sampling.logit_bias, strict=True)
             asked.bias = torch.tensor(words), torch.tensor(values, dtype=torch.float32)
-        if sampling.allowed:
-            asked.allowed = torch.tensor(sampling.allowed)
+        if sampling.allowed_token_ids:
+            asked.allowed = torch.tensor(sampling.allowed_token_ids)
         if sampling.min_tokens and sampling.suppress:
             asked.suppressed = torch.tensor(sampling.suppress)
         if rendition.budget is not None:
@@ -137,7 +137,7 @@ class Adjustments:
 
     def _place_penalties(self, row: int, asked: Asked, prompt: Ints) -> None:
         sampling = asked.sampling
-        values = (sampling.repetition, sampling.frequency, sampling.presence)
+        values = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
         asked.penalized = values != (1, 0, 0)
         if not asked.penalized:
             return

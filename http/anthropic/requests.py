@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from actorserve.actors.protocol.request import SAMPLING_FIELDS
+
 from ..errors import ApiError, bad_request
 from ..generation.adapter import with_names
-from .schemas import OTHERS, CountRequest, JsonFormat, MessagesRequest, Object, Thinking, Tool, ToolChoice
+from ..generation.ranges import check_ranges
+from .schemas import NAMES, OTHERS, CountRequest, JsonFormat, MessagesRequest, Object, Thinking, Tool, ToolChoice
 from .turns import begins_answer, messages_of
 
 REFUSED = ("compaction", "container", "fallbacks", "inference_geo", "mcp_servers")
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
-PASSED = ("max_tokens", "stream", "temperature", "top_k", "top_p", "chat_template_kwargs", *OTHERS)
+PASSED = ("max_tokens", "stream", *SAMPLING_FIELDS, *OTHERS)
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 MAX_STOPS, MAX_STOP_LENGTH = 64, 1024
-NAMES = {  # the chat request's fields that have another name here
-    "stop": "stop_sequences",
-    "response_format": "output_config.format",
-    "reasoning_effort": "output_config.effort",
-    "thinking_token_budget": "thinking.budget_tokens",
-    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
-    "user": "metadata.user_id",
-}
 
 
 def to_chat(request: MessagesRequest) -> Object:
@@ -68,10 +63,7 @@ def omits_thinking(request: MessagesRequest) -> bool:
 
 
 def _check(request: MessagesRequest) -> None:
-    if not 1 <= request.max_tokens < 1 << 31:
-        raise bad_request(f"max_tokens must be at least 1 and less than 2**31, not {request.max_tokens}.", "max_tokens")
-    if request.temperature is not None and not 0 <= request.temperature <= 1:
-        raise bad_request(f"temperature must be between 0 and 1, not {request.temperature}.", "temperature")
+    check_ranges(request)
     stops = request.stop_sequences or []
     if not all(stops):
         raise bad_request("stop_sequences must not contain an empty string.", "stop_sequences")

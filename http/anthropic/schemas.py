@@ -5,17 +5,24 @@ null means absent for every field. `cache_control` may stand anywhere, and is ig
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
+from actorserve.actors.protocol.request import INT32, SAMPLING_FIELDS, Range, SamplingFields
+
 Object = dict[str, Any]
 
-OTHERS = (  # fields of a MessagesRequest that are the chat request's, and go there as they are
-    *("min_p", "seed", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "min_tokens"),
-    *("skip_special_tokens", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "bad_words"),
-    *("allowed_token_ids", "structured_outputs", "cache_salt", "priority", "request_id"),
-)
+OTHERS = ("chat_template_kwargs", "structured_outputs", "priority", "request_id")  # the chat request's
+NAMES = {  # the chat request's fields that have another name here
+    "max_completion_tokens": "max_tokens",
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "user": "metadata.user_id",
+}
 
 
 class Block(msgspec.Struct):
@@ -95,34 +102,25 @@ class CountRequest(msgspec.Struct, kw_only=True):
     thread: Any = None
 
 
-class MessagesRequest(CountRequest, kw_only=True):
-    """POST /v1/messages."""
+if TYPE_CHECKING:
+    _CountRequestWithSampling = CountRequest  # structs have one base with fields: these are read by their names alone
+else:
+    _SAMPLING = [(name, get_type_hints(SamplingFields, include_extras=True)[name], None) for name in SAMPLING_FIELDS]
+    _CountRequestWithSampling = msgspec.defstruct("_Sampled", _SAMPLING, bases=(CountRequest,), kw_only=True)
 
-    max_tokens: int
+
+class MessagesRequest(_CountRequestWithSampling, kw_only=True):
+    """POST /v1/messages. What there is of sampling is as everywhere, but for the temperature."""
+
+    max_tokens: Annotated[int, Range(1)]
     stream: bool | None = None
     stop_sequences: list[str] | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
+    temperature: Annotated[float | None, Range(0, 1)] = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
-    chat_template_kwargs: Object | None = None  # not Anthropic's; for templates that know more than `thinking`
 
-    # nor are these (OTHERS)
-    min_p: float | None = None
-    seed: int | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    skip_special_tokens: bool | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: Object | None = None
-    bad_words: list[str] | None = None
-    allowed_token_ids: list[int] | None = None
+    # not Anthropic's (OTHERS)
+    chat_template_kwargs: Object | None = None  # for templates that know more than `thinking`
     structured_outputs: Any = None
-    cache_salt: str | None = None
-    priority: int | None = None
+    priority: Annotated[int | None, INT32] = None
     request_id: str | None = None

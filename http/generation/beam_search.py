@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TokenPrompt
-from actorserve.actors.protocol.request import MOST_LOGPROBS, Generation, Sampling
+from actorserve.actors.protocol.request import (
+    MOST_LOGPROBS,
+    Generation,
+    Sampling,
+    default_of,
+    sampling_parameters,
+)
 
 from ..errors import ApiError, bad_request
 from ..openai.schemas import GenerationFields
@@ -23,13 +29,13 @@ from .structured_output import OTHER_NAMES
 
 MAX_WIDTH = MOST_LOGPROBS // 2
 REFUSED = (
-    *("stream", "stop", "prompt_logprobs", "logit_bias", "bad_words", "response_format", "structured_outputs", "tools"),
-    *("allowed_token_ids", "min_tokens", "logprobs", "echo", "frequency_penalty", "presence_penalty"),
-    *("truncate_prompt_tokens", "thinking_token_budget", "repetition_penalty", "return_token_ids", *OTHER_NAMES),
+    *("stream", "stop", "prompt_logprobs", "response_format", "structured_outputs", "tools", "logprobs", "echo"),
+    *("truncate_prompt_tokens", "thinking_token_budget", "return_token_ids", *OTHER_NAMES),
+    *(name for name, parameter in sampling_parameters().items() if parameter.processes),
 )
 NOTHING: tuple[object, ...] = (None, False, [], {}, 0, "")
 NEUTRAL: dict[str, tuple[object, ...]] = {  # values that ask for nothing, where 0 asks for something
-    "repetition_penalty": (None, 1),
+    **{name: (None, default_of(name), [], {}) for name, one in sampling_parameters().items() if one.processes},
     "logprobs": (None,),
     "prompt_logprobs": (None,),
     "truncate_prompt_tokens": (None,),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 
-from actorserve.actors.protocol.request import MOST_LOGPROBS
+import msgspec
+
+from actorserve.actors.protocol.request import ranges_of
 
 from ..errors import bad_request
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields
@@ -18,44 +19,27 @@ MAX_BIASES = 1024
 TOKEN = re.compile(r"[0-9]{1,10}")  # as a key of logit_bias
 MAX_BAD_WORDS, MAX_BAD_WORD = 256, 256
 MAX_SALT = 256
-SIXTY_FOUR = (1 << 64) - 1
-INTERVALS = {  # field: smallest and largest value
-    "temperature": (0, 2),
-    "min_p": (0, 1),
-    "n": (1, MAX_CHOICES),
-    "best_of": (1, MAX_CHOICES),
-    "frequency_penalty": (-2, 2),
-    "presence_penalty": (-2, 2),
-    "prompt_logprobs": (0, MOST_LOGPROBS),
-    "top_logprobs": (0, MOST_LOGPROBS),
-    "stream_interval": (1, 1 << 16),
-}
-INTEGERS = {"seed": (-(1 << 63), SIXTY_FOUR), "priority": (-(1 << 31), (1 << 31) - 1)}
-ABOVE_ZERO = {"top_p": 1, "repetition_penalty": 100}  # field: largest value
-LEAST = {  # field: smallest value of a 31-bit integer
-    "top_k": -1,
-    "max_completion_tokens": 1,
-    "min_tokens": 0,
-    "truncate_prompt_tokens": -1,
-    "thinking_token_budget": -1,
-}
+
+
+def check_ranges(body: msgspec.Struct) -> None:
+    """All numbers, by what the fields of the struct say of themselves."""
+    for name, limit in ranges_of(type(body)).items():
+        value = getattr(body, name)
+        if value is not None and not limit.holds(value):
+            raise bad_request(f"{name} must be {limit.missed_by(value)}.", name)
 
 
 def check_fields(request: GenerationFields, vocab_size: int = 1 << 31) -> None:
     """All ranges, and a 400 for what is not built."""
     check_built(request)
-    for field, (low, high) in INTERVALS.items():
-        _within(field, getattr(request, field, None), low, high)
-    for field, low in LEAST.items():
-        _at_least(field, getattr(request, field, None), low)
-    for field, (low, high) in INTEGERS.items():
-        given = getattr(request, field)
-        if given is not None and not low <= given <= high:
-            raise bad_request(f"{field} must be a {32 if high < 1 << 32 else 64}-bit integer.", field)
-    for field, high in ABOVE_ZERO.items():
-        given = getattr(request, field)
-        if given is not None and not 0 < given <= high:
-            raise bad_request(f"{field} must be greater than 0 and at most {high}, not {given}.", field)
+    if (
+        isinstance(request, CompletionRequest)
+        and not request.echo
+        and request.max_tokens is not None
+        and request.max_tokens < 1
+    ):
+        raise bad_request(f"max_tokens must be at least 1, not {request.max_tokens}.", "max_tokens")
+    check_ranges(request)
     if request.truncate_prompt_tokens == 0:
         raise bad_request("truncate_prompt_tokens must be -1 or at least 1, not 0.", "truncate_prompt_tokens")
     if request.stream_options is not None and not request.stream:
@@ -65,18 +49,10 @@ def check_fields(request: GenerationFields, vocab_size: int = 1 << 31) -> None:
         raise bad_request(f"{name} is not supported by this server yet.", name)
     if request.prompt_logprobs is not None and request.stream:
         raise bad_request("prompt_logprobs are not given with stream.", "prompt_logprobs")
-    _check_max_tokens(request)
     _check_best_of(request)
     _check_words(request, vocab_size)
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
         raise bad_request("top_logprobs goes with logprobs: true.", "top_logprobs")
-    if isinstance(request, CompletionRequest):
-        _within("logprobs", request.logprobs, 0, MOST_LOGPROBS)
-
-
-def _check_max_tokens(request: GenerationFields) -> None:
-    """0 is for those who want a prompt's logprobs only."""
-    _at_least("max_tokens", request.max_tokens, 0 if isinstance(request, CompletionRequest) and request.echo else 1)
 
 
 def _check_best_of(request: GenerationFields) -> None:
@@ -111,17 +87,6 @@ def _check_words(request: GenerationFields, vocab_size: int) -> None:
         raise bad_request(f"bad_words takes at most {MAX_BAD_WORDS} words of {MAX_BAD_WORD} characters.", "bad_words")
     if request.cache_salt is not None and not 0 < len(request.cache_salt) <= MAX_SALT:
         raise bad_request(f"cache_salt must have 1 to {MAX_SALT} characters.", "cache_salt")
-
-
-def _within(name: str, value: float | None, low: float, high: float) -> None:
-    if value is not None and not (low <= value <= high and math.isfinite(value)):
-        raise bad_request(f"{name} must be between {low} and {high}, not {value}.", name)
-
-
-def _at_least(name: str, value: int | None, low: int) -> None:
-    if value is not None and not low <= value < 1 << 31:
-        bound = f"at least {low}" if value < low else "less than 2**31"
-        raise bad_request(f"{name} must be {bound}, not {value}.", name)
 
 
 def stop_strings(request: GenerationFields) -> list[str]:

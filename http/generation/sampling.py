@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
 import msgspec
 
-from actorserve.actors.protocol.request import Generation, Sampling, Think
+from actorserve.actors.protocol.request import (
+    SAMPLING_FIELDS,
+    UINT64,
+    Generation,
+    Sampling,
+    Think,
+    default_of,
+    sampling_parameters,
+)
 
 from ..errors import bad_request
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, TokensRequest
-from .ranges import SIXTY_FOUR, check_fields, stop_strings
+from .ranges import check_fields, stop_strings
 
 __all__ = ["check_fields", "max_tokens_of", "parameters"]
 
 MAX_PARAMS_BYTES = 32 << 10  # what a slot of the request table has room for
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
+NUMBERS = tuple(name for name in SAMPLING_FIELDS if type(default_of(name)) in (int, float))
+OF_GENERATION = tuple(name for name in SAMPLING_FIELDS if name in Generation.__struct_fields__)
 
 
 def max_tokens_of(request: GenerationFields) -> int | None:
@@ -44,21 +55,20 @@ def parameters(
         raise bad_request(f"min_tokens ({minimum}) must not be more than max_tokens ({limit}).", "min_tokens")
     seed = secrets.randbits(64) if request.seed is None else request.seed
     stops = stop_strings(request)
+    given = {name: value for name in OF_GENERATION if (value := getattr(request, name)) is not None}
+    if keep_special:
+        given["skip_special_tokens"] = False
     encoded = []
     for index in range(max(request.n or 1, request.best_of or 1)):
         generation = Generation(
-            _sampling(request, defaults, (seed + index) & SIXTY_FOUR, minimum, first=index == 0),
-            ignore_eos=bool(request.ignore_eos),
-            stop_token_ids=request.stop_token_ids or [],
+            _sampling(request, defaults, (seed + index) & UINT64, first=index == 0),
             stop=stops,
-            include_stop=bool(request.include_stop_str_in_output),
-            skip_special_tokens=request.skip_special_tokens is not False and not keep_special,
             priority=request.priority or 0,
             stream=bool(request.stream),
             request_id=request_id,
             interval=request.stream_interval or 1,
             think=think,
-            cache_salt=request.cache_salt or "",
+            **given,
         )
         encoded.append(msgspec.msgpack.encode(generation))
     if len(encoded[0]) > MAX_PARAMS_BYTES:
@@ -67,28 +77,23 @@ def parameters(
     return encoded
 
 
-def _sampling(request: GenerationFields, defaults: dict[str, float], seed: int, minimum: int, first: bool) -> Sampling:
+def _sampling(request: GenerationFields, defaults: dict[str, float], seed: int, first: bool) -> Sampling:
     """`first`: of its prompt's choices; the prompt's logprobs are computed for this one alone."""
-
-    def value(name: str, otherwise: float) -> float:
-        given = getattr(request, name)
-        return float(defaults.get(name, otherwise) if given is None else given)
-
     return Sampling(
         seed,
-        temperature=value("temperature", 1.0),
-        top_k=max(0, int(value("top_k", 0))),
-        top_p=value("top_p", 1.0),
-        min_p=value("min_p", 0.0),
-        min_tokens=minimum,
-        repetition=value("repetition_penalty", 1.0),
-        frequency=value("frequency_penalty", 0.0),
-        presence=value("presence_penalty", 0.0),
-        bias=[(int(token), bias) for token, bias in (request.logit_bias or {}).items()],
-        allowed=request.allowed_token_ids or [],
+        logit_bias=[(int(token), bias) for token, bias in (request.logit_bias or {}).items()],
+        allowed_token_ids=request.allowed_token_ids or [],
         logprobs=_logprobs(request),
         prompt_logprobs=_prompt_logprobs(request) if first else -1,
+        **{name: _number(name, request, defaults) for name in NUMBERS},
     )
+
+
+def _number(name: str, request: GenerationFields, defaults: dict[str, float]) -> Any:
+    """A parameter as the request has it, or the model's generation_config.json, or else nobody."""
+    nothing, given = default_of(name), getattr(request, name)
+    value = type(nothing)(defaults.get(name, nothing) if given is None else given)
+    return max(nothing, value) if sampling_parameters()[name].below_is_off else value
 
 
 def _logprobs(request: GenerationFields) -> int:

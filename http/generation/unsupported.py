@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ..anthropic import schemas as anthropic
 from ..anthropic.schemas import MessagesRequest
 from ..errors import bad_request
+from ..openai.responses import schemas as responses
 from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import ChatRequest, GenerateParameters, GenerateRequest
 from .decoding import decode
@@ -91,33 +93,16 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
 DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes nothing where they are not known
     "n": (*NOTHING, 1),
     "best_of": (*NOTHING, 1),
-    "repetition_penalty": (*NOTHING, 1),
     "length_penalty": (*NOTHING, 1),
-    "top_k": (*NOTHING, -1),
     "stream_interval": (*NOTHING, 1),
     "add_generation_prompt": (None, True),
     "include_reasoning": (None, True),
     "parallel_tool_calls": (None, True),
-    "skip_special_tokens": (None, True),
     "spaces_between_special_tokens": (*NOTHING, True),
 }
 INSTEAD: dict[type, dict[str, str]] = {  # APIs that have another name for some of chat's fields, and not all of them
-    ResponsesRequest: {
-        "messages": "input",
-        "max_tokens": "max_output_tokens",
-        "max_completion_tokens": "max_output_tokens",
-        "response_format": "text.format",
-        "reasoning_effort": "reasoning.effort",
-        "truncate_prompt_tokens": "truncation",
-        "logprobs": "include",
-    },
-    MessagesRequest: {
-        "max_completion_tokens": "max_tokens",
-        "stop": "stop_sequences",
-        "response_format": "output_config.format",
-        "reasoning_effort": "output_config.effort",
-        "thinking_token_budget": "thinking.budget_tokens",
-    },
+    ResponsesRequest: responses.NAMES,
+    MessagesRequest: anthropic.NAMES,
 }
 
 

@@ -1,6 +1,7 @@
-"""Request bodies of the generating endpoints, as msgspec structs: names and types. Ranges are in generation/ranges.py.
+"""Request bodies of the generating endpoints, as msgspec structs: names, types and ranges.
 
-null means absent for every field. What clients know and this server cannot do is in generation/unsupported.py.
+What steers sampling is in protocol/request.py: SamplingFields, and is the same in all APIs. null means absent for every
+field. What clients know and this server cannot do is in generation/unsupported.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from actorserve.actors.protocol.request import INT32, MOST_LOGPROBS, Range, SamplingFields
+
 Object = dict[str, Any]
+MAX_CHOICES = 128
+Priority = Annotated[int | None, INT32]
+Logprobs = Range(0, MOST_LOGPROBS)
 
 
 class StreamOptions(msgspec.Struct):
@@ -35,51 +41,34 @@ class ChatMessage(msgspec.Struct):
     tool_calls: list[Object] | None = None
 
 
-class GenerationFields(msgspec.Struct, kw_only=True):
+class GenerationFields(SamplingFields, kw_only=True):
     """What chat and completions have in common."""
 
     model: str | None = None
-    max_tokens: int | None = None
-    n: int | None = None
+    max_tokens: Annotated[int | None, Range(1)] = None
+    n: Annotated[int | None, Range(1, MAX_CHOICES)] = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    skip_special_tokens: bool | None = None
-    truncate_prompt_tokens: int | None = None
+    truncate_prompt_tokens: Annotated[int | None, Range(-1)] = None
     truncation_side: Literal["left", "right"] | None = None  # what is cut off
     add_special_tokens: bool | None = None
-    priority: int | None = None
+    priority: Priority = None
     request_id: str | None = None
     user: str | None = None
     metadata: Any = None  # labels for who keeps answers; nobody does here
 
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    prompt_logprobs: int | None = None
-    best_of: int | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
+    prompt_logprobs: Annotated[int | None, Logprobs] = None
+    best_of: Annotated[int | None, Range(1, MAX_CHOICES)] = None
     spaces_between_special_tokens: bool | None = None  # tokens' texts are joined as the tokenizer's decoder does it
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    cache_salt: str | None = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None  # of beam search
-    stream_interval: int | None = None
+    stream_interval: Annotated[int | None, Range(1, 1 << 16)] = None
     response_format: Object | None = None
     structured_outputs: Object | None = None
-    guided_json: Object | str | None = None  # these ask for the same by other names: wishes.OTHER_NAMES
+    guided_json: Object | str | None = None  # these ask for the same by other names: structured_output.OTHER_NAMES
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
@@ -125,16 +114,16 @@ class ChatRequest(GenerationFields, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: msgspec.Raw
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Annotated[int | None, Range(1)] = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
     documents: list[Object] | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
-    thinking_token_budget: int | None = None
+    thinking_token_budget: Annotated[int | None, Range(-1)] = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int | None, Logprobs] = None
     tools: list[msgspec.Raw] | None = None  # Tool; kept as they came, for the chat template
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -149,7 +138,8 @@ class CompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | list[str | int | list[int]] | None = None
-    logprobs: int | bool | None = None
+    max_tokens: Annotated[int | None, Range(0)] = None  # 0, with echo, for those who want a prompt's logprobs only
+    logprobs: Annotated[int | bool | None, Logprobs] = None
     echo: bool | None = None
 
     suffix: str | None = None
@@ -177,7 +167,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     request_id: str | None = None
     cache_salt: str | None = None
-    priority: int | None = None
+    priority: Priority = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

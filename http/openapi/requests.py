@@ -1,7 +1,7 @@
-"""JSON schemas of the request bodies: what msgspec says of the structs that are decoded, with the ranges of
-generation/ranges.py.
+"""JSON schemas of the request bodies: what msgspec says of the structs that are decoded, with the ranges that
+stand beside their fields, and the other limits of generation/ranges.py.
 
-Ranges go by a field's name: it means the same wherever it stands. What a schema cannot say is answered with 400: which
+Those go by a field's name: it means the same wherever it stands. What a schema cannot say is answered with 400: which
 fields go together, and whether a grammar, a template or a prompt's length can be.
 """
 
@@ -13,14 +13,12 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from actorserve.actors.protocol.request import SAMPLING_FIELDS, Range, ranges_of, sampling_parameters
+
 from ..anthropic.requests import REFUSED
 from ..anthropic.schemas import CountRequest, MessagesRequest
 from ..generation.prompts import MAX_MESSAGES, MAX_TOOLS, TEXT_PARTS, TOOL_NAME
 from ..generation.ranges import (
-    ABOVE_ZERO,
-    INTEGERS,
-    INTERVALS,
-    LEAST,
     MAX_BAD_WORD,
     MAX_BAD_WORDS,
     MAX_BIASES,
@@ -52,7 +50,6 @@ from ..settings import Settings
 Schema = dict[str, Any]
 REF = "#/components/schemas/{name}"
 NULL: Schema = {"type": "null"}
-LARGEST = (1 << 31) - 1
 PARTS: tuple[type, ...] = (
     ChatMessage,
     ContentPart,
@@ -94,27 +91,26 @@ def make_book(structs: Iterable[type], requests: Iterable[type], settings: Setti
 
 
 def _narrow(kind: type, fields: dict[str, Schema], limits: dict[str, dict[str, Schema]]) -> None:
-    """The limits that go by a field's name."""
+    """The ranges of a struct's numbers, and the limits that go by a field's name; what sampling's parameters do."""
+    ranges = {name: _bounds(limit) for name, limit in ranges_of(kind).items()}
     for name, schema in fields.items():
         for branch in schema.get("anyOf", (schema,)):
-            branch.update(limits.get(name, {}).get(branch.get("type"), {}))
+            number = ranges.get(name, {}) if branch.get("type") in ("integer", "number") else {}
+            branch.update(number | limits.get(name, {}).get(branch.get("type"), {}))
         if name in NOT_BUILT:
             fields[name] = _not_built(get_type_hints(kind)[name], NOT_BUILT[name])
+        elif name in SAMPLING_FIELDS:
+            schema["description"] = sampling_parameters()[name].about
+
+
+def _bounds(limit: Range) -> Schema:
+    return {"exclusiveMinimum" if limit.above else "minimum": limit.least, "maximum": limit.most}
 
 
 def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
-    """field: JSON type: its bounds."""
+    """field: JSON type: its bounds, of what is no number."""
     ids = {"minimum": 0, "maximum": settings.vocab_size - 1}
-    bounds: dict[str, Schema] = {
-        name: {"minimum": low, "maximum": high} for name, (low, high) in (INTERVALS | INTEGERS).items()
-    }
-    bounds |= {name: {"minimum": low, "maximum": LARGEST} for name, low in LEAST.items()}
-    bounds |= {name: {"exclusiveMinimum": 0, "maximum": high} for name, high in ABOVE_ZERO.items()}
-    bounds["max_tokens"] = {"minimum": 1, "maximum": LARGEST}
-    bounds["truncate_prompt_tokens"]["not"] = {"const": 0}
-    limits: dict[str, dict[str, Schema]] = {
-        name: {"integer": dict(bound), "number": dict(bound)} for name, bound in bounds.items()
-    }
+    limits: dict[str, dict[str, Schema]] = {"truncate_prompt_tokens": {"integer": {"not": {"const": 0}}}}
     for name, most in MAX_IDS.items():
         limits[name] = {"array": {"items": {"type": "integer", **ids}, "maxItems": most}}
     limits["allowed_token_ids"]["array"]["minItems"] = 1
@@ -212,11 +208,6 @@ def _completion(schema: Schema, book: Book) -> None:
     fields["prompt"] = {"anyOf": [{"type": "string"}, texts, tokens, lists]}
     schema["required"] = ["prompt"]
     _wishes(fields)
-    low, high = INTERVALS["top_logprobs"]
-    fields["logprobs"] = {"anyOf": [{"type": "integer", "minimum": low, "maximum": high}, {"type": "boolean"}, NULL]}
-    for branch in fields["max_tokens"]["anyOf"]:
-        if branch["type"] == "integer":
-            branch["minimum"] = 0
     fields["max_tokens"]["description"] = f"null: {COMPLETION_MAX_TOKENS}. 0 goes with echo."
 
 

@@ -194,7 +194,7 @@ def test_what_a_predecessor_has_sent_is_not_sent_again(make: Make) -> None:
 
 
 KINDS = {"byte level": byte_level, "byte fallback": byte_fallback}
-STOPPED: dict[str, Any] = {"stop": ["said", "fox!"], "include_stop": True}
+STOPPED: dict[str, Any] = {"stop": ["said", "fox!"], "include_stop_str_in_output": True}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "stop string": STOPPED,

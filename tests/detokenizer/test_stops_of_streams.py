@@ -50,7 +50,7 @@ def reference(ids: list[int], params: Generation) -> Whole:
     ends = {*params.stop_token_ids, *(() if params.ignore_eos else (END,))}
     least, text, decoder = params.sampling.min_tokens, "", WordDecoder()
     for count, token in enumerate(ids, 1):
-        shown = token not in ends or params.include_stop
+        shown = token not in ends or params.include_stop_str_in_output
         new = decoder.push([token]) if shown else ""
         if (whole := cut(text, new, params)) and shown and count > least:
             return Whole(*whole, count)
@@ -69,7 +69,7 @@ def cut(text: str, new: str, params: Generation) -> tuple[str, str] | None:
         matches = [(end - len(stop), stop) for stop in params.stop if (text + new)[:end].endswith(stop)]
         if matches:
             start, stop = min(matches)
-            return (text + new)[: end if params.include_stop else start], stop
+            return (text + new)[: end if params.include_stop_str_in_output else start], stop
     return None
 
 
@@ -80,7 +80,7 @@ def random_params(rng: random.Random) -> Generation:
         ignore_eos=rng.random() < 0.5,
         stop_token_ids=[OWN] if rng.random() < 0.3 else [],
         stop=stops,
-        include_stop=rng.random() < 0.5,
+        include_stop_str_in_output=rng.random() < 0.5,
     )
 
 

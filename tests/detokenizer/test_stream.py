@@ -76,7 +76,7 @@ def test_a_replay_in_other_pieces_gives_the_same(seed: int) -> None:
     text = rng.choice(CORPUS)
     ids = byte_level().encode(text, add_special_tokens=False).ids
     stops = [text[at : at + rng.randrange(1, 6)] for at in rng.sample(range(len(text)), 2)] if seed % 3 else []
-    fields = {"stop": [stop for stop in stops if stop], "include_stop": seed % 2 == 0}
+    fields = {"stop": [stop for stop in stops if stop], "include_stop_str_in_output": seed % 2 == 0}
     once = run(make(**fields), ids, rng)
     assert once == run(make(**fields), ids, rng)
     assert once[:2] == reference(text, fields["stop"], seed % 2 == 0)  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def test_what_ends_a_text_is_not_text() -> None:
     ids = byte_level().encode("hello", add_special_tokens=False).ids
     rng = random.Random(0)
     assert run(make(skip_special_tokens=False), [*ids, END], rng)[0] == "hello"
-    assert run(make(skip_special_tokens=False, include_stop=True), [*ids, END], rng)[0] == "hello</s>"
+    assert run(make(skip_special_tokens=False, include_stop_str_in_output=True), [*ids, END], rng)[0] == "hello</s>"
     assert run(make(skip_special_tokens=False, ignore_eos=True), [*ids, END, *ids], rng)[0] == "hello</s>hello"
     assert run(make(stop_token_ids=[ids[-1]]), ids, rng)[0] == byte_level().decode(ids[:-1])
 

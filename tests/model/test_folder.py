@@ -21,7 +21,7 @@ from actorserve.actors.model.generation import sampling_defaults
 from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo
 from actorserve.actors.model.values import Values
 from actorserve.actors.options.config import ConfigError, make_config
-from actorserve.http.generation import ranges
+from actorserve.actors.protocol.request import default_of, sampling_parameters
 from tests.support.server import Server
 
 OPTIONS: dict[str, object] = {"device": "cpu", "max_model_len": 128, "max_num_seqs": 2}
@@ -140,13 +140,12 @@ def test_defaults_have_the_ranges_of_requests() -> None:
         except ConfigError:
             return False
 
-    for field, (low, high) in (("temperature", ranges.INTERVALS["temperature"]), ("min_p", ranges.INTERVALS["min_p"])):
-        assert [accepts(field, value) for value in (low - 0.1, low, high, high + 0.1)] == [False, True, True, False]
-    for field in ("top_p", "repetition_penalty"):
-        high = ranges.ABOVE_ZERO[field]
-        assert [accepts(field, value) for value in (0, 0.01, high, high + 0.1)] == [False, True, True, False]
-    least = ranges.LEAST["top_k"]
-    assert [accepts("top_k", value) for value in (least - 1, least)] == [False, True]
+    limits = {name: one.range for name, one in sampling_parameters().items() if one.configurable and one.range}
+    assert {"temperature", "top_k", "top_p", "min_p", "repetition_penalty"} <= limits.keys()
+    for field, limit in limits.items():
+        step = 1 if isinstance(default_of(field), int) else 0.01
+        ends = (limit.least - step, limit.least, limit.least + step, limit.most, limit.most + step)
+        assert [accepts(field, value) for value in ends] == [False, not limit.above, True, True, False], field
 
 
 # --- weights -------------------------------------------------------------------------------------------------------

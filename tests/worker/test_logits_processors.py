@@ -83,11 +83,13 @@ def expected(bench: Bench, tokens: list[int], sampling: Sampling) -> list[int]:
             times = answer.count(word)
             if times or word in tokens:
                 logits[word] = (
-                    logits[word] / sampling.repetition if logits[word] > 0 else logits[word] * sampling.repetition
+                    logits[word] / sampling.repetition_penalty
+                    if logits[word] > 0
+                    else logits[word] * sampling.repetition_penalty
                 )
-            logits[word] -= sampling.frequency * times + (sampling.presence if times else 0)
-            logits[word] += dict(sampling.bias).get(word, 0)
-            if sampling.allowed and word not in sampling.allowed:
+            logits[word] -= sampling.frequency_penalty * times + (sampling.presence_penalty if times else 0)
+            logits[word] += dict(sampling.logit_bias).get(word, 0)
+            if sampling.allowed_token_ids and word not in sampling.allowed_token_ids:
                 logits[word] = float("-inf")
         answer.append(max(range(len(logits)), key=logits.__getitem__))
     return answer
@@ -95,13 +97,13 @@ def expected(bench: Bench, tokens: list[int], sampling: Sampling) -> list[int]:
 
 ASKED = [
     GREEDY,
-    asking(repetition=1.4),
-    asking(frequency=1.1, presence=0.7),
-    asking(repetition=0.8, frequency=-0.3),
-    asking(presence=-1.5),
-    asking(bias=[(5, 6.0), (77, -100.0), (9, 4.5)]),
-    asking(allowed=list(range(100, 160)), repetition=1.2),
-    asking(allowed=[7]),
+    asking(repetition_penalty=1.4),
+    asking(frequency_penalty=1.1, presence_penalty=0.7),
+    asking(repetition_penalty=0.8, frequency_penalty=-0.3),
+    asking(presence_penalty=-1.5),
+    asking(logit_bias=[(5, 6.0), (77, -100.0), (9, 4.5)]),
+    asking(allowed_token_ids=list(range(100, 160)), repetition_penalty=1.2),
+    asking(allowed_token_ids=[7]),
 ]
 
 
@@ -122,7 +124,7 @@ def test_logprobs_are_those_of_transformers(bench: Bench, preempt: float) -> Non
         Sampling(5, logprobs=20, prompt_logprobs=3),
         asking(logprobs=0),
         asking(prompt_logprobs=20),
-        asking(logprobs=4, repetition=1.5, bias=[(3, 50.0)]),
+        asking(logprobs=4, repetition_penalty=1.5, logit_bias=[(3, 50.0)]),
         Sampling(7, temperature=2.0, top_k=5, logprobs=2),
     ]
     sequences = [Sequence(prompt(i), COUNT, sampling) for i, sampling in enumerate(asked)]

@@ -33,7 +33,7 @@ SAMPLINGS = [
     Sampling(12, temperature=0.7, top_k=20),
     Sampling(13, temperature=0.5, top_p=0.8),
     Sampling(14),
-    Sampling(15, temperature=0.3, frequency=0.5),
+    Sampling(15, temperature=0.3, frequency_penalty=0.5),
     Sampling(16, temperature=0.0, min_tokens=9, suppress=[5, 6]),
 ]
 
@@ -102,7 +102,7 @@ def test_the_tokens_are_those_without_drafts(kind: str, preempt: float, checkpoi
 def test_rows_with_other_wishes_have_no_drafts(checkpoints: Folders) -> None:
     config = config_for(checkpoints("llama"), block_size=16)
     driver = Driver(make_runner(config, proposer=Lookup(1, 3)), drafts=5)
-    driver.run([Sequence(prompt(40), 40, Sampling(1, temperature=0.0, frequency=0.1))])
+    driver.run([Sequence(prompt(40), 40, Sampling(1, temperature=0.0, frequency_penalty=0.1))])
     assert driver.drafted == 0
     driver.run([Sequence(prompt(10) * 4, 40)])
     assert driver.drafted > 0

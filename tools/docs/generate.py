@@ -1,4 +1,4 @@
-"""Write the tables of options.md and coming-from-vllm.md anew, from the options themselves.
+"""Write the tables of options.md, coming-from-vllm.md and api.md anew, from the options and parameters themselves.
 
 .venv/bin/python tools/docs/generate.py
 """
@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 from actorserve.actors.options import other_servers
 from actorserve.actors.options.command_line import describe_options
 from actorserve.actors.options.fields import flag
+from actorserve.actors.protocol.request import SamplingFields, default_of, sampling_parameters
 
 DOCS = Path(__file__).resolve().parent
 END = "<!-- end -->\n"
+JSON_TYPES: dict[type, str] = {
+    **{float: "number", int: "integer", bool: "boolean", str: "string"},
+    **{list: "list", dict: "object"},
+}
 
 
 def options() -> str:
@@ -55,6 +61,25 @@ def refused() -> str:
     return _by_reason(other_servers.REFUSED)
 
 
+def sampling() -> str:
+    """A row for each parameter of sampling."""
+    hints = get_type_hints(SamplingFields)
+    rows = []
+    for name, parameter in sampling_parameters().items():
+        kind, default, limit = get_args(hints[name])[0], default_of(name), parameter.range
+        said = "" if default in (None, [], "") else str(default).lower()
+        types = JSON_TYPES.get(kind) or f"{JSON_TYPES[getattr(kind, '__origin__', kind)]} of {_inside(kind)}"
+        words = str(limit) if limit and limit.text else f"{types}, {limit}" if limit else types
+        cells = (f"`{name}`", words, said, "yes" if parameter.configurable else "", parameter.about)
+        rows.append(f"| {' | '.join(cells)} |\n")
+    return f"| field | type and range | default | file | what it does |\n|---|---|---|---|---|\n{''.join(rows)}"
+
+
+def _inside(kind: type) -> str:
+    """What there is in a list or an object."""
+    return f"{JSON_TYPES[get_args(kind)[-1]]}s"
+
+
 def _by_reason(names: dict[str, str]) -> str:
     said = (f"- {reason}: {' '.join(f'`{name}`' for name in these.split())}" for reason, these in names.items())
     return "".join(f"{_wrapped(line)}\n" for line in said)
@@ -66,6 +91,7 @@ def _wrapped(line: str) -> str:
 
 TABLES = {  # page: name of the mark before a table, and what makes the table
     "options.md": {"options": options},
+    "api.md": {"sampling": sampling},
     "coming-from-vllm.md": {
         "names": other_names,
         "values": other_values,

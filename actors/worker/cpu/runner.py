@@ -26,7 +26,7 @@ from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 
 from ...grammar.matchers import Matchers
-from ...protocol.request import Rendition
+from ...protocol.request import Rendition, row_types
 from ...protocol.step import NewRow, Step
 from ..logits_processors import Adjustments
 from ..logprobs import Told
@@ -73,12 +73,7 @@ class Runner:
         self.scattered = np.zeros(rows, np.bool_)  # the row's blocks do not follow one another
         self._tables = Tables(self.blocks, self.scattered)
         self.sampling = Parameters(
-            temperature=np.zeros(rows, np.float32),
-            top_k=np.zeros(rows, np.int64),
-            top_p=np.zeros(rows, np.float64),
-            min_p=np.zeros(rows, np.float32),
-            seed=np.zeros(rows, np.uint64),
-            position=self.known,
+            **{name: np.zeros(rows, dtype) for name, dtype in row_types().items()}, position=self.known
         )
         self.read_rendition = read_rendition
         self.adjustments = Adjustments(rows, model.shape.vocab_size, make_matchers)
@@ -240,16 +235,8 @@ class Runner:
         self.slot[row] = slot
         self.blocks[row, : blocks.size] = blocks
         self.scattered[row] = (np.diff(blocks) != 1).any()
-        values = {
-            "temperature": drawn.temperature,
-            "top_k": drawn.top_k,
-            "top_p": drawn.top_p,
-            "min_p": drawn.min_p,
-            "seed": drawn.seed & (1 << 64) - 1,
-            "position": new.known,  # the same array as `known`
-        }
-        for name, array in self.sampling._asdict().items():
-            array[row] = values[name]
+        for name, value in drawn.row().items():
+            getattr(self.sampling, name)[row] = value
         prompt, answer = self.log[slot, : new.prompt_tokens], self.log[slot, new.prompt_tokens : new.known]
         rendition = self.read_rendition(new.ref)
         self.adjustments.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist())

@@ -9,6 +9,7 @@ from torch import Tensor
 from actorserve.kernels.triton.sampling import RowParameters
 from actorserve.kernels.triton.step_inputs import RowState
 
+from ...protocol.request import row_types
 from ...protocol.step import NewRow, Step
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -31,12 +32,8 @@ class DeviceRows:
             return torch.zeros(rows, *shape, dtype=dtype, device=device)
 
         self.state = RowState(zeros(torch.int64), zeros(torch.int64), zeros(torch.int32, width))
-        self.parameters = RowParameters(
-            temperature=zeros(torch.float32),
-            top_k=zeros(torch.int64),
-            top_p=zeros(torch.float64),
-            min_p=zeros(torch.float32),
-            seed=zeros(torch.int64),
+        self.parameters = RowParameters(  # kernels take the bits of unsigned numbers from signed ones
+            **{name: zeros(getattr(torch, dtype.removeprefix("u"))) for name, dtype in row_types().items()},
             position=self.state.drawn,
         )
 
@@ -55,14 +52,16 @@ class DeviceRows:
             self._place(step.new_rows, last)
 
     def _place(self, new: list[NewRow], last: list[int]) -> None:
-        drawn = [row.sampling for row in new]
-        seeds = np.array([sampling.seed & (1 << 64) - 1 for sampling in drawn], np.uint64).view(np.int64)
-        whole = np.array([[row.row for row in new], last, [sampling.top_k for sampling in drawn], seeds], np.int64)
-        broken = np.array([[s.temperature for s in drawn], [s.top_p for s in drawn], [s.min_p for s in drawn]])
-        numbers, shares = to_device(whole, self._device), to_device(broken, self._device)
-        rows, own = numbers[0], self.parameters
-        for target, values in (
-            *((self.state.last, numbers[1]), (own.top_k, numbers[2]), (own.seed, numbers[3])),
-            *((own.temperature, shares[0]), (own.top_p, shares[1]), (own.min_p, shares[2])),
-        ):
+        drawn = [row.sampling.row() for row in new]
+        types = row_types()
+        whole = [name for name in types if np.issubdtype(types[name], np.integer)]
+        broken = [name for name in types if name not in whole]
+        numbers = [np.array([row.row for row in new]), np.array(last)]
+        numbers += [np.array([row[name] for row in drawn], types[name]).astype(np.int64) for name in whole]
+        columns = to_device(np.stack(numbers), self._device)
+        shares = to_device(np.array([[row[name] for row in drawn] for name in broken]), self._device)
+        rows = columns[0]
+        self.state.last.index_copy_(0, rows, columns[1])
+        for name, values in zip([*whole, *broken], [*columns[2:], *shares], strict=True):
+            target: Tensor = getattr(self.parameters, name)
             target.index_copy_(0, rows, values.to(target.dtype))

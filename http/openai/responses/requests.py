@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 
-from actorserve.actors.protocol.request import MOST_LOGPROBS
-
 from ...errors import ApiError, bad_request
 from ...generation.adapter import with_names
+from ...generation.ranges import check_ranges
 from .custom import CUSTOM, as_function, forced, said_again
 from .messages import messages_of
 from .namespaces import INSIDE, flattened
-from .schemas import PASSED, Object, Reasoning, ResponsesRequest, Text, Tool, ToolChoice
+from .schemas import NAMES, PASSED, Object, Reasoning, ResponsesRequest, Text, Tool, ToolChoice
 
 REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
 LOGPROBS = "message.output_text.logprobs"
@@ -35,13 +34,6 @@ HOSTED = (  # tools that run where the API is served
 UNFINISHED = ("in_progress", "incomplete")
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
-NAMES = {  # the chat request's fields that have another name here
-    "max_completion_tokens": "max_output_tokens",
-    "response_format": "text.format",
-    "reasoning_effort": "reasoning.effort",
-    "truncate_prompt_tokens": "truncation",
-    "messages": "input",
-}
 
 
 def to_chat(request: ResponsesRequest, earlier: Iterable[Object] = ()) -> Object:
@@ -140,13 +132,7 @@ def _check(request: ResponsesRequest) -> None:
     for index, name in enumerate(request.include or []):
         if name not in INCLUDED:
             raise bad_request(f"include: {name!r} is not supported.", f"include[{index}]")
-    for name in ("max_output_tokens", "max_tool_calls"):
-        number = getattr(request, name)
-        if number is not None and not 1 <= number < 1 << 31:
-            raise bad_request(f"{name} must be at least 1 and less than 2**31, not {number}.", name)
-    if not 0 <= (request.top_logprobs or 0) <= MOST_LOGPROBS:
-        text = f"top_logprobs must be between 0 and {MOST_LOGPROBS}, not {request.top_logprobs}."
-        raise bad_request(text, "top_logprobs")
+    check_ranges(request)
     if request.background and request.store is False:
         text = "background can only be used when `store` is true: a response that is not kept cannot be fetched."
         raise bad_request(text, "background")

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+
+from actorserve.actors.protocol.request import SAMPLING_FIELDS, Range, SamplingFields
+
+from ..schemas import Logprobs, Priority
 
 Object = dict[str, Any]
 
 PASSED = (  # go to the chat request as they are: it has them under the same name
-    "model",
-    "stream",
-    "temperature",
-    "top_p",
-    "user",
-    "metadata",
-    "service_tier",
-    "parallel_tool_calls",
-    "chat_template_kwargs",
-    # not OpenAI's, and taken by the chat request too
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "min_tokens",
-    "skip_special_tokens",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "bad_words",
-    "allowed_token_ids",
-    "structured_outputs",
-    "thinking_token_budget",
-    "cache_salt",
-    "priority",
-    "request_id",
+    *("model", "stream", "user", "metadata", "service_tier", "parallel_tool_calls", "chat_template_kwargs"),
+    *("stop", "structured_outputs", "thinking_token_budget", "priority", "request_id"),  # not OpenAI's, nor are all of
+    *SAMPLING_FIELDS,
 )
+NAMES = {  # the chat request's fields that have another name here
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "truncate_prompt_tokens": "truncation",
+    "logprobs": "include",
+}
 
 
 class Reasoning(msgspec.Struct):
@@ -86,7 +72,7 @@ class ToolChoice(msgspec.Struct):
     tools: list[Object] | None = None
 
 
-class ResponsesRequest(msgspec.Struct, kw_only=True):
+class ResponsesRequest(SamplingFields, kw_only=True):
     """POST /v1/responses."""
 
     input: str | list[Object] | None = None
@@ -97,17 +83,15 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     background: bool | None = None
     store: bool | None = None
-    max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    max_output_tokens: Annotated[int | None, Range(1)] = None
     text: Text | None = None
     reasoning: Reasoning | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: int | None = None  # of hosted tools, of which there are none
+    max_tool_calls: Annotated[int | None, Range(1)] = None  # of hosted tools, of which there are none
     include: list[str] | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int | None, Logprobs] = None
     truncation: Literal["auto", "disabled"] | None = None
     metadata: dict[str, str] | None = None
     service_tier: str | None = None
@@ -124,25 +108,10 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     prompt: Any = None
 
     chat_template_kwargs: Object | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    skip_special_tokens: bool | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: Object | None = None
-    bad_words: list[str] | None = None
-    allowed_token_ids: list[int] | None = None
     structured_outputs: Any = None
-    thinking_token_budget: int | None = None
-    cache_salt: str | None = None
-    priority: int | None = None
+    thinking_token_budget: Annotated[int | None, Range(-1)] = None
+    priority: Priority = None
     request_id: str | None = None
 
 

@@ -40,7 +40,9 @@ def test_parameters_arrive() -> None:
     )
     drawn = made.sampling
     assert (drawn.seed, drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p) == (3, 0.5, 7, 0.25, 0.125)
-    assert drawn.min_tokens == 2 and made.ignore_eos and made.include_stop and not made.skip_special_tokens
+    assert (
+        drawn.min_tokens == 2 and made.ignore_eos and made.include_stop_str_in_output and not made.skip_special_tokens
+    )
     assert (made.stop, made.stop_token_ids, made.priority, made.stream) == (["a", "b"], [4, 5], -3, True)
     _, (plain,) = for_chat()
     assert plain == Generation(plain.sampling, stream=False, request_id="id")

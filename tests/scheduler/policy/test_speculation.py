@@ -107,7 +107,7 @@ def test_a_successor_goes_on(turns: int) -> None:
 def test_rows_that_want_other_words_have_no_room() -> None:
     from actorserve.actors.protocol.request import Sampling
 
-    assert not Sampling(1, frequency=1.0).is_plain()
+    assert not Sampling(1, frequency_penalty=1.0).is_plain()
     bench = Bench(drafts=5)
     bench.submit(prompt_of(4), 30, ignore_eos=True)
     bench.plan()

@@ -20,7 +20,7 @@ from tests.support.checkpoints import VOCABULARY
 from ..driver import Driver, Sequence, config_for, make_runner
 
 Folders = Callable[..., Path]
-SAMPLINGS = [Sampling(11), Sampling(0, temperature=0.0), Sampling(13, top_p=0.8), Sampling(14, frequency=0.4)]
+SAMPLINGS = [Sampling(11), Sampling(0, temperature=0.0), Sampling(13, top_p=0.8), Sampling(14, frequency_penalty=0.4)]
 
 
 @pytest.fixture(autouse=True)

@@ -78,7 +78,7 @@ def test_it_draws_what_the_cpu_draws(checkpoints: Folders, kind: str) -> None:
         Sampling(11, temperature=0.8, top_k=20),
         Sampling(12, top_p=0.7),
         Sampling(13),
-        Sampling(0, temperature=0.0, repetition=1.3, frequency=0.7, bias=[(5, 9.0), (8, 8.5)]),
+        Sampling(0, temperature=0.0, repetition_penalty=1.3, frequency_penalty=0.7, logit_bias=[(5, 9.0), (8, 8.5)]),
     ]
 
     def sequences() -> list[Sequence]:
@@ -107,7 +107,7 @@ def test_logprobs_are_those_of_the_cpu(checkpoints: Folders) -> None:
         runner = make(config)
         runner.log = np.zeros((ROWS, LENGTH), np.int32)
         runner.told = Told(area, ROWS)
-        sampling = Sampling(3, temperature=0.5, logprobs=2, prompt_logprobs=1, frequency=1.0)
+        sampling = Sampling(3, temperature=0.5, logprobs=2, prompt_logprobs=1, frequency_penalty=1.0)
         drive(runner, seed=2).run([Sequence(prompt(19, 1), 3, sampling), Sequence(prompt(8, 2), 3)])
         areas.append([area.read(0, position, 1 if position < 19 else 2) for position in range(1, 19 + 3)])
     for wanted, found in zip(*areas, strict=True):
