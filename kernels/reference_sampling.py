@@ -22,10 +22,13 @@ def reference_kept(logits: Tensor, parameters: Parameters) -> Tensor:
     """bool [rows, words] of `logits` [rows, words] float32; of a greedy row the first of the largest words."""
     kept = torch.zeros(logits.shape, dtype=torch.bool)
     for row, own in enumerate(logits):
-        temperature, top_k, top_p, min_p = (float(values[row]) for values in parameters[:4])
+        temperature, top_k, top_p, min_p, sigmas = (float(values[row]) for values in parameters[:5])
         if temperature == 0:
             kept[row, own.argmax()] = True
             continue
+        if sigmas > 0:
+            deviation = own[own.isfinite()].double().std(correction=0)
+            own = own.masked_fill(own < own.max() - sigmas * deviation, float("-inf"))
         weights, words = reference_order(own, temperature)
         if 0 < top_k < len(own):
             weights = torch.where(weights >= weights[int(top_k) - 1], weights, 0)

@@ -97,6 +97,16 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             configurable=True,
         ),
     ] = None
+    top_n_sigma: Annotated[
+        float | None,
+        Parameter(
+            "only tokens whose logit is within so many standard deviations of the largest; 0 and -1: all",
+            Range(-1, 100),
+            below_is_off=True,
+            row="float32",
+            configurable=True,
+        ),
+    ] = None
     seed: Annotated[
         int | None,
         Parameter("the same seed draws the same tokens; none: another one for each request", INT64, row="uint64"),
@@ -137,13 +147,14 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 
 class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How the worker draws tokens. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 switch the filter off."""
+    """How the worker draws tokens. temperature 0 is greedy; defaults switch a filter off."""
 
     seed: int  # 64 bits, always set: the frontend draws one where the client gave none
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    top_n_sigma: float = 0.0
     min_tokens: int = 0  # until so many are generated, `suppress` is masked
     suppress: list[int] = []  # end tokens and stop_token_ids, filled only where min_tokens > 0
     repetition_penalty: float = 1.0

@@ -1,7 +1,10 @@
-"""Drawing one token for each row of logits: greedy, temperature, top-k, top-p, min-p, without sorting the vocabulary.
+"""Drawing one token for each row of logits: greedy, top-nσ, temperature, top-k, top-p, min-p, without sorting the
+vocabulary.
 
-The distribution is that of transformers' warpers in the order temperature, top-k, top-p, min-p. With
-w = exp((x - max x) / temperature), in words of descending w:
+top-nσ comes first, and sees the logits x before the temperature (Tang et al. 2025, "Top-nσ: Not All Logits Are You
+Need"): it keeps words with x >= max x - n·σ, σ the standard deviation of all finite logits of the row (divided by their
+number), and for the others it is as if they were masked. Then the distribution is that of transformers' warpers in the
+order temperature, top-k, top-p, min-p. With w = exp((x - max x) / temperature), in words of descending w:
     top-k keeps words with w >= the k-th largest (equals of the k-th stay, too);
     top-p keeps a word if the words before it hold less than top_p of what top-k left;
     min-p keeps words with w >= min_p.
@@ -32,12 +35,13 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Parameters(NamedTuple):
-    """One value for each row. top_k 0, top_p 1 and min_p 0 switch a filter off; temperature 0 is greedy."""
+    """One value for each row. top_p 1, and 0 of the others, switch a filter off; temperature 0 is greedy."""
 
     temperature: np.ndarray  # float32
     top_k: np.ndarray  # int64
     top_p: np.ndarray  # float64
     min_p: np.ndarray  # float32
+    top_n_sigma: np.ndarray  # float32
     seed: np.ndarray  # uint64
     position: np.ndarray  # int64, where in its sequence the drawn token will stand
 
@@ -51,6 +55,8 @@ def sample(logits: Tensor, parameters: Parameters) -> np.ndarray:
     missing = -logits.shape[1] % BLOCK
     if missing:
         logits = F.pad(logits, (0, missing), value=float("-inf"))
+    if parameters.top_n_sigma.any():
+        logits = _within_sigmas(logits, np.flatnonzero(parameters.top_n_sigma > 0), parameters.top_n_sigma)
     peaks = logits.view(logits.shape[0], -1, BLOCK).amax(-1)
     best = peaks.amax(-1, keepdim=True)
     greedy = parameters.temperature == 0
@@ -69,6 +75,24 @@ def sample(logits: Tensor, parameters: Parameters) -> np.ndarray:
             index = torch.from_numpy(rows)
             tokens[rows] = draw(logits[index], peaks[index], best[index], parameters.of(rows))
     return tokens
+
+
+def _within_sigmas(logits: Tensor, rows: np.ndarray, sigmas: np.ndarray) -> Tensor:
+    """Other logits, in which that is -inf which top-nσ removes of these rows."""
+    index = torch.from_numpy(rows)
+    own = logits[index]
+    there = own.isfinite()
+    number = there.sum(-1, keepdim=True).clamp_(min=1)
+    mean = _sum(own.where(there, 0)) / number
+    variance = _sum((own - mean.float()).where(there, 0).square_()) / number
+    lowest = own.amax(-1, keepdim=True) - _column(sigmas[rows]) * variance.sqrt().float()
+    own.masked_fill_(own < lowest, float("-inf"))
+    return logits.index_copy(0, index, own) if rows.size < len(logits) else own
+
+
+def _sum(values: Tensor) -> Tensor:
+    """[rows, 1] float64: summed by blocks first, so that a row's sum is the same bits in every batch."""
+    return values.view(values.shape[0], -1, BLOCK).sum(-1).double().sum(-1, keepdim=True)
 
 
 def uniform(seed: np.ndarray, position: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ the random numbers, bit for bit. Words are cumulated in the same order, too, so 
 where a number falls within rounding of the border between two words. A weight counts as floor(w · 2^40): sums of 64-bit
 integers are exact, whatever order they are made in.
 
-One program takes one row, reading the vocabulary three times as a rule (once for a greedy row):
+One program takes one row, reading the vocabulary three times as a rule (once for a greedy row, twice more for top-nσ):
 1. the maximum of each of LANES interleaved parts of the vocabulary, and so the largest of all;
 2. the sum of the weights, and, where a filter wants them, all words that weigh no less than the (LANES / 4)-th largest
    of the maxima: somewhat more than LANES / 4 candidates, among which all that the filters keep nearly always are;
@@ -28,21 +28,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .weight_search import HEAVIEST, filters, gather, held, lane_edge, peaks, pick, search, weight_of
+from .weight_search import HEAVIEST, filters, gather, held, lane_edge, peaks, pick, search, sigma_edge, weight_of
 
 MOST_WORDS = 1 << 22  # so that sums of weights fit into 63 bits
 GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 
 
 class RowParameters(NamedTuple):
-    """One value for each state row. top_k 0, top_p 1 and min_p 0 switch a filter off; temperature 0 is greedy."""
+    """One value for each state row. top_p 1, and 0 of the others, switch a filter off; temperature 0 is greedy."""
 
     temperature: Tensor  # float32
     top_k: Tensor  # int64
     top_p: Tensor  # float64
     min_p: Tensor  # float32, at most 1
+    top_n_sigma: Tensor  # float32
     seed: Tensor  # int64 with the bits of a uint64
     position: Tensor  # int64, where in its sequence the drawn token will stand
+
+
+DTYPES = torch.float32, torch.int64, torch.float64, torch.float32, torch.float32, torch.int64, torch.int64
 
 
 class Tiling(NamedTuple):
@@ -87,7 +91,7 @@ def uniform_number(seed, position):
 
 @triton.jit
 def draw(
-    source, best, heat, peak, top_k, top_p, floor, u, found_logits, found_words,
+    source, least, best, heat, peak, top_k, top_p, floor, u, found_logits, found_words,
     WORDS: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr, REPORT: tl.constexpr,
 ):  # fmt: skip
     """(the word of a row that is not greedy, how many words its filters leave)."""
@@ -97,7 +101,7 @@ def draw(
         edge = lane_edge(peak, best, heat, LANES)
     lowest = tl.where(filtered, 0, floor)
     total, number, found = gather(
-        source, WORDS, best, heat, lowest, filtered, edge, found_logits, found_words, LANES, CANDIDATES
+        source, WORDS, least, best, heat, lowest, filtered, edge, found_logits, found_words, LANES, CANDIDATES
     )
     tl.debug_barrier()  # candidates are read by other threads than wrote them
     place, count = source, edge * 0 + WORDS
@@ -112,19 +116,19 @@ def draw(
         if holds:
             place, count = found_logits, number
         cut, ties, heavier, above, descending = filters(
-            place, count, best, heat, WORDS, total, top_k, top_p, floor, LANES, CANDIDATES
+            place, count, least, best, heat, WORDS, total, top_k, top_p, floor, LANES, CANDIDATES
         )
         kept = heavier + ties * weight_of(cut)
         many = above + ties
     elif REPORT:
-        many, _ = held(source, WORDS, best, heat, cut, LANES, CANDIDATES)
+        many, _ = held(source, WORDS, least, best, heat, cut, LANES, CANDIDATES)
     goal = tl.minimum((u * kept.to(tl.float64)).to(tl.int64), kept - 1)
     if descending:
-        cut = tl.maximum(search(place, count, best, heat, goal + 1, False, LANES, CANDIDATES), cut)
-        _, heavier = held(place, count, best, heat, cut + 1, LANES, CANDIDATES)
+        cut = tl.maximum(search(place, count, least, best, heat, goal + 1, False, LANES, CANDIDATES), cut)
+        _, heavier = held(place, count, least, best, heat, cut + 1, LANES, CANDIDATES)
         goal = (goal - heavier) // tl.maximum(weight_of(cut), 1)
         ties = total * 0 + WORDS
-    word = pick(place, count, best, heat, cut, ties, goal, descending, LANES)
+    word = pick(place, count, least, best, heat, cut, ties, goal, descending, LANES)
     if holds:
         word = tl.load(found_words + word)
     return word, many
@@ -132,7 +136,7 @@ def draw(
 
 @triton.jit
 def sample_kernel(
-    logits, logits_row, rows, temperature, top_k, top_p, min_p, seed, position,
+    logits, logits_row, rows, temperature, top_k, top_p, min_p, top_n_sigma, seed, position,
     found_logits, found_words, tokens, kept,
     WORDS: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr, REPORT: tl.constexpr,
 ):  # fmt: skip
@@ -152,9 +156,14 @@ def sample_kernel(
     heat = tl.load(temperature + state)
     if (heat != 0) & (best < float("inf")) & (best > float("-inf")):
         floor = tl.minimum(tl.load(min_p + state).to(tl.int32, bitcast=True), HEAVIEST)
+        sigmas = tl.load(top_n_sigma + state)
+        least = best * 0 + float("-inf")
+        if sigmas > 0:
+            least = sigma_edge(source, WORDS, best, sigmas, LANES)
+            peak = tl.where(peak >= least, peak, float("-inf"))
         u = uniform_number(tl.load(seed + state), tl.load(position + state))
         word, many = draw(
-            source, best, heat, peak, tl.load(top_k + state), tl.load(top_p + state), floor, u,
+            source, least, best, heat, peak, tl.load(top_k + state), tl.load(top_p + state), floor, u,
             found_logits + row * CANDIDATES, found_words + row * CANDIDATES, WORDS, LANES, CANDIDATES, REPORT,
         )  # fmt: skip
     tl.store(tokens + row, word.to(tokens.dtype.element_ty))
@@ -203,8 +212,7 @@ def _check(logits: Tensor, rows: Tensor, parameters: RowParameters, scratch: Scr
         raise ValueError("logits must have the words of a row side by side")
     if rows.shape != logits.shape[:1] or rows.dtype != torch.int64 or not rows.is_contiguous():
         raise ValueError(f"rows {rows.dtype}{list(rows.shape)} must be int64 [{logits.shape[0]}]")
-    kinds = torch.float32, torch.int64, torch.float64, torch.float32, torch.int64, torch.int64
-    for (name, values), kind in zip(parameters._asdict().items(), kinds, strict=True):
+    for (name, values), kind in zip(parameters._asdict().items(), DTYPES, strict=True):
         if values.dtype != kind or values.shape != parameters.seed.shape or values.dim() != 1 or values.stride(0) != 1:
             raise ValueError(f"{name} {values.dtype}{list(values.shape)} must be {kind}{list(parameters.seed.shape)}")
     for name, memory in scratch._asdict().items():

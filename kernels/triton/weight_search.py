@@ -1,6 +1,7 @@
 """Triton functions for sampling.py: weights of words as integers, sums of them, and searches by bisection.
 
-`source` is where logits stand, `count` how many; best their largest, heat the temperature, w = exp((x - best) / heat).
+`source` is where logits stand, `count` how many; `least` the smallest that is looked at, best their largest, heat the
+temperature, w = exp((x - best) / heat).
 Bits of w as an int32 are ordered as w is; a weight counts as floor(w · 2^40), so that sums are exact.
 Each is inlined into a kernel whose one program takes one row. Compiled ahead of time and checked in the interpreter;
 not run on a GPU yet.
@@ -19,10 +20,10 @@ PADDING = tl.constexpr(64)  # sampling.BLOCK
 
 
 @triton.jit
-def fetch(source, at, count):
-    """Logits; what is not there, or no number, is -inf."""
+def fetch(source, at, count, least):
+    """Logits; what is not there, no number, or less than `least`, is -inf."""
     logits = tl.load(source + at, mask=at < count, other=float("-inf"))
-    return tl.where(logits == logits, logits, float("-inf"))
+    return tl.where(logits >= least, logits, float("-inf"))
 
 
 @triton.jit
@@ -39,13 +40,13 @@ def weight_of(bits):
 
 
 @triton.jit
-def held_in(source, count, best, heat, low, BLOCK: tl.constexpr):
+def held_in(source, count, least, best, heat, low, BLOCK: tl.constexpr):
     """How many words have bits of at least `low`, and the sum of their weights, by blocks."""
     number = tl.zeros([BLOCK], tl.int32)
     mass = tl.zeros([BLOCK], tl.int64)
     for start in range(0, count, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        bits, weights = weigh(fetch(source, at, count), best, heat)
+        bits, weights = weigh(fetch(source, at, count, least), best, heat)
         there = (bits >= low) & (at < count)
         number += there.to(tl.int32)
         mass += tl.where(there, weights, 0)
@@ -53,23 +54,25 @@ def held_in(source, count, best, heat, low, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def held(source, count, best, heat, low, LANES: tl.constexpr, CANDIDATES: tl.constexpr):
+def held(source, count, least, best, heat, low, LANES: tl.constexpr, CANDIDATES: tl.constexpr):
     """The same, with blocks of a fitting size."""
     if count <= CANDIDATES:
-        number, mass = held_in(source, count, best, heat, low, CANDIDATES)
+        number, mass = held_in(source, count, least, best, heat, low, CANDIDATES)
     else:
-        number, mass = held_in(source, count, best, heat, low, LANES)
+        number, mass = held_in(source, count, least, best, heat, low, LANES)
     return number, mass
 
 
 @triton.jit
-def search(source, count, best, heat, goal, COUNTED: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr):
+def search(
+    source, count, least, best, heat, goal, COUNTED: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr
+):
     """The largest bits such that the words from there upwards number, or weigh, at least `goal`; 0 if none do."""
     low = goal.to(tl.int32) * 0
     high = low + HEAVIEST + 1
     for _ in range(TURNS):
         middle = (low + high) // 2
-        number, mass = held(source, count, best, heat, middle, LANES, CANDIDATES)
+        number, mass = held(source, count, least, best, heat, middle, LANES, CANDIDATES)
         enough = (number if COUNTED else mass) >= goal
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle)
@@ -83,10 +86,30 @@ def peaks(source, words, LANES: tl.constexpr):
     peak = tl.full([LANES], float("-inf"), tl.float32)
     first = tl.zeros([LANES], tl.int32)
     for start in range(0, words, LANES):
-        logits = fetch(source, start + lane, words)
+        logits = fetch(source, start + lane, words, float("-inf"))
         first = tl.where(logits > peak, start + lane, first)
         peak = tl.maximum(peak, logits)
     return peak, first
+
+
+@triton.jit
+def sigma_edge(source, words, best, sigmas, LANES: tl.constexpr):
+    """The smallest logit that is within so many standard deviations of the largest; -inf counts as no logit."""
+    number = tl.zeros([LANES], tl.int32)
+    total = tl.zeros([LANES], tl.float64)
+    for start in range(0, words, LANES):
+        logits = fetch(source, start + tl.arange(0, LANES), words, float("-inf"))
+        there = logits > float("-inf")
+        number += there.to(tl.int32)
+        total += tl.where(there, logits, 0.0).to(tl.float64)
+    count = tl.sum(number, 0)
+    mean = (tl.sum(total, 0) / count).to(tl.float32)
+    total = tl.zeros([LANES], tl.float64)
+    for start in range(0, words, LANES):
+        logits = fetch(source, start + tl.arange(0, LANES), words, float("-inf"))
+        apart = tl.where(logits > float("-inf"), logits - mean, 0.0)
+        total += (apart * apart).to(tl.float64)
+    return best - sigmas * tl.sqrt(tl.sum(total, 0) / count).to(tl.float32)
 
 
 @triton.jit
@@ -105,7 +128,7 @@ def lane_edge(peak, best, heat, LANES: tl.constexpr):
 
 @triton.jit
 def gather(
-    source, words, best, heat, floor, filtered, edge, found_logits, found_words,
+    source, words, least, best, heat, floor, filtered, edge, found_logits, found_words,
     LANES: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
     """(weight of words from `floor` upwards, number of candidates, their weight); candidates are stored in order."""
@@ -114,7 +137,7 @@ def gather(
     found = number.to(tl.int64)
     for start in range(0, words, LANES):
         at = start + tl.arange(0, LANES)
-        logits = fetch(source, at, words)
+        logits = fetch(source, at, words, least)
         bits, weights = weigh(logits, best, heat)
         total += tl.where(bits >= floor, weights, 0)
         if filtered:
@@ -131,38 +154,39 @@ def gather(
 
 @triton.jit
 def filters(
-    source, count, best, heat, words, total, top_k, top_p, floor, LANES: tl.constexpr, CANDIDATES: tl.constexpr
-):
+    source, count, least, best, heat, words, total, top_k, top_p, floor,
+    LANES: tl.constexpr, CANDIDATES: tl.constexpr,
+):  # fmt: skip
     """What top-k, top-p and min-p leave: (smallest bits, how many words of just these bits, weight of the rest above,
     number of the rest above, whether a CPU draws in descending order)."""
     size = tl.cdiv(words, PADDING) * PADDING
     limited = (top_k > 0) & (top_k < size)
     kth = floor * 0
     if limited:
-        kth = search(source, count, best, heat, top_k, True, LANES, CANDIDATES)
-    number, mass = held(source, count, best, heat, tl.maximum(kth, 1), LANES, CANDIDATES)
+        kth = search(source, count, least, best, heat, top_k, True, LANES, CANDIDATES)
+    number, mass = held(source, count, least, best, heat, tl.maximum(kth, 1), LANES, CANDIDATES)
     last, staying, within = floor * 0, number, number
     if top_p < 1:
         whole = tl.where(limited, mass, total)
         limit = tl.maximum(tl.ceil(whole.to(tl.float64) * top_p).to(tl.int64), 1)
-        last = search(source, count, best, heat, limit, False, LANES, CANDIDATES)
-        above, heavier = held(source, count, best, heat, last + 1, LANES, CANDIDATES)
+        last = search(source, count, least, best, heat, limit, False, LANES, CANDIDATES)
+        above, heavier = held(source, count, least, best, heat, last + 1, LANES, CANDIDATES)
         staying = tl.cdiv(limit - heavier, tl.maximum(weight_of(last), 1))
         within = above + staying
     cut = tl.maximum(tl.maximum(kth, last), tl.maximum(floor, 1))
-    above, heavier = held(source, count, best, heat, cut + 1, LANES, CANDIDATES)
-    reaching, _ = held(source, count, best, heat, cut, LANES, CANDIDATES)
+    above, heavier = held(source, count, least, best, heat, cut + 1, LANES, CANDIDATES)
+    reaching, _ = held(source, count, least, best, heat, cut, LANES, CANDIDATES)
     ties = reaching - above
     if cut == last:
         ties = tl.minimum(ties, staying)
-    likely, _ = held(source, count, best, heat, tl.maximum(floor, 1), LANES, CANDIDATES)
+    likely, _ = held(source, count, least, best, heat, tl.maximum(floor, 1), LANES, CANDIDATES)
     few = (kth > 0) & (top_k <= ORDERED) & (number < ORDERED)
     descending = tl.where(limited, few, (within <= ORDERED) | (likely < ORDERED)) | (size <= ORDERED)
     return cut, ties, heavier, above, descending
 
 
 @triton.jit
-def pick(source, count, best, heat, cut, ties, goal, descending, LANES: tl.constexpr):
+def pick(source, count, least, best, heat, cut, ties, goal, descending, LANES: tl.constexpr):
     """The first place at which the cumulated weight passes `goal`: of words above `cut`, and `ties` words at it.
 
     Descending: the place of word number `goal` of those at the cut.
@@ -173,7 +197,7 @@ def pick(source, count, best, heat, cut, ties, goal, descending, LANES: tl.const
     each = tl.where(descending, 1, weight_of(cut))
     for start in range(0, count, LANES):
         at = start + tl.arange(0, LANES)
-        bits, weights = weigh(fetch(source, at, count), best, heat)
+        bits, weights = weigh(fetch(source, at, count, least), best, heat)
         weights = tl.where((bits > cut) & (not descending), weights, 0)
         tie = ((bits == cut) & (at < count)).to(tl.int64)
         tied = tl.sum(tie, 0)

@@ -113,8 +113,7 @@ def launch_rotary_kv(module: Any, every: bool) -> None:
 def launch_gpu_sampling(module: Any, every: bool) -> None:
     for words in (128256, 151936, 1001) if every else (151936,):
         logits, rows, out = torch.empty(2, words), torch.empty(2, dtype=torch.int64), torch.empty(2, dtype=torch.int64)
-        kinds = torch.float32, torch.int64, torch.float64, torch.float32, torch.int64, torch.int64
-        parameters = module.RowParameters(*(torch.empty(4, dtype=kind) for kind in kinds))
+        parameters = module.RowParameters(*(torch.empty(4, dtype=kind) for kind in module.DTYPES))
         scratch = module.Scratch.make(2, "cpu")
         module.sample(logits, rows, parameters, scratch, out)
         if every:

@@ -32,6 +32,7 @@ def parameters(rows: int, **values: float) -> sampling.Parameters:
         top_k=np.full(rows, values.get("top_k", 0), np.int64),
         top_p=np.full(rows, values.get("top_p", 1.0), np.float64),
         min_p=np.full(rows, values.get("min_p", 0.0), np.float32),
+        top_n_sigma=np.full(rows, values.get("top_n_sigma", 0.0), np.float32),
         seed=np.ones(rows, np.uint64),
         position=np.arange(rows),
     )
@@ -45,6 +46,7 @@ def mixed(rows: int, seed: int = 7) -> sampling.Parameters:
         top_k=random.choice([0, 0, 5, 50, 400], rows),
         top_p=random.choice([1.0, 1.0, 0.5, 0.95], rows),
         min_p=random.choice([0.0, 0.0, 0.1], rows).astype(np.float32),
+        top_n_sigma=random.choice([0.0, 0.0, 0.8, 2.5], rows).astype(np.float32),
         seed=random.integers(0, 1 << 63, rows).astype(np.uint64) * 2 + 1,
         position=random.integers(0, 5000, rows),
     )
@@ -109,6 +111,7 @@ def test_it_draws_what_a_cpu_draws_in_many_cases(words: int, scale: float) -> No
         {"top_p": 0.9, "min_p": 0.15},
         {"top_k": 700, "top_p": 0.9},
         {"top_k": 10_000},
+        {"top_n_sigma": 3.2, "top_p": 0.95},
     ],
     ids=str,
 )
@@ -116,6 +119,16 @@ def test_more_words_than_candidates(filters: dict[str, float]) -> None:
     """Flat distributions: thresholds are sought over the whole row."""
     kept = check(random_logits(2, 3000, 0.5), parameters(2, **filters))
     assert (kept > TILING.candidates).all()
+
+
+@pytest.mark.parametrize("beside", [{}, {"top_k": 30}, {"top_p": 0.5}, {"min_p": 0.3, "temperature": 2.0}], ids=str)
+def test_top_n_sigma(beside: dict[str, float]) -> None:
+    """By each way that a row may go; with masked words, which do not count in the deviation."""
+    logits = random_logits(4, 1100)
+    logits[:2, ::3] = float("-inf")
+    values = parameters(4, **beside)
+    values.top_n_sigma[:] = [0.3, 1.5, 0.3, 1.5]
+    assert (check(logits, values) < 400).all()
 
 
 def test_few_words_that_are_allowed() -> None:

@@ -188,6 +188,33 @@ def test_bias_and_masks(client: httpx.Client, reference: Reference) -> None:
     assert word in ask(client, prompt=PROMPT)["choices"][0]["text"] and word not in without
 
 
+def test_top_n_sigma(client: httpx.Client, reference: Reference) -> None:
+    """Each token lies within so many standard deviations by transformers' logits, whole and streamed."""
+    asked: dict[str, Any] = {"prompt": PROMPT, "temperature": 2, "seed": 4, "return_token_ids": True, "n": 4}
+
+    def furthest(sigmas: float) -> float:
+        """Of all tokens that are drawn, in standard deviations below the largest."""
+        body = ask(client, **asked, top_n_sigma=sigmas)
+        streamed = [one for event in events(client, **asked, top_n_sigma=sigmas) for one in event["choices"]]
+        found = []
+        for choice in body["choices"]:
+            parts = [one for one in streamed if one["index"] == choice["index"]]
+            assert "".join(part["text"] for part in parts) == choice["text"]
+            ids = choice["prompt_token_ids"] + choice["token_ids"]
+            logits = reference.logits(ids)[-COUNT - 1 : -1]
+            for own, token in zip(logits, choice["token_ids"], strict=True):
+                found.append(float((own.max() - own[token]) / own.std(correction=0)))
+        return max(found)
+
+    assert furthest(0) == furthest(-1) > 1.5
+    assert 0.1 < furthest(0.5) < 0.5 + 1e-3
+    chat: dict[str, Any] = {"messages": HI, "temperature": 2, "seed": 3}
+    assert (
+        ask(client, **chat, top_n_sigma=0.001)["choices"][0]["message"]
+        == (ask(client, **chat | {"temperature": 0})["choices"][0]["message"])
+    )
+
+
 def test_best_of(client: httpx.Client) -> None:
     asked: dict[str, Any] = {"prompt": PROMPT, "temperature": 1.5, "seed": 9, "logprobs": 0}
     every = ask(client, **asked, n=6)["choices"]
@@ -231,6 +258,8 @@ def test_min_tokens_and_stop_tokens(client: httpx.Client) -> None:
         ("frequency_penalty", 2.1),
         ("presence_penalty", -3),
         ("repetition_penalty", 0),
+        ("top_n_sigma", -1.5),
+        ("top_n_sigma", 101),
         ("logit_bias", {"5": 101}),
         ("logit_bias", {"1000000": 1}),
         ("logit_bias", {"x": 1}),

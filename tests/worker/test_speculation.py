@@ -33,6 +33,7 @@ SAMPLINGS = [
     Sampling(12, temperature=0.7, top_k=20),
     Sampling(13, temperature=0.5, top_p=0.8),
     Sampling(14),
+    Sampling(17, temperature=1.5, top_n_sigma=1.0),
     Sampling(15, temperature=0.3, frequency_penalty=0.5),
     Sampling(16, temperature=0.0, min_tokens=9, suppress=[5, 6]),
 ]
@@ -63,7 +64,7 @@ class Oracle:
 def work_of(rows: Ints, starts: Ints, pending: Ints, room: Ints) -> Work:
     """For proposers that read no KV memory."""
     nothing = np.empty(0)
-    return Work(rows, starts, pending, room, Tables(nothing, nothing), Parameters(*[nothing] * 6))
+    return Work(rows, starts, pending, room, Tables(nothing, nothing), Parameters(*[nothing] * len(Parameters._fields)))
 
 
 def drafter(config: Config, group: Any = None) -> DraftModel:
@@ -88,11 +89,11 @@ def test_the_tokens_are_those_without_drafts(kind: str, preempt: float, checkpoi
     def sequences() -> list[Sequence]:
         return [Sequence(prompt(5 + 19 * n, n), 40, sampling) for n, sampling in enumerate(SAMPLINGS)]
 
-    plain = make_runner(config, rows=6)
+    plain = make_runner(config, rows=len(SAMPLINGS))
     expected = Driver(plain, preempt=preempt).run(sequences())
     oracle = Oracle([s.prompt + tokens for s, tokens in zip(sequences(), expected, strict=True)])
     for proposer in (oracle, Lookup(1, 3)):
-        driver = Driver(make_runner(config, rows=6, proposer=proposer), preempt=preempt, drafts=5, seed=7)
+        driver = Driver(make_runner(config, rows=len(SAMPLINGS), proposer=proposer), preempt=preempt, drafts=5, seed=7)
         assert driver.run(sequences()) == expected
         assert driver.drafted > 0
         if proposer is oracle:

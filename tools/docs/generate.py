@@ -67,7 +67,7 @@ def sampling() -> str:
     rows = []
     for name, parameter in sampling_parameters().items():
         kind, default, limit = get_args(hints[name])[0], default_of(name), parameter.range
-        said = "" if default in (None, [], "") else str(default).lower()
+        said = "" if default in (None, [], "") else str(default).lower().removesuffix(".0")
         types = JSON_TYPES.get(kind) or f"{JSON_TYPES[getattr(kind, '__origin__', kind)]} of {_inside(kind)}"
         words = str(limit) if limit and limit.text else f"{types}, {limit}" if limit else types
         cells = (f"`{name}`", words, said, "yes" if parameter.configurable else "", parameter.about)

@@ -198,6 +198,7 @@ FILTERS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0},
     "free": {},
     "top-p": {"top_p": 0.95},
+    "top-n-sigma": {"top_n_sigma": 1.0},
     "top-k": {"top_k": 50, "top_p": 0.95, "temperature": 0.7},
 }
 
@@ -214,7 +215,8 @@ def sampling(device: torch.device, model: Model, batch: int) -> Iterator[Case]:
                 torch.full((batch,), filters.get("temperature", 1.0), device=device),
                 torch.full((batch,), int(filters.get("top_k", 0)), device=device),
                 torch.full((batch,), filters.get("top_p", 1.0), dtype=torch.float64, device=device),
-                torch.zeros(batch, device=device), rows + 7, rows,
+                torch.zeros(batch, device=device),
+                torch.full((batch,), filters.get("top_n_sigma", 0.0), device=device), rows + 7, rows,
             )  # fmt: skip
             out = torch.empty_like(rows)
             return lambda: gpu_sampling.sample(scores, rows, parameters, scratch, out)

@@ -21,13 +21,14 @@ def parameters(rows: int, **values: float) -> Parameters:
         top_k=np.full(rows, values.get("top_k", 0), np.int64),
         top_p=np.full(rows, values.get("top_p", 1.0), np.float64),
         min_p=np.full(rows, values.get("min_p", 0.0), np.float32),
+        top_n_sigma=np.full(rows, values.get("top_n_sigma", 0.0), np.float32),
         seed=np.ones(rows, np.uint64),
         position=np.arange(rows),
     )
 
 
 def expected(logits: torch.Tensor, filters: dict[str, float]) -> np.ndarray:
-    """Probabilities after transformers' warpers in their order."""
+    """Probabilities after top-nσ, by its formula, and then transformers' warpers in their order."""
     from transformers.generation.logits_process import (
         MinPLogitsWarper,
         TemperatureLogitsWarper,
@@ -36,6 +37,8 @@ def expected(logits: torch.Tensor, filters: dict[str, float]) -> np.ndarray:
     )
 
     scores = logits[None].clone()
+    if "top_n_sigma" in filters:
+        scores[0, ~within_sigmas(logits, filters["top_n_sigma"])] = float("-inf")
     ids: Any = torch.zeros(1, 1, dtype=torch.long)
     if "temperature" in filters:
         scores = TemperatureLogitsWarper(float(filters["temperature"]))(ids, scores)
@@ -46,6 +49,12 @@ def expected(logits: torch.Tensor, filters: dict[str, float]) -> np.ndarray:
     if "min_p" in filters:
         scores = MinPLogitsWarper(float(filters["min_p"]))(ids, scores)
     return np.asarray(torch.softmax(scores[0].double(), -1).numpy())
+
+
+def within_sigmas(logits: torch.Tensor, sigmas: float) -> torch.Tensor:
+    """The words that top-nσ keeps of one row."""
+    deviation = logits[logits.isfinite()].double().std(correction=0)
+    return logits >= logits.max() - sigmas * deviation
 
 
 def draw(logits: torch.Tensor, filters: dict[str, float], count: int = DRAWS, rows: int = 500) -> np.ndarray:
@@ -92,6 +101,9 @@ FILTERS: list[dict[str, float]] = [
     {"temperature": 1.7, "top_k": 95, "top_p": 0.95, "min_p": 0.02},
     {"temperature": 1.3, "top_p": 0.97, "min_p": 0.01},
     {"temperature": 0.7, "top_k": 30, "min_p": 0.1},
+    {"top_n_sigma": 1.0},
+    {"top_n_sigma": 1.5, "temperature": 2.5, "top_k": 90},
+    {"top_n_sigma": 1.2, "temperature": 1.6, "top_p": 0.8, "min_p": 0.05},
 ]
 
 
@@ -177,6 +189,7 @@ def mixed(rows: int) -> Parameters:
         top_k=random.choice([0, 0, 5, 50, 400], rows),
         top_p=random.choice([1.0, 1.0, 0.5, 0.95], rows),
         min_p=random.choice([0.0, 0.0, 0.1], rows).astype(np.float32),
+        top_n_sigma=random.choice([0.0, 0.0, 0.8, 2.5], rows).astype(np.float32),
         seed=random.integers(0, 1 << 63, rows).astype(np.uint64) * 2 + 1,
         position=random.integers(0, 5000, rows),
     )
@@ -214,6 +227,35 @@ def test_a_broken_row_harms_nobody_else(broken: float) -> None:
         assert ((after >= 0) & (after < 1000)).all()
         others = np.arange(40) % 3 != 0
         assert (after[others] == before[others]).all()
+
+
+@pytest.mark.parametrize("sigmas", [0.1, 0.7, 1.0, 2.3, 5.0, 100.0])
+@pytest.mark.parametrize("temperature", [0.8, 60.0])
+def test_top_n_sigma_keeps_what_its_formula_says(sigmas: float, temperature: float) -> None:
+    """Of random logits, some of them masked before; where the temperature makes all alike, each that is kept comes."""
+    logits = torch.randn(70, generator=torch.Generator().manual_seed(int(sigmas * 10))) * 3
+    logits[::5] = float("-inf")
+    wanted = set(torch.nonzero(within_sigmas(logits, sigmas) & logits.isfinite())[:, 0].tolist())
+    drawn = set(draw(logits, {"top_n_sigma": sigmas, "temperature": temperature}, 3000).tolist())
+    assert drawn == wanted if temperature > 1 else drawn <= wanted
+    assert 1 <= len(wanted) <= 56 and (len(wanted) == 56) == (sigmas >= 5)
+
+
+@pytest.mark.parametrize("beside", [{}, {"top_k": 5}, {"top_p": 0.4}, {"min_p": 0.2}], ids=str)
+def test_top_n_sigma_goes_before_the_other_filters(beside: dict[str, float]) -> None:
+    """They see the logits as if what it removes had been masked."""
+    logits = torch.randn(300, generator=torch.Generator().manual_seed(4)) * 2
+    masked = logits.masked_fill(~within_sigmas(logits, 0.9), float("-inf"))
+    filters = {"temperature": 3.0, **beside}
+    assert (draw(logits, filters | {"top_n_sigma": 0.9}, 500) == draw(masked, filters, 500)).all()
+
+
+def test_rows_that_do_not_ask_for_top_n_sigma_draw_as_ever() -> None:
+    logits = torch.randn(48, 1000)
+    with_it = mixed(48)
+    without = with_it._replace(top_n_sigma=np.zeros(48, np.float32))
+    others = with_it.top_n_sigma == 0
+    assert (sample(logits, with_it)[others] == sample(logits, without)[others]).all() and 0 < others.sum() < 48
 
 
 def test_suppressed_words_are_never_drawn() -> None:

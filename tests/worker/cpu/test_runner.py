@@ -34,6 +34,7 @@ SAMPLINGS = [
     Sampling((1 << 64) - 1, min_p=0.05),
     Sampling(15, temperature=1.5, top_k=300, top_p=0.9, min_p=0.01),
     Sampling(16, temperature=0.0),
+    Sampling(17, temperature=2.0, top_n_sigma=1.3),
 ]
 
 
