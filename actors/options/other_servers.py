@@ -182,7 +182,8 @@ REFUSED = {  # reason: names
     "--nnodes --node-rank --dist-init-addr --master-addr --master-port -ep --ep --ep-size --enable-expert-parallel "
     "--enable-eplb --expert-parallel-size -dcp --decode-context-parallel-size --distributed-executor-backend "
     "--enable-dp-attention --disaggregation-mode --kv-transfer-config -ts --tensor-split -sm --split-mode --rpc",
-    CLIENTS: "-n --predict --n-predict --temp --temperature --top-k --top-p --min-p --repeat-penalty "
+    CLIENTS: "-n --predict --n-predict --temp --temperature --top-k --top-p --min-p --top-nsigma --top-n-sigma "
+    "--repeat-penalty "
     "--presence-penalty --frequency-penalty --override-generation-config --sampling-defaults --ignore-eos",
     "clients say it with each request": "--chat-template-kwargs --default-chat-template-kwargs --response-role "
     "--enable-force-include-usage --return-tokens-as-token-ids --reasoning-budget --reasoning-effort --grammar "
