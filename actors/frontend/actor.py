@@ -41,7 +41,8 @@ from ..runtime.loop import LoopTurns
 from ..runtime.process import Context
 from .admission import Turns
 from .connections.pool import ConnectionPool, only_about_the_server
-from .engine import FrontendEngine, about_to_end, cannot_finish
+from .engine import FrontendEngine
+from .jobs import about_to_end, cannot_finish
 from .observability.request_log import watch_ends
 from .parsers import choose_parsers, unknown_calls
 from .warm_up import is_wanted, warm_up
@@ -76,9 +77,7 @@ class Frontend:
         self.tls = make_context(context.config)
         kept = context.system.answers if self.tls is None else 0
         self.answers = Answers(context.files["answers"], kept)
-        self.engine = FrontendEngine(context, self.answers.all_refs())
-        if self.tls is not None:  # a connection cannot be moved: whoever has it handles its keys
-            self.engine.index, self.engine.frontends = 0, 1
+        self.engine = FrontendEngine(context, self.answers.all_refs(), alone=self.tls is not None)
         self.draining = False
         self.pool: ConnectionPool | None = None
         self.server: web.Server | None = None

@@ -1,37 +1,42 @@
-"""What other actors tell a frontend: each message to the requests that it concerns, and what it brought to the clients,
-once for each turn.
-"""
+"""What other actors tell a frontend: each message to the jobs that it concerns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
-from actorserve.http.generation.job import Job
 
 from ..protocol.messages import Cancel, Delta, Detokenized, Failed, PromptTold, Rendered, Synced, ToFrontend, Tokenized
-from .slots import Phase, Use
-
-if TYPE_CHECKING:
-    from .engine import FrontendEngine
+from ..runtime.process import Context
+from .jobs import Jobs
+from .observability.client_metrics import Clients
+from .orphans import Inherited
+from .renderers import Renderers
+from .retained import Keeper
+from .rpc import Calls
+from .slots import Phase, Slots, Use
 
 GONE = 499
 
 
 class Incoming:
-    """The receiving side of a frontend's engine, whose slots and calls it knows."""
+    """The receiving side of a frontend's engine."""
 
-    def __init__(self, engine: FrontendEngine) -> None:
-        self._engine = engine
-        self._context, self._table = engine.context, engine.table
-        self._slots, self._calls, self._clients = engine.slots, engine.calls, engine.clients
-        self._keeper, self._inherited = engine.keeper, engine.inherited
-        self._touched: dict[Job, None] = {}  # something came for them in this turn
-
-    def forget(self, job: Job) -> None:
-        """Nobody reads the job any more."""
-        self._touched.pop(job, None)
+    def __init__(
+        self,
+        context: Context,
+        slots: Slots,
+        renderers: Renderers,
+        calls: Calls,
+        retained: Keeper,
+        orphans: Inherited,
+        client_metrics: Clients,
+        jobs: Jobs,
+    ) -> None:
+        self._context, self._table = context, context.table
+        self._slots, self._renderers, self._calls = slots, renderers, calls
+        self._retained, self._orphans = retained, orphans
+        self._client_metrics = client_metrics
+        self._jobs = jobs
 
     def handle(self, message: ToFrontend) -> None:
         """One message; each may come twice."""
@@ -45,40 +50,32 @@ class Incoming:
             case Failed():
                 self._failed(message)
             case Synced():
-                self._inherited.synced(message.call)
+                self._orphans.synced(message.call)
             case Tokenized() | Detokenized():
                 self._calls.answer(message.call, message)
-
-    def turn_ends(self) -> int:
-        """All messages of a batch were handled: write what they brought, one event a choice. Returns how many jobs."""
-        touched = len(self._touched)
-        for job in self._touched:
-            job.flush()
-        self._touched.clear()
-        return touched
 
     def _delta(self, delta: Delta) -> None:
         use = self._slots.use(delta.ref)
         if use is None:
             return
         if not use.begun or delta.finish:
-            self._clients.told(use, delta)
+            self._client_metrics.told(use, delta)
         all_have_it = True
         for job in use.jobs:
             if use.phase is Phase.RENDERING:
-                self._engine.tell_rendered(job, use.ref, use.index)  # the renderer's own message is still on its way
+                self._jobs.tell_rendered(job, use.ref, use.index)  # the renderer's own message is still on its way
             choice = job.choices[use.index]
             before = choice.tokens
             cached = choice.cached_tokens if before and not delta.finish else self._table.cached(delta.ref)
             if job.delta(use.index, delta, cached):
-                self._touched[job] = None
+                self._jobs.touch(job)
                 if job.wants_ids:
                     self._add_ids(choice, use.ref, before)
             else:
                 all_have_it = False
-        if delta.last and all_have_it and not self._inherited.is_wanted(delta.ref):
+        if delta.last and all_have_it and not self._orphans.is_wanted(delta.ref):
             if use.phase is Phase.RENDERING:  # what the renderer still says of it finds no use
-                self._engine.prompts[use.renderer] -= 1
+                self._renderers.leaves(use.renderer)
             self._slots.close(delta.ref)
 
     def _add_ids(self, choice: Choice, ref: int, before: int) -> None:
@@ -98,8 +95,8 @@ class Incoming:
         for use in self._leave_renderer(message.refs):
             use.phase = Phase.RUNNING
             for job in use.jobs:
-                self._engine.tell_rendered(job, use.ref, use.index)
-            if not use.jobs and not self._keeper.holds(use.ref):
+                self._jobs.tell_rendered(job, use.ref, use.index)
+            if not use.jobs and not self._retained.holds(use.ref):
                 late.append(use.ref)
         if late:
             self._context.post("scheduler", Cancel(late))
@@ -110,7 +107,7 @@ class Incoming:
             self._calls.answer(message.call, error)
         for use in self._leave_renderer(message.refs):
             self._slots.close(use.ref)
-            self._engine.let_go(self._keeper.forget_ref(use.ref))
+            self._jobs.let_go(self._retained.forget_ref(use.ref))
             if message.status != GONE:
                 for job in use.jobs:
                     job.fail(error)
@@ -119,5 +116,5 @@ class Incoming:
         """The uses among these refs that a renderer had."""
         uses = [use for ref in refs if (use := self._slots.use(ref)) is not None and use.phase is Phase.RENDERING]
         for use in uses:
-            self._engine.prompts[use.renderer] -= 1
+            self._renderers.leaves(use.renderer)
         return uses

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from actorserve.actors.frontend import engine as engine_module
-from actorserve.actors.frontend import rpc as calls_module
+from actorserve.actors.frontend import jobs, rpc
 from actorserve.actors.protocol.messages import (
     Cancel,
     Delta,
@@ -111,7 +110,7 @@ async def test_prompts_go_where_least_is_to_be_done() -> None:
 async def test_a_renderer_that_does_not_answer_is_not_waited_for(
     others: Others, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "RENDER_S", 0.0)
+    monkeypatch.setattr(jobs, "RENDER_S", 0.0)
     asked = job()
     others.engine.submit(asked)
     with pytest.raises(ApiError) as caught:
@@ -193,7 +192,7 @@ async def test_calls_are_answered_and_refused(others: Others) -> None:
 
 
 async def test_a_call_has_a_deadline(others: Others, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls_module, "CALL_S", 0.0)
+    monkeypatch.setattr(rpc, "CALL_S", 0.0)
     with pytest.raises(ApiError) as caught:
         await others.engine.detokenize([1])
     assert caught.value.status == 503

@@ -12,7 +12,7 @@ def submitted(others: Others, choices: int) -> tuple[Job, list[int]]:
     asked = job(choices=choices)
     others.engine.submit(asked)
     (render,) = others.received("renderer-0")
-    assert sum(others.engine.prompts.values()) == choices
+    assert others.engine.renderers.in_flight == choices
     return asked, render.refs
 
 
@@ -21,9 +21,9 @@ async def test_an_end_may_come_before_the_renderers_own_word(others: Others) -> 
     others.put_prompt(refs)
     others.tell("detokenizer-0", *(end(ref, "Bye", Finish.LENGTH) for ref in refs))
     await asked.done
-    assert not sum(others.engine.prompts.values())
+    assert not others.engine.renderers.in_flight
     others.tell("renderer-0", Rendered(refs, 3))
-    assert not sum(others.engine.prompts.values())
+    assert not others.engine.renderers.in_flight
     others.engine.release(asked)
 
 
@@ -31,7 +31,7 @@ async def test_some_choices_may_be_gone_when_the_others_are_rendered(others: Oth
     asked, refs = submitted(others, 2)
     others.put_prompt(refs)
     others.tell("renderer-0", Failed(refs[:1], 499, "the client has gone"), Rendered(refs[1:], 3))
-    assert not sum(others.engine.prompts.values())
+    assert not others.engine.renderers.in_flight
     others.tell("renderer-0", Rendered(refs[1:], 3))  # told twice by a successor
-    assert not sum(others.engine.prompts.values())
+    assert not others.engine.renderers.in_flight
     others.engine.release(asked)
