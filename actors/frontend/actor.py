@@ -37,7 +37,8 @@ from actorserve.shm.journals.response_journal import Answers
 from ..model.tokenizer import describe_tokenizer
 from ..options.config import ConfigError
 from ..options.tls import make_context
-from ..runtime.loop import LoopTurns
+from ..protocol.messages import ToFrontend
+from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
 from .admission import Turns
 from .connections.pool import ConnectionPool, only_about_the_server
@@ -52,23 +53,7 @@ GIVE_UP_S = 3.0  # what clients get to take an error, when the server gives up
 LINGER_S = 0.3  # a client that was told to close may have sent a request meanwhile
 
 
-class Mailbox(LoopTurns):
-    """What other actors tell the engine."""
-
-    def __init__(self, frontend: Frontend) -> None:
-        super().__init__(frontend.context, frontend.loop, frontend.engine.handle)
-        self._frontend = frontend
-
-    def work(self) -> int:
-        answers = self._frontend.engine.turn_ends()
-        self._frontend.heed()  # after what has ended in this turn
-        return answers
-
-    def beat(self) -> None:
-        self._frontend.engine.beat(len(self._frontend.connections))
-
-
-class Frontend:
+class Frontend(LoopActor):
     """One frontend: HTTP server, mailbox, drain."""
 
     def __init__(self, context: Context) -> None:
@@ -112,7 +97,7 @@ class Frontend:
             names = ", ".join(missing)
             raise ConfigError(f"aiohttp {aiohttp.__version__} has no {names}: install aiohttp 3.14, which has")
         self.server = runner.server
-        Mailbox(self).start()
+        LoopTurns(self.context, self.loop, self).start()
         kept, room = self.context.system.journal
         journal = Journal(self.context.files["journal"], kept if self.tls is None else 0, room)
         self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls, ends)
@@ -167,7 +152,20 @@ class Frontend:
         """Those that are open."""
         return cast(list[TimedConnection], self.server.connections if self.server is not None else [])
 
-    def heed(self) -> None:
+    # --- its turns -----------------------------------------------------------------------------------------------
+
+    def handle(self, message: ToFrontend) -> None:
+        self.engine.handle(message)
+
+    def do_work(self) -> int:
+        answers = self.engine.turn_ends()
+        self._heed()  # after what has ended in this turn
+        return answers
+
+    def beat(self) -> None:
+        self.engine.beat(len(self.connections))
+
+    def _heed(self) -> None:
         """If the server gives up, so does this frontend."""
         if self.engine.gives_up or self.context.board.order(self.context.spec.position) is not Order.GIVE_UP:
             return

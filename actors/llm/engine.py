@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,8 +18,8 @@ from actorserve.shm.board.board import ActorState
 
 from ..frontend.engine import FrontendEngine
 from ..model.tokenizer import load_tokenizer
-from ..protocol.messages import Finish
-from ..runtime.loop import LoopTurns
+from ..protocol.messages import Finish, ToFrontend
+from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
 from .batch import Batch
 from .inside import Inside
@@ -30,35 +29,11 @@ from .words import Ended
 MARGIN_BYTES = 4096  # of a message, beside prompt and parameters
 
 
-class Turns(LoopTurns):
-    """A frontend's turns without HTTP; actors inside this process have theirs in between."""
+class Engine(LoopActor):
+    """One frontend without HTTP; actors inside this process have their turns between its own.
 
-    def __init__(
-        self,
-        context: Context,
-        loop: asyncio.AbstractEventLoop,
-        engine: FrontendEngine,
-        pump: Callable[[], None],
-        link: Link | Inside,
-    ) -> None:
-        """`pump` begins with prompts that there is room for."""
-        super().__init__(context, loop, engine.handle)
-        self._engine, self._pump, self._link = engine, pump, link
-
-    def work(self) -> int:
-        answers = self._engine.turn_ends()
-        self._pump()
-        return answers
-
-    def published(self) -> int:
-        return self._link.turn() if isinstance(self._link, Inside) else 0
-
-    def beat(self) -> None:
-        self._engine.beat(0)
-
-
-class Engine:
-    """One frontend without HTTP. `dead`: why nothing can be generated any more."""
+    `dead`: why nothing can be generated any more.
+    """
 
     def __init__(self, link: Link | Inside) -> None:
         assert link.boot is not None
@@ -134,11 +109,25 @@ class Engine:
     async def _begin(self) -> None:
         self._engine = FrontendEngine(self._context)
         self._loop.set_exception_handler(self._mistake)
-        self._turns = Turns(self._context, self._loop, self._engine, self._pump, self._link)
+        self._turns = LoopTurns(self._context, self._loop, self)
         if isinstance(self._link, Link):
             self._loop.add_reader(self._link.socket, self._heard, self._link)
         self._context.set_state(ActorState.READY)
         self._turns.start()
+
+    def handle(self, message: ToFrontend) -> None:
+        self._engine.handle(message)
+
+    def do_work(self) -> int:
+        answers = self._engine.turn_ends()
+        self._pump()
+        return answers
+
+    def published(self) -> int:
+        return self._link.turn() if isinstance(self._link, Inside) else 0
+
+    def beat(self) -> None:
+        self._engine.beat(0)
 
     def _stop(self) -> None:
         self._die(EngineDead("the LLM object is closed"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
@@ -13,20 +12,16 @@ from .process import FULL_LANE_S, Context
 BEAT_S = 0.5
 
 
-class LoopTurns:
-    """A turn at each wake-up and, at the latest, at each beat. Who uses it says what is done in a turn.
+class LoopActor:
+    """An actor that lives in an event loop: what it does in a turn."""
 
-    A turn that cannot finish is followed by another one, of which there is never more than one to come.
-    """
+    def handle(self, message: Any) -> None:
+        """One message; it may come twice."""
+        raise NotImplementedError(f"{type(self).__name__} handles no message")
 
-    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop, handle: Callable[[Any], None]) -> None:
-        """`handle` is given each message, which may come twice."""
-        self._context, self._loop, self._handle = context, loop, handle
-        self._to_come: asyncio.Handle | None = None
-
-    def work(self) -> int:
+    def do_work(self) -> int:
         """What is done in a turn after its messages; returns how many answers were gone on with."""
-        raise NotImplementedError
+        return 0
 
     def published(self) -> int:
         """All that was posted so far is in the lanes; if anything is done here, another turn follows."""
@@ -34,6 +29,17 @@ class LoopTurns:
 
     def beat(self) -> None:
         """BEAT_S have passed."""
+
+
+class LoopTurns:
+    """A turn at each wake-up and, at the latest, at each beat.
+
+    A turn that cannot finish is followed by another one, of which there is never more than one to come.
+    """
+
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop, actor: LoopActor) -> None:
+        self._context, self._loop, self._actor = context, loop, actor
+        self._to_come: asyncio.Handle | None = None
 
     def start(self) -> None:
         """The first turn is now."""
@@ -48,9 +54,9 @@ class LoopTurns:
         """Handle what is there, publish what that caused, and sleep again if nothing is left."""
         context = self._context
         began = monotonic_ns()
-        done = context.inbox.drain(self._handle)
+        done = context.inbox.drain(self._actor.handle)
         handled = monotonic_ns()
-        answers = self.work()
+        answers = self._actor.do_work()
         flushed = context.flush()
         if done:
             now = monotonic_ns()
@@ -63,7 +69,7 @@ class LoopTurns:
             self._to_come = self._loop.call_later(FULL_LANE_S, self.turn)
             return
         context.inbox.commit()
-        others, asleep = self.published(), context.inbox.arm()
+        others, asleep = self._actor.published(), context.inbox.arm()
         if asleep and others:
             context.inbox.disarm()
         if others or not asleep:
@@ -72,6 +78,6 @@ class LoopTurns:
     def _beat(self) -> None:
         """The loop turns: say so; and a wake-up that got lost costs no more than this."""
         self._context.status.beat()
-        self.beat()
+        self._actor.beat()
         self._loop.call_later(BEAT_S, self._beat)
         self.turn()

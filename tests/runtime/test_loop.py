@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from actorserve.actors.protocol.messages import Detokenize, Synced
-from actorserve.actors.runtime.loop import BEAT_S, LoopTurns
+from actorserve.actors.runtime.loop import BEAT_S, LoopActor, LoopTurns
 from actorserve.actors.runtime.process import FULL_LANE_S
 from tests.frontend.others import Others
 
@@ -52,12 +52,17 @@ class Loop:
         self.now = end
 
 
-class Counted(LoopTurns):
+class Counted(LoopActor):
     """Counts its turns; `others` do something in so many of the next ones."""
 
-    turns = others = 0
+    def __init__(self) -> None:
+        self.turns = self.others = 0
+        self.got: list[Any] = []
 
-    def work(self) -> int:
+    def handle(self, message: Any) -> None:
+        self.got.append(message)
+
+    def do_work(self) -> int:
         self.turns += 1
         return 0
 
@@ -71,9 +76,9 @@ class Scene:
 
     def __init__(self) -> None:
         self.others = Others()
-        self.got: list[Any] = []
+        self.actor = Counted()
         self.loop = cast(Any, Loop())
-        self.turns = Counted(self.others.context, self.loop, self.got.append)
+        self.turns = LoopTurns(self.others.context, self.loop, self.actor)
         self.turns.start()
 
     def fill(self) -> None:
@@ -92,34 +97,34 @@ async def scene() -> Scene:
 
 async def test_an_idle_one_turns_at_its_beats_alone(scene: Scene) -> None:
     scene.loop.run_until(10.25 * BEAT_S)
-    assert scene.turns.turns == 11 and len(scene.loop.planned) == 1
+    assert scene.actor.turns == 11 and len(scene.loop.planned) == 1
 
 
 async def test_a_full_lane_is_tried_by_one_timer_however_often_it_beats_and_is_woken(scene: Scene) -> None:
     scene.fill()
-    loop, turns = scene.loop, scene.turns
+    loop, actor = scene.loop, scene.actor
     for number in range(1, 21):
         loop.woken()
-        turns.turn()
+        scene.turns.turn()
         loop.run_until(number * BEAT_S)
         assert len(loop.planned) == 2, "the beat, and the next turn"
-    assert turns.turns < 1.2 * loop.now / FULL_LANE_S
+    assert actor.turns < 1.2 * loop.now / FULL_LANE_S
     while scene.others.received("renderer-0"):
         loop.run_until(loop.now + 2 * FULL_LANE_S)
-    settled = turns.turns
+    settled = actor.turns
     loop.run_until(loop.now + 2 * BEAT_S)
-    assert turns.turns == settled + 2 and len(loop.planned) == 1
+    assert actor.turns == settled + 2 and len(loop.planned) == 1
 
 
 async def test_what_came_is_handled_at_the_wake_up(scene: Scene) -> None:
     scene.others.contexts["renderer-0"].post("frontend-0", Synced(1))
     scene.others.contexts["renderer-0"].flush()
     scene.loop.woken()
-    assert scene.got == [Synced(1)]
+    assert scene.actor.got == [Synced(1)]
 
 
 async def test_others_that_do_something_have_another_turn(scene: Scene) -> None:
-    before, scene.turns.others = scene.turns.turns, 2
+    before, scene.actor.others = scene.actor.turns, 2
     scene.turns.turn()
     scene.loop.run_until(scene.loop.now)
-    assert scene.turns.turns == before + 3 and len(scene.loop.planned) == 1
+    assert scene.actor.turns == before + 3 and len(scene.loop.planned) == 1
