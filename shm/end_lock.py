@@ -13,10 +13,10 @@ import fcntl
 import os
 import struct
 
+from .layout import WORD_BYTES
 from .segment import Segment
 
 FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, length, pid
-WORD_BYTES = 8
 
 
 class RingBusy(RuntimeError):

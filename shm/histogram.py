@@ -13,14 +13,13 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .layout import CACHE_LINE, WORD_BYTES, check_place, whole
 from .segment import Segment
-
-LINE_WORDS = 8
 
 
 def histogram_bytes(bounds: Sequence[int]) -> int:
     """Bytes of a histogram with these bounds."""
-    return -(-(len(bounds) + 2) // LINE_WORDS) * LINE_WORDS * 8
+    return whole((len(bounds) + 2) * WORD_BYTES, CACHE_LINE)
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,12 @@ class Histogram:
     """The histogram at `offset` of a segment; bounds rise, and are the same for all who look at it."""
 
     def __init__(self, segment: Segment, offset: int, bounds: Sequence[int]) -> None:
-        if offset < 0 or offset % 64 or offset + histogram_bytes(bounds) > segment.size:
-            raise ValueError(f"no histogram of {len(bounds)} bounds can lie at {offset} of a segment of {segment.size}")
+        check_place(segment.size, offset, histogram_bytes(bounds), f"histogram of {len(bounds)} bounds")
         if not bounds or bounds[0] < 0 or any(low >= high for low, high in itertools.pairwise(bounds)):
             raise ValueError("the bounds of a histogram are whole numbers that rise")
         self.bounds = list(bounds)
         self._words = segment.words
-        self._first = offset // 8
+        self._first = offset // WORD_BYTES
         self._sum = self._first + len(bounds) + 1
 
     def observe(self, value: int, times: int = 1) -> None:

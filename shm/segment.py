@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 import posix_ipc
 
-PAGE = mmap.PAGESIZE
+from .layout import PAGE, whole
+
 SHM_FOLDER = "/dev/shm"
 
 
@@ -39,7 +40,7 @@ class Segment:
         """New zeroed memory of at least `size` bytes. All of it is taken now, so that no store is a SIGBUS later."""
         if size <= 0:
             raise ValueError(f"{label}: a segment of {size} bytes")
-        size = -(-size // PAGE) * PAGE
+        size = whole(size, PAGE)
         fd = _open_unnamed(label)
         try:
             os.posix_fallocate(fd, 0, size)

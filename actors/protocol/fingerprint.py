@@ -20,9 +20,11 @@ from .request import Generation, Rendition
 from .topology import System
 
 LAYOUTS = (  # of shm, by name; the others there look at what these lay out
+    "layout",
     "board.board",
     "board.startup",
     "histogram",
+    "journals.byte_ring",
     "journals.keyed_log",
     "journals.request_journal",
     "journals.response_journal",

@@ -14,6 +14,7 @@ from actorserve.shm.board.board import board_bytes
 from actorserve.shm.board.startup import phases_bytes
 from actorserve.shm.histogram import Histogram
 from actorserve.shm.kv_map.layout import kv_map_bytes
+from actorserve.shm.layout import CACHE_LINE, whole
 from actorserve.shm.rings.mailbox import mailbox_bytes
 from actorserve.shm.rings.ring import ring_bytes
 from actorserve.shm.rings.trace_ring import trace_bytes
@@ -110,7 +111,7 @@ class System:
             self._histogram_offsets[actor.name] = offset
             offset += histograms_bytes(self.histogram_specs(actor.kind))
         self.trace_offsets: dict[str, int] = {}
-        offset = -(-offset // 64) * 64
+        offset = whole(offset, CACHE_LINE)
         for actor in self.actors:
             self.trace_offsets[actor.name] = offset
             offset += trace_bytes()
@@ -180,7 +181,7 @@ class System:
 
     def _capacity(self, sends: Sends) -> int:
         """A record may fill a third of its lane."""
-        return 4 * (self.config.max_body_bytes // 64 * 64) + SMALL if sends.bodies else SMALL
+        return 4 * (self.config.max_body_bytes // CACHE_LINE * CACHE_LINE) + SMALL if sends.bodies else SMALL
 
     @cached_property
     def by_name(self) -> dict[str, ActorSpec]:

@@ -15,8 +15,9 @@ import os
 from struct import Struct
 
 from ..fence import load_fence, store_fence
+from ..layout import PAGE, WORD_BYTES, whole
+from .byte_ring import data_start, read_ring, region_bytes, region_words, write_ring
 
-PAGE = mmap.PAGESIZE
 KEY_BYTES = 16
 HEADER = Struct(f"<Q{KEY_BYTES}s")
 START, END = range(2)
@@ -27,10 +28,11 @@ class Recent:
     """Region `index` of the file."""
 
     def __init__(self, fd: int, count: int, room: int, index: int) -> None:
-        self._room = _whole_pages(room)
+        self._room = whole(room, PAGE)
         self._map = mmap.mmap(fd, recent_bytes(count, room))
         self._words = memoryview(self._map).cast("Q")
-        self._first = index * (PAGE + self._room) // 8
+        self._first = index * region_words(room)
+        self._start = data_start(self._first)
         self._found: dict[bytes, tuple[int, int]] = {}  # key: position and length of its newest payload
         at, end = self._words[self._first + START], self._words[self._first + END]  # SYNC: recent.end
         load_fence()
@@ -49,7 +51,7 @@ class Recent:
     @property
     def longest(self) -> int:
         """Bytes of the longest payload that is kept."""
-        return self._room // LARGEST_SHARE - HEADER.size - 8
+        return self._room // LARGEST_SHARE - HEADER.size - WORD_BYTES
 
     def put(self, key: bytes, payload: bytes) -> bool:
         """From now on this is the key's. False, and nothing is changed, if it is too long."""
@@ -64,7 +66,7 @@ class Recent:
             start += _size(length)
         words[first + START] = start
         store_fence()  # who comes after a death in the copy does not look at what it overwrites
-        self._write(end, HEADER.pack(len(payload), key) + payload)
+        write_ring(self._map, self._start, self._room, end, HEADER.pack(len(payload), key) + payload)
         store_fence()
         words[first + END] = end + _size(len(payload))  # SYNC: recent.end
         self._found[key] = end + HEADER.size, len(payload)
@@ -80,26 +82,14 @@ class Recent:
         return list(self._found)
 
     def _read(self, at: int, length: int) -> bytes:
-        start, place = self._first * 8 + PAGE, at % self._room
-        head = min(length, self._room - place)
-        return self._map[start + place : start + place + head] + self._map[start : start + length - head]
-
-    def _write(self, at: int, data: bytes) -> None:
-        start, place = self._first * 8 + PAGE, at % self._room
-        head = min(len(data), self._room - place)
-        self._map[start + place : start + place + head] = data[:head]
-        self._map[start : start + len(data) - head] = data[head:]
+        return read_ring(self._map, self._start, self._room, at, length)
 
 
 def _size(length: int) -> int:
     """Bytes of a whole record."""
-    return -(-(HEADER.size + length) // 8) * 8
-
-
-def _whole_pages(room: int) -> int:
-    return -(-room // PAGE) * PAGE
+    return whole(HEADER.size + length, WORD_BYTES)
 
 
 def recent_bytes(count: int, room: int) -> int:
     """The size of the file."""
-    return count * (PAGE + _whole_pages(room))
+    return count * region_bytes(room)

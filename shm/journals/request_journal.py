@@ -16,8 +16,9 @@ import mmap
 import os
 
 from ..fence import load_fence, store_fence
+from ..layout import PAGE, whole
+from .byte_ring import data_start, region_bytes, region_words
 
-PAGE = mmap.PAGESIZE
 REST, BEGIN, LENGTH = range(3)
 LONG = 1 << 16  # bytes of a request whose memory is given back
 MOST_READ = 1 << 18  # bytes, at once
@@ -29,7 +30,8 @@ class Journal:
 
     def __init__(self, fd: int, count: int, room: int) -> None:
         self.count = count
-        self._room = -(-room // PAGE) * PAGE
+        self._room = whole(room, PAGE)
+        self._region_words = region_words(room)
         self._map = mmap.mmap(fd, journal_bytes(count, room))
         self._bytes = memoryview(self._map)
         self._words = self._bytes.cast("Q")
@@ -65,7 +67,7 @@ class Journal:
             self._free(first)
 
     def _free(self, first: int) -> None:
-        self._map.madvise(mmap.MADV_REMOVE, first * 8 + PAGE, self._room)
+        self._map.madvise(mmap.MADV_REMOVE, data_start(first), self._room)
 
     def room(self, number: int) -> memoryview | None:
         """Where the kernel is to put what it reads next; None if it shall not be kept."""
@@ -77,7 +79,7 @@ class Journal:
             words[first + BEGIN] = LOST  # before anything more is read
         if words[first + BEGIN] == LOST:
             return None
-        start = first * 8 + PAGE
+        start = data_start(first)
         return self._bytes[start + length : start + min(length + MOST_READ, self._room)]
 
     def begin(self, number: int) -> None:
@@ -108,7 +110,7 @@ class Journal:
         if self._words[first + BEGIN] == LOST or not 0 < length <= self._room:
             return None
         load_fence()
-        start = first * 8 + PAGE
+        start = data_start(first)
         return self._map[start : start + length]
 
     def is_begun(self, number: int) -> bool:
@@ -124,7 +126,7 @@ class Journal:
         if skip:
             words[first + BEGIN] = LOST
             store_fence()
-            start = first * 8 + PAGE
+            start = data_start(first)
             self._map[start : start + len(request) - skip] = request[skip:]
             words[first + REST] += skip
             store_fence()
@@ -133,9 +135,9 @@ class Journal:
 
     def _first(self, number: int) -> int:
         """The record's first word."""
-        return number * (PAGE + self._room) // 8
+        return number * self._region_words
 
 
 def journal_bytes(count: int, room: int) -> int:
     """The size of the file."""
-    return count * (PAGE + -(-room // PAGE) * PAGE)
+    return count * region_bytes(room)

@@ -21,8 +21,8 @@ import os
 from collections.abc import Iterable, Sequence
 
 from ..fence import load_fence, store_fence
+from .byte_ring import data_start, read_ring, region_bytes, region_words, write_ring
 
-PAGE = mmap.PAGESIZE
 RING = 1 << 17  # bytes: more than waits for a connection before its writer pauses
 MOST_REFS = 96
 ANSWER_STATES = 2  # behind those of the choices, for the answer as a whole
@@ -30,6 +30,7 @@ COMMITTED, BEGUN, COMPLETE, REFS, SEED, CREATED, CHOICE, STATE, END, FULL, INTER
 FIRST_REF = 16
 FIRST_STATE = FIRST_REF + MOST_REFS
 NOBODY = (1 << 64) - 1
+REGION_WORDS = region_words(RING)
 
 
 class Answers:
@@ -38,14 +39,14 @@ class Answers:
     def __init__(self, fd: int, count: int, access: int = mmap.ACCESS_DEFAULT) -> None:
         """`access` is of mmap, for who only looks."""
         self.count = count
-        self._map = mmap.mmap(fd, count * (PAGE + RING), access=access)
+        self._map = mmap.mmap(fd, count * region_bytes(RING), access=access)
         self._words = memoryview(self._map).cast("Q")
 
     @staticmethod
     def create(count: int) -> int:
         """The descriptor of a memory file for so many records; memory is taken when it is written."""
         fd = os.memfd_create("actorserve-answers", os.MFD_CLOEXEC)
-        os.ftruncate(fd, count * (PAGE + RING))
+        os.ftruncate(fd, count * region_bytes(RING))
         return fd
 
     # --- the connection's frontend -------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ class Answers:
         end = words[first + COMMITTED]
         if words[first + INTERIM] == end:
             return False
-        self._copy(first, end, data)
+        write_ring(self._map, data_start(first), RING, end, data)
         end += len(data)
         words[first + BEGUN] = end
         words[first + INTERIM] = end
@@ -96,7 +97,7 @@ class Answers:
         """These bytes are about to be handed to the kernel: they bring a choice to a state, or end the answer."""
         words, first = self._words, self._first(number)
         end = words[first + COMMITTED]
-        self._copy(first, end, data)
+        write_ring(self._map, data_start(first), RING, end, data)
         end += len(data)
         words[first + END] = NOBODY
         words[first + CHOICE] = choice
@@ -109,17 +110,6 @@ class Answers:
         words[first + COMMITTED] = end  # SYNC: answers.committed
         if choice != NOBODY:
             words[first + FIRST_STATE + choice] = state
-
-    def _copy(self, first: int, at: int, data: bytes) -> None:
-        """Put bytes into the ring, those from before a whole turn of it left out."""
-        if len(data) > RING:
-            at += len(data) - RING
-            data = data[-RING:]
-        start = first * 8 + PAGE
-        place = at % RING
-        head = min(len(data), RING - place)
-        self._map[start + place : start + place + head] = data[:head]
-        self._map[start : start + len(data) - head] = data[head:]
 
     def set_full(self, number: int, since: int) -> None:
         """What is written now waits for the client, since then; 0: it does not."""
@@ -163,9 +153,7 @@ class Answers:
         load_fence()
         if not end - RING <= written <= end:
             return None
-        start, place = first * 8 + PAGE, written % RING
-        head = min(end - written, RING - place)
-        return self._map[start + place : start + place + head] + self._map[start : start + end - written - head]
+        return read_ring(self._map, data_start(first), RING, written, end - written)
 
     def is_complete(self, number: int) -> bool:
         """All of the answer was handed over."""
@@ -197,4 +185,4 @@ class Answers:
 
     def _first(self, number: int) -> int:
         """The record's first word."""
-        return number * (PAGE + RING) // 8
+        return number * REGION_WORDS

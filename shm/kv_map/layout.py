@@ -1,17 +1,49 @@
-"""Where the KV map's words lie: for whoever makes room for it, without numpy."""
+"""Where the KV map's words and bytes lie: for its writer, for who only looks, and for whoever makes room for it.
+
+Layout, from the region's offset; who writes what, and when, stands in map.py.
+    header    worker | blocks | takeovers
+    a slot    held, computed, told: three arrays of words
+              table: int32[blocks of a sequence]
+    a block   hash: 16 bytes, then of all blocks cached: a byte
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from ..layout import CACHE_LINE, HASH_BYTES, WORD_BYTES, whole
+
 WORKER, BLOCKS, TAKEOVERS = 0, 1, 2  # header words
-HEADER_BYTES = 64
-HASH_BYTES = 16
+HEADER_WORDS = 3
+HEADER_BYTES = CACHE_LINE
+SLOT_WORDS = 3
+BLOCK_BYTES = 4  # of a block's number in a table
 
 
-def whole_words(size: int) -> int:
-    """So many bytes, rounded up to words."""
-    return -(-size // 8) * 8
+class KVMapPlaces(NamedTuple):
+    """Offsets in bytes of the memory that it lies in."""
+
+    header: int
+    held: int
+    computed: int
+    told: int
+    tables: int
+    hashes: int
+    cached: int
+    end: int
+
+
+def kv_map_places(offset: int, slots: int, sequence_blocks: int, blocks: int) -> KVMapPlaces:
+    """Of a map at this offset, for so many slots of so many blocks each, and so many blocks in all."""
+    held = offset + HEADER_BYTES
+    computed = held + slots * WORD_BYTES
+    told = computed + slots * WORD_BYTES
+    tables = held + slots * SLOT_WORDS * WORD_BYTES
+    hashes = tables + whole(slots * sequence_blocks * BLOCK_BYTES, WORD_BYTES)
+    cached = hashes + blocks * HASH_BYTES
+    return KVMapPlaces(offset, held, computed, told, tables, hashes, cached, cached + blocks)
 
 
 def kv_map_bytes(slots: int, sequence_blocks: int, blocks: int) -> int:
-    """Bytes of a map for so many slots of so many blocks each, and so many blocks in all."""
-    return HEADER_BYTES + slots * 24 + whole_words(slots * sequence_blocks * 4) + blocks * HASH_BYTES + blocks
+    """Bytes of such a map."""
+    return kv_map_places(0, slots, sequence_blocks, blocks).end

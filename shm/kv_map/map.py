@@ -1,7 +1,7 @@
 """The KV map: whose KV lies in which block of the worker's memory, and whose end was told, for the next scheduler.
 
 The scheduler alone writes it, and nobody reads it while that lives: what counts is what a death between any two stores
-leaves behind, and for that the order in which one thread stores is enough. Layout, from the region's offset:
+leaves behind, and for that the order in which one thread stores is enough. Where it lies says layout.py:
     header    worker: incarnation whose KV memory this is about, 0 for none | blocks of that memory
               takeovers: successors that have begun with it since the last step came back
     a slot    held: generation << 32 | blocks in its table, 0 for none
@@ -20,11 +20,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import BLOCKS, HASH_BYTES, HEADER_BYTES, TAKEOVERS, WORKER, kv_map_bytes, whole_words
+from ..layout import HASH_BYTES, LOW32
+from .layout import BLOCKS, HEADER_WORDS, TAKEOVERS, WORKER, kv_map_bytes, kv_map_places
 
 __all__ = ["KVMap", "kv_map_bytes"]
-
-LOW = 0xFFFFFFFF
 
 Ints = NDArray[np.int64]
 
@@ -35,18 +34,14 @@ class KVMap:
     def __init__(self, memory: mmap.mmap, offset: int, slots: int, sequence_blocks: int, blocks: int) -> None:
         self.sequence_blocks, self.blocks = sequence_blocks, blocks
         self._memory = memory
-        self._header: Ints = np.ndarray(3, np.int64, memory, offset)
-        offset += HEADER_BYTES
-        self._held: Ints = np.ndarray(slots, np.int64, memory, offset)
-        offset += slots * 8
-        self._computed: Ints = np.ndarray(slots, np.int64, memory, offset)
-        offset += slots * 8
-        self._told: Ints = np.ndarray(slots, np.int64, memory, offset)
-        offset += slots * 8
-        self._tables: NDArray[np.int32] = np.ndarray((slots, sequence_blocks), np.int32, memory, offset)
-        self._hashes = offset + whole_words(slots * sequence_blocks * 4)
-        self._flags = self._hashes + blocks * HASH_BYTES
-        self._cached: NDArray[np.uint8] = np.ndarray(blocks, np.uint8, memory, self._flags)
+        places = kv_map_places(offset, slots, sequence_blocks, blocks)
+        self._header: Ints = np.ndarray(HEADER_WORDS, np.int64, memory, places.header)
+        self._held: Ints = np.ndarray(slots, np.int64, memory, places.held)
+        self._computed: Ints = np.ndarray(slots, np.int64, memory, places.computed)
+        self._told: Ints = np.ndarray(slots, np.int64, memory, places.told)
+        self._tables: NDArray[np.int32] = np.ndarray((slots, sequence_blocks), np.int32, memory, places.tables)
+        self._hashes = places.hashes
+        self._cached: NDArray[np.uint8] = np.ndarray(blocks, np.uint8, memory, places.cached)
 
     @classmethod
     def private(cls, slots: int, sequence_blocks: int, blocks: int) -> KVMap:
@@ -87,14 +82,14 @@ class KVMap:
 
     def hold(self, ref: int, blocks: Sequence[int], computed: int) -> None:
         """A sequence that holds nothing takes these blocks; the first `computed` tokens are in them already."""
-        slot, generation = ref & LOW, ref >> 32 << 32
+        slot, generation = ref & LOW32, ref >> 32 << 32
         self._computed[slot] = generation | computed
         self._tables[slot, : len(blocks)] = blocks
         self._held[slot] = generation | len(blocks)
 
     def grow(self, ref: int, index: int, block: int) -> None:
         """The sequence takes one more block, number `index` of its table."""
-        slot = ref & LOW
+        slot = ref & LOW32
         self._tables[slot, index] = block
         self._held[slot] = ref >> 32 << 32 | index + 1
 
@@ -114,20 +109,20 @@ class KVMap:
 
     def held(self, ref: int) -> NDArray[np.int32]:
         """The blocks that the holder's table names; none if their number cannot be."""
-        count = int(self._held[ref & LOW]) & LOW
-        return self._tables[ref & LOW, : count if count <= self.sequence_blocks else 0]
+        count = int(self._held[ref & LOW32]) & LOW32
+        return self._tables[ref & LOW32, : count if count <= self.sequence_blocks else 0]
 
     def computed(self, ref: int) -> int | None:
         """Tokens that are computed in the holder's blocks; None where an earlier use of the slot is spoken of."""
-        word = int(self._computed[ref & LOW])
-        return word & LOW if word >> 32 == ref >> 32 else None
+        word = int(self._computed[ref & LOW32])
+        return word & LOW32 if word >> 32 == ref >> 32 else None
 
     def tell(self, ref: int) -> None:
         """The message that this sequence has ended is published."""
-        self._told[ref & LOW] = ref >> 32
+        self._told[ref & LOW32] = ref >> 32
 
     def is_told(self, ref: int) -> bool:
-        return bool(self._told[ref & LOW] == ref >> 32)
+        return bool(self._told[ref & LOW32] == ref >> 32)
 
     # --- what a block stands for ---------------------------------------------------------------------------------
 

@@ -5,24 +5,22 @@ The scheduler goes on meanwhile, so a block may be shown as it was a moment befo
 
 from __future__ import annotations
 
+from ..layout import LOW32, WORD_BYTES
 from ..segment import Segment
-from .layout import BLOCKS, HASH_BYTES, HEADER_BYTES, WORKER, whole_words
-
-LOW = 0xFFFFFFFF
+from .layout import BLOCK_BYTES, BLOCKS, WORKER, kv_map_places
 
 
 class KVView:
     """The map that lies at `offset` of the segment; sizes are those of KVMap."""
 
     def __init__(self, segment: Segment, offset: int, slots: int, sequence_blocks: int, blocks: int) -> None:
-        if offset < 0 or offset % 8:
+        if offset < 0 or offset % WORD_BYTES:
             raise ValueError(f"no KV map can lie at {offset}")
         self._segment = segment
-        self._header = offset // 8
-        self._held = self._header + HEADER_BYTES // 8
+        places = kv_map_places(offset, slots, sequence_blocks, blocks)
+        self._header, self._held = places.header // WORD_BYTES, places.held // WORD_BYTES
         self._slots, self._sequence_blocks, self._most = slots, sequence_blocks, blocks
-        self._tables = offset + HEADER_BYTES + slots * 24
-        self._flags = self._tables + whole_words(slots * sequence_blocks * 4) + blocks * HASH_BYTES
+        self._tables, self._flags = places.tables, places.cached
 
     def look(self) -> tuple[bytes, bytes]:
         """(1 for each block that sequences hold, 1 for each that is kept for a prefix); empty without a worker."""
@@ -32,10 +30,10 @@ class KVView:
             return b"", b""
         held = bytearray(count)
         for slot, word in enumerate(words[self._held : self._held + self._slots].tolist()):
-            length = word & LOW
+            length = word & LOW32
             if 0 < length <= self._sequence_blocks:
-                start = self._tables + slot * self._sequence_blocks * 4
-                for block in memoryview(memory[start : start + length * 4]).cast("i"):
+                start = self._tables + slot * self._sequence_blocks * BLOCK_BYTES
+                for block in memoryview(memory[start : start + length * BLOCK_BYTES]).cast("i"):
                     if 0 <= block < count:
                         held[block] = 1
         return bytes(held), memory[self._flags : self._flags + count]

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..fence import load_fence
+from ..layout import LOW32, WORD_BYTES, check_place
 from ..segment import Segment
 from .mailbox import stamp_of
-from .ring import CACHE_LINE, LAST, LOW, MAGIC, WRAP, WRITTEN, header_bytes, read_word, ring_bytes
+from .ring import LAST, MAGIC, WRAP, WRITTEN, header_bytes, read_word, ring_bytes
 
 TRIES = 16  # a consumer that commits between every two of them is not waited for
 STAMP_BYTES = 16  # the head of a record, in which its stamp lies
@@ -34,9 +35,8 @@ EMPTY = LaneView(0, 0, 0, 0, None)
 
 def view_lane(segment: Segment, offset: int, capacity: int, readers: int = 1, reader: int = 0) -> LaneView | None:
     """The lane's ring lies at `offset`; None if it moved too fast to be read, or is no ring."""
-    if offset < 0 or offset % CACHE_LINE or offset + ring_bytes(capacity, readers) > segment.size:
-        raise ValueError(f"no ring of {capacity} bytes can lie at {offset} of a segment of {segment.size}")
-    words, base = segment.words, offset // 8
+    check_place(segment.size, offset, ring_bytes(capacity, readers), f"ring of {capacity} bytes")
+    words, base = segment.words, offset // WORD_BYTES
     if words[base] == 0:
         return EMPTY  # no producer was there yet
     if words[base] != MAGIC:
@@ -61,13 +61,13 @@ def _view(segment: Segment, base: int, data: int, capacity: int, read: int) -> L
     load_fence()
     if words[base + WRITTEN] != written or not 0 <= written - read <= capacity:
         return None
-    sent = last >> 32 if last & LOW == written & LOW else ((last >> 32) - 1) & LOW
+    sent = last >> 32 if last & LOW32 == written & LOW32 else ((last >> 32) - 1) & LOW32
     if written == read:
         return LaneView(written, sent, 0, 0, None)
     place = data + read % capacity
     header = words[place >> 3]
-    if header & LOW == WRAP:
+    if header & LOW32 == WRAP:
         place = data
         header = words[place >> 3]
-    stamp = stamp_of(segment.map[place + 8 : place + 8 + min(header & LOW, STAMP_BYTES)])
-    return LaneView(written, sent, written - read, (sent - (header >> 32) + 1) & LOW, stamp)
+    stamp = stamp_of(segment.map[place + 8 : place + 8 + min(header & LOW32, STAMP_BYTES)])
+    return LaneView(written, sent, written - read, (sent - (header >> 32) + 1) & LOW32, stamp)

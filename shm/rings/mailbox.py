@@ -26,10 +26,10 @@ from typing import Any
 import msgspec
 
 from ..fence import full_fence
+from ..layout import CACHE_LINE, WORD_BYTES
 from ..segment import Segment
 from .ring import Consumer, Producer
 
-CACHE_LINE = 64
 DRAIN_BYTES = 64 << 10  # of one lane in one turn, so that no lane starves another
 BATCH_BYTES = 64 << 10  # a record of several messages is not made longer than this
 LIST_BYTES = 16  # the heads of both lists and the stamp take at most so many
@@ -75,7 +75,7 @@ class Outbox:
         self._producer = producer
         self._try_send = producer.try_send
         self._words = producer.words
-        self._receivers = [(offset // 8, fd) for offset, fd in ((sleeping_offset, eventfd), *others)]
+        self._receivers = [(offset // WORD_BYTES, fd) for offset, fd in ((sleeping_offset, eventfd), *others)]
         self._ended_sleeps = {word: 0 for word, _ in self._receivers}  # its value that was answered with a wake-up
         self._queue: list[msgspec.Struct] = []
         self._overflow: deque[tuple[bytes, int]] = deque()  # encoded records that found no room, and their messages
@@ -163,7 +163,7 @@ class Inbox:
         self, segment: Segment, sleeping_offset: int, lanes: Mapping[str, Consumer], eventfd: int, decode: Any
     ) -> None:
         self._words = segment.words
-        self._sleeping = sleeping_offset // 8
+        self._sleeping = sleeping_offset // WORD_BYTES
         self._lanes = dict(lanes)
         self._consumers = list(lanes.values())
         self._numbers = {consumer: number for number, consumer in enumerate(self._consumers)}

@@ -26,17 +26,16 @@ from __future__ import annotations
 
 from ..end_lock import Claim, RingBusy
 from ..fence import load_fence, store_fence
+from ..layout import CACHE_LINE, LINE_WORDS, LOW32, WORD_BYTES, check_place
 from ..segment import Segment
 
 __all__ = ["Consumer", "Producer", "RingBusy", "RingCorrupt", "ring_bytes"]
 
 MAGIC = 0x31474E4952544341  # "ACTRING1"
-CACHE_LINE = 64
 CAPACITY, OTHERS, WRITTEN, LAST, READ = 1, 2, 8, 9, 16  # in words from the magic
-READER_WORDS = 8  # from one R to the next
-LOW = 0xFFFFFFFF
-SEQUENCE = LOW << 32
-WRAP = 0xFFFFFFFF  # as a length: the record stands at the start of the data
+READER_WORDS = LINE_WORDS  # from one R to the next
+SEQUENCE = LOW32 << 32
+WRAP = LOW32  # as a length: the record stands at the start of the data
 MAX_CAPACITY = 1 << 31  # so that L's 32 bits tell every end from W
 ANY = -1  # no sequence: whichever comes first is right
 
@@ -52,7 +51,7 @@ def header_bytes(readers: int = 1) -> int:
     """Bytes of a ring before its data."""
     if readers < 1:
         raise ValueError(f"a ring has at least one reader, not {readers}")
-    return 8 * (READ + READER_WORDS * readers)
+    return WORD_BYTES * (READ + READER_WORDS * readers)
 
 
 def ring_bytes(capacity: int, readers: int = 1) -> int:
@@ -73,17 +72,16 @@ class _End:
     """What both ends have in common: the claim, and where the words are."""
 
     def __init__(self, segment: Segment, offset: int, capacity: int, readers: int, own_word: int) -> None:
-        if offset < 0 or offset % CACHE_LINE or offset + ring_bytes(capacity, readers) > segment.size:
-            raise ValueError(f"no ring of {capacity} bytes can lie at {offset} of a segment of {segment.size}")
+        check_place(segment.size, offset, ring_bytes(capacity, readers), f"ring of {capacity} bytes")
         what = f"the {type(self).__name__.lower()} of the ring at {offset}"
         if own_word > READ:
             what = f"reader {(own_word - READ) // READER_WORDS}: {what}"
-        self._claim = Claim(segment, offset + 8 * own_word, what)
+        self._claim = Claim(segment, offset + WORD_BYTES * own_word, what)
         self._map = segment.map
         self._words = segment.words
         self._capacity = capacity
         self._readers = readers
-        self._base = offset // 8
+        self._base = offset // WORD_BYTES
         self._data = offset + header_bytes(readers)
         self._w, self._l = self._base + WRITTEN, self._base + LAST
 
@@ -131,7 +129,7 @@ class Producer(_End):
     def sequence(self) -> int:
         """The sequence of the last published record, which is how many there were (modulo 2**32)."""
         written, last = self._words[self._w], self._words[self._l]
-        return last >> 32 if last & LOW == written & LOW else ((last >> 32) - 1) & LOW
+        return last >> 32 if last & LOW32 == written & LOW32 else ((last >> 32) - 1) & LOW32
 
     def try_send(self, payload: bytes | bytearray | memoryview) -> bool:
         """Publish one record of bytes; False when there is no room now, ValueError for one that may never have room."""
@@ -150,7 +148,7 @@ class Producer(_End):
             if end - self._read > capacity:
                 return False
         header = last & SEQUENCE  # the sequence after L's, or L's own if that record was never published
-        if last & LOW == written & LOW:
+        if last & LOW32 == written & LOW32:
             header = (header + (1 << 32)) & SEQUENCE
         place = self._data + at
         if skipped:
@@ -159,7 +157,7 @@ class Producer(_End):
         words[place >> 3] = header | length
         self._map[place + 8 : place + 8 + length] = payload
         store_fence()
-        words[self._l] = header | end & LOW
+        words[self._l] = header | end & LOW32
         store_fence()
         words[self._w] = end  # SYNC: ring.publish, pairs with Consumer.receive and pending
         return True
@@ -209,19 +207,19 @@ class Consumer(_End):
         load_fence()
         place = self._data + position % self._capacity
         header = words[place >> 3]
-        if header & LOW == WRAP:
+        if header & LOW32 == WRAP:
             position += self._data_end - place
             place = self._data
             header = words[place >> 3]
         first = place + 8
-        last = first + (header & LOW)
-        end = position + (((header & LOW) + 15) & ~7)
+        last = first + (header & LOW32)
+        end = position + (((header & LOW32) + 15) & ~7)
         if end > written or last > self._data_end:
-            raise RingCorrupt(f"a record at {position} of {header & LOW} bytes, where {written} are written")
+            raise RingCorrupt(f"a record at {position} of {header & LOW32} bytes, where {written} are written")
         if header >> 32 != self._sequence:
             self._meet(header >> 32)
         payload = self._map[first:last]
-        self._sequence = ((header >> 32) + 1) & LOW
+        self._sequence = ((header >> 32) + 1) & LOW32
         self._next = end
         return payload
 

@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from struct import Struct
 
 from ..fence import load_fence, store_fence
+from ..layout import CACHE_LINE, WORD_BYTES, check_place
 from ..segment import Segment
 
-CACHE_LINE = 64
 EVENTS = 1 << 14  # that are kept of an actor
 EVENT = Struct("<QQQQ")
+EVENT_BYTES = EVENT.size
 KIND_BITS = 8
 
 
 def trace_bytes() -> int:
     """Bytes of one actor's ring."""
-    return CACHE_LINE + EVENTS * EVENT.size
+    return CACHE_LINE + EVENTS * EVENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class TraceWriter:
 
     def __init__(self, segment: Segment, offset: int) -> None:
         self._words, self._map = segment.words, segment.map
-        self._count_word = _checked(segment, offset) // 8
+        self._count_word = _checked(segment, offset) // WORD_BYTES
         self._first = offset + CACHE_LINE
         self._count = self._words[self._count_word]
         self._pack = EVENT.pack_into
@@ -51,7 +52,8 @@ class TraceWriter:
     def add(self, at_ns: int, kind: int, first: int, second: int = 0, small: int = 0) -> None:
         """It happened then. Numbers are not negative."""
         count = self._count
-        self._pack(self._map, self._first + count % EVENTS * 32, at_ns, kind | small << KIND_BITS, first, second)
+        place = self._first + count % EVENTS * EVENT_BYTES
+        self._pack(self._map, place, at_ns, kind | small << KIND_BITS, first, second)
         self._count = count = count + 1
         store_fence()
         self._words[self._count_word] = count  # SYNC: trace.count, pairs with read_trace
@@ -59,20 +61,19 @@ class TraceWriter:
 
 def read_trace(segment: Segment, offset: int) -> list[Event]:
     """What is there, the oldest event first."""
-    word, first = _checked(segment, offset) // 8, offset + CACHE_LINE
+    word, first = _checked(segment, offset) // WORD_BYTES, offset + CACHE_LINE
     end = segment.words[word]  # SYNC: trace.count
     load_fence()
-    copy = segment.map[first : first + EVENTS * EVENT.size]
+    copy = segment.map[first : first + EVENTS * EVENT_BYTES]
     load_fence()
     begin = max(0, segment.words[word] + 1 - EVENTS)  # the writer may be at the one before it
     events = []
     for number in range(begin, end):
-        at_ns, packed, one, other = EVENT.unpack_from(copy, number % EVENTS * EVENT.size)
+        at_ns, packed, one, other = EVENT.unpack_from(copy, number % EVENTS * EVENT_BYTES)
         events.append(Event(at_ns, packed & (1 << KIND_BITS) - 1, packed >> KIND_BITS, one, other))
     return events
 
 
 def _checked(segment: Segment, offset: int) -> int:
-    if offset < 0 or offset % CACHE_LINE or offset + trace_bytes() > segment.size:
-        raise ValueError(f"no trace can lie at {offset} of a segment of {segment.size}")
+    check_place(segment.size, offset, trace_bytes(), "trace")
     return offset

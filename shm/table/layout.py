@@ -9,42 +9,25 @@ they mean.
 from __future__ import annotations
 
 from ..fence import store_fence
+from ..layout import CACHE_LINE, HASH_BYTES, LINE_WORDS, WORD_BYTES, whole
 from ..segment import Segment
 
 MAGIC = 0x314C424154544341  # "ACTTABL1"
 FORMAT = 3
-CACHE_LINE = 64
 HEADER_BYTES = 4096
 VERSION, SLOTS, MAX_TOKENS, BLOCK_SIZE, PARAMS_BYTES, RENDITION_BYTES = range(1, 7)  # header words after the magic
-CONTROL_WORDS = 32  # four cache lines a slot
+CONTROL_WORDS = 4 * LINE_WORDS  # of a slot
 GENERATION, CANCEL, PARAMS, ARRIVAL, FIRST_TOLD, END_TOLD, SEED = 0, 1, 3, 4, 5, 6, 7
 LIMIT, HASHED, PROMPT, RENDITION, RENDER_BEGUN, RENDERED = 8, 9, 10, 11, 12, 13
 CACHED, TOKENS, FINISH, ADMITTED, SCHEDULED, FIRST_TOKEN, LAST_TOKEN, SETBACKS = 16, 17, 18, 19, 20, 21, 22, 23
 TEXT, STOP = 24, 25
-HASH_BYTES = 16
-LOW = 0xFFFFFFFF
 LAST_GENERATION = 0x7FFFFFFF  # 1 follows
-
-
-def make_ref(generation: int, slot: int) -> int:
-    """The name of one use of a slot."""
-    return generation << 32 | slot
-
-
-def slot_of(ref: int) -> int:
-    """The slot that a ref names."""
-    return ref & LOW
-
-
-def generation_of(ref: int) -> int:
-    """Which use of its slot a ref names."""
-    return ref >> 32
 
 
 def _data_bytes(max_tokens: int, block_size: int, params_bytes: int, rendition_bytes: int) -> int:
     """Bytes of one slot's parameters, rendition, tokens and hashes, in whole cache lines."""
     size = params_bytes + rendition_bytes + 4 * max_tokens + HASH_BYTES * (max_tokens // block_size)
-    return -(-size // CACHE_LINE) * CACHE_LINE
+    return whole(size, CACHE_LINE)
 
 
 def table_bytes(
@@ -52,14 +35,14 @@ def table_bytes(
 ) -> int:
     """Bytes of a table."""
     data = _data_bytes(max_tokens, block_size, params_bytes, rendition_bytes)
-    return HEADER_BYTES + slots * (8 * CONTROL_WORDS + data)
+    return HEADER_BYTES + slots * (WORD_BYTES * CONTROL_WORDS + data)
 
 
 class TableLayout:
     """The sizes of the table at `offset` of a segment, and where each slot's parts are."""
 
     def __init__(self, segment: Segment, offset: int) -> None:
-        words, header = segment.words, offset // 8
+        words, header = segment.words, offset // WORD_BYTES
         if words[header] != MAGIC or words[header + VERSION] != FORMAT:
             raise ValueError(f"no request table of version {FORMAT} lies at {offset}")
         self.segment = segment
@@ -69,8 +52,8 @@ class TableLayout:
         self.rendition_bytes = words[header + RENDITION_BYTES]
         self.control_offset = offset + HEADER_BYTES
         self.stride = _data_bytes(self.max_tokens, self.block_size, self.params_bytes, self.rendition_bytes)
-        self._data = self.control_offset + 8 * CONTROL_WORDS * self.slots
-        self._first_control = self.control_offset // 8
+        self._data = self.control_offset + WORD_BYTES * CONTROL_WORDS * self.slots
+        self._first_control = self.control_offset // WORD_BYTES
 
     @staticmethod
     def write_header(segment: Segment, offset: int, sizes: tuple[int, int, int, int, int]) -> None:
@@ -79,7 +62,7 @@ class TableLayout:
             raise ValueError("a table's offset and parameter areas are multiples of 64 bytes, and all sizes positive")
         if offset + table_bytes(*sizes) > segment.size:
             raise ValueError(f"a table of {table_bytes(*sizes):,} bytes at {offset} is more than the segment has")
-        header = offset // 8
+        header = offset // WORD_BYTES
         segment.words[header + VERSION] = FORMAT
         for word, value in enumerate(sizes, SLOTS):
             segment.words[header + word] = value

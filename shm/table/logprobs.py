@@ -12,6 +12,8 @@ import mmap
 import os
 from struct import Struct
 
+from ..layout import PAGE, whole
+
 MOST = 20
 ENTRY = Struct("<if")
 RECORD = (1 + MOST) * ENTRY.size
@@ -50,4 +52,4 @@ class Logprobs:
 
 def _stride(max_tokens: int) -> int:
     """Bytes of a slot, in whole pages."""
-    return -(-max_tokens * RECORD // mmap.PAGESIZE) * mmap.PAGESIZE
+    return whole(max_tokens * RECORD, PAGE)

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ..fence import load_fence
+from ..layout import LOW32
 from . import layout
 from .table import RequestTable
 
-MOST = 0xFFFF  # of either setback that can be counted
+SETBACK_BITS = 16
+MOST_SETBACKS = (1 << SETBACK_BITS) - 1  # of either that can be counted
 
 
 class Stamp(IntEnum):
@@ -42,6 +44,13 @@ class Life:
     deaths: int  # of schedulers and workers that it has survived
 
 
+def setbacks(word: int, generation: int) -> tuple[int, int]:
+    """(preemptions, deaths) of this use of a slot, by its word."""
+    if word >> 32 != generation:
+        return 0, 0
+    return word & MOST_SETBACKS, word >> SETBACK_BITS & MOST_SETBACKS
+
+
 class Stamps:
     """The stamps of all slots, for their writers and for readers."""
 
@@ -51,13 +60,13 @@ class Stamps:
 
     def get(self, ref: int, stamp: Stamp) -> int:
         """When it happened in the slot's latest use; 0 if it has not."""
-        control = self._table.control_word(ref & layout.LOW)
+        control = self._table.control_word(ref & LOW32)
         at = self._words[control + stamp]
         return at if at >= self._words[control + layout.ARRIVAL] else 0
 
     def set(self, ref: int, stamp: Stamp, now: int) -> None:
         """It happens now. The writer's alone, for the use that it was told of."""
-        self._words[self._table.control_word(ref & layout.LOW) + stamp] = now
+        self._words[self._table.control_word(ref & LOW32) + stamp] = now
 
     def set_first(self, ref: int, stamp: Stamp, now: int) -> bool:
         """It happens now, unless it has happened before: then False. A predecessor's stamp stays."""
@@ -68,21 +77,18 @@ class Stamps:
 
     def set_back(self, ref: int, preemptions: int = 0, deaths: int = 0) -> None:
         """The scheduler's: so many more of these."""
-        word = self._table.control_word(ref & layout.LOW) + layout.SETBACKS
-        packed = self._words[word]
-        if packed >> 32 != ref >> 32:
-            packed = 0
-        preemptions, deaths = min(MOST, (packed & MOST) + preemptions), min(MOST, (packed >> 16 & MOST) + deaths)
-        self._words[word] = ref >> 32 << 32 | deaths << 16 | preemptions
+        word = self._table.control_word(ref & LOW32) + layout.SETBACKS
+        before = setbacks(self._words[word], ref >> 32)
+        preemptions, deaths = min(MOST_SETBACKS, before[0] + preemptions), min(MOST_SETBACKS, before[1] + deaths)
+        self._words[word] = ref >> 32 << 32 | deaths << SETBACK_BITS | preemptions
 
     def preemptions(self, ref: int) -> int:
         """Of this use, as its scheduler counts them."""
-        packed = self._words[self._table.control_word(ref & layout.LOW) + layout.SETBACKS]
-        return int(packed & MOST) if packed >> 32 == ref >> 32 else 0
+        return setbacks(self._words[self._table.control_word(ref & LOW32) + layout.SETBACKS], ref >> 32)[0]
 
     def words(self, ref: int) -> list[int]:
         """All control words of this use, at about one moment; empty if the slot has a newer one. Quicker than life."""
-        control = self._table.control_word(ref & layout.LOW)
+        control = self._table.control_word(ref & LOW32)
         words = self._words[control : control + layout.CONTROL_WORDS].tolist()
         load_fence()
         current = words[layout.GENERATION] == ref >> 32 and self._table.is_current(ref)
@@ -94,10 +100,8 @@ class Stamps:
             return None
         arrival = self._table.arrival_ns(ref)
         at = {stamp: now for stamp in Stamp if (now := self.get(ref, stamp))}
-        packed = self._words[self._table.control_word(ref & layout.LOW) + layout.SETBACKS]
+        packed = self._words[self._table.control_word(ref & LOW32) + layout.SETBACKS]
         load_fence()
         if not self._table.is_current(ref) or self._table.arrival_ns(ref) != arrival:
             return None  # it was opened anew meanwhile
-        if packed >> 32 != ref >> 32:
-            packed = 0
-        return Life(arrival, at, packed & MOST, packed >> 16 & MOST)
+        return Life(arrival, at, *setbacks(packed, ref >> 32))

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..fence import load_fence, store_fence
+from ..layout import HASH_BYTES, LOW32, generation_of, make_ref, slot_of
 from ..segment import Segment
 from .layout import (
     ARRIVAL,
@@ -30,11 +31,9 @@ from .layout import (
     CONTROL_WORDS,
     FINISH,
     GENERATION,
-    HASH_BYTES,
     HASHED,
     LAST_GENERATION,
     LIMIT,
-    LOW,
     PARAMS,
     PROMPT,
     RENDITION,
@@ -43,9 +42,6 @@ from .layout import (
     TEXT,
     TOKENS,
     TableLayout,
-    generation_of,
-    make_ref,
-    slot_of,
     table_bytes,
 )
 
@@ -87,14 +83,14 @@ class RequestTable(TableLayout):
 
     def _get(self, ref: int, word: int) -> int | None:
         """A cursor's value, None where it speaks of another generation."""
-        packed = self._words[self.control_word(ref & LOW) + word]
+        packed = self._words[self.control_word(ref & LOW32) + word]
         load_fence()  # what the cursor publishes is read after it
-        return packed & LOW if packed >> 32 == ref >> 32 else None
+        return packed & LOW32 if packed >> 32 == ref >> 32 else None
 
     def _set(self, ref: int, word: int, value: int) -> None:
-        if not 0 <= value <= LOW:
+        if not 0 <= value <= LOW32:
             raise ValueError(f"a cursor cannot be {value}")
-        self._words[self.control_word(ref & LOW) + word] = ref >> 32 << 32 | value
+        self._words[self.control_word(ref & LOW32) + word] = ref >> 32 << 32 | value
 
     # --- the frontend's ------------------------------------------------------------------------------------------
 
@@ -122,7 +118,7 @@ class RequestTable(TableLayout):
 
     def is_current(self, ref: int) -> bool:
         """Is this still the slot's latest use?"""
-        return self._words[self.control_word(ref & LOW) + GENERATION] == ref >> 32  # SYNC: table.open
+        return self._words[self.control_word(ref & LOW32) + GENERATION] == ref >> 32  # SYNC: table.open
 
     def current_refs(self, first_slot: int, count: int) -> list[int]:
         """The latest use of each of these slots that were ever used; it may have ended."""
@@ -141,18 +137,18 @@ class RequestTable(TableLayout):
 
     def params(self, ref: int) -> bytes:
         """The parameters as they were written by open_slot; nothing if the slot has a newer use."""
-        start = self.params_start(ref & LOW)
+        start = self.params_start(ref & LOW32)
         params = self.segment.map[start : start + (self._get(ref, PARAMS) or 0)]  # SYNC: table.params
         load_fence()
         return params if self._get(ref, PARAMS) == len(params) else b""
 
     def arrival_ns(self, ref: int) -> int:
         """When the latest use of the ref's slot was opened, CLOCK_MONOTONIC."""
-        return self._words[self.control_word(ref & LOW) + ARRIVAL]
+        return self._words[self.control_word(ref & LOW32) + ARRIVAL]
 
     def seed(self, ref: int) -> int:
         """What the answer's id is made of, of the latest use of the ref's slot."""
-        return self._words[self.control_word(ref & LOW) + SEED]
+        return self._words[self.control_word(ref & LOW32) + SEED]
 
     # --- the renderer's ------------------------------------------------------------------------------------------
 
@@ -170,11 +166,11 @@ class RequestTable(TableLayout):
             raise ValueError(f"{len(data)} tokens, at most {self.max_tokens} fit")
         if len(hashes) % HASH_BYTES or hashed > len(data) // self.block_size:
             raise ValueError(f"{len(hashes)} bytes of hashes for {len(data) // self.block_size} full blocks")
-        start = self.token_index(ref & LOW)
+        start = self.token_index(ref & LOW32)
         self._ints[start : start + len(data)] = data
-        place = self.hashes_start(ref & LOW)
+        place = self.hashes_start(ref & LOW32)
         self.segment.map[place : place + len(hashes)] = hashes
-        place = self.rendition_start(ref & LOW)
+        place = self.rendition_start(ref & LOW32)
         self.segment.map[place : place + len(rendition)] = rendition
         self._set(ref, RENDITION, len(rendition))
         self._set(ref, LIMIT, limit)
@@ -193,13 +189,13 @@ class RequestTable(TableLayout):
     def hashes(self, ref: int) -> bytes:
         """The hashes of the prompt's full blocks, 16 bytes each; nothing before the prompt is there."""
         count = self._get(ref, HASHED) or 0 if self.prompt_length(ref) is not None else 0
-        place = self.hashes_start(ref & LOW)
+        place = self.hashes_start(ref & LOW32)
         return self.segment.map[place : place + HASH_BYTES * count]
 
     def rendition(self, ref: int) -> bytes:
         """What the renderer made of the request's parameters; nothing before the prompt is there."""
         size = self._get(ref, RENDITION) or 0 if self.prompt_length(ref) is not None else 0
-        place = self.rendition_start(ref & LOW)
+        place = self.rendition_start(ref & LOW32)
         return self.segment.map[place : place + size]
 
     # --- the scheduler's -----------------------------------------------------------------------------------------
@@ -211,7 +207,7 @@ class RequestTable(TableLayout):
             raise ValueError(f"slot {slot_of(ref)} holds no prompt of generation {generation_of(ref)}")
         if prompt + count + len(tokens) > self.max_tokens:
             raise ValueError(f"{prompt} + {count} + {len(tokens)} tokens, at most {self.max_tokens} fit")
-        start = self.token_index(ref & LOW) + prompt + count
+        start = self.token_index(ref & LOW32) + prompt + count
         self._ints[start : start + len(tokens)] = memoryview(array("i", tokens))
         store_fence()
         self._set(ref, TOKENS, count + len(tokens))  # SYNC: table.tokens, pairs with generated
@@ -240,7 +236,7 @@ class RequestTable(TableLayout):
         """Token ids by position, prompt first: a view, valid as long as the slot's use lasts."""
         if not 0 <= start <= stop <= self.max_tokens:
             raise IndexError(f"no positions [{start}, {stop}) in a log of {self.max_tokens}")
-        first = self.token_index(ref & LOW)
+        first = self.token_index(ref & LOW32)
         return self._ints[first + start : first + stop]
 
     # --- the detokenizer's ---------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ What RequestTable finds out at each call stands here once: where the slot's word
 from __future__ import annotations
 
 from ..fence import load_fence
-from .layout import FINISH, GENERATION, LOW, TEXT, TOKENS, generation_of, slot_of
+from ..layout import LOW32, generation_of, slot_of
+from .layout import FINISH, GENERATION, TEXT, TOKENS
 from .table import RequestTable
 
 
@@ -30,8 +31,8 @@ class Follower:
         if words[control + GENERATION] != generation:  # SYNC: table.open
             return None
         return (
-            tokens & LOW if tokens >> 32 == generation else 0,
-            finish & LOW if finish >> 32 == generation else 0,
+            tokens & LOW32 if tokens >> 32 == generation else 0,
+            finish & LOW32 if finish >> 32 == generation else 0,
         )
 
     def set_text(self, count: int) -> None:

@@ -24,12 +24,15 @@ from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.http.middleware.context import EXPECTS
 from actorserve.http.transport.body import CONTINUE
 from actorserve.http.transport.resume import Predecessor, Record, record_of
+from actorserve.shm.journals import byte_ring
 from actorserve.shm.journals import request_journal as journal_module
 from actorserve.shm.journals import response_journal as answers_module
 from actorserve.shm.journals.request_journal import Journal
 from actorserve.shm.journals.response_journal import Answers
 
-TRACED = {module.__file__ for module in (connections, connection_module, tap, journal_module, answers_module)}
+TRACED = {
+    module.__file__ for module in (connections, connection_module, tap, journal_module, answers_module, byte_ring)
+}
 MOST = 4
 KEPT = MOST
 ROOM = 1 << 17

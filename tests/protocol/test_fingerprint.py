@@ -65,7 +65,7 @@ def enumerations() -> list[tuple[str, str]]:
         ("actorserve.shm.rings.mailbox", "STAMP_SIZES"),
         ("actorserve.shm.rings.trace_ring", "EVENTS"),
         ("actorserve.shm.rings.trace_ring", "EVENT"),
-        ("actorserve.shm.histogram", "LINE_WORDS"),
+        ("actorserve.shm.layout", "CACHE_LINE"),
         ("actorserve.shm.table.logprobs", "ENTRY"),
         ("actorserve.shm.journals.keyed_log", "HEADER"),
         ("actorserve.shm.board.board", "ORDER"),

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from actorserve.shm import segment as module
-from actorserve.shm.segment import PAGE, Segment, SegmentError
+from actorserve.shm.layout import PAGE
+from actorserve.shm.segment import Segment, SegmentError
 
 
 def test_memory_is_zeroed_and_whole_pages() -> None:

@@ -33,7 +33,7 @@ from actorserve.shm.table.layout import (
     SCHEDULED,
     SETBACKS,
 )
-from actorserve.shm.table.stamps import MOST, Stamps
+from actorserve.shm.table.stamps import Stamps, setbacks
 from actorserve.shm.table.table import RequestTable
 
 from ...protocol.request import Generation
@@ -150,9 +150,9 @@ class RequestLog:
         if not known:
             return
         for life in known:
-            if life[SETBACKS] >> 32 == life[GENERATION]:
-                end.preemptions += life[SETBACKS] & MOST
-                end.deaths = max(end.deaths, life[SETBACKS] >> 16 & MOST)
+            preemptions, deaths = setbacks(life[SETBACKS], life[GENERATION])
+            end.preemptions += preemptions
+            end.deaths = max(end.deaths, deaths)
         times = end.times
         times.arrival = min(life[ARRIVAL] for life in known)
         for name, word in FIRST:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from actorserve.shm.layout import LOW32
 from actorserve.shm.rings import mailbox, ring
 from actorserve.shm.rings.lane_view import EMPTY, TRIES, LaneView, view_lane
 from actorserve.shm.rings.ring import READ
@@ -84,7 +85,7 @@ def test_all_the_way_round_the_ring(clock: Clock) -> None:
         assert (found.sent_records, found.waiting_records, found.oldest_ns) == (number + 1, len(stamps), stamps[0])
         assert found.waiting_bytes == inbox.depths()["a"]
         at = (post.offset("a") + ring.header_bytes() + post.segment.words[post.offset("a") // 8 + READ] % 1024) // 8
-        wrapped += post.segment.words[at] & ring.LOW == ring.WRAP
+        wrapped += post.segment.words[at] & LOW32 == ring.WRAP
         if len(stamps) == 3:
             inbox.drain(lambda message: None, one_record=True)
             inbox.commit()

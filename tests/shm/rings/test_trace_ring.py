@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from actorserve.shm.layout import CACHE_LINE
 from actorserve.shm.rings import trace_ring as module
-from actorserve.shm.rings.trace_ring import CACHE_LINE, EVENT, Event, TraceWriter, read_trace, trace_bytes
+from actorserve.shm.rings.trace_ring import EVENT, Event, TraceWriter, read_trace, trace_bytes
 from actorserve.shm.segment import Segment
 
 from ..aborting import every_abort

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actorserve.shm.table.layout import CANCEL, CONTROL_WORDS, FINISH, GENERATION, PROMPT, STOP, TEXT, TOKENS
-from actorserve.shm.table.stamps import MOST, Life, Stamp, Stamps
+from actorserve.shm.table.stamps import MOST_SETBACKS, Life, Stamp, Stamps
 from actorserve.shm.table.table import make_ref
 
 from .table_maker import new_table
@@ -51,8 +51,8 @@ def test_setbacks_are_counted() -> None:
     stamps.set_back(ref, deaths=1)
     life = stamps.life(ref)
     assert life is not None and (life.preemptions, life.deaths) == (3, 1)
-    stamps.set_back(ref, preemptions=MOST + 5, deaths=MOST + 5)
-    assert stamps.life(ref) == Life(10, {}, MOST, MOST), "neither runs over into the other"
+    stamps.set_back(ref, preemptions=MOST_SETBACKS + 5, deaths=MOST_SETBACKS + 5)
+    assert stamps.life(ref) == Life(10, {}, MOST_SETBACKS, MOST_SETBACKS), "neither runs over into the other"
 
 
 def test_a_slot_that_was_never_used() -> None:
