@@ -67,12 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
     """0 if all are replaced."""
     from ..observer.ask import AskError, ask
     from ..observer.attach import AttachError, choose, find_servers
+    from ..protocol.control_wire import RESTART, RestartWanted
 
     options = _options(arguments)
     try:
         server = choose(find_servers(), arguments.server)
-        begun = ask(server, "restart", {"what": arguments.what, "options": options}, ANSWER_S)
-        failed = _follow(server, begun["number"])
+        begun = ask(server, RESTART, RestartWanted(arguments.what, options), ANSWER_S)
+        failed = _follow(server, begun.number)
     except (AttachError, AskError) as error:
         failed = str(error)
     except KeyboardInterrupt:
@@ -85,15 +86,16 @@ def run(arguments: argparse.Namespace) -> int:
 def _follow(server: Found, number: int) -> str:
     """Print how it goes until it is over; why it failed, or nothing."""
     from ..observer.ask import ask
+    from ..protocol.control_wire import RESTART_PROGRESS, ProgressWanted
 
     seen = 0
     while True:
-        news = ask(server, "restart_progress", {"number": number, "seen": seen}, ANSWER_S)
-        for line in news["lines"]:
+        news = ask(server, RESTART_PROGRESS, ProgressWanted(number, seen), ANSWER_S)
+        for line in news.lines:
             print(line, flush=True)
-        seen += len(news["lines"])
-        if news["done"]:
-            return str(news["failed"])
+        seen += len(news.lines)
+        if news.done:
+            return news.failed
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import count
 
 from actorserve.http.errors import ApiError, overloaded
 
-from ..protocol.messages import Detokenize, Detokenized, Message, Prompt, Tokenize, Tokenized
+from ..protocol.messages import Detokenize, Detokenized, Message, Prompt, Tokenize, Tokenized, call_numbers
 
 CALL_S = 30.0
 
 
 class Calls:
-    """The calls of one frontend. `send` gives a message to a renderer; numbers carry the frontend's index."""
+    """The calls of one frontend. `send` gives a message to a renderer; `numbers` are this frontend's."""
 
     def __init__(self, frontend: int, most: int, send: Callable[[Message], None]) -> None:
-        self.numbers = count((frontend << 32) + 1)  # 0 is no call
+        self.numbers = call_numbers(frontend)
         self._most = most
         self._send = send
         self._open: dict[int, asyncio.Future[Message]] = {}

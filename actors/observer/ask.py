@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Any
 
 import msgspec
 
+from ..protocol.control_wire import ANSWER_BYTES, Arguments, Result, Verb, encode_request, read_answer
 from ..telemetry.discovery import peer_of
 from .attach import Found
 
 CONNECT_S = 5.0
-MOST_BYTES = 1 << 20  # of an answer
 
 
 class AskError(Exception):
     """The supervisor refuses, or does not answer; the message says why."""
 
 
-class _Answer(msgspec.Struct):
-    result: Any = None
-    error: str | None = None
-
-
-def ask(server: Found, verb: str, arguments: dict[str, Any] | None = None, timeout: float = 10.0) -> Any:
-    """The result of one verb; `timeout` is what the answer may take. Nothing is told to anybody but that server."""
-    request = msgspec.json.encode({"verb": verb, "arguments": arguments or {}}) + b"\n"
+def ask(server: Found, verb: Verb[Arguments, Result], arguments: Arguments, timeout: float = 10.0) -> Result:
+    """The result of a verb; `timeout` is what the answer may take. Nothing is told to anybody but that server."""
+    request = encode_request(verb.name, arguments)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(CONNECT_S)
         try:
@@ -37,24 +31,24 @@ def ask(server: Found, verb: str, arguments: dict[str, Any] | None = None, timeo
             connection.sendall(request)
             line = _line(connection, time.monotonic() + timeout)
         except TimeoutError:
-            raise AskError(f"the supervisor on {server} does not answer {verb!r} within {timeout:g} s") from None
+            raise AskError(f"the supervisor on {server} does not answer {verb.name!r} within {timeout:g} s") from None
         except OSError as error:
             raise AskError(f"the supervisor on {server} cannot be asked: {error.strerror}") from None
     if not line:
         raise AskError(f"the supervisor on {server} has closed the connection")
     try:
-        answer = msgspec.json.decode(line, type=_Answer)
+        answer = read_answer(line)
+        if answer.error is not None:
+            raise AskError(answer.error)
+        return msgspec.convert(answer.result, verb.result)
     except msgspec.DecodeError as error:
         raise AskError(f"the supervisor on {server} is of another version: {error}") from None
-    if answer.error is not None:
-        raise AskError(answer.error)
-    return answer.result
 
 
 def _line(connection: socket.socket, deadline: float) -> bytes:
     """One line, or nothing if the connection ends before; TimeoutError if it takes longer, however much comes."""
     line = b""
-    while not line.endswith(b"\n") and len(line) <= MOST_BYTES:
+    while not line.endswith(b"\n") and len(line) <= ANSWER_BYTES:
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError

@@ -15,10 +15,9 @@ from actorserve.shm.rings.trace_ring import Event, read_trace
 
 from ..protocol.topology import ActorSpec
 from ..runtime.in_flight import Ended
-from ..telemetry.trace_events import Kind, read_counts
+from ..telemetry.trace_events import Kind, read_counts, read_queues
 from .attach import Attached
 
-LOW = 0xFFFFFFFF
 POINT_US = 0.5  # length of a slice that only holds the end of an arrow
 HOWS = {Ended.NEVER: "", Ended.DIED: "died", Ended.HUNG: "hung, and was killed", Ended.REPLACED: "was replaced"}
 SPANS = {Kind.TURN: "turn", Kind.STEP: "step", Kind.FLUSH: "flush", Kind.RENDERING: "rendering"}
@@ -89,8 +88,8 @@ def _of_event(event: Event) -> Iterator[Entry]:
         word = "plan" if kind == Kind.PLANNED else "apply"
         args = {"rows": rows, "tokens": tokens} if kind == Kind.PLANNED else {}
         yield {"ph": "i", "s": "t", "cat": word, "name": f"{word} step {event.first}", "ts": at_us, "args": args}
-        queues = {"running": event.second >> 32, "waiting": event.second & LOW}
-        yield {"ph": "C", "name": "sequences", "ts": at_us, "args": queues}
+        running, waiting = read_queues(event.second)
+        yield {"ph": "C", "name": "sequences", "ts": at_us, "args": {"running": running, "waiting": waiting}}
 
 
 def _span_arguments(event: Event) -> Entry:

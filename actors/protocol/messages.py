@@ -7,7 +7,9 @@ arrays in them, are in step.py. Leaf: it knows no actor.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
+from itertools import count
 
 import msgspec
 
@@ -78,11 +80,18 @@ class Render(Message, frozen=True, tag=1):
     wished_by: str = "response_format"  # the field that wants it
 
 
-class Tokenize(Message, frozen=True, tag=2):
-    """Frontend → renderer: answered by Tokenized or Failed with the same call.
+def call_numbers(frontend: int) -> Iterator[int]:
+    """The numbers of a frontend's calls. They name no slot, so the upper half is its index. 0 is no call."""
+    return count((frontend << 32) + 1)
 
-    A call names no slot, so its upper half is the index of the frontend that asks: `frontend << 32 | count`.
-    """
+
+def frontend_of_call(call: int) -> int:
+    """The index of the frontend that asks."""
+    return call >> 32
+
+
+class Tokenize(Message, frozen=True, tag=2):
+    """Frontend → renderer: answered by Tokenized or Failed with the same call (see `call_numbers`)."""
 
     call: int
     prompt: Prompt

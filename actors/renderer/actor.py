@@ -37,6 +37,7 @@ from ..protocol.messages import (
     Tokenized,
     TokenPrompt,
     ToRenderer,
+    frontend_of_call,
 )
 from ..runtime.in_flight import CALL, GivenUp, log_debug, request_name
 from ..runtime.process import RENEW, Actor, Context, run
@@ -141,8 +142,7 @@ class RendererActor(Actor):
         self.context.post(target, Failed(refs, error.status, reason, error.param, call, error.code))
 
     def _caller(self, call: int) -> str:
-        """A call's number carries the index of the frontend that asks in its upper half."""
-        return f"frontend-{call >> 32}"
+        return f"frontend-{frontend_of_call(call)}"
 
     def _render(self, message: Render) -> None:
         refs = [ref for ref in message.refs if self._is_wanted(ref)]

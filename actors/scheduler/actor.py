@@ -27,7 +27,7 @@ from ..protocol.messages import (
 from ..protocol.step import StepDone
 from ..runtime.in_flight import GivenUp, log_debug, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
-from ..telemetry.trace_events import Kind, counts
+from ..telemetry.trace_events import Kind, counts, queues
 from .metrics.gauges import Figures
 from .metrics.request_stats import Recorder
 from .policy.plan_timing import Timing
@@ -174,8 +174,8 @@ class SchedulerActor(Actor):
         return hold_s > 0
 
     def _trace(self, kind: Kind, step: int, small: int = 0) -> None:
-        queues = len(self.scheduler.batch) << 32 | len(self.scheduler.waiting)
-        self.context.trace.add(time.monotonic_ns(), kind, step, queues, small)
+        number = queues(len(self.scheduler.batch), len(self.scheduler.waiting))
+        self.context.trace.add(time.monotonic_ns(), kind, step, number, small)
 
     def published(self) -> None:
         """The Advances are in the lanes."""

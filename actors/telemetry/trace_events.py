@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from time import monotonic_ns
 
+from actorserve.shm.layout import LOW32
 from actorserve.shm.rings.trace_ring import TraceWriter
 
 BITS = 24  # of the lower one of two counts in a small number
@@ -21,9 +22,9 @@ class Kind(IntEnum):
     BORN = 1  # incarnation | the predecessor's last heartbeat | how that ended
     TURN = 2  # span | messages and other work done
     RECEIVED = 3  # the record's stamp | messages | which of the lanes that lead here
-    PLANNED = 4  # step | running << 32, waiting | rows << BITS, tokens
-    APPLIED = 5  # step | running << 32, waiting
-    STEP = 6  # span | step | rows << BITS, tokens
+    PLANNED = 4  # step | queues | counts
+    APPLIED = 5  # step | queues
+    STEP = 6  # span | step | counts
     FLUSH = 7  # span | answers that were gone on with
     RENDERING = 8  # span | ref of the first choice | choices
 
@@ -36,6 +37,16 @@ def counts(rows: int, tokens: int) -> int:
 def read_counts(small: int) -> tuple[int, int]:
     """(rows, tokens)."""
     return small >> BITS, small & (1 << BITS) - 1
+
+
+def queues(running: int, waiting: int) -> int:
+    """How many sequences run and wait, as one number."""
+    return running << 32 | waiting
+
+
+def read_queues(number: int) -> tuple[int, int]:
+    """(running, waiting)."""
+    return number >> 32, number & LOW32
 
 
 def hearer(trace: TraceWriter) -> Callable[[int, int, int], None]:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from actorserve.actors.frontend.connections.connection import Wire, behind_first
-from actorserve.actors.frontend.connections.pool import MOST_GIVEN, ConnectionPool
-from actorserve.actors.protocol.connection_handover import GIVEN
+from actorserve.actors.frontend.connections.pool import ConnectionPool
+from actorserve.actors.protocol.connection_handover import GIVEN_BYTES, MOST_GIVEN, read_given
 from actorserve.http.transport import header_timeout as heads
 from actorserve.http.transport.body import CONTINUE
 
@@ -293,5 +293,5 @@ async def test_what_is_given_back_keeps_its_order(monkeypatch: pytest.MonkeyPatc
         if channel.tries == 4:
             for pair in pairs[-5:]:
                 pool.lost(*pair)
-    assert [pair for message in channel.messages for pair in GIVEN.iter_unpack(message)] == pairs
-    assert len(channel.messages) == 3 and max(map(len, channel.messages)) == 4096
+    assert [pair for message in channel.messages for pair in read_given(message)] == pairs
+    assert len(channel.messages) == 3 and max(map(len, channel.messages)) == GIVEN_BYTES

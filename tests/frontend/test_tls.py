@@ -18,7 +18,7 @@ from actorserve.actors.frontend.connections.connection import MOST_UNSENT
 from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.options.tls import make_context
-from actorserve.actors.protocol.connection_handover import CLOSED, GIVEN, HANDED
+from actorserve.actors.protocol.connection_handover import CLOSED, GIVEN_BYTES, NEW, hand_over, read_given
 from actorserve.http.transport import header_timeout as heads
 from actorserve.shm.journals.request_journal import Journal
 from actorserve.shm.journals.response_journal import Answers
@@ -54,13 +54,12 @@ class Side:
             client = socket.create_connection(listener.getsockname())
             accepted, _ = listener.accept()
         with accepted:
-            socket.send_fds(self.channel, [HANDED.pack(number, False)], [accepted.fileno()])
+            socket.send_fds(self.channel, [hand_over(number, NEW)], [accepted.fileno()])
         client.setblocking(False)
         return client
 
     async def given_back(self) -> tuple[int, int]:
-        data = await asyncio.get_running_loop().sock_recv(self.channel, GIVEN.size)
-        number, where = GIVEN.unpack(data)
+        ((number, where),) = read_given(await asyncio.get_running_loop().sock_recv(self.channel, GIVEN_BYTES))
         return number, where
 
 

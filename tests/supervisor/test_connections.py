@@ -12,14 +12,15 @@ from typing import Any, ClassVar
 import pytest
 
 from actorserve.actors.protocol.connection_handover import (
-    CLOSE_IDLE,
-    GIVEN,
-    HANDED,
-    MOST_TOLD,
+    HANDED_BYTES,
     NEW,
     NOT_TAKEN,
     RESERVED,
     RESUMED,
+    CloseIdle,
+    Handed,
+    give_back,
+    read_handed,
 )
 from actorserve.actors.supervisor.connections import newcomers
 from actorserve.actors.supervisor.connections import pool as module
@@ -62,15 +63,17 @@ class Server:
         found: list[tuple[int, int]] = []
         while True:
             try:
-                data, fds, _, _ = socket.recv_fds(self.channels[index], HANDED.size, 1)
+                data, fds, _, _ = socket.recv_fds(self.channels[index], HANDED_BYTES, 1)
             except BlockingIOError:
                 return found
             assert len(fds) == 1
             self.handed += fds
-            found.append(HANDED.unpack(data))
+            handed = read_handed(data)
+            assert isinstance(handed, Handed)
+            found.append(handed)
 
     def give(self, index: int, *pairs: tuple[int, int]) -> None:
-        self.channels[index].send(b"".join(GIVEN.pack(*pair) for pair in pairs))
+        self.channels[index].send(give_back(pairs))
 
     def numbers(self) -> list[set[int]]:
         return [self.connections._channels[name].numbers for name in NAMES]
@@ -303,10 +306,9 @@ async def test_no_descriptor_is_left_for_a_channel(server: Server, monkeypatch: 
 
 def told(channel: socket.socket) -> tuple[int, list[int]]:
     """How many of which connections are to be closed if they are idle."""
-    data = channel.recv(MOST_TOLD)
-    count, flags = HANDED.unpack_from(data)
-    assert flags == CLOSE_IDLE
-    return count, list(memoryview(data)[HANDED.size :].cast("I"))
+    asked = read_handed(channel.recv(HANDED_BYTES))
+    assert isinstance(asked, CloseIdle)
+    return asked.most, list(asked.numbers)
 
 
 async def refused(client: socket.socket) -> bool:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from actorserve.actors.protocol.control_wire import REQUEST_BYTES
 from actorserve.actors.supervisor.control import socket as module
-from actorserve.actors.supervisor.control.socket import MOST_BYTES, MOST_CLIENTS, Control, Refused
+from actorserve.actors.supervisor.control.socket import MOST_CLIENTS, Control, Refused
 
 WAIT_S = 10.0
 
@@ -93,8 +94,8 @@ async def test_what_is_no_request_is_an_error(client: Client, line: bytes) -> No
 
 
 async def test_a_long_line_ends_the_connection(client: Client) -> None:
-    answer = await client.say(b"x" * (2 * MOST_BYTES))
-    assert answer is None or str(MOST_BYTES) in answer["error"]
+    answer = await client.say(b"x" * (2 * REQUEST_BYTES))
+    assert answer is None or str(REQUEST_BYTES) in answer["error"]
     assert await client.hear() is None
 
 

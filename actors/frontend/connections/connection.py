@@ -35,7 +35,7 @@ from actorserve.http.transport.resume import Predecessor
 from actorserve.shm.journals.request_journal import Journal
 from actorserve.shm.journals.response_journal import Answers
 
-from ...protocol.connection_handover import CLOSED
+from ...protocol.connection_handover import CLOSED, moved_to
 from .tcp_info import written_so_far
 from .transport import Tap
 
@@ -241,13 +241,13 @@ class Connection(TimedConnection):
         return True
 
     def _move(self, frontend: int) -> bool:
-        """See http.resume.Record."""
+        """See http.transport.resume.Record."""
         if frontend < 0:
             raise ValueError("frontends count from 0")
         record = self.record
         if record is None or record.is_closing() or not self._pool.can_move(self._number, self._socket):
             return False
-        self._where = frontend + 1
+        self._where = moved_to(frontend)
         self._pool.answers.forget(self._number)  # slots of this frontend are not the other's
         record.let_go()
         return True

@@ -24,7 +24,6 @@ import asyncio
 import logging
 import socket
 import ssl
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -37,13 +36,22 @@ from actorserve.http.transport.json_response import error_response
 from actorserve.shm.journals.request_journal import MOST_READ, Journal
 from actorserve.shm.journals.response_journal import Answers
 
-from ...protocol.connection_handover import CLOSE_IDLE, CLOSED, GIVEN, HANDED, MOST_TOLD, NOT_TAKEN, RESERVED, RESUMED
+from ...protocol.connection_handover import (
+    CLOSED,
+    HANDED_BYTES,
+    MOST_GIVEN,
+    NOT_TAKEN,
+    RESERVED,
+    RESUMED,
+    CloseIdle,
+    give_back,
+    read_handed,
+    reset_when_closed,
+)
 from .connection import NOTHING, Connection, Left, Wire, behind_first
 from .tcp_info import read_so_far, written_so_far
 from .transport import read_predecessor
 
-MOST_GIVEN = 512  # pairs of one message
-RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
 LEAST_IDLE_S = 1.0  # before a connection is closed for somebody else: its client may be about to ask
 MOST_TAKEN = 8  # connections, of one turn of the loop
 HANDSHAKE_S = 10.0  # what a client gets for its part of the TLS handshake
@@ -126,7 +134,7 @@ class ConnectionPool:
         while self._given:
             some = self._given[:MOST_GIVEN]
             try:
-                self._channel.send(b"".join(GIVEN.pack(*pair) for pair in some))
+                self._channel.send(give_back(some))
             except BlockingIOError:
                 self._loop.call_later(BUSY_S, self._give_back)
                 return
@@ -136,16 +144,17 @@ class ConnectionPool:
         """Connections that the supervisor hands over."""
         for _ in range(MOST_TAKEN):  # what is left comes in the next turn of the loop
             try:
-                data, fds, _, _ = socket.recv_fds(self._channel, MOST_TOLD, 1)
+                data, fds, _, _ = socket.recv_fds(self._channel, HANDED_BYTES, 1)
             except BlockingIOError:
                 return
             if not data:  # the supervisor has let go: it is dead, or about to end this process
                 self._loop.remove_reader(self._channel)
                 return
-            number, flags = HANDED.unpack_from(data)
-            if flags & CLOSE_IDLE:
-                self._close_idle(number, memoryview(data)[HANDED.size :].cast("I"))
+            handed = read_handed(data)
+            if isinstance(handed, CloseIdle):
+                self._close_idle(handed.most, handed.numbers)
                 continue
+            number, flags = handed
             self.taken += 1
             if not fds:
                 self._give_back_untaken(number, flags)
@@ -184,7 +193,7 @@ class ConnectionPool:
             self._serve(connection, number, read, left)
             return
         log.info("a connection in the middle of an answer is reset")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        reset_when_closed(connection)
         connection.close()
         self.lost(number)
 

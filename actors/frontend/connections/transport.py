@@ -13,7 +13,7 @@ NO_STEP = (NOBODY, 0)
 
 
 class Tap:
-    """Everything that is written is committed to the record first. Implements http.resume.Record.
+    """Everything that is written is committed to the record first. Implements http.transport.resume.Record.
 
     `predecessor`: a stream that is gone on with. Until the app says so, nothing is written: what it says, the
     predecessor has said already.

@@ -2,10 +2,9 @@
 
 A connection is in the listeners' queue, or held here: at no moment does it hang on a frontend alone. Each has a number;
 its frontend says when it has closed it, and only then is the number free. A frontend's successor is handed all that the
-dead one had, marked as such. What is said on channels stands in
-protocol/connection_handover.py. Who moves a connection to another has let
-go of it before it says so, and who is handed it finds in the records what is to be done. It is in one frontend's set
-at any moment; that frontend's life of today, or the next one, is handed it.
+dead one had, marked as such. What is said on channels stands in protocol/connection_handover.py. Who moves a connection
+to another has let go of it before it says so, and who is handed it finds in the records what is to be done. It is in
+one frontend's set at any moment; that frontend's life of today, or the next one, is handed it.
 Nothing is read from a client here, and nothing is written but a refusal when there are too many: admission.py says who
 gets one then, and waits for it here for a moment.
 
@@ -21,29 +20,27 @@ import contextlib
 import errno
 import logging
 import socket
-import struct
 from collections.abc import Sequence
 
 from ...protocol.connection_handover import (
-    CLOSE_IDLE,
     CLOSED,
-    GIVEN,
-    HANDED,
-    MOST_ASKED,
+    GIVEN_BYTES,
     NEW,
     NOT_TAKEN,
-    NUMBER_BYTES,
     RESERVED,
     RESUMED,
+    close_idle,
+    hand_over,
+    owner,
+    read_given,
+    reset_when_closed,
 )
 from .admission import Admission, client_of
 from .channel import Channel
 from .descriptors import PAUSE_S, is_scarce
 from .newcomers import Newcomers
 
-MOST_GIVEN = 4096  # bytes of one message of numbers that are given back
 ACCEPTS = 64  # connections that are taken at one wake-up
-RESET = struct.pack("ii", 1, 0)  # linger for no time: closing resets
 log = logging.getLogger("connections")
 
 
@@ -201,7 +198,7 @@ class Connections:
         while channel.unsent and channel.again is None:
             number, flags = channel.unsent[0]
             try:
-                socket.send_fds(channel.socket, [HANDED.pack(number, flags)], [self._held[number].fileno()])
+                socket.send_fds(channel.socket, [hand_over(number, flags)], [self._held[number].fileno()])
             except BlockingIOError:
                 self._loop.add_writer(channel.socket, self._send, channel)
                 return
@@ -228,7 +225,7 @@ class Connections:
         assert channel.socket is not None
         while True:
             try:
-                data = channel.socket.recv(MOST_GIVEN)
+                data = channel.socket.recv(GIVEN_BYTES)
             except BlockingIOError:
                 return
             except ConnectionError:
@@ -236,7 +233,7 @@ class Connections:
             if not data:
                 self._loop.remove_reader(channel.socket)
                 return
-            for number, where in GIVEN.iter_unpack(data):
+            for number, where in read_given(data):
                 if number in channel.numbers:
                     channel.numbers.remove(number)
                     if where & NOT_TAKEN:
@@ -246,13 +243,14 @@ class Connections:
 
     def _pass_on(self, number: int, where: int) -> None:
         """It is closed here, too, which ends it for its client; or it is another frontend's from now on."""
-        if 0 < where <= len(self._channels):
-            self._give(number, list(self._channels.values())[where - 1], RESUMED)
+        frontend = owner(where, len(self._channels))
+        if frontend is not None:
+            self._give(number, list(self._channels.values())[frontend], RESUMED)
             return
         connection = self._held.pop(number)
         if where != CLOSED:
             log.error("a connection is reset: it was to be moved to frontend %d, which does not exist", where - 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            reset_when_closed(connection)
         connection.close()
         self._newcomers.ended.discard(number)
         self._admission.release(number)
@@ -283,11 +281,10 @@ class Connections:
         """Frontends close connections of this client that are idle, those first that have been so for longest."""
         numbers = self._admission.ordinary.of(client)
         for channel in self._channels.values():
-            own = [number for number in numbers if number in channel.numbers][:MOST_ASKED]
+            own = [number for number in numbers if number in channel.numbers]
             if channel.socket is not None and own:
-                told = b"".join(number.to_bytes(NUMBER_BYTES, "little") for number in own)
                 with contextlib.suppress(OSError):  # its end is full, or it has died: it is asked again
-                    channel.socket.send(HANDED.pack(count, CLOSE_IDLE) + told)
+                    channel.socket.send(close_idle(count, own))
 
     @property
     def count(self) -> int:

@@ -1,6 +1,4 @@
-"""The control socket: one JSON object a line asks, one answers. It knows no command but those that are added.
-
-    {"verb": "status", "arguments": {}}        →  {"result": …}  or  {"error": "why not"}
+"""The control socket: what is said on it stands in protocol/control_wire.py. It knows no command but those that are added.
 
 It listens on an abstract address (telemetry/discovery.py), which is gone with the process. Only the server's own user
 and root are answered; the kernel says who asks, and others have a few places of their own, in which they are told so.
@@ -17,10 +15,10 @@ from typing import Any
 
 import msgspec
 
+from ...protocol.control_wire import REQUEST_BYTES, ControlAnswer, encode_answer, read_request
 from ...telemetry.discovery import peer_of
 from ..connections.descriptors import PAUSE_S, is_scarce
 
-MOST_BYTES = 64 << 10  # of one request
 MOST_CLIENTS = 16
 MOST_STRANGERS = 4  # of other users, who are only told that they may not ask
 DEADLINE_S = 5.0  # for a request to come, and for its answer to be taken; the command itself has no limit
@@ -32,13 +30,6 @@ Verb = Callable[[dict[str, Any]], Awaitable[Any]]
 
 class Refused(Exception):
     """A command does not do what it is asked; the message is the answer."""
-
-
-class Request(msgspec.Struct, forbid_unknown_fields=True):
-    """One line."""
-
-    verb: str
-    arguments: dict[str, Any] = {}
 
 
 class Control:
@@ -111,7 +102,7 @@ class Control:
             raise error  # a mistake in a command is the supervisor's own
 
     async def _serve(self, connection: socket.socket, may_ask: bool) -> None:
-        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MOST_BYTES)
+        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=REQUEST_BYTES)
         try:
             await self._talk(reader, writer, may_ask)
         except (ConnectionError, TimeoutError):  # it has gone, or is too slow for more
@@ -127,24 +118,24 @@ class Control:
                     raise Refused("only the server's own user and root may ask")
                 await _say(writer, await self._answer(line))
         except Refused as refused:
-            await _say(writer, {"error": str(refused)})
+            await _say(writer, ControlAnswer(error=str(refused)))
 
-    async def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answer(self, line: bytes) -> ControlAnswer:
         try:
-            request = msgspec.json.decode(line, type=Request)
+            request = read_request(line)
         except msgspec.DecodeError as error:
-            return {"error": f"this is no request: {error}"}
+            return ControlAnswer(error=f"this is no request: {error}")
         verb = self._verbs.get(request.verb)
         if verb is None:
-            return {"error": f"there is no {request.verb!r} among {', '.join(sorted(self._verbs))}"}
+            return ControlAnswer(error=f"there is no {request.verb!r} among {', '.join(sorted(self._verbs))}")
         try:
-            return {"result": await verb(request.arguments)}
+            return ControlAnswer(await verb(request.arguments))
         except Refused as refused:
-            return {"error": str(refused)}
+            return ControlAnswer(error=str(refused))
         except OSError as error:
             if not is_scarce(error):
                 raise
-            return {"error": f"the server lacks the means for that now: {error.strerror}"}
+            return ControlAnswer(error=f"the server lacks the means for that now: {error.strerror}")
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
@@ -153,10 +144,10 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
         try:
             return await reader.readline()
         except ValueError:
-            raise Refused(f"a request is one line of at most {MOST_BYTES} bytes") from None
+            raise Refused(f"a request is one line of at most {REQUEST_BYTES} bytes") from None
 
 
-async def _say(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
-    writer.write(msgspec.json.encode(answer) + b"\n")
+async def _say(writer: asyncio.StreamWriter, answer: ControlAnswer) -> None:
+    writer.write(encode_answer(answer))
     async with asyncio.timeout(DEADLINE_S):
         await writer.drain()

@@ -1,10 +1,8 @@
 """The template process: it has done the imports of the actors that use no tensors, and forks them warm.
 
-It runs nothing else: no thread, no loop, no event loop to inherit. For each message on its socket (a Boot and an output
-as descriptors, and a frontend's channel) it forks twice: the one in between ends at once, so that the actor becomes the
-child of the supervisor, which is the subreaper, and the answer is the actor's process id. A message that begins with
-CHECK asks whether this code fits the server (supervisor/rolling/preflight.py), and the answer is an exit status; PING
-only asks for one.
+It runs nothing else: no thread, no loop, no event loop to inherit. What it is asked on its socket stands in
+protocol/prefork_wire.py. For an actor it forks twice: the one in between ends at once, so that the actor becomes the
+child of the supervisor, which is the subreaper. A check (supervisor/rolling/preflight.py) is a child's, too.
 """
 
 from __future__ import annotations
@@ -19,14 +17,19 @@ import time
 from setproctitle import setproctitle
 
 from ...protocol.kinds import KINDS
+from ...protocol.prefork_wire import (
+    MOST_DESCRIPTORS,
+    PING,
+    REQUEST_BYTES,
+    answer,
+    read_check,
+    read_fork_descriptors,
+)
 from ...runtime.process import die_with_supervisor, leave_signals_to_supervisor
 from ...runtime.process import main as become_actor
 from ..rolling.preflight import check
 
 ALSO = ("tokenizers",)  # what actors import only once they run
-CHECK, PING = b"?", b"!"
-MOST_BYTES = 128
-MOST_FDS = 3
 ADOPTION_S = 10.0  # what the one in between gets to end
 SPIN_S = 0.0002
 
@@ -45,21 +48,26 @@ def main() -> None:
     gc.freeze()  # the collector of an actor does not touch, and so not copy, what all share
     gc.enable()
     while True:
-        message, fds, _, _ = socket.recv_fds(control, MOST_BYTES, MOST_FDS)
-        if not message:
+        request, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES, MOST_DESCRIPTORS)
+        if not request:
             return
-        if message.startswith(CHECK):
-            answer = _check(message.removeprefix(CHECK).decode(), *fds)
-        elif message == PING:
-            answer = 0
-        else:
-            answer = _fork_twice(supervisor, control, fds)
+        number = _do(request, fds, supervisor, control)
         for fd in fds:
             os.close(fd)
-        control.send(str(answer).encode())
+        control.send(answer(number))
 
 
-def _check(expected: str, told: int) -> int:
+def _do(request: bytes, fds: list[int], supervisor: int, control: socket.socket) -> int:
+    """What one request asks for; the number that answers it."""
+    if request == PING:
+        return 0
+    expected = read_check(request)
+    if expected is not None:
+        return _check(expected, *fds)
+    return _fork_twice(supervisor, control, fds)
+
+
+def _check(expected: str, boot: int) -> int:
     """The exit status of a child that has looked at everything: what it imports is not for this process."""
     child = os.fork()
     if child:
@@ -67,7 +75,7 @@ def _check(expected: str, told: int) -> int:
     status = 1
     try:
         die_with_supervisor(os.getppid())
-        os.dup2(told, 0)
+        os.dup2(boot, 0)
         status = check(expected)
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -103,17 +111,17 @@ def _fork_twice(supervisor: int, control: socket.socket, fds: list[int]) -> int:
 def _live(supervisor: int, fds: list[int]) -> int:
     """The actor's whole life; its exit status."""
     os.setsid()  # Ctrl-C is for the supervisor alone
-    told, says, *channel = fds
-    os.dup2(told, 0)
-    os.dup2(says, 1)
-    os.dup2(says, 2)
-    os.close(told)
-    os.close(says)
+    boot, output, channel = read_fork_descriptors(fds)
+    os.dup2(boot, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(boot)
+    os.close(output)
     deadline = time.monotonic() + ADOPTION_S
     while os.getppid() != supervisor and time.monotonic() < deadline:
         time.sleep(SPIN_S)  # nothing tells a process that it has a new parent
     try:
-        become_actor(channel=channel[0] if channel else None)
+        become_actor(channel=channel)
         return 0
     except SystemExit as error:
         if isinstance(error.code, str):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from actorserve.shm.board.board import ActorState, BoardWriter
 
 from ...protocol.kinds import TEMPLATE as NAME
+from ...protocol.prefork_wire import ANSWER_BYTES, FORK, PING, Forked, ask_check, fork_descriptors, read_answer
 from ..liveness import LOOK_S
 from ..output import Lines, Output
 from ..restart_policy import WITHIN_S, Intensity, describe
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 PYTHON = (sys.executable, "-P", "-X", "faulthandler", "-m")  # -P: no json.py of the user's folder is taken for ours
 ACTOR_COMMAND = (*PYTHON, "actorserve.actors.runtime.process")
 TEMPLATE_COMMAND = (*PYTHON, "actorserve.actors.supervisor.processes.prefork")
-CHECK, PING = b"?", b"!"  # as prefork.py has them
 START_S = 20.0  # what its imports may take
 ANSWER_S = 3.0  # what it gets then; a fork takes milliseconds
 CHECK_S = 120.0  # and the imports of a worker
@@ -167,13 +167,13 @@ class Template:
 
     def ask(self, told: int, says: int, channel: int | None, born: Callable[[int | None], None]) -> None:
         """Fork an actor; `born` is called with its process id, or with None if that cannot be."""
-        self._send(b".", [told, says, *([] if channel is None else [channel])], ANSWER_S, born)
+        self._send(FORK, fork_descriptors(Forked(told, says, channel)), ANSWER_S, born)
 
     def check(self, expected: str, told: int, checked: Callable[[int | None], None]) -> None:
         """Does its code fit a server of this fingerprint? `checked` is called with 0 if so; see
         supervisor/rolling/preflight.py.
         """
-        self._send(CHECK + expected.encode(), [told], CHECK_S, checked)
+        self._send(ask_check(expected), [told], CHECK_S, checked)
 
     def _send(self, message: bytes, fds: Sequence[int], in_s: float, answered: Callable[[int | None], None]) -> None:
         assert self._control is not None
@@ -208,7 +208,7 @@ class Template:
     def _answered(self) -> None:
         assert self._control is not None
         try:
-            answer = self._control.recv(32)
+            answer = self._control.recv(ANSWER_BYTES)
         except BlockingIOError:
             return
         except ConnectionError:
@@ -223,7 +223,7 @@ class Template:
                 self._status.set_state(ActorState.READY)
         self._is_up = True
         _, answered = self._waiting.popleft()
-        answered(int(answer))
+        answered(read_answer(answer))
 
     def _lost(self) -> None:
         """It has died: those that wait are started cold, the next ones by its successor."""

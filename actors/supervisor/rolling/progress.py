@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+
+from ...protocol.control_wire import RestartNews
 
 POLL_S = 2.0  # how long who asks for news waits for them
 
@@ -35,10 +36,10 @@ class Roll:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def progress(self, seen: int) -> dict[str, Any]:
+    async def progress(self, seen: int) -> RestartNews:
         """What has happened beyond the first `seen` lines; waits a while if that is nothing."""
         if len(self.lines) <= seen and not self.done:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._news.wait()
-        return {"lines": self.lines[seen:], "done": self.done, "failed": self.failed}
+        return RestartNews(self.lines[seen:], self.done, self.failed)

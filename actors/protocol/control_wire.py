@@ -1,0 +1,143 @@
+"""What is asked of a supervisor on its control socket, and what it answers: both ends of that wire.
+
+A request is one line of JSON, and so is its answer; a connection may have several, one after the other.
+    {"verb": "status", "arguments": {}}        →  {"result": …}  or  {"error": "why not"}
+Requests are written and answers read by observer/ask.py, for commands/restart.py and commands/drain.py; the others by
+supervisor/control/ (socket.py the lines, commands.py what each verb does). One that asks may be of other code than the
+server: fields are added to answers and never change their meaning, and a field that a server does not know is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+REQUEST_BYTES = 64 << 10  # of the longest
+ANSWER_BYTES = 1 << 20
+
+Arguments = TypeVar("Arguments", bound=msgspec.Struct)
+Result = TypeVar("Result", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Verb(Generic[Arguments, Result]):
+    """One thing that can be asked."""
+
+    name: str
+    arguments: type[Arguments]
+    result: type[Result]
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """No arguments."""
+
+
+class ChildStatus(msgspec.Struct):
+    """An actor as its supervisor sees it."""
+
+    name: str
+    pid: int
+    up: bool
+    restarts: int
+    hung: str  # why it is taken for hung; empty if it is not
+
+
+class ServerStatus(msgspec.Struct):
+    """The server as its supervisor sees it."""
+
+    ready: bool
+    ending: bool
+    actors: list[ChildStatus]
+
+
+class RestartWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """Whom to replace, and which of their options are to be others."""
+
+    what: str
+    options: dict[str, Any] = {}
+
+
+class RestartBegun(msgspec.Struct):
+    """By which number its progress is asked for, and how many actors it is about."""
+
+    number: int
+    actors: int
+
+
+class ProgressWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """Of which restart, and how many lines of it are known."""
+
+    number: int
+    seen: int = 0
+
+
+class RestartNews(msgspec.Struct):
+    """What has happened since; `failed` says why not all is replaced, once it is done."""
+
+    lines: list[str]
+    done: bool
+    failed: str
+
+
+class DrainWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """How many seconds running requests get; as long as on SIGTERM if left out."""
+
+    timeout: float | None = None
+
+
+class DrainBegun(msgspec.Struct):
+    """How many seconds they get."""
+
+    seconds: float
+
+
+class Left(msgspec.Struct):
+    """What still runs."""
+
+    requests: int
+    connections: int
+
+
+STATUS = Verb("status", Nothing, ServerStatus)
+RESTART = Verb("restart", RestartWanted, RestartBegun)
+RESTART_PROGRESS = Verb("restart_progress", ProgressWanted, RestartNews)
+DRAIN = Verb("drain", DrainWanted, DrainBegun)
+LEFT = Verb("left", Nothing, Left)
+
+
+class ControlRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """One line."""
+
+    verb: str
+    arguments: dict[str, Any] = {}
+
+
+class ControlAnswer(msgspec.Struct, omit_defaults=True):
+    """One line: what came of it, or why it is refused."""
+
+    result: Any = msgspec.UNSET
+    error: str | None = None
+
+
+def encode_request(verb: str, arguments: msgspec.Struct) -> bytes:
+    return _line(ControlRequest(verb, msgspec.to_builtins(arguments)))
+
+
+def read_request(line: bytes) -> ControlRequest:
+    """msgspec.DecodeError if it is none."""
+    return msgspec.json.decode(line, type=ControlRequest)
+
+
+def encode_answer(answer: ControlAnswer) -> bytes:
+    return _line(answer)
+
+
+def read_answer(line: bytes) -> ControlAnswer:
+    """msgspec.DecodeError if it is none."""
+    return msgspec.json.decode(line, type=ControlAnswer)
+
+
+def _line(record: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(record) + b"\n"
