@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ..fence import load_fence, store_fence
+from ..layout import LOW32, WORD_BYTES, check_place
 from ..segment import Segment
 
 INCARNATION, STARTED, ENDED, ORDER = 0, 1, 2, 3
 STATE, PID, HEARTBEAT, HAND, TRIES, GIVEN_UP = 8, 9, 10, 11, 12, 13
 FIRST_GAUGE, GAUGES = 16, 32
 BLOCK_WORDS = FIRST_GAUGE + GAUGES
-LOW = 0xFFFFFFFF
 
 
 class ActorState(IntEnum):
@@ -61,18 +61,17 @@ class ActorSnapshot:
 
 def board_bytes(actors: int) -> int:
     """Bytes of a board for so many actors."""
-    return actors * BLOCK_WORDS * 8
+    return actors * BLOCK_WORDS * WORD_BYTES
 
 
 class Board:
     """All actors' words, and the supervisor's right to say which incarnation counts."""
 
     def __init__(self, segment: Segment, offset: int, actors: int) -> None:
-        if offset < 0 or offset % 64 or offset + board_bytes(actors) > segment.size:
-            raise ValueError(f"no board of {actors} actors can lie at {offset} of a segment of {segment.size}")
+        check_place(segment.size, offset, board_bytes(actors), f"board of {actors} actors")
         self.words = segment.words
         self.actors = actors
-        self._first = offset // 8
+        self._first = offset // WORD_BYTES
 
     def word(self, index: int, word: int) -> int:
         """Where a word of an actor lies, as an index into `words`."""
@@ -88,7 +87,7 @@ class Board:
         if word >> 32 != incarnation:
             return ActorSnapshot(incarnation, started, 0, ActorState.STARTING, 0)
         load_fence()
-        pid, state, heartbeat = words[block + PID], ActorState(word & LOW), words[block + HEARTBEAT]
+        pid, state, heartbeat = words[block + PID], ActorState(word & LOW32), words[block + HEARTBEAT]
         return ActorSnapshot(incarnation, started, pid, state, heartbeat)
 
     def is_ready(self, index: int) -> bool:

@@ -10,6 +10,7 @@ start. Which phases there are is not known here.
 from __future__ import annotations
 
 from ..fence import load_fence, store_fence
+from ..layout import WORD_BYTES
 from ..segment import Segment
 
 BEGAN, FIRST_END = 0, 1
@@ -19,7 +20,7 @@ PHASES = WORDS - FIRST_END
 
 def phases_bytes() -> int:
     """Bytes of one process's words."""
-    return WORDS * 8
+    return WORDS * WORD_BYTES
 
 
 class PhaseWriter:
@@ -27,7 +28,7 @@ class PhaseWriter:
 
     def __init__(self, segment: Segment, offset: int, began: int) -> None:
         self._words = segment.words
-        self._first = offset // 8
+        self._first = offset // WORD_BYTES
         self._words[self._first + BEGAN] = 0
         store_fence()
         for number in range(PHASES):
@@ -47,7 +48,7 @@ def read_phases(segment: Segment, offset: int, began: int | None = None) -> dict
 
     Empty if they are of another life than the one that began at `began`.
     """
-    words, first = segment.words, offset // 8
+    words, first = segment.words, offset // WORD_BYTES
     start = words[first + BEGAN]  # SYNC: phases.began, pairs with PhaseWriter
     load_fence()
     ends = words[first + FIRST_END : first + WORDS].tolist()
