@@ -22,9 +22,9 @@ from ..protocol.messages import Finish, ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
 from .batch import Batch
+from .host_wire import Ended
 from .inside import Inside
 from .link import EngineDead, Link
-from .words import Ended
 
 MARGIN_BYTES = 4096  # of a message, beside prompt and parameters
 

@@ -13,13 +13,12 @@ import socket
 import sys
 import time
 
-import msgspec
 from setproctitle import setproctitle
 
 from actorserve.shm.segment import SegmentError
 
 from ..model.checks import find_model
-from ..options.config import Config, ConfigError
+from ..options.config import ConfigError
 from ..protocol.topology import System
 from ..supervisor.control.socket import Control
 from ..supervisor.output import Output, make_output
@@ -27,7 +26,7 @@ from ..supervisor.shared_memory import Memory
 from ..supervisor.supervisor import Supervisor
 from ..supervisor.systemd.notify import Manager, find_manager
 from ..telemetry.discovery import socket_name
-from .words import MOST_BYTES, Begun, Ended, Ready, Word, encode
+from .host_wire import MOST_BYTES, Begun, Ended, Ready, Word, decode_config, descriptors_of, encode
 
 FAILED, REFUSED = 1, 2  # exit statuses, as those of `actorserve launch`
 FINISH_S = 1.0  # what a reader of the output gets to take its last lines
@@ -102,7 +101,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # until there is something to clean up, a signal ends this process
         signal.signal(number, signal.SIG_DFL)
     find_manager(os.environ)  # it is the caller's: nobody here speaks for that service
-    config = msgspec.msgpack.decode(caller.recv(MOST_BYTES), type=Config)
+    config = decode_config(caller.recv(MOST_BYTES))
     try:
         system = System(config, find_model(config))
         memory = Memory(system)
@@ -114,7 +113,8 @@ def main() -> int:
     memory.describe("", 0)
     try:
         host = Host(system, memory, output, caller, pid)
-        say(caller, Begun(memory.boot(system.by_name["frontend-0"])), memory.inherited)
+        boot = memory.boot(system.by_name["frontend-0"])
+        say(caller, Begun(boot), descriptors_of(boot))
         caller.setblocking(False)
         return asyncio.run(host.run())
     finally:

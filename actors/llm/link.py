@@ -11,11 +11,20 @@ import subprocess
 import sys
 import time
 
-import msgspec
-
 from ..options.config import Config, ConfigError
 from ..runtime.process import Boot
-from .words import MOST_BYTES, MOST_DESCRIPTORS, Begun, Ended, Ready, Word, decode_word, encode
+from .host_wire import (
+    MOST_BYTES,
+    MOST_DESCRIPTORS,
+    Begun,
+    Ended,
+    Ready,
+    Word,
+    decode_word,
+    descriptors_of,
+    encode,
+    renumbered,
+)
 
 COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "actorserve.actors.llm.host")
 REFUSED = 2  # exit status: an option cannot be
@@ -80,7 +89,9 @@ class Link:
             return Ended(1, self._reason or f"the supervisor (process {self.pid}) {self._how_it_ended()}")
         word: Word = decode_word(data)
         if isinstance(word, Begun):
-            return Begun(_renumbered(word.boot, descriptors))
+            for fd in descriptors:
+                os.set_inheritable(fd, False)
+            return Begun(renumbered(word.boot, descriptors))
         if isinstance(word, Ended):
             self._reason = word.reason
         return word
@@ -100,7 +111,7 @@ class Link:
             self._wait()
             self.socket.close()
         if self.boot is not None:
-            for fd in _descriptors(self.boot):
+            for fd in descriptors_of(self.boot):
                 os.close(fd)
             self.boot = None
 
@@ -111,21 +122,3 @@ class Link:
         except subprocess.TimeoutExpired:
             self._process.kill()  # its actors die with it
             self._process.wait(max(1.0, deadline - time.monotonic()))
-
-
-def _descriptors(boot: Boot) -> list[int]:
-    """As Memory.inherited has them."""
-    return [boot.segment_fd, *boot.files.values(), *boot.eventfds.values()]
-
-
-def _renumbered(boot: Boot, descriptors: list[int]) -> Boot:
-    """The same with the numbers that the descriptors have here."""
-    for fd in descriptors:
-        os.set_inheritable(fd, False)
-    own = dict(zip(_descriptors(boot), descriptors, strict=True))
-    return msgspec.structs.replace(
-        boot,
-        segment_fd=own[boot.segment_fd],
-        files={name: own[fd] for name, fd in boot.files.items()},
-        eventfds={name: own[fd] for name, fd in boot.eventfds.items()},
-    )

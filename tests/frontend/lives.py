@@ -17,22 +17,17 @@ from typing import Any
 
 from aiohttp import web
 
-from actorserve.actors.frontend.connections import connection as connection_module
-from actorserve.actors.frontend.connections import pool as connections
-from actorserve.actors.frontend.connections import transport as tap
+from actorserve.actors.frontend.connections import connection, pool, transport
 from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.http.middleware.context import EXPECTS
 from actorserve.http.transport.body import CONTINUE
 from actorserve.http.transport.resume import Predecessor, Record, record_of
-from actorserve.shm.journals import byte_ring
-from actorserve.shm.journals import request_journal as journal_module
-from actorserve.shm.journals import response_journal as answers_module
+from actorserve.shm.journals import byte_ring, request_journal, response_journal
 from actorserve.shm.journals.request_journal import Journal
 from actorserve.shm.journals.response_journal import Answers
 
-TRACED = {
-    module.__file__ for module in (connections, connection_module, tap, journal_module, answers_module, byte_ring)
-}
+MODULES = (pool, connection, transport, request_journal, response_journal, byte_ring)
+TRACED = {module.__file__ for module in MODULES}
 MOST = 4
 KEPT = MOST
 ROOM = 1 << 17

@@ -14,7 +14,7 @@ import pytest
 from actorserve.actors.frontend.connections.connection import Wire, behind_first
 from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.actors.protocol.connection_handover import GIVEN_BYTES, MOST_GIVEN, read_given
-from actorserve.http.transport import header_timeout as heads
+from actorserve.http.transport import header_timeout
 from actorserve.http.transport.body import CONTINUE
 
 from .lives import Killed, Lethal
@@ -56,7 +56,7 @@ def test_a_death_anywhere_costs_nothing_to_who_asks_before_the_handler_has_ended
 
 def test_an_idle_connection_is_not_taken_for_a_new_one_by_a_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     """New ones have less time to begin than those behind an answer. A head that is begun has its own."""
-    monkeypatch.setattr(heads, "HEAD_S", 0.05)
+    monkeypatch.setattr(header_timeout, "HEAD_S", 0.05)
     with scene_of() as (scene, client):
         client.ask(b"one")
         scene.reborn(0)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from actorserve.actors.frontend.observability import metrics as module
+from actorserve.actors.frontend.observability import metrics
 from actorserve.actors.frontend.observability.metrics import Figures
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
@@ -21,7 +21,7 @@ from actorserve.actors.telemetry.startup import Phase
 from actorserve.shm.board.board import HEARTBEAT, PID, ActorState, BoardWriter
 from actorserve.shm.board.startup import PhaseWriter
 
-OLD_NS = int((module.STALE_S + 1) * 1e9)
+OLD_NS = int((metrics.STALE_S + 1) * 1e9)
 
 
 class Scene:

@@ -13,13 +13,13 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from actorserve.actors.frontend.connections import pool as connections
+from actorserve.actors.frontend.connections import pool
 from actorserve.actors.frontend.connections.connection import MOST_UNSENT
 from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.options.tls import make_context
 from actorserve.actors.protocol.connection_handover import CLOSED, GIVEN_BYTES, NEW, hand_over, read_given
-from actorserve.http.transport import header_timeout as heads
+from actorserve.http.transport import header_timeout
 from actorserve.shm.journals.request_journal import Journal
 from actorserve.shm.journals.response_journal import Answers
 from tests.support.certificates import OPENSSL, Files, lock
@@ -77,7 +77,7 @@ async def no_handler(request: web.BaseRequest) -> web.StreamResponse:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_a_handshake_that_does_not_come(files: Files, monkeypatch: pytest.MonkeyPatch, run: Runner) -> None:
-    monkeypatch.setattr(connections, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(pool, "HANDSHAKE_S", 0.05)
 
     async def scene() -> None:
         side = Side(files, no_handler)
@@ -92,7 +92,7 @@ def test_a_handshake_that_does_not_come(files: Files, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\n"])
 def test_a_head_that_does_not_come(files: Files, monkeypatch: pytest.MonkeyPatch, run: Runner, begun: bytes) -> None:
-    monkeypatch.setattr(heads, "HEAD_S", 0.1)
+    monkeypatch.setattr(header_timeout, "HEAD_S", 0.1)
 
     async def scene() -> None:
         side = Side(files, no_handler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.shm.board import startup as module
+from actorserve.shm.board import startup
 from actorserve.shm.board.startup import PHASES, PhaseWriter, phases_bytes, read_phases
 from actorserve.shm.segment import Segment
 
@@ -52,7 +52,7 @@ def test_whoever_dies_at_its_beginning_leaves_nothing_wrong() -> None:
         return segment
 
     old = read_phases(make(), 0)
-    for segment, _ in every_abort(make, lambda segment: lambda: PhaseWriter(segment, 0, 200), (module,)):
+    for segment, _ in every_abort(make, lambda segment: lambda: PhaseWriter(segment, 0, 200), (startup,)):
         assert read_phases(segment, 0) in ({}, old)
         assert read_phases(segment, 0, 200) == {}
         PhaseWriter(segment, 0, 300).end(0, 301)
@@ -65,9 +65,9 @@ def test_a_reader_between_two_lives_sees_one_of_them(monkeypatch: pytest.MonkeyP
     PhaseWriter(segment, 0, 100).end(0, 150)
 
     def begin() -> None:
-        monkeypatch.setattr(module, "load_fence", lambda: None)
+        monkeypatch.setattr(startup, "load_fence", lambda: None)
         PhaseWriter(segment, 0, 200).end(1, 201)
 
-    monkeypatch.setattr(module, "load_fence", begin)
+    monkeypatch.setattr(startup, "load_fence", begin)
     assert read_phases(segment, 0) == {}
     assert read_phases(segment, 0) == {1: 1}

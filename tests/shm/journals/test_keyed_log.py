@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from actorserve.shm.journals import byte_ring
-from actorserve.shm.journals import keyed_log as module
+from actorserve.shm.journals import byte_ring, keyed_log
 from actorserve.shm.journals.keyed_log import KEY_BYTES, Recent
 from actorserve.shm.layout import PAGE
 
@@ -82,7 +81,7 @@ def test_a_death_anywhere_leaves_whole_records() -> None:
                 self.recent.put(key(number), payload)
 
     counts = set()
-    for scene, _ in every_abort(Scene, lambda scene: scene.put, (module, byte_ring)):
+    for scene, _ in every_abort(Scene, lambda scene: scene.put, (keyed_log, byte_ring)):
         successor = Recent(scene.fd.fileno(), 1, ROOM, 0)
         found = [int.from_bytes(name, "little") for name in successor.keys()]
         assert found == list(range(found[0], found[-1] + 1)) and found[-1] >= len(payloads) - 3

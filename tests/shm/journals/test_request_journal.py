@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from actorserve.shm.journals import byte_ring
-from actorserve.shm.journals import request_journal as module
+from actorserve.shm.journals import byte_ring, request_journal
 from actorserve.shm.journals.request_journal import LONG, MOST_READ, Journal
 
 from ..aborting import every_abort
@@ -156,7 +155,7 @@ class Scene:
 def test_a_death_anywhere_leaves_the_truth() -> None:
     """Before every bytecode: a successor finds rest, or all bytes that were read."""
     outcomes = set()
-    for scene, _ in every_abort(Scene, lambda scene: scene.live, (module, byte_ring)):
+    for scene, _ in every_abort(Scene, lambda scene: scene.live, (request_journal, byte_ring)):
         count, journal = scene.read, scene.journal
         if journal.is_at_rest(0, count):
             assert count in (0, len(scene.first), len(scene.first) + len(scene.second))
@@ -178,7 +177,7 @@ def test_a_death_while_a_request_is_put_in_its_place() -> None:
         return scene
 
     outcomes = []
-    for scene, _ in every_abort(make, lambda scene: scene.behind, (module, byte_ring)):
+    for scene, _ in every_abort(make, lambda scene: scene.behind, (request_journal, byte_ring)):
         journal = scene.journal
         found = journal.request(0, len(scene.first + scene.second))
         assert found in (scene.first + scene.second, None, scene.second)

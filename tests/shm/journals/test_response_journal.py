@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from actorserve.shm.journals import byte_ring
-from actorserve.shm.journals import response_journal as module
+from actorserve.shm.journals import byte_ring, response_journal
 from actorserve.shm.journals.response_journal import ANSWER_STATES, MOST_REFS, RING, Answers
 
 from ..aborting import every_abort
@@ -102,7 +101,7 @@ def test_a_death_before_any_bytecode_leaves_a_step_done_or_not_begun() -> None:
                 self.done += 1
 
     seen = set()
-    for scene, _ in every_abort(Scene, lambda scene: scene.live, (module, byte_ring)):
+    for scene, _ in every_abort(Scene, lambda scene: scene.live, (response_journal, byte_ring)):
         handed = b"".join(data for data, *_ in steps)
         unsent = scene.answers.unsent(0, 0)
         assert unsent is not None and len(unsent) in sums and handed.startswith(unsent)
@@ -130,7 +129,7 @@ def test_a_death_while_a_record_is_begun_leaves_nothing_of_the_last_answer() -> 
             self.answers.begin(0, 5)
             self.answers.stream(0, [9, 8], 3, 4)
 
-    for scene, _ in every_abort(Scene, lambda scene: scene.live, (module, byte_ring)):
+    for scene, _ in every_abort(Scene, lambda scene: scene.live, (response_journal, byte_ring)):
         found = scene.answers.streamed(0)
         assert found is None or found == ([9, 8], [0] * (2 + ANSWER_STATES), 3, 4)
         assert scene.answers.unsent(0, 5) == b""

@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 import pytest
 
-from actorserve.shm import end_lock as claim
+from actorserve.shm import end_lock
 from actorserve.shm.rings import ring
 from actorserve.shm.rings.ring import Consumer, Producer
 
 from ..aborting import every_abort
 from .rings import Lane, advance, payload, receive_all
 
-MODULES = (ring, claim)
+MODULES = (ring, end_lock)
 POSITIONS = [0, 16, 128, 200, 240, 248]  # among them: a wrap mark is written, and the ring's end is hit exactly
 OLD = [payload(1, 17), payload(2, 9)]
 NEW, LATER = payload(3, 40), payload(4, 5)

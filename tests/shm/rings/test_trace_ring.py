@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from actorserve.shm.layout import CACHE_LINE
-from actorserve.shm.rings import trace_ring as module
+from actorserve.shm.rings import trace_ring
 from actorserve.shm.rings.trace_ring import EVENT, Event, TraceWriter, read_trace, trace_bytes
 from actorserve.shm.segment import Segment
 
@@ -20,7 +20,7 @@ FEW = 8
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "EVENTS", FEW)
+    monkeypatch.setattr(trace_ring, "EVENTS", FEW)
 
 
 class Scene:
@@ -74,7 +74,9 @@ def test_a_successor_goes_on_behind_its_predecessor(few: None) -> None:
 @pytest.mark.parametrize("events", [0, 3, FEW, FEW + 3])
 def test_a_death_before_any_bytecode_loses_one_event_at_most(few: None, events: int) -> None:
     outcomes = set()
-    for scene, aborted in every_abort(lambda: Scene(events), lambda s: lambda: add(s.writer, events + 1), (module,), 5):
+    for scene, aborted in every_abort(
+        lambda: Scene(events), lambda s: lambda: add(s.writer, events + 1), (trace_ring,), 5
+    ):
         before = list(range(1, events + 1))
         numbers = scene.numbers()
         assert numbers in (before[-(FEW - 1) :], [*before, events + 1][-(FEW - 1) :])
@@ -100,7 +102,7 @@ def overtake(scene: Scene, by: int, monkeypatch: pytest.MonkeyPatch) -> None:
             add(scene.writer, number)
 
     fences: list[Callable[[], None]] = [lambda: None, write]
-    monkeypatch.setattr(module, "load_fence", lambda: fences.pop(0)())
+    monkeypatch.setattr(trace_ring, "load_fence", lambda: fences.pop(0)())
 
 
 @pytest.mark.parametrize(("by", "left"), [(0, 7), (1, 6), (6, 1), (7, 0), (8, 0), (50, 0)])

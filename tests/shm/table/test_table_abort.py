@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from actorserve.shm.table import layout as table_layout
-from actorserve.shm.table import table as table_module
+from actorserve.shm.table import layout, table
 from actorserve.shm.table.table import generation_of
 
 from ..aborting import every_abort
 from .table_maker import SLOTS, hashes_of, new_table, other_view
 
-MODULES = (table_module, table_layout)
+MODULES = (table, layout)
 
 
 class Scene:

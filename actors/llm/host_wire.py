@@ -1,0 +1,57 @@
+"""What an LLM object and the process that supervises its actors say to each other: both ends of that wire.
+
+One sequenced-packet socket; link.py is the LLM object's end, host.py the other.
+    to the host    Config, once; the end of the stream says that it is to stop
+    from it        Begun with the descriptors of its Boot, Ready, and Ended; or Ended at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..options.config import Config
+from ..runtime.process import Boot
+
+MOST_BYTES = 1 << 17  # of one packet
+MOST_DESCRIPTORS = 253  # the kernel's limit of one message (SCM_MAX_FD)
+
+
+class Begun(msgspec.Struct, frozen=True, tag=1):
+    """The shared memory is there; the caller is the actor that `boot` names. The descriptors come beside it."""
+
+    boot: Boot
+
+
+class Ready(msgspec.Struct, frozen=True, tag=2):
+    """All actors are up."""
+
+
+class Ended(msgspec.Struct, frozen=True, tag=3):
+    """Nothing is generated any more; `status` is the exit status that follows."""
+
+    status: int
+    reason: str
+
+
+Word = Begun | Ready | Ended
+encode = msgspec.msgpack.Encoder().encode
+decode_config = msgspec.msgpack.Decoder(Config).decode
+decode_word = msgspec.msgpack.Decoder(Word).decode
+
+
+def descriptors_of(boot: Boot) -> list[int]:
+    """Those that a process needs to be this actor."""
+    return [boot.segment_fd, *boot.files.values(), *boot.eventfds.values()]
+
+
+def renumbered(boot: Boot, descriptors: Sequence[int]) -> Boot:
+    """The same with the numbers that its descriptors have here, in their order."""
+    own = dict(zip(descriptors_of(boot), descriptors, strict=True))
+    return msgspec.structs.replace(
+        boot,
+        segment_fd=own[boot.segment_fd],
+        files={name: own[fd] for name, fd in boot.files.items()},
+        eventfds={name: own[fd] for name, fd in boot.eventfds.items()},
+    )
