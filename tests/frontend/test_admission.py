@@ -11,7 +11,7 @@ from actorserve.actors.frontend.admission import Turns
 
 
 class Counted:
-    """Turns of the loop, counted while anything is under way, and the turn in which each request was begun."""
+    """The loop's turns, counted while anything is under way, and the turn in which each request was begun."""
 
     def __init__(self) -> None:
         self.now = 0

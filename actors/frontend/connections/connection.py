@@ -1,7 +1,7 @@
 """One connection as a frontend serves it: aiohttp's protocol with an account of what came and what was answered.
 
-`Wire` stands between it and the transport: what the kernel reads goes straight into the connection's record of the
-journal, so that at no moment it is nowhere but in this process.
+`Wire` stands between it and the transport: what the kernel reads goes straight into the connection's
+record of the journal, so that at no moment it is nowhere but in this process.
 
 Both records (shm/journals/request_journal.py, shm/journals/response_journal.py) speak of one request; who has the
 connection writes all of their words. A client may send the next one before the handler knows that the last byte of its
