@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from actorserve.shm.layout import LOW32
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 from actorserve.shm.table.token_cursor import Follower
@@ -25,7 +26,7 @@ from .decoder import decoder_factory, word_bytes
 from .logprobs import Teller
 from .stream import PIECE, TextStream
 
-DEADLY = 0xFFFFFFFF  # in the stop word: no stop string was found, but detokenizers die on this text
+DEADLY = LOW32  # in the stop word: no stop string was found, but detokenizers die on this text
 
 
 @dataclass(eq=False, slots=True)

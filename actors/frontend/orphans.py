@@ -21,12 +21,12 @@ class Inherited:
     """A predecessor's slots. `reserved` are those from which streams on its connections may go on."""
 
     def __init__(
-        self, context: Context, slots: Slots, keeper: Keeper, numbers: Iterator[int], reserved: Iterable[int]
+        self, context: Context, slots: Slots, retained: Keeper, numbers: Iterator[int], reserved: Iterable[int]
     ) -> None:
         self._context = context
         self._table = context.table
         self._slots = slots
-        self._keeper = keeper
+        self._retained = retained
         self._unsynced: set[int] = set()
         self._reserved = set(reserved) & set(slots.orphans())
         slots.close_ended(self.is_wanted)
@@ -47,7 +47,7 @@ class Inherited:
 
     def is_wanted(self, ref: int) -> bool:
         """May somebody come who reads this slot, though its sequence has ended?"""
-        return ref in self._reserved or self._keeper.holds(ref)
+        return ref in self._reserved or self._retained.holds(ref)
 
     def is_reserved(self, ref: int) -> bool:
         """May a stream of the predecessor's go on from it?"""

@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from actorserve.actors.frontend.connections import connection, pool, transport
+from actorserve.actors.frontend.connections import connection, framing, pool, transport
 from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.http.middleware.context import EXPECTS
 from actorserve.http.transport.body import CONTINUE
@@ -26,7 +26,7 @@ from actorserve.shm.journals import byte_ring, request_journal, response_journal
 from actorserve.shm.journals.request_journal import Journal
 from actorserve.shm.journals.response_journal import Answers
 
-MODULES = (pool, connection, transport, request_journal, response_journal, byte_ring)
+MODULES = (pool, connection, framing, transport, request_journal, response_journal, byte_ring)
 TRACED = {module.__file__ for module in MODULES}
 MOST = 4
 KEPT = MOST

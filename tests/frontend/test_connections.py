@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from actorserve.actors.frontend.connections.connection import Wire, behind_first
+from actorserve.actors.frontend.connections.connection import Wire
+from actorserve.actors.frontend.connections.framing import behind_first
 from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.actors.protocol.connection_handover import GIVEN_BYTES, MOST_GIVEN, read_given
 from actorserve.http.transport import header_timeout

@@ -58,7 +58,7 @@ class Runner(web.AppRunner):
 
 
 class FakeEngine:
-    """http.jobs.Engine, where a test is all the other actors."""
+    """http.generation.job.Engine, where a test is all the other actors."""
 
     def __init__(self) -> None:
         self.jobs: asyncio.Queue[Job] = asyncio.Queue()

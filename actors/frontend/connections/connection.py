@@ -20,7 +20,6 @@ the first came in chunks, whose end is not looked for.
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 import time
 from collections.abc import Callable
@@ -36,12 +35,11 @@ from actorserve.shm.journals.request_journal import Journal
 from actorserve.shm.journals.response_journal import Answers
 
 from ...protocol.connection_handover import CLOSED, moved_to
+from .framing import CHUNKED, LAST_CHUNK
 from .tcp_info import written_so_far
 from .transport import Tap
 
 MOST_UNSENT = 64 << 10  # bytes that wait here for a slow reader before its writer pauses; with TLS it would be more
-CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
-LAST_CHUNK = b"0\r\n\r\n"  # of a chunked body
 
 
 class Pool(Protocol):
@@ -295,28 +293,3 @@ class Wire(asyncio.BufferedProtocol):
         if self._kept:
             self._pool.journal.filled(self._number, nbytes)
         self._connection.data_received(data)
-
-
-def behind_first(data: bytes) -> bytes | None:
-    """What stands behind the first request; None where that is not plain to see."""
-    head, end, body = data.lstrip(b"\r\n").partition(b"\r\n\r\n")
-    if not end:
-        return None
-    if CHUNKED.search(head):
-        return _behind_chunks(body)
-    length = re.search(rb"\r\ncontent-length:[ \t]*(\d+)", head, re.IGNORECASE)
-    size = int(length[1]) if length else 0
-    return body[size:] if len(body) >= size else None
-
-
-def _behind_chunks(body: bytes) -> bytes | None:
-    """What stands behind a chunked body; None if its end is not here, or has trailers."""
-    while line := re.match(rb"([0-9a-fA-F]+)[^\r]*\r\n", body):
-        size = int(line[1], 16)
-        end = line.end() + size
-        if body[end : end + 2] != b"\r\n":
-            return None
-        body = body[end + 2 :]
-        if not size:
-            return body
-    return None

@@ -48,7 +48,8 @@ from ...protocol.connection_handover import (
     read_handed,
     reset_when_closed,
 )
-from .connection import NOTHING, Connection, Left, Wire, behind_first
+from .connection import NOTHING, Connection, Left, Wire
+from .framing import behind_first
 from .tcp_info import read_so_far, written_so_far
 from .transport import read_predecessor
 
