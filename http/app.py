@@ -11,8 +11,8 @@ from aiohttp.typedefs import Handler
 
 from .anthropic.errors import body_of
 from .errors import ApiError
-from .generation.job import Engine
 from .handlers.api import Api
+from .handlers.operations import ServerEngine
 from .middleware.context import GO_ON, REFUSED, REQUEST_ID, UNFIT, name_request
 from .middleware.edge import Edge, redirect
 from .routes import ROUTES, Route, speaks_anthropic
@@ -22,7 +22,7 @@ from .transport.json_response import error_response
 log = logging.getLogger("http")
 
 
-def make_app(engine: Engine, settings: Settings) -> web.Application:
+def make_app(engine: ServerEngine, settings: Settings) -> web.Application:
     """The application of one frontend."""
     api = Api(engine, settings)
     edge = Edge(settings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from actorserve.actors.protocol.messages import Delta, Finish, Prompt
@@ -159,7 +159,7 @@ class Job:
 
 
 class Engine(Protocol):
-    """What the app needs of the frontend actor."""
+    """What requests need of the frontend actor."""
 
     index: int  # of this frontend
     frontends: int
@@ -197,17 +197,8 @@ class Engine(Protocol):
     def detokenize(self, tokens: list[int], skip_special: bool = False) -> Awaitable[str]:
         """The ids' text, with or without special tokens."""
 
-    def not_ready(self) -> list[str]:
-        """Why a request could not be served now: actors, each with its reason; empty when it could."""
-
     def in_flight(self) -> int:
         """Requests that are being answered by this frontend."""
-
-    def load(self) -> int:
-        """Requests that are being answered, by all frontends."""
-
-    def metrics(self, accept: str = "") -> tuple[Iterable[bytes], str]:
-        """Prometheus' text in the format that an Accept header asks for, part by part, and its Content-Type."""
 
     def page_figures(self) -> PageFigures:
         """What the page shows."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 
 from aiohttp import web
 
-import actorserve
 from actorserve.actors.protocol.messages import Prompt, TextPrompt
 
 from ..anthropic.answers import count
@@ -16,7 +14,6 @@ from ..anthropic.schemas import CountRequest
 from ..errors import ApiError, bad_request
 from ..generation.adapter import chat_request
 from ..generation.decoding import check_model
-from ..generation.job import Engine
 from ..generation.prompts import chat_prompt, check_template, check_tokens, tools_of
 from ..generation.unsupported import read
 from ..middleware.edge import check_depth
@@ -26,6 +23,7 @@ from ..transport.body import BodyBudget, read_body
 from ..transport.json_response import json_response
 from .generate import Generator
 from .openapi import Described
+from .operations import Operations, ServerEngine
 from .page import Page
 from .responses import ResponsesApi
 
@@ -33,12 +31,13 @@ from .responses import ResponsesApi
 class Api:
     """The handlers, by the names that routes.py has for them."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: ServerEngine, settings: Settings) -> None:
         self.engine = engine
         self.settings = settings
         self._unfinished = BodyBudget(settings.max_body_bytes)
         self._generator = Generator(engine, settings)
         self.described = Described(settings)
+        self.operations = Operations(engine)
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator)
 
@@ -135,28 +134,3 @@ class Api:
             "lifecycle": "active",
             **dict.fromkeys(("capabilities", "deprecated_at", "line", "retires_at")),
         }
-
-    # --- operations ----------------------------------------------------------------------------------------------
-
-    async def health(self, request: web.Request) -> web.Response:
-        return json_response({"status": "ok"})
-
-    async def ready(self, request: web.Request) -> web.Response:
-        if missing := self.engine.not_ready():
-            return json_response({"status": "not ready", "waiting_for": missing}, 503)
-        return json_response({"status": "ready"})
-
-    async def version(self, request: web.Request) -> web.Response:
-        return json_response({"version": actorserve.__version__})
-
-    async def load(self, request: web.Request) -> web.Response:
-        return json_response({"server_load": self.engine.load()})
-
-    async def metrics(self, request: web.Request) -> web.Response:
-        """Part by part: streams go on between them."""
-        parts, content_type = self.engine.metrics(request.headers.get("Accept", ""))
-        body = []
-        for part in parts:
-            body.append(part)
-            await asyncio.sleep(0)
-        return web.Response(body=b"".join(body), headers={"Content-Type": content_type})

@@ -174,7 +174,7 @@ def test_numbers_cost_no_time() -> None:
 
 
 def test_a_route_is_an_entry() -> None:
-    route = Route("get", "/new/{name:x+}", "health", "New", Health, statuses=(404,))
+    route = Route("get", "/new/{name:x+}", "operations.health", "New", Health, statuses=(404,))
     made = document(SETTINGS, [route])
     operation = made["paths"]["/new/{name}"]["get"]
     assert [parameter["name"] for parameter in operation["parameters"]] == ["name"]
@@ -182,7 +182,7 @@ def test_a_route_is_an_entry() -> None:
 
 
 def test_administration_is_in_it_where_it_is_there() -> None:
-    route = Route("post", "/new", "health", "New", Health, admin=True)
+    route = Route("post", "/new", "operations.health", "New", Health, admin=True)
     assert document(SETTINGS, [route])["paths"] == {}
     made = document(replace(SETTINGS, admin_api_key="k"), [route])
     operation = made["paths"]["/new"]["post"]

@@ -1,0 +1,57 @@
+"""The handlers for whoever runs the server: how it is, and what it is told to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from aiohttp import web
+
+import actorserve
+
+from ..generation.job import Engine
+from ..transport.json_response import json_response
+
+
+class ServerEngine(Engine, Protocol):
+    """What an operator can ask of the frontend actor, beside what requests need."""
+
+    def not_ready(self) -> list[str]:
+        """Why a request could not be served now: actors, each with its reason; empty when it could."""
+
+    def load(self) -> int:
+        """Requests that are being answered, by all frontends."""
+
+    def metrics(self, accept: str = "") -> tuple[Iterable[bytes], str]:
+        """Prometheus' text in the format that an Accept header asks for, part by part, and its Content-Type."""
+
+
+class Operations:
+    """The handlers, by the names that routes.py has for them."""
+
+    def __init__(self, engine: ServerEngine) -> None:
+        self._engine = engine
+
+    async def health(self, request: web.Request) -> web.Response:
+        return json_response({"status": "ok"})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        if missing := self._engine.not_ready():
+            return json_response({"status": "not ready", "waiting_for": missing}, 503)
+        return json_response({"status": "ready"})
+
+    async def version(self, request: web.Request) -> web.Response:
+        return json_response({"version": actorserve.__version__})
+
+    async def load(self, request: web.Request) -> web.Response:
+        return json_response({"server_load": self._engine.load()})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Part by part: streams go on between them."""
+        parts, content_type = self._engine.metrics(request.headers.get("Accept", ""))
+        body = []
+        for part in parts:
+            body.append(part)
+            await asyncio.sleep(0)
+        return web.Response(body=b"".join(body), headers={"Content-Type": content_type})
