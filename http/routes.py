@@ -38,6 +38,7 @@ class Route:
     request: type | None = None  # the struct that its body is decoded into
     event: type | None = None  # the struct of an event's data, where `stream` makes the answer a stream
     _: KW_ONLY
+    query: type | None = None  # the struct of its query's parameters
     generates: Operation | None = None  # it makes tokens
     ends: str = "[DONE]"  # the last event's data, that is no JSON
     statuses: tuple[int, ...] = ()  # that it may answer beside 200, and 401 where keys are asked for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
@@ -43,6 +44,16 @@ def decode(kind: type[T], body: bytes, inside: str | None = None) -> T:
     if log.isEnabledFor(logging.DEBUG) and isinstance(value, msgspec.Struct):
         _log_unknown(value, body)
     return value
+
+
+def decode_query(kind: type[T], given: Mapping[str, str]) -> T:
+    """The struct of a query's parameters. ApiError 400 names the one that cannot be; unknown ones are passed over."""
+    try:
+        return msgspec.convert(dict(given), kind, strict=False)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        name = found[1] if (found := PATH.search(text)) else ""
+        raise bad_request(f"{name}: {PATH.sub('', text)}", name or None) from None
 
 
 def _decoded(kind: type[T], body: bytes) -> T:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 
+import msgspec
+
 import actorserve
 
 from ..generation.idempotency import CLOSED, MAX_KEY, STATE
@@ -113,12 +115,20 @@ def _parameters(route: Route, book: Book) -> list[Schema]:
         )
         for name in names
     ]
+    if route.query is not None:
+        found += [_parameter(name, "query", schema) for name, schema in _fields(route.query).items()]
     if route.repeatable:
         found += [
             _parameter("Idempotency-Key", "header", {"type": "string", "maxLength": MAX_KEY}),
             _parameter("Last-Event-ID", "header", {"type": "string", "pattern": _EVENT_ID}),
         ]
     return found
+
+
+def _fields(kind: type) -> dict[str, Schema]:
+    """Of a struct of plain values, by their names."""
+    fields: dict[str, Schema] = msgspec.json.schema(kind)["$defs"][kind.__name__]["properties"]
+    return fields
 
 
 _EVENT_ID = rf"^{STATE.pattern}(\.{STATE.pattern})*{CLOSED}?$"

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from aiohttp import ClientSession, web
 
 from actorserve.actors.protocol.request import ranges_of
 from actorserve.http.app import make_app
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.decoding import decode, decode_query
 from actorserve.http.generation.sampling import check_fields
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from actorserve.http.openapi.answers import Health
@@ -179,6 +180,25 @@ def test_a_route_is_an_entry() -> None:
     operation = made["paths"]["/new/{name}"]["get"]
     assert [parameter["name"] for parameter in operation["parameters"]] == ["name"]
     assert set(operation["responses"]) == {"200", "404"} and "Health" in made["components"]["schemas"]
+
+
+class Wanted(msgspec.Struct):
+    """The query of a route that a test makes."""
+
+    often: int = 1
+    loud: bool = False
+
+
+def test_a_query_is_described_and_decoded_by_one_struct() -> None:
+    operation = document(SETTINGS, [Route("post", "/new", "operations.health", "New", Health, query=Wanted)])
+    (often, loud) = operation["paths"]["/new"]["post"]["parameters"]
+    assert often == {"name": "often", "in": "query", "required": False, "schema": {"type": "integer", "default": 1}}
+    assert loud["name"] == "loud" and loud["schema"] == {"type": "boolean", "default": False}
+    assert decode_query(Wanted, {"often": "3", "loud": "true", "other": "x"}) == Wanted(3, True)
+    assert decode_query(Wanted, {"loud": "0"}) == Wanted()
+    with pytest.raises(ApiError, match=r"^loud: Expected `bool`, got `str`$") as caught:
+        decode_query(Wanted, {"loud": "very"})
+    assert (caught.value.status, caught.value.param) == (400, "loud")
 
 
 def test_administration_is_in_it_where_it_is_there() -> None:
