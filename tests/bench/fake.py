@@ -41,7 +41,7 @@ class Fake:
         self.behave: Behaviour = well
         self.refuse: Callable[[int, dict[str, Any]], int | None] = lambda number, body: None
         self.unready = 0  # times that it says so
-        self.asked_ready = 0
+        self.asked_ready = self.asked_models = 0
         self.hang_up_after: int | None = None  # requests of a connection, without a word
         self.hung_up = 0
         self._requests: Counter[int] = Counter()
@@ -71,6 +71,7 @@ class Fake:
         return web.Response(status=200 if self.asked_ready > self.unready else 503)
 
     async def _models(self, request: web.Request) -> web.Response:
+        self.asked_models += 1
         return web.json_response({"data": [{"id": "fake"}]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:

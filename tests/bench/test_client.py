@@ -178,6 +178,7 @@ def test_a_server_is_waited_for_wherever_it_says_that_it_is_ready(readiness: str
 def test_a_server_that_only_lists_its_models_is_ready() -> None:
     with Fake("/elsewhere") as fake:
         wait_ready(fake.base_url, 30)
+        assert fake.asked_ready == 0 and fake.asked_models == 1
 
 
 def test_a_server_that_is_not_ready_in_time(fake: Fake) -> None:

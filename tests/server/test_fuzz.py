@@ -246,6 +246,7 @@ def test_half_requests(server: Server) -> None:
     for end in range(len(raw)):
         with closing(connect(server)) as connection:
             connection.sendall(raw[:end])
+    normal(server)
 
 
 def test_slow_writers(server: Server) -> None:

@@ -118,6 +118,7 @@ def test_nobody_reads_any_more(pipe: tuple[int, int]) -> None:
     output.say("to nobody")
     output.say("to nobody")
     output.finish(0.01)
+    assert not output._waiting and output._size == 0 and output._dropped == 2
 
 
 def test_a_full_disk_loses_lines_and_says_so() -> None:

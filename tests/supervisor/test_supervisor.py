@@ -54,7 +54,8 @@ def test_all_actors_come_up_and_are_named(launch: Launch) -> None:
 def test_the_port_is_bound_and_said(launch: Launch) -> None:
     with launch() as server:
         port = int(server.base_url.rpartition(":")[2])
-        socket.create_connection(("127.0.0.1", port)).close()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            assert client.getpeername() == ("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -246,6 +247,7 @@ def test_helpers_of_a_dead_actor_die_too(launch: Launch) -> None:
         os.kill(server.pids()["renderer-0"], signal.SIGKILL)
         helper.wait(10)
         server.wait_for("renderer-0 is up")
+        assert not helper.is_running()
 
 
 def test_every_line_of_a_chatterer_arrives_with_its_name(launch: Launch) -> None:

@@ -166,6 +166,9 @@ def test_no_step_is_begun_while_stopping(scheduler: Scheduler, actor: Any) -> No
     actor.context.stopping = True
     actor.runner.error = AssertionError("it was run")
     actor.handle(Step.make(1, 1, [], [], []))
+    actor.context.flush()
+    (only,) = scheduler.receive(1)
+    assert isinstance(only, WorkerReady) and not scheduler.got
 
 
 @pytest.mark.parametrize("outcome", [None, Outcome(np.array([2]), np.array([3]))], ids=["no drafts", "drafts"])

@@ -9,7 +9,7 @@ import pytest
 
 from actorserve.actors.protocol.request import Generation
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.beam_search import check_beams
+from actorserve.http.generation.beam_search import check_beams, width_of
 from actorserve.http.generation.decoding import decode
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from tests.http.bodies import HI, body_of
@@ -42,8 +42,10 @@ def test_a_budget_of_no_thinking_asks_for_something() -> None:
 
 def test_what_changes_nothing_passes() -> None:
     plain: dict[str, Any] = {"repetition_penalty": 1, "frequency_penalty": 0, "min_tokens": 0, "stop": [], "regex": ""}
-    check_beams(decode(CompletionRequest, body_of(prompt="a", use_beam_search=True, logprobs=False, **plain)))
-    check_beams(decode(ChatRequest, body_of(messages=HI, use_beam_search=True, logprobs=False, tools=[], **plain)))
+    for kind, fields in ((CompletionRequest, {"prompt": "a"}), (ChatRequest, {"messages": HI, "tools": []})):
+        request = decode(kind, body_of(use_beam_search=True, n=3, logprobs=False, **fields, **plain))
+        check_beams(request)
+        assert width_of(request) == 3
 
 
 async def test_the_priority_is_that_of_the_request(served: Served) -> None:

@@ -89,7 +89,8 @@ def test_other_roles_are_the_templates_matter(role: str) -> None:
 
 @pytest.mark.parametrize("role", ["assistant", "tool", "function"])
 def test_who_may_be_without_content(role: str) -> None:
-    for_chat(messages=[*HI, {"role": role, "content": None, "tool_calls": [{"id": "a"}]}, {"role": role}])
+    messages = [*HI, {"role": role, "content": None, "tool_calls": [{"id": "a"}]}, {"role": role}]
+    assert json.loads(for_chat(messages=messages)[0].messages) == messages
 
 
 def test_what_the_template_is_told() -> None:
@@ -158,9 +159,11 @@ BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
 }
 
 
-def reading(kind: type[msgspec.Struct], **fields: Any) -> None:
+def reading(kind: type[msgspec.Struct], **fields: Any) -> msgspec.Struct:
     """What every endpoint does first with a body; fields that its struct has are looked at where it is used."""
-    check_built(read(kind, body_of(**{**BODIES[kind], **fields})))
+    request = read(kind, body_of(**{**BODIES[kind], **fields}))
+    check_built(request)
+    return request
 
 
 def of_chat(kind: type[msgspec.Struct]) -> bool:
@@ -231,7 +234,10 @@ def test_a_field_of_chat_that_another_api_does_not_have(
 
 def test_of_chat_s_fields_what_changes_nothing_passes_everywhere() -> None:
     for kind in (ResponsesRequest, MessagesRequest):
-        reading(kind, n=1, user="me", min_p=0, repetition_penalty=1.0, logprobs=False, max_completion_tokens=None)
+        neutral = {"n": 1, "min_p": 0, "repetition_penalty": 1.0, "logprobs": False, "max_completion_tokens": None}
+        given, plain = reading(kind, **neutral), reading(kind)
+        for name in kind.__struct_fields__:
+            assert getattr(given, name) == neutral.get(name, getattr(plain, name))
 
 
 def calls_with(field: str) -> list[Any]:
@@ -263,4 +269,4 @@ def calls_with(field: str) -> list[Any]:
 )
 def test_clients_defaults_are_taken(field: str, value: Any) -> None:
     for call in calls_with(field):
-        call(**{field: value})
+        assert call(seed=1, **{field: value}) == call(seed=1)

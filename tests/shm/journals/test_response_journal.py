@@ -79,8 +79,12 @@ def test_as_many_slots_as_there_is_room_for(answers: Answers) -> None:
 
 
 def test_numbers_beyond_are_nobodys(answers: Answers) -> None:
-    answers.begin(3, 0)
-    answers.forget(3)
+    for number in range(3):
+        answers.stream(number, [number + 1], 1, 2)
+    for number in range(3, 200):
+        answers.begin(number, 0)
+        answers.forget(number)
+    assert answers.all_refs() == [1, 2, 3]
 
 
 def test_a_death_before_any_bytecode_leaves_a_step_done_or_not_begun() -> None:

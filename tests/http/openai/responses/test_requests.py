@@ -276,7 +276,9 @@ def test_metadata_up_to_its_limits() -> None:
 
 
 def test_a_chat_request_of_plain_text_passes_all_checks() -> None:
-    check_fields(chat_request(to_chat(request_of(temperature=1, top_p=0.5, max_output_tokens=3))))
+    request = chat_request(to_chat(request_of(temperature=1, top_p=0.5, max_output_tokens=3)))
+    check_fields(request)
+    assert (request.temperature, request.top_p, request.max_completion_tokens) == (1, 0.5, 3)
 
 
 def test_nesting_that_cannot_be_written_again_is_refused() -> None:
