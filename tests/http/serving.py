@@ -285,15 +285,15 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[Served]:
-    """The app as a frontend runs it."""
+async def serving(linger_s: float = 1.0, **settings: Any) -> AsyncIterator[Served]:
+    """The app as a frontend runs it; `linger_s`: how long it waits for the rest of a body that nobody wants."""
     engine = FakeEngine()
     runner = Runner(
         make_app(engine, replace(SETTINGS, **settings)),
         access_log=None,
         handler_cancellation=True,
         keepalive_timeout=65,
-        lingering_time=1,
+        lingering_time=linger_s,
         auto_decompress=False,
         shutdown_timeout=1,
         max_line_size=LONGEST_LINE,

@@ -162,7 +162,7 @@ def hub(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     hub.files = {file.name: file.read_bytes() for file in DEMO_FOLDER.iterdir() if file.is_file()}
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
-    thread = threading.Thread(target=hub.server.serve_forever, daemon=True)
+    thread = threading.Thread(target=hub.server.serve_forever, args=(0.01,), daemon=True)  # s until it sees the end
     thread.start()
     yield hub
     hub.server.shutdown()

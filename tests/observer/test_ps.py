@@ -297,9 +297,11 @@ def test_another_user_can_neither_fake_a_server_nor_take_its_places(
 
     with as_another_user(listen):
         for look in (os.listdir, unseen):  # a server with more rights than its user: who is connected there is asked
-            monkeypatch.setattr(os, "listdir", look)
-            assert find_servers().count(mine) == 1
-            assert all(each.name != false and each.port != 1 for each in find_servers())
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "listdir", look)
+                listed = find_servers()
+            assert listed.count(mine) == 1
+            assert all(each.name != false and each.port != 1 for each in listed)
         with pytest.raises(AskError, match=f"not the supervisor on {re.escape(str(mine))} .* of user 65534"):
             ask(structs.replace(mine, name=false), STATUS, Nothing())
     others: list[socket.socket] = []

@@ -168,7 +168,7 @@ async def test_nobody_is_told_to_continue_whose_body_is_not_read(
     path: str, headers: dict[str, str], status: int
 ) -> None:
     """It may never come, so that nothing can come behind it."""
-    async with serving(api_keys=["secret"]) as served:
+    async with serving(linger_s=0.05, api_keys=["secret"]) as served:
         client = await served.client()
         answer = await client.ask("POST", path, None, Expect="100-continue", **headers)
         assert answer.status == status and answer.error and answer.headers["connection"] == "close"
