@@ -46,5 +46,5 @@ def test_a_seed_is_a_series() -> None:
 
 @pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": math.nan}, {"rate": 1.0, "burstiness": 0.0}])
 def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="must be over 0"):
         arrivals(3, **wrong)

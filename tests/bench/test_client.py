@@ -158,7 +158,7 @@ def test_a_server_that_refuses_what_openai_does_not_know_is_asked_without_it(fak
 
 def test_a_server_that_answers_nothing_is_not_measured(fake: Fake) -> None:
     fake.refuse = lambda number, body: 401
-    with pytest.raises(ServerError, match="http 401.*not now"):
+    with pytest.raises(ServerError, match=r"http 401.*not now"):
         asyncio.run(probe(Target(fake.base_url, "fake"), PROMPT))
 
 
@@ -183,5 +183,5 @@ def test_a_server_that_only_lists_its_models_is_ready() -> None:
 
 def test_a_server_that_is_not_ready_in_time(fake: Fake) -> None:
     fake.unready = 10**9
-    with pytest.raises(ServerError, match="not ready within 0.3 s"):
+    with pytest.raises(ServerError, match=r"not ready within 0\.3 s"):
         wait_ready(fake.base_url, 0.3)

@@ -70,5 +70,5 @@ def test_files_are_read(tmp_path: Path) -> None:
 def test_a_file_without_prompts_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(text)
-    with pytest.raises(PromptError, match="a.jsonl"):
+    with pytest.raises(PromptError, match=r"a\.jsonl"):
         make_prompts(Wanted(dataset="file", path=str(path)), words_counted)

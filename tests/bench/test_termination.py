@@ -28,21 +28,27 @@ def test_a_termination_is_an_exit() -> None:
 
 
 def test_a_termination_inside_a_finalizer_is_raised_again() -> None:
-    with pytest.raises(Terminated), heard():
-        one = Finalized()
-        del one
-        threading.Event().wait(60)
-        pytest.fail("it was lost")
+    def finalize() -> None:
+        with heard():
+            one = Finalized()
+            del one
+            threading.Event().wait(60)
+
+    with pytest.raises(Terminated):
+        finalize()
 
 
 def test_a_termination_inside_a_callback_is_raised_again() -> None:
-    with pytest.raises(Terminated), heard():
-        thing = Thing()
-        reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
-        del thing
-        assert reference() is None
-        threading.Event().wait(60)
-        pytest.fail("it was lost")
+    def call_back() -> None:
+        with heard():
+            thing = Thing()
+            reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+            del thing
+            assert reference() is None
+            threading.Event().wait(60)
+
+    with pytest.raises(Terminated):
+        call_back()
 
 
 def test_what_was_there_is_there_again() -> None:

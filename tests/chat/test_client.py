@@ -92,5 +92,5 @@ def test_nobody_there() -> None:
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host:99999", "://"])
 def test_no_address(url: str) -> None:
-    with pytest.raises(ChatError, match="is no address|no number from"):
+    with pytest.raises(ChatError, match=r"is no address|no number from"):
         Client(url, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -214,8 +213,8 @@ async def test_answers_for_a_predecessor_harm_nobody(others: Others) -> None:
 
 
 @pytest.fixture(params=range(40))
-def rng(request: pytest.FixtureRequest) -> Iterator[random.Random]:
-    yield random.Random(request.param)
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    return random.Random(request.param)
 
 
 class Walk:

@@ -62,7 +62,7 @@ def test_every_waiting_call_is_told_why_it_is_over(own: LLM) -> None:
         thread.start()
     own.enqueue("Hello", ENDLESS)
     os.kill(actors_of(own.pid)["renderer-0"], signal.SIGKILL)  # it has been restarted once: --max-restarts
-    with pytest.raises(EngineDead, match="renderer-0 ended .*killed by SIGKILL.*died too often"):
+    with pytest.raises(EngineDead, match=r"renderer-0 ended .*killed by SIGKILL.*died too often"):
         own.wait_for_completion()
     for thread in threads:
         thread.join()

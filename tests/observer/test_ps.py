@@ -168,12 +168,12 @@ def test_the_supervisor_answers_on_its_socket(server: Server) -> None:
     status = ask(found(server), STATUS, Nothing())
     assert status.ready and not status.ending
     assert {actor.name: actor.pid for actor in status.actors} == processes(server)
-    with pytest.raises(AskError, match="there is no 'fly' among .*status"):
+    with pytest.raises(AskError, match=r"there is no 'fly' among .*status"):
         ask(found(server), Verb("fly", Nothing, ServerStatus), Nothing())
 
 
 def test_who_asks_a_stopped_supervisor_is_told_so(server: Server) -> None:
-    with stopped(server.pid), pytest.raises(AskError, match="does not answer 'status' within 0.1 s"):
+    with stopped(server.pid), pytest.raises(AskError, match=r"does not answer 'status' within 0\.1 s"):
         ask(found(server), STATUS, Nothing(), timeout=0.1)
     assert ask(found(server), STATUS, Nothing()).ready
 
@@ -332,7 +332,7 @@ def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
 
         thread = threading.Thread(target=drip)
         thread.start()
-        with pytest.raises(AskError, match="does not answer 'status' within 0.2 s"):
+        with pytest.raises(AskError, match=r"does not answer 'status' within 0\.2 s"):
             ask(Found(1, os.getpid(), os.getuid(), name), STATUS, Nothing(), timeout=0.2)
         thread.join(DEADLINE_S)
         assert not thread.is_alive()

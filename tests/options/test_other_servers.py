@@ -193,7 +193,7 @@ def test_a_file_and_an_llm_know_the_same_names(tmp_path: Path, capsys: pytest.Ca
     assert read("--config", str(file)) == Config(**options)
     assert "trust-remote-code: not needed" in capsys.readouterr().err
     file.write_text("enable-lora: true\nquite-other: 1\n")
-    with pytest.raises(ConfigError, match="enable-lora: not supported: .*; quite-other: there is no such option$"):
+    with pytest.raises(ConfigError, match=r"enable-lora: not supported: .*; quite-other: there is no such option$"):
         read("--config", str(file))
 
 

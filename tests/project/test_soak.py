@@ -111,8 +111,12 @@ async def test_a_pair_on_a_server(server: Server, monkeypatch: pytest.MonkeyPatc
 
 async def test_a_watcher_that_ends_is_noticed(server: Server) -> None:
     watchers = Watchers(server.base_url, server.pid, None)
-    with pytest.raises(RuntimeError, match="top"):
+
+    async def look() -> None:
         async with watchers.looking():
             top = watchers._processes["top"]
             top.kill()
             top.wait()
+
+    with pytest.raises(RuntimeError, match="top"):
+        await look()

@@ -110,7 +110,7 @@ def test_grammars_hold_behind_the_thinking(
 
 
 def test_a_wish_that_cannot_be(renditions: Renditions) -> None:
-    with pytest.raises(GrammarError, match="regex|regular"):
+    with pytest.raises(GrammarError, match=r"regex|regular"):
         make(renditions, wish=b'{"regex": "(("}')
     with pytest.raises(GrammarError, match="bytes"):
         make(Renditions(TOKENIZER, MODEL, 64), bad_words=["a long word"] * 20)

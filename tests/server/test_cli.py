@@ -152,7 +152,7 @@ def test_yaml_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_missing_yaml(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--config: .* cannot be read"):
+    with pytest.raises(ConfigError, match=r"--config: .* cannot be read"):
         read("--config", str(tmp_path / "none.yaml"))
 
 

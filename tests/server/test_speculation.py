@@ -130,7 +130,7 @@ def test_two_workers_draft_alike(config: str, plain: Plain) -> None:
     ],
 )
 def test_what_cannot_be_is_named(value: str, text: str) -> None:
-    with pytest.raises(ConfigError, match="^--speculative-config: ") as raised:
+    with pytest.raises(ConfigError, match=r"^--speculative-config: ") as raised:
         make_config({"speculative_config": value})
     assert text in str(raised.value)
 

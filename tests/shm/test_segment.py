@@ -72,7 +72,7 @@ def test_no_room_says_how_much_is_wanted_for_what_and_how_much_there_is(
     monkeypatch.setattr(module, "_free_bytes", lambda: 1234567)
     with pytest.raises(SegmentError, match=r"request table: 12,288 bytes .* /dev/shm has 1,234,567 free"):
         Segment.create(3 * PAGE, "request table")
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(opened[0])
 
 

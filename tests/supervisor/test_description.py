@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import re
@@ -43,9 +42,8 @@ def test_it_survives_the_way_to_an_observer_and_is_sealed() -> None:
     with open(f"/proc/self/fd/{fd}", "rb") as file:
         assert msgspec.json.decode(file.read(), type=Description) == description(Config(max_num_seqs=7))
     for change in (lambda: os.pwrite(fd, b"x", 0), lambda: os.ftruncate(fd, 0), lambda: os.ftruncate(fd, 1 << 20)):
-        with pytest.raises(OSError) as refused:
+        with pytest.raises(PermissionError):
             change()
-        assert refused.value.errno == errno.EPERM
     with pytest.raises(PermissionError):
         mmap.mmap(fd, 0)
     os.close(fd)

@@ -110,7 +110,7 @@ def test_a_forced_call_goes_before_a_format(choice: Any) -> None:
     assert field == "tool_choice" and found["tools"][0]["name"] == "weather" and "json_schema" not in found
     with pytest.raises(ApiError, match="Only one of structured_outputs and tool_choice"):
         with_tools("hermes", tools=LOOSE, tool_choice=choice, structured_outputs={"regex": "a"})
-    with pytest.raises(ApiError, match="response_format.type must be one of"):
+    with pytest.raises(ApiError, match=r"response_format\.type must be one of"):
         with_tools("hermes", tools=LOOSE, tool_choice=choice, response_format={"type": "yaml"})
 
 

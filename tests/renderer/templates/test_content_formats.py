@@ -197,7 +197,7 @@ def test_a_null_content_is_kept_for_a_template_that_asks_for_none_and_fails_with
     with pytest.raises(TemplateProblem, match="no attribute 'content'"):
         make(without, tmp_path).render(messages)
     raises = "{% for m in messages if m.content is none or m.content == '' %}{% endfor %}{{ raise_exception('no') }}"
-    with pytest.raises(TemplateProblem, match="^no$"):
+    with pytest.raises(TemplateProblem, match=r"^no$"):
         make(raises, tmp_path).render(messages)
 
 

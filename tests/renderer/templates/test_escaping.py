@@ -200,7 +200,7 @@ def test_a_tokenizer_that_does_not_find_its_tokens_as_they_are_is_refused() -> N
     odd = Tokenizer.from_str(json.dumps(content))
     odd.normalizer = normalizers.Prepend("_")
     odd.add_special_tokens([AddedToken("<odd>", normalized=True)])
-    with pytest.raises(ConfigError, match="^--escape-special-tokens: "):
+    with pytest.raises(ConfigError, match=r"^--escape-special-tokens: "):
         Escaping(odd, [CHATML])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +105,7 @@ def test_a_fault_of_the_scheduler_comes_again(path: Path, monkeypatch: pytest.Mo
     replay = replayed(path)
     assert replay.deaths == ["ZeroDivisionError('a planted fault')"] and replay.plans > 5
     monkeypatch.setattr(RunningBatch, "place", place)
-    with pytest.raises(Difference, match="now: no error|recorded: none"):
+    with pytest.raises(Difference, match=r"now: no error|recorded: none"):
         replayed(path)
 
 
@@ -138,9 +137,9 @@ def test_a_request_that_killed_schedulers(path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def compared(path: Path) -> Iterator[Path]:
+def compared(path: Path) -> Path:
     recorded(path, 8, 400, deaths=False, max_num_queued_reqs=100)
-    yield path
+    return path
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def test_gauges_that_are_not_there(number: int) -> None:
 def test_places_that_cannot_be() -> None:
     segment = Segment.create(64 + board_bytes(ACTORS), "test")
     for offset, actors in ((8, 1), (64, 100), (-64, 1)):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=f"no board of {actors} actors can lie at {offset} "):
             Board(segment, offset, actors)
 
 

@@ -169,7 +169,7 @@ def test_a_closed_end_raises() -> None:
     producer.close()
     consumer.close()
     for use in (lambda: producer.try_send(b""), consumer.receive, consumer.commit, consumer.pending):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="released memoryview"):
             use()
 
 

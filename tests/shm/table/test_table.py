@@ -179,7 +179,7 @@ def test_attaching_to_what_is_no_table() -> None:
 @pytest.mark.parametrize("sizes", [(0, 8, 8, 64), (1, 8, 8, 100), (1, 8, 8, 1 << 20)])
 def test_tables_that_cannot_be(sizes: tuple[int, int, int, int]) -> None:
     segment = Segment.create(8192, "test")
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"all sizes positive|more than the segment has"):
         RequestTable.create(segment, 0, *sizes)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="multiples of 64 bytes"):
         RequestTable.create(segment, 8, 1, 8, 8, 64)

@@ -68,7 +68,7 @@ def test_kv_memory_is_what_is_left() -> None:
     assert size == 2 * 2 * 2 * 32 * 64 * 2
     assert blocks_in(config, SHAPE, 1024, torch.bfloat16, 40 * size) == 40
     assert blocks_in(config, SHAPE, 1024, torch.bfloat16, room) == 4 * 32, "no more than all rows can fill"
-    with pytest.raises(ConfigError, match="--gpu-memory-utilization.*--max-model-len to at most 992"):
+    with pytest.raises(ConfigError, match=r"--gpu-memory-utilization.*--max-model-len to at most 992"):
         blocks_in(config, SHAPE, 1024, torch.bfloat16, 31 * size)
     with pytest.raises(ConfigError, match="smaller model"):
         blocks_in(config, SHAPE, 1024, torch.bfloat16, -5)
