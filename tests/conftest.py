@@ -6,13 +6,22 @@ import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.server import Server
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads that spin take what servers of tests need
 SAID = 60  # lines of a server's output that a failing test shows
 MANY_FILES = 300  # of the 1,024 that some machines allow
+SHORT = ("bench", "chat", "detokenizer", "grammars", "http", "model", "options", "protocol", "renderer", "runtime")
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Folders whose files take seconds come last: where several processes share a run, these fill up its end."""
+    items.sort(key=lambda item: item.path.relative_to(HERE).parts[0] in SHORT)
 
 
 def pytest_runtest_setup() -> None:

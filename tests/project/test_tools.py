@@ -55,7 +55,10 @@ def test_serve_installs_once(tree: Tree) -> None:
 def test_the_tests_need_more_than_serving(tree: Tree) -> None:
     tree.run("serve")
     assert installs(tree.run("test")) == [".[test]"]
-    assert tree.run("test", "-k", "rings") == ["-m pytest -k rings"]
+    assert tree.run("test", "-k", "rings") == ["-m pytest --durations=40 -k rings"]
+    (every,) = tree.run("test")
+    cores = int(subprocess.run(["nproc"], capture_output=True, check=True).stdout)
+    assert f" -n {cores + 1} " in every and "--dist loadfile --no-loadscope-reorder" in every
     assert not installs(tree.run("serve"))
 
 
