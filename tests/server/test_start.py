@@ -26,8 +26,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(checkpoint("llama", tmp_path_factory.mktemp("checkpoints")))
 
 
+@pytest.fixture(scope="module")
+def lasting(model: str) -> Iterator[Server]:
+    """For tests after which it runs on."""
+    with Server(model, "--kv-cache-memory-bytes", "16M", "--threads", "1", "--max-restarts", "100") as running:
+        yield running
+
+
 @pytest.fixture
 def server(model: str) -> Iterator[Server]:
+    """For one test, which may look at its start or end it."""
     with Server(model, "--kv-cache-memory-bytes", "16M", "--threads", "1") as running:
         yield running
 
@@ -66,15 +74,15 @@ def get(server: Server, path: str) -> bytes:
         connection.close()
 
 
-def test_ready_means_ready(server: Server) -> None:
-    assert status(server, "/ready") == 200
-    assert status(server, "/health") == 200
-    assert set(server.pids()) == NAMES
+def test_ready_means_ready(lasting: Server) -> None:
+    assert status(lasting, "/ready") == 200
+    assert status(lasting, "/health") == 200
+    assert set(lasting.pids()) == NAMES
 
 
-def test_all_processes_together_are_light(server: Server) -> None:
-    start_stream(server, 64).read()
-    memory = {process.pid: process.memory_full_info().pss for process in server.processes()}
+def test_all_processes_together_are_light(lasting: Server) -> None:
+    start_stream(lasting, 64).read()
+    memory = {process.pid: process.memory_full_info().pss for process in lasting.processes()}
     assert len(memory) == len(NAMES) + 1 and sum(memory.values()) < MEMORY, memory
 
 
@@ -107,16 +115,16 @@ def test_the_start_is_told_by_phase_and_a_later_one_is_its_own(server: Server) -
 
 
 @pytest.mark.parametrize("name", ["worker", "scheduler", "renderer-0", "detokenizer-0"])
-def test_ready_tells_the_truth_while_an_actor_is_replaced(server: Server, name: str) -> None:
-    os.kill(server.pids()[name], signal.SIGKILL)
-    server.wait_for(rf"{name} ended")
-    seen = [status(server, "/ready")]
+def test_ready_tells_the_truth_while_an_actor_is_replaced(lasting: Server, name: str) -> None:
+    os.kill(lasting.pids()[name], signal.SIGKILL)
+    lasting.wait_for(rf"{name} ended")
+    seen = [status(lasting, "/ready")]
     deadline = time.monotonic() + WAIT_S
     while seen[-1] != 200 and time.monotonic() < deadline:
-        seen.append(status(server, "/ready"))
+        seen.append(status(lasting, "/ready"))
     assert seen[0] == 503 and seen[-1] == 200
-    server.wait_for(rf"{name} is up")
-    assert b"[DONE]" in start_stream(server, 8).read()
+    lasting.wait_for(rf"{name} is up")
+    assert b"[DONE]" in start_stream(lasting, 8).read()
 
 
 def test_a_stop_lets_running_requests_end(server: Server) -> None:
