@@ -1,4 +1,4 @@
-"""Paged attention for decoding: one query token a row; the formula and the layout stand in attention_reference.py.
+"""Paged attention for decoding: one query token a row; the formula and the layout stand in kernels/types.py.
 
 A row's positions are divided among `splits` programs for each head of keys. Each works through tiles of keys with a
 running softmax, the queries of the group as the rows of one product (padded to 16), and leaves its normalised result
@@ -11,9 +11,6 @@ Compiled ahead of time and checked in the interpreter; not run on a GPU yet, so 
 computed, not measured. `attend` and what it needs also serve paged_prefill.py.
 """
 
-# mypy: disable-error-code="import-untyped,no-untyped-def,untyped-decorator"
-# (Triton has no types, and what a kernel is given is not what it sees)
-
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -23,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..attention_reference import Pages, Scoring, bytes_of, check, check_out, strides
+from ..types import Pages, Scoring, bytes_of, check, check_out, strides
 from .quantised_kv import E4M3, scale_of, widen
 
 LOG2E = 1.4426950408889634

@@ -1,4 +1,4 @@
-"""Paged attention for prompts and mixed batches; the formula and the layout stand in attention_reference.py.
+"""Paged attention for prompts and mixed batches; the formula and the layout stand in kernels/types.py.
 
 The tokens of row r are [starts[r], starts[r + 1]) of the flat batch, the last ones of its `lengths[r]` positions; their
 keys and values are in the pools already. A program takes a few tokens of one row for one head of keys: each token with
@@ -14,9 +14,6 @@ measured. Rows of one token work, but one program reads all their keys: where th
 starts[0], which this kernel leaves alone, and give them to paged_decode.
 """
 
-# mypy: disable-error-code="import-untyped,no-untyped-def,untyped-decorator"
-# (Triton has no types, and what a kernel is given is not what it sees)
-
 from __future__ import annotations
 
 from typing import Any
@@ -26,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..attention_reference import Pages, Scoring, bytes_of, check, check_out, check_starts, strides
+from ..types import Pages, Scoring, bytes_of, check, check_out, check_starts, strides
 from .paged_decode import attend, constants, factors, fetch, place
 
 TILE_BYTES = 16384  # of a tile of keys

@@ -13,9 +13,6 @@ What is written is made of integers here, the same on each device; reading takes
 NaN and infinity become NaN.
 """
 
-# mypy: disable-error-code="import-untyped,no-untyped-def,untyped-decorator"
-# (Triton has no types, and what a kernel is given is not what it sees)
-
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -61,23 +58,6 @@ def check_scales(keys: Tensor, values: Tensor, scales: Scales | None) -> None:
             raise ValueError(f"scales of {name} have strides {tensor.stride()}: those of a block lie side by side")
     if values.dtype != E4M3:
         raise ValueError(f"keys are {keys.dtype}, values {values.dtype}")
-
-
-def quantise(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """(e4m3 numbers, their scales without the last dimension) of heads [..., head_dim]; plain torch."""
-    exact = numbers.float()
-    part, exponent = torch.frexp(exact.abs().nan_to_num(0, 0).amax(-1))  # part · 2^exponent, part in [0.5, 1)
-    codes = (exponent - 9 + (part > LARGEST / 512) + 127).clamp(min=1).masked_fill(part == 0, 1)
-    return (exact / _scale(codes)[..., None]).to(E4M3), codes.to(torch.uint8)
-
-
-def dequantise(numbers: Tensor, scales: Tensor) -> Tensor:
-    """float32 numbers [..., head_dim] of what `quantise` made."""
-    return numbers.float() * _scale(scales)[..., None]
-
-
-def _scale(codes: Tensor) -> Tensor:
-    return (codes.to(torch.int32) << 23).view(torch.float32)
 
 
 @triton.jit

@@ -64,18 +64,6 @@ def add_rms_norm(x: Tensor, residual: Tensor, gain: Tensor, eps: float, out: Ten
     return _launch(x, residual, gain, eps, out, add=True)
 
 
-def reference_add_rms_norm(x: Tensor, residual: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """What `add_rms_norm` does, in plain torch; the residual is changed, too."""
-    residual.copy_(residual.float() + x.float())
-    return reference_rms_norm(residual, gain, eps)
-
-
-def reference_rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """What `rms_norm` does, in plain torch."""
-    values = x.float()
-    return (values / torch.sqrt(values.square().mean(-1, keepdim=True) + eps) * gain.float()).to(x.dtype)
-
-
 def warps(block: int) -> int:
     """Warps for a row: 8 numbers a thread, up to 16 warps."""
     return max(1, min(16, block // 256))

@@ -52,9 +52,3 @@ def silu_mul(merged: Tensor, out: Tensor | None = None) -> Tensor:
         grid = (tokens, triton.cdiv(size, BLOCK))
         silu_mul_kernel[grid](merged, out, merged.stride(0), out.stride(0), SIZE=size, BLOCK=BLOCK, num_warps=WARPS)
     return out
-
-
-def reference_silu_mul(merged: Tensor) -> Tensor:
-    """What `silu_mul` does, in plain torch."""
-    gate, up = merged.float().chunk(2, -1)
-    return (gate * torch.sigmoid(gate) * up).to(merged.dtype)

@@ -151,24 +151,6 @@ def keep_tokens(rows: Tensor, tokens: Tensor, last: Tensor) -> None:
         keep_kernel[(triton.cdiv(len(rows), KEEP),)](rows, tokens, last, len(rows), BLOCK=KEEP, num_warps=1)
 
 
-def reference_inputs(
-    rows: list[int], counts: list[int], firsts: list[int], state: RowState, block_size: int, given: list[int]
-) -> tuple[list[int], list[int], list[int], list[int], list[list[int]]]:
-    """ids, positions, slots, lengths, and the entries that each row's length needs, in plain Python."""
-    ids: list[int] = []
-    positions, slots, lengths, blocks = list[int](), list[int](), list[int](), list[list[int]]()
-    for row, count, first in zip(rows, counts, firsts, strict=True):
-        entries = state.table[row].tolist()
-        for position in range(first, first + count) if row >= 0 else [0] * count:
-            named = given[len(ids)]
-            ids.append(0 if row < 0 else int(state.last[row]) if named < 0 else named)
-            positions.append(position)
-            slots.append(-1 if row < 0 else entries[position // block_size] * block_size + position % block_size)
-        lengths.append(first + count if row >= 0 else 0)
-        blocks.append(entries[: -(-lengths[-1] // block_size)])
-    return ids, positions, slots, lengths, blocks
-
-
 def _check(vectors: dict[str, tuple[Tensor, int]]) -> None:
     for name, (values, size) in vectors.items():
         if values.dtype != torch.int64 or values.shape != (size,) or not values.is_contiguous():

@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 
-from actorserve.kernels.attention_reference import Pages, Scoring, reference_attention
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
-from actorserve.kernels.triton.quantised_kv import E4M3, Scales, quantise
+from actorserve.kernels.triton.quantised_kv import E4M3, Scales
+from actorserve.kernels.types import Pages, Scoring
+from tests.kernels.reference.attention import reference_attention
+from tests.kernels.reference.quantised_kv import quantise
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}  # outputs are around 1

@@ -98,8 +98,8 @@ def compile_one(job: dict[str, Any]) -> Result:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from actorserve.kernels.attention_reference import Scoring
     from actorserve.kernels.triton import paged_decode, paged_prefill
+    from actorserve.kernels.types import Scoring
 
     block_size, window, soft_cap = job["shape"]
     scoring = Scoring(1.0, window, soft_cap)

@@ -18,8 +18,8 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 from actorserve.kernels.cpu import sampling  # noqa: E402
-from actorserve.kernels.reference_sampling import reference_kept, reference_order  # noqa: E402
 from actorserve.kernels.triton.sampling import RowParameters, Scratch, Tiling, sample, uniform_number  # noqa: E402
+from tests.kernels.reference.sampling import reference_kept, reference_order  # noqa: E402
 
 TILING = Tiling(lanes=1024, candidates=512, warps=4)  # so that small vocabularies take several turns
 NO_RESERVE = 0x4000  # of Linux' mmap; Python names it from 3.13 on

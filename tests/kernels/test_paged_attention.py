@@ -13,9 +13,9 @@ import torch
 
 os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # read when kernels are imported
 
-from actorserve.kernels.attention_reference import Pages, reference_attention
 from actorserve.kernels.triton.paged_decode import LEAST, MOST_SPLITS, Scratch, paged_decode, split_count
 from actorserve.kernels.triton.paged_prefill import paged_prefill
+from actorserve.kernels.types import Pages
 from tests.kernels.paged_cases import (
     DEVICE,
     NAN,
@@ -32,6 +32,7 @@ from tests.kernels.paged_cases import (
     pairwise,
     random_queries,
 )
+from tests.kernels.reference.attention import reference_attention
 
 UNDIVIDED = {"splits": (None,)}
 

@@ -13,7 +13,6 @@ os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # re
 import triton
 import triton.language as tl
 
-from actorserve.kernels.attention_reference import Pages, Scoring, reference_attention
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.quantised_kv import (
@@ -21,15 +20,16 @@ from actorserve.kernels.triton.quantised_kv import (
     LARGEST,
     Scales,
     check_scales,
-    dequantise,
     encode,
-    quantise,
     scale_code,
     scale_of,
     supported,
     widen,
 )
 from actorserve.kernels.triton.rotary_kv import Pools, Turns, rotate_and_write
+from actorserve.kernels.types import Pages, Scoring
+from tests.kernels.reference.attention import reference_attention
+from tests.kernels.reference.quantised_kv import dequantise, quantise
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

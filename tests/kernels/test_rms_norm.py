@@ -11,7 +11,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.kernels.triton.rms_norm import add_rms_norm, reference_add_rms_norm, reference_rms_norm, rms_norm  # noqa: E402
+from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # of a number's size: one step of the type
@@ -38,7 +38,6 @@ def test_norm(dtype: torch.dtype, size: int) -> None:
     found = rms_norm(x, gain, EPS)
     assert found.dtype == dtype and found.shape == x.shape
     close(found, exact(x, gain), dtype)
-    close(reference_rms_norm(x, gain, EPS), exact(x, gain), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -47,13 +46,11 @@ def test_addition_and_norm(dtype: torch.dtype, size: int) -> None:
     x, residual = random(4, size, dtype=dtype), random(4, size, dtype=dtype, seed=2) * 2
     gain = random(size, dtype=torch.float32, seed=1)
     total = x.double() + residual.double()
-    again, before = residual.clone(), x.clone()
+    before = x.clone()
     found = add_rms_norm(x, residual, gain, EPS)
     close(residual, total, dtype)
     close(found, exact(residual, gain), dtype)
     assert torch.equal(x, before)
-    close(reference_add_rms_norm(x, again, gain, EPS), exact(again, gain), dtype)
-    close(again, total, dtype)
 
 
 def test_eps_is_added_to_the_mean_of_squares() -> None:

@@ -16,8 +16,10 @@ if DEVICE == "cpu":
 
 from actorserve.actors.model.rope import Rope  # noqa: E402
 from actorserve.actors.worker.cpu.executor import RMSNorm, _rotate, turn_table  # noqa: E402
-from actorserve.kernels.triton.quantised_kv import E4M3, Scales, dequantise, quantise  # noqa: E402
-from actorserve.kernels.triton.rotary_kv import Norms, Pools, Turns, reference_norm, reference_rotate, rotate_and_write  # noqa: E402
+from actorserve.kernels.triton.quantised_kv import E4M3, Scales  # noqa: E402
+from actorserve.kernels.triton.rotary_kv import Norms, Pools, Turns, rotate_and_write  # noqa: E402
+from tests.kernels.reference.quantised_kv import dequantise, quantise  # noqa: E402
+from tests.kernels.reference.rotary import reference_norm, reference_rotate  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # numbers are up to 4: one step of these

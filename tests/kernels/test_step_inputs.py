@@ -12,7 +12,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.kernels.triton.step_inputs import RowState, StepInputs, keep_tokens, make_inputs, reference_inputs  # noqa: E402
+from actorserve.kernels.triton.step_inputs import RowState, StepInputs, keep_tokens, make_inputs  # noqa: E402
+from tests.kernels.reference.step_inputs import reference_inputs  # noqa: E402
 
 ROWS, WIDTH = 9, 40
 POISON = -77

@@ -19,13 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actorserve.kernels.attention_reference import Pages, Scoring
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
 from actorserve.kernels.triton.rotary_kv import Norms, Pools, Turns, rotate_and_write
 from actorserve.kernels.triton.silu_mul import silu_mul
 from actorserve.kernels.triton.step_inputs import StepInputs
+from actorserve.kernels.types import Pages, Scoring
 
 from ...model.architecture import Architecture
 from ...model.layers import EMBEDDINGS, FINAL_NORM, LinearSpec

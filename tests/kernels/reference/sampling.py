@@ -1,14 +1,11 @@
-"""The words that the filters of cpu/sampling.py leave, by a full sort in plain torch: what kernels are checked against.
-
-Knows tensors only.
-"""
+"""The words that the filters of kernels/cpu/sampling.py leave, by a full sort in plain torch."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from .cpu.sampling import Parameters
+from actorserve.kernels.cpu.sampling import Parameters
 
 
 def reference_order(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

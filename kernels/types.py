@@ -1,4 +1,4 @@
-"""What the paged attention kernels share: their arguments, checked, and the formula in plain torch (float32, slow).
+"""What the paged attention kernels share: the formula, their arguments, and the limits of these, checked.
 
 For a query q of head h at position p of its row, with the keys k_j and values v_j of head h // group,
     s_j = scale · q · k_j            and, with a soft cap, s_j = cap · tanh(scale · q · k_j / cap)
@@ -15,7 +15,6 @@ The kernels were compiled ahead of time and checked in Triton's interpreter; the
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .triton.quantised_kv import E4M3, Scales, check_scales, dequantise
+from .triton.quantised_kv import E4M3, Scales, check_scales
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LARGEST_GROUP = 16  # query heads that share a head of keys: they are the rows of one product
@@ -109,40 +108,6 @@ def check_out(out: Tensor, queries: Tensor) -> None:
     _demand(out.shape == queries.shape, f"out {list(out.shape)} differs from queries {list(queries.shape)}")
     _demand(out.dtype == queries.dtype and out.device == queries.device, f"out is {out.dtype} on {out.device}")
     _demand(out.stride(2) == 1, "the numbers of a head must lie side by side in out")
-
-
-def reference_attention(queries: Tensor, starts: list[int], pages: Pages, scoring: Scoring) -> Tensor:
-    """The formula, float32 [tokens, heads, head_dim]; tokens of no row give zeros.
-
-    The tokens of row r are [starts[r], starts[r + 1]), the last ones of its `lengths[r]` positions.
-    """
-    out = torch.zeros(queries.shape, dtype=torch.float32, device=queries.device)
-    for row, (begin, end) in enumerate(itertools.pairwise(starts)):
-        length = int(pages.lengths[row])
-        if begin == end or length == 0:
-            continue
-        keys, values = _gather(pages, row, length, queries.shape[1])
-        scores = torch.einsum("qhd,hkd->hqk", queries[begin:end].float(), keys) * scoring.scale
-        if scoring.soft_cap is not None:
-            scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
-        distance = torch.arange(length - (end - begin), length)[:, None] - torch.arange(length)[None]
-        hidden = (distance < 0) | (distance >= (scoring.window or length))
-        shares = torch.softmax(scores.masked_fill(hidden.to(scores.device), -math.inf), -1).nan_to_num(0)
-        out[begin:end] = torch.einsum("hqk,hkd->qhd", shares, values)
-    return out
-
-
-def _gather(pages: Pages, row: int, length: int, heads: int) -> tuple[Tensor, Tensor]:
-    """Keys and values of a row, float32 [heads, length, head_dim]."""
-    size = pages.keys.shape[2]
-    indices = pages.blocks[row, : -(-length // size)].long()
-    group = heads // pages.keys.shape[1]
-    pools = [pool[indices].float() for pool in pages[:2]]
-    if pages.scales is not None:
-        pools = [dequantise(pool[indices], own[indices]) for pool, own in zip(pages[:2], pages.scales, strict=True)]
-    rows = (pool.transpose(1, 2).flatten(0, 1)[:length] for pool in pools)
-    keys, values = (part.repeat_interleave(group, 1).transpose(0, 1) for part in rows)
-    return keys, values
 
 
 def _demand(holds: bool, otherwise: str) -> None:
