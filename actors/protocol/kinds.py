@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal
 
-from ..telemetry.gauges import FRONTEND_KEPT, SCHEDULER_KEPT, FrontendGauge, SchedulerGauge, WorkerGauge
+from ..telemetry.gauges import FRONTEND_KEPT, SCHEDULER_KEPT, WORKER_KEPT, FrontendGauge, SchedulerGauge, WorkerGauge
 from ..telemetry.histograms import HistogramSpec, frontend_histograms, scheduler_histograms
 from ..telemetry.metrics import SCHEDULER_METRICS, Metric
 from ..telemetry.startup import Phase
@@ -97,6 +97,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
             "enforce_eager cudagraph_capture_sizes threads scripted_step_ms".split()
         ),
         gauges=WorkerGauge,
+        kept=WORKER_KEPT,
         requests="all",
     ),
     ActorKind(

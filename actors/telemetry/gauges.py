@@ -60,6 +60,7 @@ class WorkerGauge(IntEnum):
     KV_TOKENS = 0  # how many tokens the KV memory holds
     STEPS = 1
     STEP_NS = 2  # what its steps took, together
+    LATE_COMPILATIONS = 3  # kernels that were compiled while requests were running
 
 
 SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
@@ -67,3 +68,4 @@ SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
     SchedulerGauge.STEPS,
 }
 FRONTEND_KEPT = frozenset[int]({FrontendGauge.REFUSED, FrontendGauge.SURVIVED_FRONTEND, FrontendGauge.WARM})
+WORKER_KEPT = frozenset[int]({WorkerGauge.LATE_COMPILATIONS})

@@ -47,8 +47,11 @@ class Scratch(NamedTuple):
 
 
 def split_count(rows: int, kv_heads: int, longest: int, processors: int) -> int:
-    """In how many parts to divide rows of up to `longest` positions so that they fill `processors` multiprocessors."""
-    wanted = -(-WAVES * processors // (rows * kv_heads))
+    """In how many parts to divide rows of up to `longest` positions so that they fill `processors` multiprocessors.
+
+    Rounded down: a few programs more than fit at a time would run when all others are done, in twice the time.
+    """
+    wanted = WAVES * processors // (rows * kv_heads)
     return max(1, min(wanted, -(-longest // LEAST), MOST_SPLITS))
 
 
@@ -72,7 +75,7 @@ def paged_decode(
     if not rows:
         return out
     options, launch = configuration(queries.dtype, pages.keys, heads, scoring)
-    options |= {"SPLITS": splits, "LEAST": LEAST}
+    options |= {"DIVIDED": splits > 1, "LEAST": LEAST}
     kv_heads = pages.keys.shape[1]
     partial, sums = (out, out) if scratch is None or splits == 1 else scratch
     _decode[splits, kv_heads, rows](
@@ -81,9 +84,8 @@ def paged_decode(
         **options, **launch,
     )  # fmt: skip
     if splits > 1:
-        names = ("HEAD_DIM", "PADDED", "TILE", "SPLITS", "LEAST", "WINDOW")
-        shared = {name: options[name] for name in names}
-        _merge[heads, rows](partial, sums, pages.lengths, out, *out.stride()[:2], heads, **shared, num_warps=4)
+        shared = {name: options[name] for name in ("HEAD_DIM", "PADDED", "TILE", "LEAST", "WINDOW")}
+        _merge[heads, rows](partial, sums, pages.lengths, out, *out.stride()[:2], heads, splits, **shared, num_warps=4)
     return out
 
 
@@ -197,32 +199,35 @@ def attend(
 
 
 @triton.jit
-def portion(length, WINDOW: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr):
+def portion(length, splits, WINDOW: tl.constexpr, TILE: tl.constexpr, LEAST: tl.constexpr):
     """(first position seen, where the first split starts, positions of a split), starts at multiples of TILE."""
     first = tl.maximum(length - WINDOW, 0) if WINDOW > 0 else 0
     start = first // TILE * TILE
     tiles = tl.cdiv(length - start, TILE)
-    return first, start, tl.maximum(tl.cdiv(tiles, SPLITS), LEAST // TILE) * TILE
+    return first, start, tl.maximum(tl.cdiv(tiles, splits), LEAST // TILE) * TILE
 
 
-@triton.jit(do_not_specialize=["table_stride"])
+# Views of the step's rows begin anywhere, so that no kernel may depend on where they do: it would be compiled again in
+# the middle of requests.
+@triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["table", "lengths"])
 def _decode(
     queries, keys, values, key_scales, value_scales, table, lengths, out, partial, sums, factor, cap,
     query_stride, query_head_stride, block_stride, head_stride, slot_stride, scale_block_stride, scale_head_stride,
     table_stride, out_stride, out_head_stride,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr,
-    SPLITS: tl.constexpr, LEAST: tl.constexpr,
+    DIVIDED: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
     """One split of one row, for the group of queries that share a head of keys."""
     split = tl.program_id(0)
+    splits = tl.num_programs(0)
     kv_head = tl.program_id(1).to(tl.int64)
     row = tl.program_id(2).to(tl.int64)
     length = tl.load(lengths + row)
-    first, start, size = portion(length, WINDOW, TILE, SPLITS, LEAST)
+    first, start, size = portion(length, splits, WINDOW, TILE, LEAST)
     begin = start + split * size
     end = tl.minimum(begin + size, length)
-    if (begin >= end) & (SPLITS > 1):
+    if (begin >= end) & DIVIDED:
         return
     heads, dims = tl.arange(0, 16), tl.arange(0, PADDED)
     inside = (heads < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
@@ -248,40 +253,39 @@ def _decode(
             total, weight, peak, q, k, v, seen[None, :], factor, cap, key_scale, value_scale, CAPPED, True, SCALED
         )
     total = total / tl.where(weight == 0, 1.0, weight)[:, None]
-    if SPLITS == 1:
+    if not DIVIDED:
         o_at = out + row * out_stride + head[:, None] * out_head_stride + dims[None, :]
         tl.store(o_at, total.to(out.dtype.element_ty), mask=inside)
     else:
-        part = (row * tl.num_programs(1) * GROUP + head) * SPLITS + split
+        part = (row * tl.num_programs(1) * GROUP + head) * splits + split
         tl.store(partial + part[:, None] * HEAD_DIM + dims[None, :], total, mask=inside)
         tl.store(sums + part, peak + tl.log2(weight), mask=heads < GROUP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"], do_not_specialize_on_alignment=["lengths"])
 def _merge(
-    partial, sums, lengths, out, out_stride, out_head_stride, heads,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr,
-    WINDOW: tl.constexpr,
+    partial, sums, lengths, out, out_stride, out_head_stride, heads, splits,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LEAST: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """One head of one row: its splits' results, weighed by their sums."""
     head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     length = tl.load(lengths + row)
-    _, start, size = portion(length, WINDOW, TILE, SPLITS, LEAST)
+    _, start, size = portion(length, splits, WINDOW, TILE, LEAST)
     used = tl.cdiv(length - start, size)
-    part = (row * heads + head) * SPLITS
+    part = (row * heads + head) * splits
     dims = tl.arange(0, PADDED)
     total = tl.zeros([PADDED], tl.float32)
     weight = 0.0
     peak = float("-inf")
     for at in range(0, used, 8):  # running, as in `attend`; each turn has at least one split
-        splits = at + tl.arange(0, 8)
-        there = splits < used
-        logs = tl.load(sums + part + splits, mask=there, other=float("-inf"))
+        some = at + tl.arange(0, 8)
+        there = some < used
+        logs = tl.load(sums + part + some, mask=there, other=float("-inf"))
         higher = tl.maximum(peak, tl.max(logs, 0))
         shares = tl.exp2(logs - higher)
         inside = there[:, None] & (dims < HEAD_DIM)[None, :]
-        results = tl.load(partial + (part + splits)[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
+        results = tl.load(partial + (part + some)[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
         fade = tl.exp2(peak - higher)
         total = total * fade + tl.sum(shares[:, None] * results, 0)
         weight = weight * fade + tl.sum(shares, 0)

@@ -35,7 +35,6 @@ def paged_prefill(queries: Tensor, starts: Tensor, pages: Pages, scoring: Scorin
     queries  [tokens, heads, head_dim] float32, float16 or bfloat16; heads a multiple of kv_heads, by 1 to 16
     starts   int32 [rows + 1], not decreasing, at most `tokens`
     pages    as for paged_decode; a token of row r is at position lengths[r] - starts[r + 1] + its index
-    The kernel is compiled for the next power of two above rows: let few numbers of rows occur, others of length 0.
     Tokens from starts[rows] on, and those at positions below 0, give zeros; those before starts[0] are not written.
     Sums are float32 (weights of the product with values are rounded to the type of values).
     """
@@ -50,7 +49,7 @@ def paged_prefill(queries: Tensor, starts: Tensor, pages: Pages, scoring: Scorin
     _prefill[(programs,)](
         queries, *bytes_of(pages), pages.blocks, pages.lengths, starts, out, *factors(scoring),
         *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2],
-        tokens, rows, kv_heads, **options, ROWS=triton.next_power_of_2(rows + 1), **launch,
+        tokens, rows, kv_heads, **options, **launch,
     )  # fmt: skip
     return out
 
@@ -71,12 +70,16 @@ def configuration(
 
 
 @triton.jit
-def which(starts, tile, rows, TOKENS: tl.constexpr, ROWS: tl.constexpr):
+def which(starts, tile, rows, TOKENS: tl.constexpr):
     """(row of a tile, its first token counted from the row's start); row -1 for tiles before the first row."""
-    indices = tl.arange(0, ROWS)
-    firsts = tl.load(starts + indices, mask=indices <= rows, other=1 << 30) // TOKENS + indices
-    row = tl.sum((firsts <= tile).to(tl.int32), 0) - 1
-    return row, (tile - tl.sum(tl.where(indices == row, firsts, 0), 0)) * TOKENS
+    row = tile * 0 - 1
+    high = row + 1 + rows
+    while row < high:  # where row r's tiles begin, starts[r] // TOKENS + r, grows with r
+        middle = (row + high + 1) // 2
+        begun = tl.load(starts + middle) // TOKENS + middle <= tile
+        row = tl.where(begun, middle, row)
+        high = tl.where(begun, high, middle - 1)
+    return row, (tile - row - tl.load(starts + row, mask=row >= 0, other=0) // TOKENS) * TOKENS
 
 
 @triton.jit
@@ -106,7 +109,10 @@ def step(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["table_stride", "tokens", "rows"])
+@triton.jit(
+    do_not_specialize=["table_stride", "tokens", "rows"],
+    do_not_specialize_on_alignment=["table", "lengths", "starts"],  # as in paged_decode.py
+)
 def _prefill(
     queries, keys, values, key_scales, value_scales, table, lengths, starts, out, factor, cap,
     query_stride, query_head_stride, block_stride, head_stride, slot_stride, scale_block_stride, scale_head_stride,
@@ -114,11 +120,11 @@ def _prefill(
     tokens, rows, kv_heads,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr, PACKED: tl.constexpr,
-    TOKENS: tl.constexpr, ROWS: tl.constexpr,
+    TOKENS: tl.constexpr,
 ):  # fmt: skip
     """One tile of tokens of one row, for the queries that share a head of keys."""
     program = tl.program_id(0)
-    row, skipped = which(starts, tl.num_programs(0) // kv_heads - 1 - program // kv_heads, rows, TOKENS, ROWS)
+    row, skipped = which(starts, tl.num_programs(0) // kv_heads - 1 - program // kv_heads, rows, TOKENS)
     if row < 0:
         return
     last = tl.load(starts + row + 1, mask=row < rows, other=tokens)

@@ -134,7 +134,7 @@ def draw(
     return word, many
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows", "tokens"])
 def sample_kernel(
     logits, logits_row, rows, temperature, top_k, top_p, min_p, top_n_sigma, seed, position,
     found_logits, found_words, tokens, kept,

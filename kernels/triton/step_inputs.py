@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 256  # tokens of one program
-DECODING = 32  # the same where every row has one token
+DECODING = 32  # the same where every row has one token, the one that was drawn last
 KEEP = 256
 COPY = tl.constexpr(512)  # entries of the table that are copied at a time
 
@@ -59,7 +59,7 @@ class StepInputs(NamedTuple):
         return StepInputs(ids[:tokens], positions[:tokens], slots[:tokens], lengths[:rows], blocks[:rows])
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows", "starts", "firsts", "given"])  # they are parts of one vector
 def inputs_kernel(
     rows, starts, firsts, given, last, drawn, table, table_row, ids, positions, slots, lengths, blocks, blocks_row,
     BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, GIVEN: tl.constexpr,
@@ -99,7 +99,7 @@ def inputs_kernel(
                 tl.store(blocks + index * blocks_row + entries, values, mask=entries < used)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["rows", "tokens"])
 def keep_kernel(rows, tokens, last, count, BLOCK: tl.constexpr):
     """BLOCK rows."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -135,7 +135,7 @@ def make_inputs(
         fits = values.dim() == 2 and values.shape == (count, state.table.shape[1]) and values.stride(1) == 1
         if not fits or values.dtype != torch.int32:
             raise ValueError(f"{name} {values.dtype}{list(values.shape)} do not fit {count} rows")
-    tile = DECODING if longest == 1 else TILE
+    tile = DECODING if longest == 1 and given is None else TILE
     if n:
         inputs_kernel[(n, triton.cdiv(longest, tile))](
             rows, starts, firsts, rows if given is None else given, *state, state.table.stride(0),

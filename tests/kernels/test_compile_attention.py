@@ -112,7 +112,7 @@ def compile_one(job: dict[str, Any]) -> Result:
     else:
         kernel = paged_decode._decode if job["kernel"] == "decode" else paged_decode._merge
         options, launch = paged_decode.configuration(dtype, keys, 8, scoring)
-    options |= {"SPLITS": 1 if window else 16, "LEAST": paged_decode.LEAST, "ROWS": 256}
+    options |= {"DIVIDED": not window, "LEAST": paged_decode.LEAST}
     launch = {"num_warps": 4} if job["kernel"] == "merge" else launch
     options = {name: value for name, value in options.items() if name in kernel.arg_names}
     number, pool = (NUMBERS[job[name]] for name in ("dtype", "pools"))
@@ -121,14 +121,22 @@ def compile_one(job: dict[str, Any]) -> Result:
     types |= {"table": "*i32", "lengths": "*i32", "starts": "*i32", "factor": "fp32", "cap": "fp32"}
     types |= dict.fromkeys(options, "constexpr") | dict.fromkeys(job.get("long", ()), "i64")
     signature = {name: types.get(name, "i32") for name in kernel.arg_names}
-    aligned = [(name[-6:] == "stride" and name != "table_stride") or signature[name][0] == "*" for name in signature]
-    attributes = {(index,): [["tt.divisibility", 16]] for index, yes in enumerate(aligned) if yes}
+    attributes = {
+        (index,): [["tt.divisibility", 16]] for index, one in enumerate(kernel.params) if aligned(one, signature)
+    }
     triton.knobs.nvidia.dump_ptxas_log = True
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
         source = ASTSource(kernel, signature, options, attributes)
         binary = triton.compile(source, GPUTarget("cuda", job["arch"], 32), options=launch)
     return {"job": job, "shared": binary.metadata.shared, **said(log.getvalue(), binary.asm["ptx"])}
+
+
+def aligned(parameter: Any, signature: dict[str, str]) -> bool:
+    """What the just-in-time compiler takes for a multiple of 16 of a launch, as far as the kernel lets it."""
+    if signature[parameter.name][0] == "*":
+        return not parameter.do_not_specialize_on_alignment
+    return parameter.name.endswith("stride") and not parameter.do_not_specialize
 
 
 def said(log: str, ptx: str) -> Result:

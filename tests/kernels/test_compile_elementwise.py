@@ -143,7 +143,7 @@ def source_of(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) 
     signature, constants, attributes = {}, {}, {}
     for index, parameter in enumerate(kernel.params):
         value = given.pop(parameter.name)
-        if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+        if parameter.is_constexpr or (isinstance(value, int) and value == 1 and not parameter.do_not_specialize):
             signature[parameter.name], constants[parameter.name] = "constexpr", value
             continue
         if isinstance(value, torch.Tensor):
@@ -152,7 +152,7 @@ def source_of(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) 
             signature[parameter.name], aligned = "i32" if value < 2**31 else "i64", value % 16 == 0
         else:
             signature[parameter.name], aligned = "fp32", False
-        if aligned:
+        if aligned and not (parameter.do_not_specialize or parameter.do_not_specialize_on_alignment):
             attributes[(index,)] = [["tt.divisibility", 16]]
     return ASTSource(kernel, signature, constants, attributes), given
 

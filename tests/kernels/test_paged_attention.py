@@ -82,6 +82,13 @@ def test_mixed_batch(case: Case) -> None:
     check_prefill(case, (150, 0, 1, 40, 33, 0), (tokens, 3, 1, 0, 33, 0), tail=17)
 
 
+@pytest.mark.parametrize("rows", [5, 8, 18])
+def test_each_program_finds_its_row(rows: int) -> None:
+    """Rows of no token among them, several in a tile, and some of several tiles."""
+    counts = [(1, 0, 0, 40, 3)[row % 5] for row in range(rows)]
+    check_prefill(Case(group=1, kv_heads=1, block_size=16), [count + 4 for count in counts], counts, tail=1)
+
+
 def test_tokens_before_the_row_see_nothing() -> None:
     out = check_prefill(Case(), (3,), (5,))
     assert not out[:2].any() and out[2:].all()
@@ -175,8 +182,9 @@ def test_splits_fill_the_device() -> None:
     for rows, kv_heads, longest in itertools.product((1, 8, 32, 256), (1, 8), (1, 500, 8192, 131072)):
         splits = split_count(rows, kv_heads, longest, 132)
         assert 1 <= splits <= MOST_SPLITS and (splits - 1) * LEAST < longest
-        full = rows * kv_heads * splits >= 4 * 132
-        assert full or splits in (MOST_SPLITS, -(-longest // LEAST))
+        assert splits == 1 or rows * kv_heads * splits <= 4 * 132, "no second wave"
+        more = rows * kv_heads * (splits + 1) <= 4 * 132
+        assert not more or splits in (MOST_SPLITS, -(-longest // LEAST)), "and all of the first"
     assert split_count(256, 8, 131072, 132) == 1
 
 

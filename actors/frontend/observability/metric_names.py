@@ -39,6 +39,12 @@ ACTORS: tuple[tuple[Literal["gauge", "counter"], str, str, Callable[[ActorSight]
         lambda actor: actor.given_up,
     ),
     (
+        "counter",
+        "actorserve:late_kernel_compilations",
+        "GPU kernels that were compiled while requests ran, which stand still for it; it should stay 0",
+        lambda actor: actor.gauges.get("late_compilations"),
+    ),
+    (
         "gauge",
         "actorserve:mailbox_depth",
         "Records that wait in the lanes to it, what it is handling included",

@@ -285,11 +285,13 @@ class GpuRunner:
     # --- before the first step -----------------------------------------------------------------------------------
 
     def try_out(self) -> None:
-        """The largest steps, of rows that are none: for the memory that they take, and so that kernels are compiled."""
-        sizes = self.sizes
-        for rows in sorted({min(1 << power, sizes.rows) for power in range(sizes.rows.bit_length() + 1)}):
-            self._try_chunks(rows, min(sizes.tokens, max(2 * rows, 16)))
-        self._try_chunks(1, sizes.tokens)
+        """Steps up to the largest, of rows that are none: for the memory that they take, and so that all kernels are
+        compiled and loaded. Which kernel multiplies depends on the number of tokens; ours know two ways to decode."""
+        rows, tokens = self.sizes.rows, self.sizes.tokens
+        for count in (1, rows):
+            self._try_chunks(count, count)
+        for count in sorted({min(1 << power, tokens) for power in range(4, tokens.bit_length() + 1)}):
+            self._try_chunks(max(1, min(rows, count // 2)), count)
 
     def try_decoding(self) -> None:
         """The largest step of decoding alone, of rows that are none."""
@@ -297,6 +299,7 @@ class GpuRunner:
 
     def _try_chunks(self, rows: int, tokens: int) -> None:
         counts = np.full(rows, tokens // rows, np.int64)
+        counts[: tokens % rows] += 1
         starts = np.concatenate([[0], np.cumsum(counts)])
         nobody, zeros = np.full(rows, -1, np.int64), np.zeros(rows, np.int64)
         hidden = self._forward(nobody, counts, zeros, starts, np.full(int(starts[-1]), -1, np.int64))

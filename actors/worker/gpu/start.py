@@ -20,6 +20,7 @@ from ..actor import join_group, request_parts, say_unused
 from ..models.weights import DTYPES, open_weights
 from ..tensor_parallel import Group
 from .actor import GpuWorkerActor
+from .compilations import report_late_compilations
 from .executor import GpuModel
 from .graphs import capture_sizes
 from .memory import blocks_in, kv_block_bytes, kv_kind, make_pools, measure, out_of_memory, room_for_blocks
@@ -53,6 +54,7 @@ def start(context: Context) -> GpuWorkerActor:
             context.log.info("%d CUDA graphs captured in %.1f s", count, time.perf_counter() - begun)
     except torch.OutOfMemoryError as error:
         raise out_of_memory(error, "at the start") from None
+    report_late_compilations(context)
     return GpuWorkerActor(context, runner, blocks)
 
 

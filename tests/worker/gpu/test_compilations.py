@@ -1,0 +1,198 @@
+"""Which kernels Triton compiles, seen without a GPU: its own just-in-time compiler runs, over a driver that stands in
+for a device and a compiler that makes nothing. So this counts what would be compiled, and computes nothing.
+
+Another process does it, because this one may have set TRITON_INTERPRET, under which nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actorserve.actors.model.architecture import read_architecture
+from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.telemetry.gauges import WorkerGauge
+
+from ..driver import GREEDY, Sequence
+
+ROOT = Path(__file__).parents[3]
+SETUPS = {  # tables of a width that is no multiple of 4; layers of two kinds
+    "plain": {"rows": 24, "length": 704, "block_size": 32, "tokens": 128, "windows": False, "graphs": True},
+    "windows": {"rows": 7, "length": 300, "block_size": 16, "tokens": 40, "windows": True, "graphs": True},
+    "eager": {"rows": 24, "length": 704, "block_size": 16, "tokens": 128, "windows": False, "graphs": False},
+}
+SHAPE = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 90, "hidden_size": 32, "head_dim": 16,
+    "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 4096, "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+    "dtype": "bfloat16", "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def counted() -> dict[str, dict[str, list[str]]]:
+    """Of each setup the kernels that were compiled before it was ready, and those after."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "package")])
+    command = [sys.executable, "-m", "tests.worker.gpu.test_compilations"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, dict[str, list[str]]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_nothing_is_compiled_in_traffic(counted: dict[str, dict[str, list[str]]], setup: str) -> None:
+    """Chunks and decoding mixed at random, rows that want penalties and logprobs among them."""
+    before, after = counted[setup]["before"], counted[setup]["after"]
+    assert {"_decode", "_merge", "_prefill", "inputs_kernel", "sample_kernel", "keep_kernel"} <= set(before)
+    assert after == [], "compiled while requests run"
+
+
+def test_few_kernels_are_compiled_at_the_start(counted: dict[str, dict[str, list[str]]]) -> None:
+    """A fresh machine compiles all of them: none depends on how many rows or splits there are."""
+    assert len(counted["plain"]["before"]) <= 12, counted["plain"]["before"]
+    assert len(counted["windows"]["before"]) <= 12 + 4, "attention once for each kind of layer"
+
+
+def test_what_is_compiled_late_is_counted_and_named(counted: dict[str, dict[str, list[str]]]) -> None:
+    """The same in a worker, whose log names the kernel and whose gauge counts it."""
+    late = counted["late"]
+    assert late["before"] == [], "nothing is said of what is compiled before"
+    assert late["after"] == ["kernel silu_mul_kernel was compiled while requests ran: they stood still for it", "1"]
+
+
+class NoDevice:
+    """What the just-in-time compiler asks of a driver, of a GPU of compute capability 9.0."""
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_nothing() -> list[str]:
+    """From now on kernels do nothing. Their names, as they are compiled."""
+    import triton
+    from triton.runtime.jit import JITFunction
+
+    nothing = SimpleNamespace(function=0, packed_metadata=(), run=lambda *a: None, launch_metadata=lambda *a: None)
+    triton.compiler.compile = lambda *arguments, **options: nothing
+    triton.runtime.driver.set_active(NoDevice())
+    names: list[str] = []
+    compiled = JITFunction._do_compile
+
+    def count(self: Any, *arguments: Any, **options: Any) -> Any:
+        names.append(self.fn.__name__)
+        return compiled(self, *arguments, **options)
+
+    JITFunction._do_compile = count
+    torch.empty = torch.zeros  # type: ignore[assignment]  # what kernels would have written is looked up in tables
+    return names
+
+
+def make_runner(setup: dict[str, Any]) -> Any:
+    from actorserve.actors.worker.gpu.executor import GpuModel
+    from actorserve.actors.worker.gpu.graphs import capture_sizes
+    from actorserve.actors.worker.gpu.memory import make_pools
+    from actorserve.actors.worker.gpu.runner import GpuRunner, Sizes
+    from actorserve.actors.worker.models.weights import random_tensors
+
+    windows = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1} if setup["windows"] else {}
+    shape = read_architecture(SHAPE | windows)
+    device, rows = torch.device("cpu"), setup["rows"]
+    read = random_tensors(shape, 0, device)
+    model = GpuModel(shape, lambda name: read(name, slice(None), None), torch.bfloat16, setup["length"], device)
+    log = np.zeros((rows, setup["length"]), np.int32)
+    sizes = Sizes(rows, setup["tokens"], setup["length"], setup["block_size"])
+    runner = GpuRunner(model, log, sizes, capture_sizes([], rows))
+    runner.pools = make_pools(
+        shape, rows * -(-setup["length"] // setup["block_size"]), setup["block_size"], torch.bfloat16, device
+    )
+    return runner
+
+
+def prompts(rows: int, length: int) -> Iterator[Sequence]:
+    """Sequences that go through all sizes of batches."""
+    random = np.random.default_rng(rows)
+    asked = [GREEDY, Sampling(3, top_p=0.9), Sampling(4, temperature=0.5, frequency=0.5), Sampling(5, top_k=4)]
+    for number in range(rows):
+        size = int(random.integers(1, length // 4))
+        yield Sequence(random.integers(0, 90, size).tolist(), 1 + number % 9, asked[number % len(asked)])
+
+
+def traffic(names: list[str], setup: dict[str, Any]) -> dict[str, list[str]]:
+    from .test_runner import GpuDriver
+
+    for kernel in all_kernels():
+        kernel.device_caches.clear()
+    names.clear()
+    runner = make_runner(setup)
+    runner.try_decoding()
+    runner.try_out()
+    if setup["graphs"]:
+        for size in runner.graphs.sizes:
+            runner.graphs.step(size)  # as it is captured
+    before = names.copy()
+    names.clear()
+    for seed in range(2):
+        driver = GpuDriver(runner, budget=setup["tokens"], preempt=0.05, seed=seed)
+        driver.free = list(range(len(runner.pools[0].keys)))
+        driver.run([*prompts(setup["rows"], setup["length"])])
+    return {"before": before, "after": names.copy()}
+
+
+def all_kernels() -> Iterator[Any]:
+    from triton.runtime.jit import JITFunction
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("actorserve.kernels.triton."):
+            yield from (value for value in vars(module).values() if isinstance(value, JITFunction))
+
+
+def late() -> dict[str, list[str]]:
+    """What a worker says of a kernel that is compiled before, and of one after."""
+    from actorserve.actors.worker.gpu.compilations import report_late_compilations
+    from actorserve.kernels.triton.silu_mul import silu_mul
+
+    said: list[str] = []
+    gauges = dict.fromkeys(WorkerGauge, 0)
+    log = SimpleNamespace(warning=lambda text, *a: said.append(text % a), debug=lambda *a: None)
+
+    def add(gauge: WorkerGauge, number: int) -> None:
+        gauges[gauge] += number
+
+    context: Any = SimpleNamespace(status=SimpleNamespace(add=add), log=log)
+    silu_mul(torch.zeros(2, 100))
+    report_late_compilations(context)
+    silu_mul(torch.zeros(4, 100))
+    before = said.copy()
+    silu_mul(torch.zeros(2, 100, dtype=torch.float16))
+    return {"before": before, "after": [*said, str(gauges[WorkerGauge.LATE_COMPILATIONS])]}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    names = compile_nothing()
+    found: dict[str, Any] = {name: traffic(names, setup) for name, setup in SETUPS.items()}
+    print(json.dumps(found | {"late": late()}))
+
+
+if __name__ == "__main__":
+    main()
