@@ -240,7 +240,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     device: Annotated[Device, Meta(description="what computes; auto is the GPU if there is one")] = "auto"
     enforce_eager: Annotated[bool, Meta(description="use no CUDA graphs: a quicker start, and slower steps")] = False
     cudagraph_capture_sizes: Annotated[
-        list[Positive], Meta(description="batch sizes of CUDA graphs; 1, 2, 4 and every 8th if left out")
+        list[Positive],
+        Meta(description="batch sizes of CUDA graphs; 1, 2, 4, every 8th to 64, 16th to 256, 32nd to 512 if left out"),
     ] = []
     speculative_config: Annotated[
         str | None,

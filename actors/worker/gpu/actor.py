@@ -37,13 +37,15 @@ class Started:
 class Waiter:
     """Waits for steps in the order in which they were started, and wakes an actor at the end of each."""
 
-    def __init__(self, wakeup: int) -> None:
-        self._wakeup = wakeup
+    def __init__(self, wakeup: int, device: torch.device) -> None:
+        self._wakeup, self._device = wakeup, device
         self._steps: SimpleQueue[Started] = SimpleQueue()
         self.watch = self._steps.put
         threading.Thread(target=self._wait, name="waiter", daemon=True).start()
 
     def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # each thread begins at the first, and would take memory there
         while True:
             step = self._steps.get()
             if step.pending.event is not None:
@@ -61,7 +63,7 @@ class GpuWorkerActor(WorkerActor):
     def __init__(self, context: Context, runner: GpuRunner, blocks: int) -> None:
         self.gpu = runner
         self.steps: deque[Started] = deque()  # and not told of yet
-        self.waiter = Waiter(context.eventfds[context.name])
+        self.waiter = Waiter(context.eventfds[context.name], runner.device)
         super().__init__(context, runner, blocks)
 
     def compute(self, message: Step) -> None:

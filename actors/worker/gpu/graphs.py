@@ -13,14 +13,16 @@ from collections.abc import Callable, Sequence
 import torch
 from tqdm import tqdm
 
-EVERY = 8  # from this size on: a step of 9 rows takes as long as one of 16, where weights are what is read
+# A step of 9 rows takes as long as one of 16, where weights are what is read; of large ones graphs lie further apart,
+# since each takes memory, and above the largest a step takes so long that Python is not what it waits for.
+USUAL = (1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 513, 32))
 
 
 def capture_sizes(wanted: Sequence[int], most: int) -> list[int]:
-    """The batch sizes for which there shall be graphs, ascending; without any wanted, 1, 2, 4 and every 8th."""
+    """The batch sizes for which there shall be graphs, ascending; without any wanted, the usual ones."""
     if wanted:
         return sorted({size for size in wanted if 0 < size <= most} or {most})
-    return sorted({1, 2, 4, *range(EVERY, most + 1, EVERY), most} & set(range(1, most + 1)))
+    return sorted({size for size in (*USUAL, most) if size <= min(most, USUAL[-1])})
 
 
 class DecodeGraphs:
@@ -39,7 +41,8 @@ class DecodeGraphs:
         return self.sizes[at] if at < len(self.sizes) else None
 
     def capture(self) -> None:
-        """Make the graphs. Each step is run before, since what compiles or sets itself up cannot be captured."""
+        """Make the graphs, over buffers of rows that are none. Each step is run before, since what compiles or sets
+        itself up cannot be captured."""
         pool = torch.cuda.graph_pool_handle()
         bar = tqdm(
             reversed(self.sizes), "capturing CUDA graphs", len(self.sizes), file=sys.stderr, ascii=True, ncols=80
@@ -49,9 +52,11 @@ class DecodeGraphs:
             self._run(size)
             torch.cuda.synchronize(self._device)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # other threads are not ours
                 self._run(size)
+            graph.replay()  # the first time uploads it, which no request shall wait for
             self._graphs[size] = graph
+        torch.cuda.synchronize(self._device)
 
     def step(self, size: int) -> None:
         """One step, started and not waited for."""

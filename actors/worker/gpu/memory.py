@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -13,6 +14,9 @@ from ...model.architecture import Architecture
 from ...model.machine import block_bytes
 from ...options.config import Config, ConfigError
 
+LOOK_S = 0.1  # between looks at memory that is being freed
+LOOKS = 100  # 10 s at most
+STILL = 5  # looks at which nothing more was free: what is not, others have
 RESERVE = 128 << 20  # bytes for what is made later: the context of libraries, and rounding of the allocator
 LOWER = "--gpu-memory-utilization (if others use the GPU), --max-num-batched-tokens, --max-num-seqs or --max-model-len"
 
@@ -42,6 +46,22 @@ def kv_block_bytes(shape: Architecture, block_size: int, kind: torch.dtype) -> i
     """The size of one KV block in all layers, scales included."""
     scales = 2 * shape.layers * shape.kv_heads * block_size if kind == E4M3 else 0
     return block_bytes(shape, block_size, kind) + scales
+
+
+def await_freed_memory(config: Config, device: torch.device, wait: Callable[[float], object] = time.sleep) -> int:
+    """Free bytes of the device, once they are as many as may be used, or as many as they become.
+
+    The driver takes seconds to free what a killed predecessor had, which would be missing as KV memory ever after.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    still = 0
+    for _ in range(LOOKS):
+        if free >= total * config.gpu_memory_utilization or still == STILL:
+            break
+        wait(LOOK_S)
+        before, free = free, torch.cuda.mem_get_info(device)[0]
+        still = still + 1 if free <= before else 0
+    return free
 
 
 def measure(device: torch.device, try_out: Callable[[], None]) -> tuple[int, int]:

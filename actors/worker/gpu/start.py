@@ -23,7 +23,16 @@ from .actor import GpuWorkerActor
 from .compilations import report_late_compilations
 from .executor import GpuModel
 from .graphs import capture_sizes
-from .memory import blocks_in, kv_block_bytes, kv_kind, make_pools, measure, out_of_memory, room_for_blocks
+from .memory import (
+    await_freed_memory,
+    blocks_in,
+    kv_block_bytes,
+    kv_kind,
+    make_pools,
+    measure,
+    out_of_memory,
+    room_for_blocks,
+)
 from .runner import GpuRunner, Sizes
 
 
@@ -32,6 +41,7 @@ def start(context: Context) -> GpuWorkerActor:
     device = torch.device("cuda", context.spec.index)
     torch.cuda.set_device(device)
     context.phase_ends(Phase.IMPORTS)
+    await_freed_memory(context.config, device)
     group = join_group(context, device)
     context.phase_ends(Phase.GROUP)
     begun = time.perf_counter()

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,7 @@ from actorserve.actors.protocol.step import Step, StepDone  # noqa: E402
 from actorserve.actors.protocol.topology import System  # noqa: E402
 from actorserve.actors.runtime.process import run  # noqa: E402
 from actorserve.actors.supervisor.shared_memory import Memory  # noqa: E402
-from actorserve.actors.worker.gpu.actor import GpuWorkerActor  # noqa: E402
+from actorserve.actors.worker.gpu.actor import GpuWorkerActor, Waiter  # noqa: E402
 
 from ..driver import Driver, Sequence, config_for, make_runner  # noqa: E402
 from ..test_actor import PROMPT, WAIT_S, Scheduler, new_row  # noqa: E402
@@ -51,6 +52,7 @@ class SlowRunner:
     """Starts steps at once; the token of each is its number."""
 
     failed_rows = ()
+    device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.events: deque[DeviceEvent] = deque()
@@ -129,6 +131,15 @@ def test_a_step_is_started_while_the_one_before_it_runs(scheduler: Scheduler, wo
     assert [done.step for done in (first, second, third)] == [1, 2, 3]
     assert all(isinstance(done, StepDone) and done.seconds == 0.25 for done in (first, second, third))
     assert [done.tokens.tolist() for done in (first, second, third)] == [[1], [2], [3]]
+
+
+def test_who_waits_does_so_at_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread begins at the first device, where each worker of a group would take memory."""
+    chosen: SimpleQueue[tuple[int, torch.device]] = SimpleQueue()
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: chosen.put((threading.get_ident(), device)))
+    Waiter(os.eventfd(0), torch.device("cuda", 3))
+    thread, device = chosen.get(timeout=WAIT_S)
+    assert thread != threading.get_ident() and device == torch.device("cuda", 3)
 
 
 def test_a_step_without_memory_fails_behind_those_that_run(scheduler: Scheduler, worker: SimpleNamespace) -> None:

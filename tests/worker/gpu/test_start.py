@@ -20,6 +20,7 @@ from actorserve.actors.worker.actor import uses_gpu  # noqa: E402
 from actorserve.actors.worker.gpu.graphs import DecodeGraphs, capture_sizes  # noqa: E402
 from actorserve.actors.worker.gpu.memory import (  # noqa: E402
     RESERVE,
+    await_freed_memory,
     blocks_in,
     kv_block_bytes,
     kv_kind,
@@ -49,7 +50,10 @@ def test_sizes_of_graphs() -> None:
     assert capture_sizes([], 3) == [1, 2, 3]
     assert capture_sizes([64, 4, 9, 4], 9) == [4, 9]
     assert capture_sizes([64], 9) == [9], "there is one for all rows at least"
-    assert capture_sizes([], 256)[-3:] == [240, 248, 256]
+    assert capture_sizes([], 256)[-3:] == [224, 240, 256]
+    assert capture_sizes([], 500)[-3:] == [448, 480, 500]
+    assert capture_sizes([], 4096)[-2:] == [480, 512], "above, steps are started kernel by kernel"
+    assert len(capture_sizes([], 4096)) == 31
 
 
 def test_a_step_takes_the_next_larger_graph() -> None:
@@ -76,6 +80,23 @@ def test_kv_memory_is_what_is_left() -> None:
     assert room_for_blocks(own, 80 * GIB, 16 * GIB, 4 * GIB) == 31 * size
     with pytest.raises(ConfigError, match="--kv-cache-memory-bytes"):
         blocks_in(own, SHAPE, 1024, torch.bfloat16, 31 * size)
+
+
+@pytest.mark.parametrize(
+    ("free", "looks"),
+    [
+        ([79], 1),  # nobody else is there
+        ([10, 30, 60, 79, 79], 4),  # a predecessor's memory comes back
+        ([10, 30, 30, 30, 30, 30, 30], 7),  # the rest is somebody's who stays
+        ([look // 2 for look in range(200)], 101),  # whoever gives back so slowly is not waited for
+    ],
+)
+def test_memory_that_is_still_being_freed(monkeypatch: pytest.MonkeyPatch, free: list[int], looks: int) -> None:
+    seen, waited = iter(free), list[float]()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(seen) * GIB, 1000 * GIB))
+    config = make_config({"gpu_memory_utilization": 0.079})
+    found = await_freed_memory(config, torch.device("cuda", 0), waited.append)
+    assert found == free[looks - 1] * GIB and len(waited) == looks - 1 and sum(waited) <= 10.01
 
 
 def test_types() -> None:
