@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import torch
 
-FILE = Path(os.environ.get("GPU_CHECK_CEILINGS", "/tmp/gpu_check_ceilings.json"))
+from .report import FOLDER, TINY, say
+
+FILE = FOLDER / "ceilings.json"
+COLD_BYTES = 256 << 20  # more than any device's L2 holds: who has read so much finds nothing of what was before
+Call = Callable[[], object]
 
 
-def seconds(call: Callable[[], object], repeat: int = 20, inner: int = 0) -> float:
-    """The median time of a call on the device (or, without one, of the clock).
-
-    `inner`: so many calls at a time are replayed as a graph, so that what is timed is not the launch.
-    """
+def seconds(call: Call, repeat: int = 20) -> float:
+    """The median time of a call on the device (or, without one, of the clock)."""
     if not torch.cuda.is_available():
         begun = time.perf_counter()
         call()
@@ -27,12 +26,6 @@ def seconds(call: Callable[[], object], repeat: int = 20, inner: int = 0) -> flo
     for _ in range(3):
         call()
     torch.cuda.synchronize()
-    if inner:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(inner):
-                call()
-        return seconds(graph.replay, repeat) / inner
     times = []
     for _ in range(repeat):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -44,17 +37,40 @@ def seconds(call: Callable[[], object], repeat: int = 20, inner: int = 0) -> flo
     return statistics.median(times)
 
 
+def seconds_each(calls: Sequence[Call], repeat: int = 20) -> float:
+    """The median time of one of these calls, which are replayed in turn as one graph, so that no launch is timed."""
+    if not torch.cuda.is_available():
+        return seconds(calls[0])
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    return seconds(graph.replay, repeat) / len(calls)
+
+
+def copies_for(moved: int, most: int = 64) -> int:
+    """How many calls, each with inputs of its own of so many bytes, find none of these in the cache; at least 4, so
+    that the graph's own start is shared.
+    """
+    return 1 if TINY else max(4, min(most, -(-COLD_BYTES // max(moved, 1))))
+
+
 def measure(device: torch.device, small: bool) -> dict[str, float]:
-    """bytes/s of a copy, counting both ways; FLOP/s of a bf16 product of random numbers."""
+    """bytes/s of a copy, counting both ways, and of reading alone; FLOP/s of a bf16 product of random numbers."""
     count = 1 << 20 if small else 1 << 32
     source = torch.empty(count, dtype=torch.uint8, device=device).random_()
     target = torch.empty_like(source)
     copied = 2 * count / seconds(partial(target.copy_, source))
+    numbers = source.view(torch.int32)
+    read = count / seconds(partial(torch.amax, numbers, 0))
     size = 256 if small else 8192
     a, b = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
     rate = 2 * size**3 / seconds(lambda: torch.mm(a, b, out=out))
-    return {"bytes": copied, "flops": rate}
+    return {"bytes": copied, "read": read, "flops": rate}
 
 
 def known() -> dict[str, float]:
@@ -62,18 +78,15 @@ def known() -> dict[str, float]:
     if FILE.exists():
         found: dict[str, float] = json.loads(FILE.read_text())
         return found
-    from .report import TINY
-
     return measure(torch.device("cuda" if torch.cuda.is_available() else "cpu"), TINY)
 
 
 if __name__ == "__main__":
-    from .report import TINY, say
-
     ceilings = measure(torch.device("cuda" if torch.cuda.is_available() else "cpu"), TINY)
     FILE.write_text(json.dumps(ceilings))
     if torch.cuda.is_available():
         say("device", torch.cuda.get_device_name())
     say("torch", torch.__version__)
     say("copy, bytes read and written", ceilings["bytes"] / 1e12, "TB/s")
+    say("the largest of 4 GiB of numbers, bytes read", ceilings["read"] / 1e12, "TB/s")
     say("bf16 product of 8192 x 8192", ceilings["flops"] / 1e12, "TFLOP/s")

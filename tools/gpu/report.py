@@ -5,24 +5,29 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tools" / "package"), str(ROOT)]
 TINY = os.environ.get("GPU_CHECK_TINY") == "1"  # toy sizes, to try the check itself where there is no GPU
+FOLDER = Path(
+    os.environ.get("GPU_CHECK_FOLDER") or tempfile.mkdtemp(prefix="gpu-check-")
+)  # what parts leave for others
 if TINY:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def say(what: str, value: float | str, unit: str = "", goal: str = "", ok: bool | None = None) -> None:
     """A finding: what was measured, in which unit, what it should be, and whether it is (None: nothing is asked)."""
-    finding = {"what": what, "value": value if isinstance(value, str) else round(value, 4), "unit": unit, "goal": goal}
-    print(json.dumps({**finding, "ok": ok}), flush=True)
+    finding = {"what": what, "value": value if isinstance(value, str) else float(f"{value:.4g}"), "unit": unit}
+    print(json.dumps({**finding, "goal": goal, "ok": ok}), flush=True)
 
 
-def at_least(what: str, value: float, unit: str, goal: float) -> None:
-    say(what, value, unit, f"at least {goal:g}", value >= goal)
+def at_least(what: str, value: float, unit: str, goal: float | None) -> None:
+    """Without a goal it is only said; of toys none is asked."""
+    say(what, value, unit, *(() if goal is None or TINY else (f"at least {goal:g}", value >= goal)))
 
 
-def at_most(what: str, value: float, unit: str, goal: float) -> None:
-    say(what, value, unit, f"at most {goal:g}", value <= goal)
+def at_most(what: str, value: float, unit: str, goal: float | None) -> None:
+    say(what, value, unit, *(() if goal is None or TINY else (f"at most {goal:g}", value <= goal)))

@@ -1,33 +1,52 @@
-"""The whole server under load, the death of its worker under load, and transformers' continuous batching beside it.
+"""The whole server under load, all at once and one by one, and the death of its worker; transformers beside it.
 
 The model has the shape of Qwen3-0.6B and random weights; prompts are token ids, so that texts are compared by ids.
+
+    python -m tools.gpu.serving server | transformers | death
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import os
+import re
 import signal
+import statistics
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
 import numpy as np
 
-from .report import TINY, at_least, say
+from .report import FOLDER, TINY, at_least, at_most, say
 from .shapes import SHAPES, write_folder
 
 from tests.support.server import LAUNCH, Server  # isort: skip
 
 NAME = "tiny" if TINY else "Qwen3-0.6B"
-PROMPT, ANSWER = (24, 4) if TINY else (512, 128)
+PROMPT, ANSWER = (24, 8) if TINY else (512, 128)
 BATCHES = (2,) if TINY else (1, 32, 128, 256)
 AGAINST = {2: 0.0} if TINY else {32: 5.0, 128: 10.0}  # how many times transformers' tokens a second
 START_S = 240.0
-VICTIMS = 3
+BACK_S = 20.0  # from kill -9 of the worker until it answers again
+ARRIVALS = (2.0, 2.0) if TINY else (40.0, 10.0)  # (requests a second, seconds)
+STREAMS = 4 if TINY else 64  # that run when the worker is killed
+RATES = FOLDER / "rates.json"
+COMPILED = "actorserve:late_kernel_compilations_total"  # after the worker was ready
+GRAMMAR = {"structured_outputs": {"regex": "[a-z ]{4,}"}}
+
+
+class Answer(NamedTuple):
+    ids: list[int]
+    first: float  # seconds until the first token
+    gaps: list[float]  # seconds between events
 
 
 def prompts(count: int, seed: int) -> list[list[int]]:
@@ -35,109 +54,173 @@ def prompts(count: int, seed: int) -> list[list[int]]:
     return np.random.default_rng(seed).integers(5, words - 5, (count, PROMPT)).tolist()  # type: ignore[no-any-return]
 
 
-async def answer(session: aiohttp.ClientSession, base: str, prompt: list[int]) -> tuple[list[int], float]:
-    """(the answer's token ids, seconds until the first of them) of a streamed request."""
-    body = {
-        "prompt": prompt,
-        "max_tokens": ANSWER,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "return_token_ids": True,
-    }
+async def answer(session: aiohttp.ClientSession, base: str, prompt: list[int], **asked: Any) -> Answer:
+    """A streamed request."""
+    body: dict[str, Any] = {"prompt": prompt, "max_tokens": ANSWER, "temperature": 0, "ignore_eos": True}
     ids: list[int] = []
-    begun, first = time.perf_counter(), 0.0
-    async with session.post(f"{base}/v1/completions", json=body) as response:
+    times = [time.perf_counter()]
+    async with session.post(
+        f"{base}/v1/completions", json=body | {"stream": True, "return_token_ids": True} | asked
+    ) as response:
         if response.status != 200:
             raise RuntimeError(f"{response.status}: {await response.text()}")
         async for line in response.content:
             if line.startswith(b"data: {"):
-                event = msgspec.json.decode(line[6:])
-                ids += event["choices"][0].get("token_ids") or []
-                first = first or time.perf_counter() - begun
-    return ids, first
+                times.append(time.perf_counter())
+                ids += msgspec.json.decode(line[6:])["choices"][0].get("token_ids") or []
+    gaps = [late - early for early, late in itertools.pairwise(times[1:])]
+    return Answer(ids, times[1] - times[0] if len(times) > 1 else 0.0, gaps)
 
 
-async def load(base: str, some: list[list[int]]) -> tuple[list[list[int]], float, float]:
-    """(ids of all answers, output tokens a second, median seconds to the first) of all prompts at once."""
+def connections() -> aiohttp.ClientSession:
     timeout = aiohttp.ClientTimeout(total=None, sock_read=180)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+    return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+
+
+async def burst(base: str, some: list[list[int]], asking: int = 0, **asked: Any) -> tuple[list[Answer], float]:
+    """(answers, output tokens a second) of all prompts at once, of which the first `asking` ask for something."""
+    async with connections() as session:
         begun = time.perf_counter()
-        answers = await asyncio.gather(*(answer(session, base, prompt) for prompt in some))
+        calls = [answer(session, base, prompt, **(asked if n < asking else {})) for n, prompt in enumerate(some)]
+        answers = await asyncio.gather(*calls)
         took = time.perf_counter() - begun
-    firsts = sorted(first for _, first in answers)
-    return [ids for ids, _ in answers], sum(len(ids) for ids, _ in answers) / took, firsts[len(firsts) // 2]
+    return answers, sum(len(one.ids) for one in answers) / took
 
 
-async def deaths(server: Server, count: int) -> None:
-    """The worker is killed again and again while requests run: each answer is what it was without."""
-    some = prompts(count, 77)
-    wanted, _, _ = await load(server.base_url, some)
-    task = asyncio.create_task(load(server.base_url, some))
-    for _ in range(VICTIMS):
-        await asyncio.sleep(1.0 if not TINY else 0.2)
-        if task.done():
-            break
-        os.kill(server.pids()["worker"], signal.SIGKILL)
-        await asyncio.to_thread(server.wait_for, "worker is up", START_S)
-    found, _, _ = await task
-    same = sum(mine == other for mine, other in zip(found, wanted, strict=True))
-    whole = sum(len(ids) == ANSWER for ids in found)
-    say(f"worker killed with -9 under {count} streams: whole answers", whole, "", str(count), whole == count)
-    say("the same under the same numerics: answers equal to those without a death", same, "", "", None)
+async def arrivals(base: str) -> list[Answer]:
+    """Requests that come one by one, at random but at a steady rate."""
+    rate, seconds = ARRIVALS
+    times = np.cumsum(np.random.default_rng(9).exponential(1 / rate, int(rate * seconds)))
+    async with connections() as session:
+        begun = time.perf_counter()
+
+        async def one(at: float, prompt: list[int]) -> Answer:
+            await asyncio.sleep(max(0.0, begun + at - time.perf_counter()))
+            return await answer(session, base, prompt)
+
+        return await asyncio.gather(*(one(at, own) for at, own in zip(times, prompts(len(times), 8), strict=True)))
 
 
-def serve(folder: Path) -> dict[int, float]:
-    """Tokens a second by batch size."""
+def metric(base: str, name: str) -> float:
+    """The sum of a metric over its labels."""
+    with urllib.request.urlopen(f"{base}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    found = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+    if not found:
+        raise RuntimeError(f"no {name} among the metrics")
+    return sum(map(float, found))
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def started(folder: Path) -> Server:
+    """The server on this model, before it is ready."""
     length = str(PROMPT + ANSWER + 64)
     options = ("--load-format", "dummy", "--max-num-seqs", str(max(BATCHES)), "--max-model-len", length)
-    found: dict[int, float] = {}
     command = [*LAUNCH[:-1], "launch", str(folder)]
+    return Server(*options, "--max-num-batched-tokens", "8192", command=command, wait=False)
+
+
+def serve(folder: Path) -> None:
     begun = time.perf_counter()
-    with Server(*options, "--max-num-batched-tokens", "8192", command=command, wait=False) as server:
+    with started(folder) as server:
         server.wait_ready(START_S)
         say(f"{NAME}: server ready after", time.perf_counter() - begun, "s")
         for line in server.lines:
             if "KV memory" in line or "graphs captured" in line:
                 say("the server says", line.strip())
-        asyncio.run(load(server.base_url, prompts(2, 1)))
+        rates: dict[int, float] = {}
         for count in BATCHES:
-            _, rate, first = asyncio.run(load(server.base_url, prompts(count, count)))
-            found[count] = rate
-            label = f"{NAME}, {count} clients, {PROMPT} + {ANSWER} tokens"
-            say(f"{label}: output", rate, "tokens/s")
-            say(f"{label}: median time to first token", first * 1e3, "ms")
-        asyncio.run(deaths(server, min(64, max(BATCHES))))
-    return found
+            for seed in (1000 + count, count):  # the first time is thrown away
+                answers, rates[count] = asyncio.run(burst(server.base_url, prompts(count, seed)))
+            label = f"{NAME}, {count} clients at once, {PROMPT} + {ANSWER} tokens"
+            say(f"{label}: output", rates[count], "tokens/s")
+            say(f"{label}: median time to first token", statistics.median(one.first for one in answers) * 1e3, "ms")
+        RATES.write_text(json.dumps(rates))
+        steady(server.base_url)
+        beside_grammar(server.base_url)
+        if not TINY:  # the interpreter compiles nothing
+            at_most("kernels compiled after ready", metric(server.base_url, COMPILED), "", 0)
 
 
-def transformers_rate(folder: Path, count: int) -> float:
-    """Output tokens a second of transformers' continuous batching on a model of the same shape."""
+def steady(base: str) -> None:
+    answers = asyncio.run(arrivals(base))
+    gaps = [gap for one in answers for gap in one.gaps]
+    label = f"{NAME}, {ARRIVALS[0]:g} requests a second"
+    for share in (0.5, 0.99):
+        say(f"{label}: time between tokens, p{share * 100:g}", quantile(gaps, share) * 1e3, "ms")
+        say(f"{label}: time to first token, p{share * 100:g}", quantile([o.first for o in answers], share) * 1e3, "ms")
+
+
+def beside_grammar(base: str) -> None:
+    """Does a row with a grammar cost the others anything?"""
+    count = min(32, max(BATCHES))
+    medians = []
+    for asking in (0, 1):
+        answers, _ = asyncio.run(burst(base, prompts(count, 500 + asking), asking, **GRAMMAR))
+        medians.append(statistics.median(gap for one in answers[1:] for gap in one.gaps))
+    label = f"{NAME}, {count} clients, of which one asks for a grammar: time between the others' tokens"
+    at_most(label, medians[1] / medians[0], "times that without", 1.1)
+
+
+def death(folder: Path) -> None:
+    """The worker is killed while requests run: each answer is what it was without."""
+    some = prompts(STREAMS, 77)
+    with started(folder) as server:
+        server.wait_ready(START_S)
+        before, _ = asyncio.run(burst(server.base_url, some))
+        after, back = asyncio.run(_killed(server, some))
+    whole = sum(len(one.ids) == ANSWER for one in after)
+    same = sum(mine.ids == other.ids for mine, other in zip(after, before, strict=True))
+    say(f"worker killed with -9 under {STREAMS} streams: whole answers", whole, "", str(STREAMS), whole == STREAMS)
+    say("answers equal to those without a death (products of other batches round otherwise)", same)
+    at_most("from kill -9 of the worker until it is up", back, "s", BACK_S)
+
+
+async def _killed(server: Server, some: list[list[int]]) -> tuple[list[Answer], float]:
+    async with connections() as session:
+        calls = [asyncio.create_task(answer(session, server.base_url, prompt)) for prompt in some]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=0.2 if TINY else 0.5)
+        begun = time.perf_counter()
+        os.kill(server.pids()["worker"], signal.SIGKILL)
+        await asyncio.to_thread(server.wait_for, "worker is up", START_S)
+        back = time.perf_counter() - begun
+        return await asyncio.gather(*calls), back
+
+
+def beside_transformers(folder: Path) -> None:
+    """Output tokens a second of transformers' continuous batching on a model of the same shape, beside ours."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+    rates = {int(count): rate for count, rate in json.loads(RATES.read_text()).items()}
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    config = AutoConfig.from_pretrained(folder)
     dtype = torch.float32 if TINY else torch.bfloat16
     with torch.device(device):
+        config = AutoConfig.from_pretrained(folder)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()
     generation = GenerationConfig(max_new_tokens=ANSWER, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    model.generate_batch(inputs=prompts(2, 1), generation_config=generation)
-    begun = time.perf_counter()
-    out = model.generate_batch(inputs=prompts(count, count), generation_config=generation)
-    took = time.perf_counter() - begun
-    return sum(len(answer.generated_tokens) for answer in out.values()) / took
+    for count, times in AGAINST.items():
+        for seed in (1, 2):  # the first makes its cache, graphs and thread, and is not counted
+            some = prompts(count, 100 * seed + count)
+            begun = time.perf_counter()
+            out = model.generate_batch(inputs=some, generation_config=generation, persistent_manager=True)
+            took = time.perf_counter() - begun
+        model.destroy_cached_continuous_batching_manager()
+        theirs = sum(len(one.generated_tokens) for one in out.values()) / took
+        label = f"transformers' continuous batching (SDPA, its own graphs where it takes them), {count} sequences"
+        say(f"{label}: output", theirs, "tokens/s")
+        at_least(f"this server's, {count} sequences: times as many", rates[count] / theirs, "", times)
+
+
+PARTS = {"server": serve, "transformers": beside_transformers, "death": death}
 
 
 def main(part: str) -> None:
     with tempfile.TemporaryDirectory() as root:
-        folder = write_folder(NAME, Path(root) / NAME)
-        rates = serve(folder)
-        if part == "all":
-            for count, times in AGAINST.items():
-                theirs = transformers_rate(folder, count)
-                say(f"transformers' continuous batching, {count} sequences: output", theirs, "tokens/s")
-                at_least(f"this server's, {count} sequences: times as many", rates[count] / theirs, "", times)
+        PARTS[part](write_folder(NAME, Path(root) / NAME))
 
 
 if __name__ == "__main__":

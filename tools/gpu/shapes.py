@@ -18,6 +18,7 @@ from actorserve.actors.worker.gpu.graphs import capture_sizes
 from actorserve.actors.worker.gpu.memory import make_pools
 from actorserve.actors.worker.gpu.runner import GpuRunner, Pending, Sizes
 from actorserve.actors.worker.models.weights import random_tensors
+from actorserve.kernels.triton.rotary_kv import Pools
 from actorserve.shm.table.table import make_ref
 
 from .report import ROOT
@@ -84,12 +85,23 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 GREEDY = Sampling(0, temperature=0.0)
+ASKING = {  # what rows may ask for, by a word for the table
+    "top-p": Sampling(0, temperature=0.8, top_p=0.95),
+    "penalties": Sampling(0, temperature=0.0, frequency=0.5, repetition=1.1),
+    "bias": Sampling(0, temperature=0.0, bias=[(7, 1.0), (11, -1.0)]),
+    "logprobs": Sampling(0, temperature=0.0, logprobs=5),
+}
+
+
+def read_shape(name: str) -> Architecture:
+    return read_architecture(SHAPES[name])
 
 
 def write_folder(name: str, folder: Path) -> Path:
-    """A model folder of this shape without weights (--load-format dummy), with the demo model's tokenizer."""
+    """A model folder of this shape without weights (--load-format dummy), with the demo model's tokens."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(SHAPES[name]))
+    end = json.loads((DEMO / "config.json").read_text())["eos_token_id"]
+    (folder / "config.json").write_text(json.dumps(SHAPES[name] | {"eos_token_id": end}))
     for file in DEMO.iterdir():
         if file.name.startswith(("tokenizer", "special_tokens", "chat_template")):
             shutil.copy(file, folder)
@@ -104,44 +116,66 @@ def weight_bytes(shape: Architecture, itemsize: int) -> int:
     return sum(sizes.values()) * itemsize
 
 
+def kv_bytes(shape: Architecture, positions: int, itemsize: int) -> int:
+    """Of keys and values of so many positions in all layers; with a byte of scale a head where they have 8 bits."""
+    return 2 * positions * shape.layers * shape.kv_heads * (shape.head_dim * itemsize + (itemsize == 1))
+
+
 def flops_a_token(shape: Architecture) -> int:
     """Of the products of all layers, attention and head left out."""
     sizes = [int(np.prod(size)) for name, size in shape.tensors().items() if ".layers." in name and len(size) == 2]
     return 2 * sum(sizes)
 
 
+def fill(pools: Pools) -> None:
+    """With random numbers; of 8 bits with scales that make them small."""
+    if pools.scales is None:
+        pools.keys.normal_()
+        pools.values.normal_()
+        return
+    for codes in (pools.keys, pools.values):
+        codes.view(torch.uint8).random_(0, 0x7F)
+    for part in pools.scales:
+        part.fill_(127 - 8)
+
+
 class Bench:
     """A runner of random weights, and sequences of given lengths in its rows."""
 
-    def __init__(self, name: str, rows: int, length: int, tokens: int, block_size: int = 32) -> None:
-        values = SHAPES[name]
+    def __init__(
+        self, name: str, rows: int, length: int, tokens: int, block_size: int = 32, kind: torch.dtype | None = None
+    ) -> None:
+        """`kind`: of keys and values, where that is not the model's own type."""
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.shape = read_architecture(values)
-        self.dtype = DTYPES[values["dtype"]]
+        self.shape = read_shape(name)
+        self.dtype = DTYPES[SHAPES[name]["dtype"]]
         read = random_tensors(self.shape, 0, self.device)
         get = lambda name: read(name, slice(None), None)  # noqa: E731
         model = GpuModel(self.shape, get, self.dtype, length, self.device)
         self.sizes = Sizes(rows, tokens, length, block_size)
         self.log = np.random.default_rng(0).integers(0, self.shape.vocab_size, (rows, length), np.int32)
         self.runner = GpuRunner(model, self.log, self.sizes, capture_sizes([], rows))
-        self.blocks_a_row = -(-length // block_size)
-        blocks = rows * self.blocks_a_row
-        pools = make_pools(self.shape, blocks, block_size, self.dtype, self.device)
+        blocks = rows * -(-length // block_size)
+        pools = make_pools(self.shape, blocks, block_size, kind or self.dtype, self.device)
         if self.device.type == "cuda":
             for own in pools:
-                own.keys.normal_()
-                own.values.normal_()
+                fill(own)
         self.runner.pools = pools
         self.table = np.random.default_rng(1).permutation(blocks).astype(np.int32).reshape(rows, -1)
         self.number = 0
 
-    def place(self, rows: int, computed: int, known: int) -> list[NewRow]:
-        """So many sequences of `known` tokens, of which `computed` are in the KV memory."""
+    def place(
+        self, rows: int, computed: int, known: int, asking: dict[int, Sampling] | None = None, first: int = 0
+    ) -> list[NewRow]:
+        """So many sequences of `known` tokens, of which `computed` are in the KV memory, in rows from `first` on."""
+        ask = asking or {}
         return [
-            NewRow.make(row, make_ref(1, row), known, known, computed, self.table[row], GREEDY) for row in range(rows)
+            NewRow.make(row, make_ref(1, row), known, known, computed, self.table[row], ask.get(row - first, GREEDY))
+            for row in range(first, first + rows)
         ]
 
     def step(self, new: list[NewRow], counts: list[int]) -> Step:
+        """Rows from 0 on, of so many tokens each."""
         self.number += 1
         return Step.make(1, self.number, new, range(len(counts)), counts)
 

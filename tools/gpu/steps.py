@@ -1,6 +1,9 @@
 """How long steps of known models take, with random weights, and how near that is to the bytes and the products in them.
 
-A decode step's floor is bytes of weights and KV over the measured copy; a prefill's is FLOPs over the measured product.
+decode      a token a row: the floor is the bytes of weights and KV over the measured copy
+asking      the same, where one row or all ask for more than the best token: what that costs
+mixed       rows that decode, and the chunk of a prompt: the floor is bytes or products, whichever takes longer
+prefill     a prompt alone: the floor is its products over the measured one
 """
 
 from __future__ import annotations
@@ -8,57 +11,152 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from . import ceilings
+from .profile import profiled
 from .report import TINY, at_least, at_most, say
-from .shapes import Bench, flops_a_token, weight_bytes
+from .shapes import ASKING, Bench, flops_a_token, kv_bytes, weight_bytes
+
+from actorserve.kernels.triton.quantised_kv import E4M3, supported  # isort: skip
 
 CONTEXT = 64 if TINY else 1024
-STEPS = 3 if TINY else 40
-CHUNKS = (16,) if TINY else (4096, 8192)
-PLANS = {  # model: (batch sizes, {batch size: share of the roofline that is wanted})
-    "Qwen3-0.6B": ((1, 8, 32, 128, 256), {32: 0.55}),
-    "Llama-3.1-8B": ((1, 8, 32, 128, 256), {1: 0.8, 32: 0.8}),
-    "Qwen3-8B": ((1, 32), {}),
-    "tiny": ((1, 4), {}),
+WARM, STEPS = (1, 2) if TINY else (5, 40)
+MOST = CONTEXT + 8 * STEPS + 64  # tokens of a row: rows are placed anew before they are full
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is timed of one model."""
+
+    batches: tuple[int, ...]
+    roofline: dict[int, float]  # batch size: the share that is wanted
+    quantised: tuple[int, ...] = ()  # batch sizes with keys and values of 8 bits
+    asking: tuple[int, ...] = ()
+    mixed: tuple[tuple[int, int], ...] = ()  # (rows that decode, tokens of the chunk)
+    chunks: tuple[int, ...] = ()  # of prompts alone
+
+
+MIXED = ((32, 16), (32, 128), (32, 512), (128, 128), (32, 1024))
+PLANS = {
+    "Llama-3.1-8B": Plan((1, 8, 32, 128, 256), {1: 0.8, 8: 0.8, 32: 0.8}, (32, 256), (), MIXED, (4096, 8192)),
+    "Qwen3-0.6B": Plan((1, 8, 32, 128, 256), {32: 0.55}, (), (32,), MIXED, (8192,)),
+    "tiny": Plan((1, 4), {}, (), (2,), ((1, 16),), (16,)),
 }
 OVERHEAD_US = 40.0  # a layer, beyond the bytes' own time, at batch sizes of 1 and 8
-BUSY = 0.97
-HOST_MS = 1.0
+BUSY = {"decode": 0.97, "mixed": 0.9}
+HOST_MS = {"decode": 0.05, "mixed": 0.5}
+PREFILL = 0.6  # of the product's rate
 
 
-def decode(bench: Bench, name: str, rows: int, goals: dict[int, float], limits: dict[str, float]) -> None:
+def clocked(call: Callable[[], object], times: int) -> float:
+    """Seconds of one of so many calls in a row."""
+    begun = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - begun) / times
+
+
+def decode(bench: Bench, label: str, rows: int, limits: dict[str, float], goal: float | None, full: bool) -> None:
+    """`full`: its kernels are looked at one by one, too."""
     runner, shape = bench.runner, bench.shape
     runner.run(bench.step(bench.place(rows, CONTEXT - 1, CONTEXT), [1] * rows))
-    bench.decode(rows, 5)
-    begun = time.perf_counter()
-    bench.decode(rows, STEPS)
-    step = (time.perf_counter() - begun) / STEPS
+    bench.decode(rows, WARM)
+    step = clocked(lambda: bench.decode(rows, STEPS), 1) / STEPS
+    host = launching(bench, rows)
+    size = runner.graphs.size_for(rows) or rows
+    alone = ceilings.seconds(lambda: runner.graphs.step(size))
+    kind = runner.pools[0].keys.dtype
+    moved = weight_bytes(shape, bench.dtype.itemsize) + kv_bytes(shape, rows * (CONTEXT + STEPS), kind.itemsize)
+    floor = moved / limits["bytes"]
+    label = f"{label}, decode, batch {rows}, {CONTEXT} of context"
+    say(f"{label}: a step", step * 1e3, "ms")
+    say(f"{label}: tokens", rows / step, "/s")
+    at_least(f"{label}: share of the roofline", floor / step, "", goal)
+    at_most(
+        f"{label}: beyond the bytes, a layer",
+        (step - floor) / shape.layers * 1e6,
+        "us",
+        OVERHEAD_US if rows <= 8 else None,
+    )
+    at_least(f"{label}: device busy", min(1.0, alone / step), "", BUSY["decode"])
+    at_most(f"{label}: host work a step", host * 1e3, "ms", HOST_MS["decode"])
+    if full:
+        profiled(label, lambda: runner.graphs.step(size), alone, shape.layers)
+
+
+def launching(bench: Bench, rows: int) -> float:
+    """The median seconds that the host takes to start a step of decoding."""
     host = []
     for _ in range(STEPS):
         begun = time.perf_counter()
-        pending = runner.launch(bench.step([], [1] * rows))
+        pending = bench.runner.launch(bench.step([], [1] * rows))
         host.append(time.perf_counter() - begun)
-        runner.finish(pending)
-    size = runner.graphs.size_for(rows) or rows
-    alone = ceilings.seconds(lambda: runner.graphs.step(size))
+        bench.runner.finish(pending)
+    return statistics.median(host)
+
+
+def asking(bench: Bench, name: str, rows: int) -> None:
+    """Decode steps in which one row, or all, ask for something, beside those in which none does."""
+
+    def took(ask: dict[int, object]) -> float:
+        bench.runner.run(bench.step(bench.place(rows, CONTEXT - 1, CONTEXT, ask), [1] * rows))  # type: ignore[arg-type]
+        bench.decode(rows, WARM)
+        return clocked(lambda: bench.decode(rows, STEPS), 1) / STEPS
+
+    plain = took({})
+    for kind, sampling in ASKING.items():
+        for count in (1,) if TINY else (1, rows):
+            what = f"{name}, batch {rows}, {kind} of {count}: times as long as without"
+            at_most(what, took(dict.fromkeys(range(count), sampling)) / plain, "", 1.1 if count == 1 else None)
+
+
+def mixed(bench: Bench, name: str, rows: int, chunk: int, limits: dict[str, float]) -> None:
+    """Steps in which `rows` decode, and the last row takes a chunk of a prompt that has as much behind it."""
+    runner, shape = bench.runner, bench.shape
+    runner.run(bench.step(bench.place(rows, CONTEXT - 1, CONTEXT), [1] * rows))
+    host = []
+
+    def step() -> None:
+        new = bench.place(1, 0, 2 * chunk, first=rows)
+        planned = bench.step(new, [1] * rows + [chunk])
+        begun = time.perf_counter()
+        pending = runner.launch(planned)
+        host.append(time.perf_counter() - begun)
+        if len(runner.pending) > 1:
+            runner.finish(runner.pending[0])
+        del pending
+
+    def drain() -> None:
+        while runner.pending:
+            runner.finish(runner.pending[0])
+
+    for _ in range(WARM):
+        step()
+    drain()
+    host.clear()
+    begun = time.perf_counter()
+    for _ in range(STEPS):
+        step()
+    drain()
+    took = (time.perf_counter() - begun) / STEPS
     itemsize = bench.dtype.itemsize
-    kv = rows * (CONTEXT + STEPS) * 2 * shape.kv_heads * shape.head_dim * shape.layers * itemsize
-    floor = (weight_bytes(shape, itemsize) + kv) / limits["bytes"]
-    label = f"{name}, decode, batch {rows}, {CONTEXT} of context"
-    say(f"{label}: a step", step * 1e3, "ms")
-    say(f"{label}: tokens", rows / step, "/s")
-    if rows in goals:
-        at_least(f"{label}: share of the roofline", floor / step, "", goals[rows])
-    else:
-        say(f"{label}: share of the roofline", floor / step)
-    overhead = (step - floor) / shape.layers * 1e6
-    if rows <= 8:
-        at_most(f"{label}: beyond the bytes, a layer", overhead, "us", OVERHEAD_US)
-    at_least(f"{label}: device busy", min(1.0, alone / step), "", BUSY)
-    at_most(f"{label}: host work a step", statistics.median(host) * 1e3, "ms", HOST_MS)
+    moved = weight_bytes(shape, itemsize) + kv_bytes(shape, rows * (CONTEXT + STEPS) + chunk, itemsize)
+    floor = max(moved / limits["bytes"], (rows + chunk) * flops_a_token(shape) / limits["flops"])
+    label = f"{name}, mixed, {rows} rows and a chunk of {chunk}"
+    say(f"{label}: a step", took * 1e3, "ms")
+    say(f"{label}: share of the roofline", floor / took)
+    at_most(f"{label}: host work a step", statistics.median(host) * 1e3, "ms", HOST_MS["mixed"])
+
+    def one() -> None:
+        step()
+        drain()
+
+    if torch.cuda.is_available():
+        at_least(f"{label}: device busy", min(1.0, profiled(label, one, took, shape.layers)), "", BUSY["mixed"])
 
 
 def prefill(bench: Bench, name: str, tokens: int, limits: dict[str, float]) -> None:
@@ -68,35 +166,47 @@ def prefill(bench: Bench, name: str, tokens: int, limits: dict[str, float]) -> N
         runner.run(bench.step(bench.place(1, 0, tokens), [tokens]))
 
     run()
-    begun = time.perf_counter()
-    for _ in range(2):
-        run()
-    took = (time.perf_counter() - begun) / 2
+    took = clocked(run, 2)
     attention = 2 * tokens * tokens * shape.heads * shape.head_dim * shape.layers  # half of it is masked
     rate = (tokens * flops_a_token(shape) + attention) / took
-    label = f"{name}, prefill of {tokens}"
-    say(f"{label}: tokens", tokens / took, "/s")
-    at_least(f"{label}: share of the product's rate", rate / limits["flops"], "", 0.6)
+    say(f"{name}, prefill of {tokens}: tokens", tokens / took, "/s")
+    at_least(f"{name}, prefill of {tokens}: share of the product's rate", rate / limits["flops"], "", PREFILL)
+
+
+def captured(bench: Bench, name: str) -> None:
+    if torch.cuda.is_available():
+        took, count = clocked(bench.runner.graphs.capture, 1), len(bench.runner.graphs.sizes)
+        at_most(f"{name}: {count} graphs captured in", took, "s", 10)
+
+
+def free() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def main(name: str) -> None:
-    limits = ceilings.known()
-    sizes, goals = PLANS[name]
-    longest = max(CONTEXT + 4 * STEPS + 64, *(chunk + 64 for chunk in CHUNKS))
+    limits, plan = ceilings.known(), PLANS[name]
+    rows = max(*plan.batches, *(rows + 1 for rows, _ in plan.mixed))
     with torch.inference_mode():
-        bench = Bench(name, max(sizes), CONTEXT + 4 * STEPS + 64, max(CHUNKS))
-        if torch.cuda.is_available():
-            begun = time.perf_counter()
-            bench.runner.graphs.capture()
-            took, count = time.perf_counter() - begun, len(bench.runner.graphs.sizes)
-            at_most(f"{name}: {count} graphs captured in", took, "s", 10)
-        for rows in sizes:
-            decode(bench, name, rows, goals, limits)
+        bench = Bench(name, rows, max(MOST, *(2 * chunk + 1 for _, chunk in plan.mixed)), 2048)
+        captured(bench, name)
+        for batch in plan.batches:
+            decode(bench, name, batch, limits, plan.roofline.get(batch), batch in (1, 32))
+        for batch in plan.asking:
+            asking(bench, name, batch)
+        for count, chunk in plan.mixed:
+            mixed(bench, name, count, chunk, limits)
         del bench
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        bench = Bench(name, 1, longest, max(CHUNKS))
-        for chunk in CHUNKS:
+        free()
+        if plan.quantised and supported(torch.device("cuda")):
+            bench = Bench(name, max(plan.quantised), MOST, 2048, kind=E4M3)
+            captured(bench, f"{name}, 8-bit KV")
+            for batch in plan.quantised:
+                decode(bench, f"{name}, 8-bit KV", batch, limits, None, batch == max(plan.quantised))
+            del bench
+            free()
+        bench = Bench(name, 1, max(plan.chunks) + 64, max(plan.chunks))
+        for chunk in plan.chunks:
             prefill(bench, name, chunk, limits)
 
 

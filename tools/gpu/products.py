@@ -1,0 +1,110 @@
+"""The products of a step, which are most of its bytes, and a step that torch alone would make: how fast they are.
+
+qkv, out, gate_up, down, head    each as a step calls it, over weights that are in no cache, beside the copy's rate
+a step of torch alone            the same products, with torch's own attention over gathered keys and values, as one
+                                 graph: what the kernels of this project gain
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import ceilings
+from .report import TINY, say
+from .shapes import DTYPES, SHAPES, read_shape
+
+BATCHES = (1,) if TINY else (1, 8, 32, 128, 256)
+NAMES = ("tiny",) if TINY else ("Llama-3.1-8B", "Qwen3-0.6B")
+CONTEXT = 64 if TINY else 1024
+
+
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def sizes_of(name: str) -> dict[str, tuple[int, int]]:
+    """Each product's weight [out, in]."""
+    shape = read_shape(name)
+    heads = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    return {
+        "qkv": (heads, shape.hidden_size),
+        "out": (shape.hidden_size, shape.heads * shape.head_dim),
+        "gate_up": (2 * shape.intermediate_size, shape.hidden_size),
+        "down": (shape.hidden_size, shape.intermediate_size),
+        "head": (shape.vocab_size, shape.hidden_size),
+    }
+
+
+def products(name: str, limits: dict[str, float]) -> None:
+    dtype = DTYPES[SHAPES[name]["dtype"]]
+    for product, (rows, columns) in sizes_of(name).items():
+        copies = ceilings.copies_for(rows * columns * dtype.itemsize, 128)
+        weights = torch.empty(copies, rows, columns, dtype=dtype, device=device()).normal_()
+        for batch in BATCHES:
+            x = torch.randn(batch, columns, device=device()).to(dtype)
+            out = torch.empty(batch, rows, dtype=dtype, device=device())
+            calls = [partial(torch.mm, x, weight.T, out=out) for weight in weights]
+            took = ceilings.seconds_each(calls, 10)
+            moved = (rows * columns + batch * (rows + columns)) * dtype.itemsize
+            floor = max(moved / limits["bytes"], 2 * batch * rows * columns / limits["flops"])
+            say(f"{name}, {product} {rows} x {columns}, batch {batch} ({took * 1e6:.1f} us): share", floor / took)
+        del weights
+
+
+class TorchStep:
+    """A decode step of this shape in nothing but torch: no paging but an index, no kernel of this project."""
+
+    def __init__(self, name: str, rows: int) -> None:
+        self.shape, self.rows, dtype = read_shape(name), rows, DTYPES[SHAPES[name]["dtype"]]
+        sizes = sizes_of(name)
+
+        def weight(product: str) -> Tensor:
+            return torch.empty(sizes[product], dtype=dtype, device=device()).normal_(std=0.02)
+
+        layers = range(self.shape.layers)
+        self.layers = [[weight(product) for product in ("qkv", "out", "gate_up", "down")] for _ in layers]
+        self.head = weight("head")
+        self.x = torch.randn(rows, self.shape.hidden_size, device=device()).to(dtype)
+        pool = (2, rows * CONTEXT, self.shape.kv_heads, self.shape.head_dim)
+        self.pools = [torch.empty(pool, dtype=dtype, device=device()).normal_() for _ in layers]
+        self.order = torch.randperm(rows * CONTEXT, device=device())
+        self.angles = torch.rand(rows, 1, self.shape.head_dim // 2, device=device()).to(dtype)
+
+    def __call__(self) -> Tensor:
+        shape, x = self.shape, self.x
+        for (qkv, out, gate_up, down), pool in zip(self.layers, self.pools, strict=True):
+            normed = F.rms_norm(x, x.shape[-1:])
+            heads = F.linear(normed, qkv).view(self.rows, -1, shape.head_dim)
+            q, k, v = heads.split((shape.heads, shape.kv_heads, shape.kv_heads), 1)
+            q, k = self._rotated(q), self._rotated(k)
+            pool[0, self.order[::CONTEXT]], pool[1, self.order[::CONTEXT]] = k, v
+            keys, values = (part[self.order].view(self.rows, CONTEXT, -1, shape.head_dim) for part in pool)
+            seen = F.scaled_dot_product_attention(
+                q.unsqueeze(2), keys.transpose(1, 2), values.transpose(1, 2), enable_gqa=True
+            )
+            x = x + F.linear(seen.reshape(self.rows, -1), out)
+            gate, up = F.linear(F.rms_norm(x, x.shape[-1:]), gate_up).chunk(2, -1)
+            x = x + F.linear(F.silu(gate) * up, down)
+        return F.linear(F.rms_norm(x, x.shape[-1:]), self.head).argmax(-1)
+
+    def _rotated(self, x: Tensor) -> Tensor:
+        a, b = x.chunk(2, -1)
+        return torch.cat((a * self.angles - b, b * self.angles + a), -1)
+
+
+def main() -> None:
+    limits = ceilings.known()
+    with torch.inference_mode():
+        for name in NAMES:
+            products(name, limits)
+        for rows in (1, 4) if TINY else (1, 32):
+            took = ceilings.seconds_each([TorchStep(NAMES[-1], rows)], 10)
+            say(f"{NAMES[-1]}, a decode step of torch alone, batch {rows}, {CONTEXT} of context", took * 1e3, "ms")
+
+
+if __name__ == "__main__":
+    main()
