@@ -30,7 +30,7 @@ SPACES = {
 class Words(NamedTuple):
     """What the text of a grammar depends on: special tokens are not spelled by others, so they are named by id."""
 
-    specials: dict[str, int] = {}  # noqa: RUF012  # but for those that end an answer
+    specials: dict[str, int] = {}  # but for those that end an answer
     ends: frozenset[int] = frozenset()
     shown: frozenset[int] = frozenset()  # special to llguidance alone: clients read them as text
 

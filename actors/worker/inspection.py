@@ -15,7 +15,6 @@ import torch
 
 from ..model.architecture import Architecture, read_architecture, shard_shape
 from ..model.info import ModelInfo, read_json
-from ..model.layers import Kind
 from ..model.machine import (
     available_bytes,
     block_bytes,

@@ -165,5 +165,5 @@ def test_refusals(folders: tuple[Path, Path]) -> None:
 def test_only_what_the_format_names_may_have_its_type(folders: tuple[Path, Path]) -> None:
     path = folders[0] / "model.safetensors"
     save_file(load_file(path) | {"model.norm.weight": torch.zeros(64, dtype=torch.int8)}, path)
-    with pytest.raises(ConfigError, match="model.norm.weight is stored as I8; supported are F32, F16, BF16"):
+    with pytest.raises(ConfigError, match=r"model\.norm\.weight is stored as I8; supported are F32, F16, BF16"):
         find_model(config_for(folders[0]))

@@ -27,7 +27,7 @@ __all__ = ["MAX_TEXT", "Sandbox", "make_environment"]
 class Generation(Extension):
     """`{% generation %}` marks what an assistant said, for training; here it is only passed over."""
 
-    tags = {"generation"}  # noqa: RUF012  # Jinja declares it so
+    tags = {"generation"}  # Jinja declares it so
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         line = next(parser.stream).lineno

@@ -1,4 +1,4 @@
-"""The control socket: what is said on it stands in protocol/control_wire.py. It knows no command but those that are added.
+"""The control socket: what is said on it stands in protocol/control_wire.py. It knows only commands that are added.
 
 It listens on an abstract address (telemetry/discovery.py), which is gone with the process. Only the server's own user
 and root are answered; the kernel says who asks, and others have a few places of their own, in which they are told so.

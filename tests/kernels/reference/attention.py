@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -18,7 +19,7 @@ def reference_attention(queries: Tensor, starts: list[int], pages: Pages, scorin
     The tokens of row r are [starts[r], starts[r + 1]), the last ones of its `lengths[r]` positions.
     """
     out = torch.zeros(queries.shape, dtype=torch.float32, device=queries.device)
-    for row, (begin, end) in enumerate(zip(starts, starts[1:], strict=False)):
+    for row, (begin, end) in enumerate(itertools.pairwise(starts)):
         length = int(pages.lengths[row])
         if begin == end or length == 0:
             continue

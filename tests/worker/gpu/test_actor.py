@@ -20,17 +20,17 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.actors.model.info import resolve_model  # noqa: E402
-from actorserve.actors.protocol.messages import StepFailed, WorkerReady  # noqa: E402
-from actorserve.actors.protocol.step import Step, StepDone  # noqa: E402
-from actorserve.actors.protocol.topology import System  # noqa: E402
-from actorserve.actors.runtime.process import run  # noqa: E402
-from actorserve.actors.supervisor.shared_memory import Memory  # noqa: E402
-from actorserve.actors.worker.gpu.actor import GpuWorkerActor, Waiter  # noqa: E402
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.protocol.messages import StepFailed, WorkerReady
+from actorserve.actors.protocol.step import Step, StepDone
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.runtime.process import run
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.actors.worker.gpu.actor import GpuWorkerActor, Waiter
 
-from ..driver import Driver, Sequence, config_for, make_runner  # noqa: E402
-from ..test_actor import PROMPT, WAIT_S, Scheduler, new_row  # noqa: E402
-from .test_runner import BLOCKS, make_gpu_runner  # noqa: E402
+from ..driver import Driver, Sequence, config_for, make_runner
+from ..test_actor import PROMPT, WAIT_S, Scheduler, new_row
+from .test_runner import BLOCKS, make_gpu_runner
 
 Folders = Callable[..., Path]
 

@@ -131,7 +131,7 @@ def make_runner(setup: dict[str, Any]) -> Any:
 def prompts(rows: int, length: int) -> Iterator[Sequence]:
     """Sequences that go through all sizes of batches."""
     random = np.random.default_rng(rows)
-    asked = [GREEDY, Sampling(3, top_p=0.9), Sampling(4, temperature=0.5, frequency=0.5), Sampling(5, top_k=4)]
+    asked = [GREEDY, Sampling(3, top_p=0.9), Sampling(4, temperature=0.5, frequency_penalty=0.5), Sampling(5, top_k=4)]
     for number in range(rows):
         size = int(random.integers(1, length // 4))
         yield Sequence(random.integers(0, 90, size).tolist(), 1 + number % 9, asked[number % len(asked)])

@@ -13,12 +13,12 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.actors.model.architecture import Architecture  # noqa: E402
-from actorserve.actors.model.rope import Rope  # noqa: E402
-from actorserve.actors.options.config import ConfigError, make_config  # noqa: E402
-from actorserve.actors.worker.actor import uses_gpu  # noqa: E402
-from actorserve.actors.worker.gpu.graphs import DecodeGraphs, capture_sizes  # noqa: E402
-from actorserve.actors.worker.gpu.memory import (  # noqa: E402
+from actorserve.actors.model.architecture import Architecture
+from actorserve.actors.model.rope import Rope
+from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.worker.actor import uses_gpu
+from actorserve.actors.worker.gpu.graphs import DecodeGraphs, capture_sizes
+from actorserve.actors.worker.gpu.memory import (
     RESERVE,
     await_freed_memory,
     blocks_in,
