@@ -88,7 +88,7 @@ GREEDY = Sampling(0, temperature=0.0)
 ASKING = {  # what rows may ask for, by a word for the table
     "top-p": Sampling(0, temperature=0.8, top_p=0.95),
     "penalties": Sampling(0, temperature=0.0, frequency_penalty=0.5, repetition_penalty=1.1),
-    "bias": Sampling(0, temperature=0.0, bias=[(7, 1.0), (11, -1.0)]),
+    "bias": Sampling(0, temperature=0.0, logit_bias=[(7, 1.0), (11, -1.0)]),
     "logprobs": Sampling(0, temperature=0.0, logprobs=5),
 }
 
