@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,17 @@ def copy(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "tools" / "package", tmp_path / "tools" / "package", symlinks=True, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
+
+
+def test_every_module_has_a_layer() -> None:
+    """import-linter looks for modules in no layer only within one package; here they stand in four."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layered = [name.strip(" ()") for line in contracts[0]["layers"] for name in re.split("[|:]", line)]
+    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
+    modules = ["actorserve." + ".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
+    assert len(modules) > 300
+    assert [module for module in modules if not any(f"{module}.".startswith(f"{name}.") for name in layered)] == []
+    assert [name for name in layered if not any(f"{module}.".startswith(f"{name}.") for module in modules)] == []
 
 
 def test_the_layers_hold() -> None:
