@@ -100,7 +100,8 @@ def _long_rope(rope: Values, given: Values, pairs: int) -> LongRope:
         raise given.wrong(key, "more than 1, or an attention_factor beside it,")
     if attention is None:
         attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    return LongRope(rope.reals("short_factor", pairs), rope.reals("long_factor", pairs), original, attention)
+    short, long = (rope.reals(name, pairs, FARTHEST) for name in ("short_factor", "long_factor"))
+    return LongRope(short, long, original, attention)
 
 
 def _numbers(kind: str, rope: Values, given: Values) -> dict[str, float]:

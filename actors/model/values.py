@@ -6,7 +6,6 @@ Leaf module: such files come from strangers, so that nothing in them is taken fo
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +85,12 @@ class Values:
             raise self.wrong(key, f"a number {bounds}")
         return float(value)
 
-    def reals(self, key: str, count: int) -> tuple[float, ...]:
-        """A list of so many finite numbers above 0, which must be there."""
+    def reals(self, key: str, count: int, most: float) -> tuple[float, ...]:
+        """A list of so many numbers above 0, which must be there."""
         value = self[key]
         fits = isinstance(value, list) and len(value) == count
-        if not fits or not all(_is_number(number, int | float) and 0 < number < math.inf for number in value):
-            raise self.wrong(key, f"a list of {count} numbers above 0")
+        if not fits or not all(_is_number(number, int | float) and 0 < number <= most for number in value):
+            raise self.wrong(key, f"a list of {count} numbers above 0 and up to {most:g}")
         return tuple(float(number) for number in value)
 
     def flag(self, key: str, absent: bool = False) -> bool:

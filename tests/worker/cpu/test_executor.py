@@ -81,7 +81,7 @@ def test_greedy_text_is_that_of_transformers(kind: str, preempt: float, checkpoi
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral", "phi3_long"])
 def test_half_types_are_near(kind: str, dtype: str, checkpoints: Folders) -> None:
     """16-bit weights: as near to float32 as transformers' own pass over the same weights, within a factor."""
     folder = checkpoints(kind)

@@ -97,6 +97,8 @@ def test_long_texts_are_turned_as_by_transformers(length: int, numbers: dict[str
         ({"long_factor": LONG["short_factor"][:5]}, "long_factor = [1.0, 1.5, 2.0, 2.5, 3.0]; a list of 6 numbers"),
         ({"short_factor": [1.0] * 5 + [0]}, "short_factor = [1.0, 1.0, 1.0, 1.0, 1.0, 0]; a list of 6 numbers"),
         ({"short_factor": None}, "short_factor = None; a list of 6"),
+        ({"short_factor": [1] * 5 + [10**400]}, "a list of 6 numbers above 0 and up to 1e+15"),
+        ({"short_factor": [1] * 5 + [float("nan")]}, "a list of 6 numbers above 0 and up to 1e+15"),
         ({"partial_rotary_factor": 0.2}, "partial_rotary_factor = 0.2; one that turns an even number of a head's 16"),
         ({"original_max_position_embeddings": None}, "longrope needs original_max_position_embeddings"),
         ({"original_max_position_embeddings": 1}, "attention_factor"),
