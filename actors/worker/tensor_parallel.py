@@ -13,6 +13,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 MEET_S = 600.0  # what the slowest gets to load its part; one that hangs is killed by its supervisor before
@@ -50,3 +51,14 @@ class Group:
         parts = [torch.empty_like(part) for _ in range(self.size)]
         dist.all_gather(parts, part.contiguous())
         return torch.cat(parts, 1)
+
+
+def embed(ids: Tensor, table: Tensor, dtype: torch.dtype, group: Group | None) -> Tensor:
+    """Rows of `table`, of which each member of a group has a part."""
+    if group is None:
+        return F.embedding(ids, table).to(dtype)
+    count = len(table)
+    own = ids - group.rank * count
+    mine = (own >= 0) & (own < count)
+    x = F.embedding(own.clamp(0, count - 1), table).to(dtype)
+    return group.add_up(x.masked_fill_(~mine[:, None], 0))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from actorserve.actors.model.architecture import Architecture, read_architecture
+from actorserve.actors.model.layers import EMBEDDINGS
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.gpu.executor import GpuModel
@@ -112,7 +113,7 @@ def weight_bytes(shape: Architecture, itemsize: int) -> int:
     """Bytes of weights that a decode step reads; of embeddings it reads a row a token, unless they are the head."""
     sizes = {name: int(np.prod(size)) for name, size in shape.tensors().items()}
     if not shape.tied:
-        sizes.pop("model.embed_tokens.weight")
+        sizes.pop(f"{EMBEDDINGS}.weight")
     return sum(sizes.values()) * itemsize
 
 

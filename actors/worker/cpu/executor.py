@@ -35,7 +35,7 @@ from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join, split_rows
 from ..quantization.base import CpuLinear, LinearTensors, weight_format
-from ..tensor_parallel import Group
+from ..tensor_parallel import Group, embed
 from .linear import PackedLinear, is_large
 
 
@@ -178,7 +178,7 @@ class Model:
 
     def forward(self, ids: Tensor, positions: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> Tensor:
         """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`."""
-        x = self._embed(ids)
+        x = embed(ids, self.embeddings, self.dtype, self.group)
         turns = self.turns[positions][:, None]
         for layer in self.layers:
             layer(x, turns, slots, kv, attention)
@@ -188,15 +188,6 @@ class Model:
         """Logits [rows, vocabulary] of rows of the last layer's output, in float32."""
         own: Tensor = self.head(self.norm(x)).float()
         return own if self.group is None else self.group.side_by_side(own)[:, : self.shape.vocab_size].contiguous()
-
-    def _embed(self, ids: Tensor) -> Tensor:
-        if self.group is None:
-            return F.embedding(ids, self.embeddings).to(self.dtype)
-        count = len(self.embeddings)
-        own = ids - self.group.rank * count
-        mine = (own >= 0) & (own < count)
-        x = F.embedding(own.clamp(0, count - 1), self.embeddings).to(self.dtype)
-        return self.group.add_up(x.masked_fill_(~mine[:, None], 0))
 
 
 def _rotate(heads: Tensor, turns: Tensor) -> None:

@@ -34,7 +34,7 @@ from ..models.sharding import Get
 from ..models.tensors import join
 from ..quantization.base import GpuLinear, LinearTensors, weight_format
 from ..quantization.none import PlainLinear
-from ..tensor_parallel import Group
+from ..tensor_parallel import Group, embed
 
 
 class Batch(NamedTuple):
@@ -147,7 +147,7 @@ class GpuModel:
 
     def forward(self, batch: Batch, pools: list[Pools]) -> Hidden:
         """Run a step's tokens through all layers; their keys and values go to their slots of `pools`, one a layer."""
-        residual = self._embed(batch.inputs.ids)
+        residual = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group)
         eps = self.shape.norm_eps
         normed = rms_norm(residual, self.layers[0].attention_gain, eps)
         for layer, own, following in zip(self.layers, pools, [*self.layers[1:], None], strict=True):
@@ -160,12 +160,3 @@ class GpuModel:
         """Logits [tokens, vocabulary], of the model's type. The residual is changed: call it once, or with a part."""
         own = self.head(add_rms_norm(hidden.added, hidden.residual, self.gain, self.shape.norm_eps))
         return own if self.group is None else self.group.side_by_side(own)[:, : self.shape.vocab_size]
-
-    def _embed(self, ids: Tensor) -> Tensor:
-        if self.group is None:
-            return F.embedding(ids, self.embeddings)
-        count = len(self.embeddings)
-        own = ids - self.group.rank * count
-        mine = (own >= 0) & (own < count)
-        x = F.embedding(own.clamp(0, count - 1), self.embeddings)
-        return self.group.add_up(x.masked_fill_(~mine[:, None], 0))
