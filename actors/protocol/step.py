@@ -80,8 +80,8 @@ class Step(Message, frozen=True, tag=20):
         min_accepted: float = 0.0,
     ) -> Step:
         """`rows`, `counts` [n] and `new_blocks` [m, 3]: see the properties."""
-        packed = pack([*chain.from_iterable(new_blocks)]) if new_blocks else b""
-        return cls(epoch, step, new_rows, pack(rows), pack(counts), packed, min_accepted)
+        blocks = pack([*chain.from_iterable(new_blocks)]) if new_blocks else b""
+        return cls(epoch, step, new_rows, pack(rows), pack(counts), blocks, min_accepted)
 
     @property
     def rows(self) -> Int64s:
@@ -141,8 +141,10 @@ class StepDone(Message, frozen=True, tag=14):
         num_drafted: Numbers = (),
     ) -> StepDone:
         """The answer to `step`; for the arrays see the properties."""
-        drawn, drafted, failed = (pack(given) if len(given) else b"" for given in (num_drawn, num_drafted, failed_rows))
-        return cls(step.epoch, step.step, pack(tokens), seconds, drawn, drafted, failed)
+        failed = pack(failed_rows) if len(failed_rows) else b""
+        if not len(num_drawn):
+            return cls(step.epoch, step.step, pack(tokens), seconds, packed_failed=failed)
+        return cls(step.epoch, step.step, pack(tokens), seconds, pack(num_drawn), pack(num_drafted), failed)
 
     @property
     def tokens(self) -> Int32s:

@@ -77,7 +77,7 @@ class Drawn:
     def __init__(self, done: StepDone, rows: int) -> None:
         self.tokens = done.tokens
         self.speculated = done.had_drafts
-        given = done.num_drawn if done.had_drafts else np.ones(rows, np.int64)
+        given = done.num_drawn if self.speculated else np.ones(rows, np.int64)
         self.drafted: Ints = done.num_drafted
         self.counts: Ints = given
         assert len(given) == rows, f"step {done.step}: {len(given)} rows drew tokens, {rows} were to"
