@@ -34,7 +34,7 @@ from ...model.rope import Rope
 from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join, split_rows
-from ..quantization.base import CpuLinear, LinearTensors, weight_format
+from ..quantization.base import CpuLinear, LinearTensors, implementation_of
 from ..tensor_parallel import Group, embed
 from .linear import PackedLinear, is_large
 
@@ -85,7 +85,7 @@ class CpuBuilder:
         """The linears as one; what is rotated has its rows reordered for that."""
         method, joined = self.shape.method_of(linears[0]), partial(self._joined, linears)
         tensors = LinearTensors(joined, self.dtype, bool(linears[0].bias), self.from_memory)
-        return weight_format(method).cpu_linear(tensors)
+        return implementation_of(method).cpu_linear(tensors)
 
     def qk_norm(self, q_norm: str | None, k_norm: str | None) -> RMSNorm | None:
         """One norm of all heads of q and k, with gains [heads + kv_heads, head_dim]."""

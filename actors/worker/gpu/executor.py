@@ -16,7 +16,6 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
@@ -32,7 +31,7 @@ from ...model.layers import EMBEDDINGS, FINAL_NORM, LinearSpec
 from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join
-from ..quantization.base import GpuLinear, LinearTensors, weight_format
+from ..quantization.base import GpuLinear, LinearTensors, implementation_of
 from ..quantization.none import PlainLinear
 from ..tensor_parallel import Group, embed
 
@@ -58,7 +57,7 @@ class GpuBuilder:
     def linear(self, *linears: LinearSpec) -> GpuLinear:
         """The linears as one."""
         tensors = LinearTensors(partial(self._joined, linears), self.dtype, bool(linears[0].bias))
-        return weight_format(self.shape.method_of(linears[0])).gpu_linear(tensors)
+        return implementation_of(self.shape.method_of(linears[0])).gpu_linear(tensors)
 
     def norms(self, q_norm: str | None, k_norm: str | None) -> Norms | None:
         if q_norm is None or k_norm is None:

@@ -48,7 +48,7 @@ class LinearTensors(NamedTuple):
         return self.joined("bias", self.dtype) if self.biased else None
 
 
-class WeightFormat(Protocol):
+class QuantImplementation(Protocol):
     """The module of a format."""
 
     def cpu_linear(self, tensors: LinearTensors) -> CpuLinear: ...
@@ -56,6 +56,6 @@ class WeightFormat(Protocol):
     def gpu_linear(self, tensors: LinearTensors) -> GpuLinear: ...
 
 
-def weight_format(method: QuantMethod) -> WeightFormat:
+def implementation_of(method: QuantMethod) -> QuantImplementation:
     """The module that a method's record names."""
-    return cast(WeightFormat, importlib.import_module(method.implementation))
+    return cast(QuantImplementation, importlib.import_module(method.implementation))
