@@ -24,7 +24,7 @@ import msgspec
 from ...model.info import ModelInfo
 from ...options.config import Config
 from ...protocol.messages import ToScheduler
-from ...protocol.wire import unpack
+from ...protocol.wire import ITEM_BYTES, unpack
 
 if TYPE_CHECKING:
     from ...protocol.wire import Int32s
@@ -41,10 +41,20 @@ class Fact(msgspec.Struct, array_like=True, frozen=True, gc=False):
     ref: int
     arrival_ns: int
     params: bytes
-    tokens: bytes  # int32: the prompt, then what was generated before
+    packed_tokens: bytes  # of the prompt, then what was generated before
     prompt_tokens: int
     limit: int
     hashes: bytes
+
+    @property
+    def packed_prompt(self) -> bytes:
+        """int32 [prompt_tokens], as the request table takes it."""
+        return self.packed_tokens[: ITEM_BYTES * self.prompt_tokens]
+
+    @property
+    def generated(self) -> Int32s:
+        """int32 [n]: what follows the prompt."""
+        return unpack(self.packed_tokens)[self.prompt_tokens :]
 
 
 class Flag(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -11,7 +11,6 @@ import logging
 import os
 import pdb
 import zlib
-from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -102,10 +101,9 @@ class PrivateMemory:
 
     def _write(self, fact: Fact) -> None:
         self._open(fact.ref, fact.params, fact.arrival_ns)
-        prompt = fact.tokens[: 4 * fact.prompt_tokens]
-        self.table.write_prompt(fact.ref, prompt, fact.hashes, fact.limit)
-        if generated := fact.tokens[4 * fact.prompt_tokens :]:
-            self.table.append(fact.ref, array("i", generated))
+        self.table.write_prompt(fact.ref, fact.packed_prompt, fact.hashes, fact.limit)
+        if len(fact.generated):
+            self.table.append(fact.ref, fact.generated.tolist())
 
     def _open(self, ref: int, params: bytes, arrival_ns: int) -> None:
         words = self.table.segment.words

@@ -132,9 +132,8 @@ class Simulation:
     def _admit(self, story: Story) -> None:
         fact = story.fact
         ref = self._table.open_slot(self._free.pop(), fact.params, self.tally.now)
-        prompt = fact.tokens[: 4 * fact.prompt_tokens]
-        self._table.write_prompt(ref, prompt, fact.hashes, fact.limit)
-        self.tally.admitted(msgspec.structs.replace(fact, ref=ref, tokens=prompt))
+        self._table.write_prompt(ref, fact.packed_prompt, fact.hashes, fact.limit)
+        self.tally.admitted(msgspec.structs.replace(fact, ref=ref, packed_tokens=fact.packed_prompt))
         self._running[ref], self._drawn[ref] = story, 0
         self._scheduler.admit(ref)
         if not story.answer:
