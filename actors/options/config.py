@@ -1,6 +1,7 @@
 """Every option, frozen: what the command line, a YAML file or the LLM class set, and all actors read.
 
-Leaf module: it knows no actor and imports no torch. A value that cannot be is refused here, with the option's name.
+It knows no actor, of models only which weight formats there are, and imports no torch. A value that cannot be is
+refused here, with the option's name.
 """
 
 from __future__ import annotations
