@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,21 @@ def get(server: Server, path: str) -> tuple[int, str]:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
+
+
+@contextmanager
+def stopped(server: Server, name: str) -> Iterator[None]:
+    """Meanwhile this actor stands still."""
+    process = psutil.Process(server.pids()[name])
+    process.suspend()
+    try:
+        while process.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.001)  # nothing tells when it stands; the test's time-out ends this
+        yield
+    finally:
+        process.resume()
+        while process.status() == psutil.STATUS_STOPPED:
+            time.sleep(0.001)
 
 
 def complete(server: Server) -> str:
@@ -90,15 +106,12 @@ def test_it_is_counted(server: Server) -> None:
 
 
 def test_the_server_is_ready_only_with_it(server: Server) -> None:
-    pid = server.pids()["toy-1"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
-            time.sleep(0.001)  # nothing tells when it stands; the test's time-out ends this
+    with stopped(server, "toy-1"):
         status, text = get(server, "/ready")
-    finally:
-        os.kill(pid, signal.SIGCONT)
     assert status == 503 and "toy-1: stopped by a signal" in text
+    assert get(server, "/ready")[0] == 200
+    with stopped(server, "cold"):  # its record says that it is not needed
+        assert get(server, "/ready")[0] == 200
 
 
 def test_a_death(server: Server) -> None:
@@ -119,7 +132,7 @@ def test_rolling_restarts(server: Server) -> None:
     after = server.pids()
     assert {name for name in before if before[name] != after[name]} - {"template"} == set(NAMES)
     everybody = [line.split()[0] for line in restart(server, "all").splitlines()]
-    assert everybody[:2] == NAMES and everybody[-2:] == ["scheduler", "worker"]  # by the order in its entry
+    assert everybody[:3] == [*NAMES, "cold"] and everybody[-2:] == ["scheduler", "worker"]  # by the order in its entry
     assert set(everybody) == before.keys() - {"template"}
     refused = command(server, "restart", "toy", "--set", "max_num_batched_tokens=64")
     assert refused.returncode == 1 and "cannot change in a restart of toy" in refused.stderr
@@ -129,7 +142,8 @@ def test_rolling_restarts(server: Server) -> None:
 def test_help_has_it(server: Server) -> None:
     told = command(server, "restart", "--help").stdout
     assert "toy         nobody's requests pass it" in told
-    assert "toys, detokenizers, renderers, frontends, then the scheduler and workers" in " ".join(told.split())
+    order = "toys, the cold, detokenizers, renderers, frontends, then the scheduler and workers"
+    assert order in " ".join(told.split())
 
 
 @IN_A_BROWSER[0]

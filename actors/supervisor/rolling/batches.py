@@ -29,6 +29,12 @@ def in_batches(chosen: Sequence[Child]) -> list[list[Child]]:
     return batches
 
 
+def to_be_tried(batches: Sequence[Sequence[Child]]) -> list[Child]:
+    """One of each kind whose code no template has imported; any, if there is none, since the memory's layout counts."""
+    first = {child.spec.kind: child for batch in batches for child in batch if not child.traits.prefork}
+    return list(first.values()) or [batches[-1][0]]
+
+
 def names_of(batch: Iterable[Child]) -> str:
     """For a line of the log."""
     return ", ".join(child.name for child in batch)

@@ -33,7 +33,7 @@ from ..processes.spawn import Template
 from ..restart_policy import Death
 from ..timeouts import KILL_S
 from . import option_changes
-from .batches import ALL, choose, in_batches, names_of
+from .batches import ALL, choose, in_batches, names_of, to_be_tried
 from .progress import Roll
 
 if TYPE_CHECKING:
@@ -154,31 +154,34 @@ class Rolling:
         if not supervisor.warm:
             return None
         fresh = Template(supervisor.output, supervisor.memory, on_trial=True)
-        boot_fd = memory_file(msgspec.msgpack.encode(supervisor.memory.boot(batches[-1][0].spec)))
-        try:
-            fresh.start()
-        except OSError:
-            os.close(boot_fd)
-            raise
+        fresh.start()
         supervisor.templates.append(fresh)
+        try:
+            for child in to_be_tried(batches):
+                await self._try_code(fresh, child)
+        except (Stopped, OSError):
+            self._keep(fresh, failed=True)
+            raise
+        fresh.passed()
+        return fresh
+
+    async def _try_code(self, fresh: Template, child: Child) -> None:
+        """Stopped if the code that this template has, or that this actor would import, does not fit."""
         checked: list[int | None] = []
 
         def answered(status: int | None) -> None:
             checked.append(status)
             self.look()
 
+        boot_fd = memory_file(msgspec.msgpack.encode(self._supervisor.memory.boot(child.spec)))
         try:
-            fresh.check(self._layout, boot_fd, answered)
-            await self._until(lambda: bool(checked), None)
-            if checked != [0]:
-                raise Stopped(f"the code on disk cannot be used, and nothing is changed: {fresh.last_line}")
-        except Stopped:
-            self._keep(fresh, failed=True)
-            raise
+            if fresh.usable:  # it may have died behind the check before
+                fresh.check(self._layout, boot_fd, answered)
+                await self._until(lambda: bool(checked), None)
         finally:
             os.close(boot_fd)
-        fresh.passed()
-        return fresh
+        if checked != [0]:
+            raise Stopped(f"the code on disk cannot be used, and nothing is changed: {fresh.last_line}")
 
     def _keep(self, fresh: Template | None, failed: bool) -> None:
         """From now on all are born of the new template; or of the one before, if the new one is no good."""

@@ -1,5 +1,5 @@
-"""Puts a kind of actors into the registry of every Python that is started with this folder in PYTHONPATH, as an entry
-in protocol/kinds.py would: no file of the server knows of it.
+"""Puts two kinds of actors into the registry of every Python that is started with this folder in PYTHONPATH, as entries
+in protocol/kinds.py would: no file of the server knows of them.
 """
 
 from __future__ import annotations
@@ -47,5 +47,16 @@ KINDS["toy"] = ActorKind(
     kept=frozenset({ToyGauge.TICKS}),
     metrics=(Metric("counter", "toy:ticks", "Messages to itself", ToyGauge.TICKS),),
     histograms=lambda longest: [HistogramSpec("toy:number", "Of a tick", (1, 10, longest))],
+    phases=ToyPhase,
+)
+KINDS["cold"] = ActorKind(  # of the same code, which no template has imported
+    name="cold",
+    module="toy_actor",
+    receives=Tick | Tock,
+    sends=(Sends("scheduler"), Sends("cold")),
+    prefork=False,
+    restart_order=-1,
+    gauges=ToyGauge,
+    needed=False,
     phases=ToyPhase,
 )

@@ -18,7 +18,6 @@ class Toy(Actor):
     wait_s = 0.02
 
     def __init__(self, context: Context) -> None:
-        assert context.spec.traits is TOY
         self._context = context
         self._sent = self._heard = 0
 
@@ -26,7 +25,8 @@ class Toy(Actor):
         self._heard = message.number
         self._context.status.add(TOY.gauges["TICKS"], 1)
         self._context.status.set_gauge(TOY.gauges["SINCE_BIRTH"], message.number)
-        self._context.histograms["toy:number"].observe(message.number)
+        if counted := self._context.histograms.get("toy:number"):
+            counted.observe(message.number)
 
     def do_work(self) -> int:
         if self._sent == self._heard:  # one at a time, so that it sleeps between two
