@@ -49,7 +49,7 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class Setback(msgspec.Struct, frozen=True):
-    """An actor that was born while the request was under way: in the place of a dead one."""
+    """An actor that was started while the request was under way: in the place of a dead one."""
 
     actor: str
     at_s: float  # since the request's arrival
@@ -202,10 +202,10 @@ def _replaced(scene: Scene, facts: Facts, ended: bool) -> list[Setback]:
     last = max(facts.life.at.values(), default=facts.life.arrival)
     found = []
     for actor in scene.overview.actors:
-        born = scene.now_ns - int(actor.up_s * SECOND)
+        started = scene.now_ns - int(actor.up_s * SECOND)
         on_its_way = actor.name in own or kind_of(actor.kind).requests == "all"
-        if actor.restarts and on_its_way and born > facts.life.arrival and not (ended and born > last):
-            found.append(Setback(actor.name, (born - facts.life.arrival) / SECOND, actor.restarts))
+        if actor.restarts and on_its_way and started > facts.life.arrival and not (ended and started > last):
+            found.append(Setback(actor.name, (started - facts.life.arrival) / SECOND, actor.restarts))
     return found
 
 

@@ -46,8 +46,8 @@ def _tokens(answer: Answer) -> str:
 
 def _survived(answer: Answer) -> str:
     deaths = f"{answer.deaths} deaths of schedulers and workers" if answer.deaths else ""
-    born = [f"{one.actor} was replaced {duration(one.at_s)} after it came" for one in answer.replaced]
-    return "; ".join(filter(None, [deaths, *born])) or "nothing"
+    replaced = [f"{one.actor} was replaced {duration(one.at_s)} after it came" for one in answer.replaced]
+    return "; ".join(filter(None, [deaths, *replaced])) or "nothing"
 
 
 def one_line(answer: Answer) -> str:

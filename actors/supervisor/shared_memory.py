@@ -1,4 +1,4 @@
-"""What the supervisor makes before any actor is born: segment, board, request table, wake-up descriptors.
+"""What the supervisor makes before any actor is started: segment, board, request table, wake-up descriptors.
 
 It writes only its own line of the board: which incarnation of each actor counts.
 """

@@ -33,7 +33,7 @@ def is_in_order(child: Child, config: Config) -> bool:
     """Its loop turns, or it is being started again and has time left. False for one that should be dead and is not."""
     if child.hung:
         return False
-    if child.pulse is None:  # its process is still to be born
+    if child.pulse is None:  # its process is still to be started
         return child.waits or child.age <= child.traits.start_s
     return not why_hung(child, config)
 

@@ -97,7 +97,7 @@ class Overview(msgspec.Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Every one of them can do its part now. Without a template actors are born all the same, if later."""
+        """Every one of them can do its part now. Without a template actors are started all the same, if later."""
         return all(actor.state == "ready" for actor in self.actors if kind_of(actor.kind).needed)
 
 

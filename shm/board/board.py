@@ -8,7 +8,7 @@ What an actor says of itself counts only if its state word carries the superviso
 The exceptions are for its successor: `hand` names what an actor works on, `tries` how many lives have begun that;
 and the general words that count: a successor goes on from where its predecessor died.
 
-The order counts for this life of an actor and those to come: one that is born behind it finds it, too. GIVE_UP is
+The order counts for this life of an actor and those to come: one that is started behind it finds it, too. GIVE_UP is
 never taken back; END is, for the successor of one that was ended to be replaced. Its writer wakes the actor behind the
 store. If it dies in between, so does the whole server.
 """

@@ -3,7 +3,7 @@
 The supervisor holds every connection, so it needs the most. Counted at rest, with every actor up:
     standard streams, event loop, signals, listener, control socket, segment, memory files, their description   20
     for each actor its eventfd, its process and what it says; for each frontend a channel
-and while all of them are born at once, what they are told and the other end of what they say, and a channel's. Beside
+and while all of them are started at once, their boot files and the other ends of their output, and a channel's. Beside
 that there are another template, clients of the control socket, and what is opened for a moment: SPARE. A frontend that
 had all connections would have less beside them: 24, an eventfd for each actor and a lock for each end of a lane.
 

@@ -3,7 +3,7 @@
 First another template is started, which imports the code as it is now; it says whether that fits the memory of this
 server, and nothing is touched if it does not. Then each actor is ended in order and started anew, as after a death,
 which costs no request; the next one's turn comes when the successor is ready. A successor that cannot come up is
-replaced by one of the template and the options from before (a worker: of the options only, as none is born of a
+replaced by one of the template and the options from before (a worker: of the options only, as none is forked from a
 template), and the restart ends there. Only the deaths of such successors are counted as crashes.
 
 Workers share the model, so all of them are replaced at once. The scheduler stays, and computes what runs again as after
@@ -149,7 +149,7 @@ class Rolling:
         roll.end(failed)
 
     async def _new_template(self, batches: Sequence[Sequence[Child]]) -> Template | None:
-        """One that has imported the code of today, which was found fit; None where actors are born without."""
+        """One that has imported the code of today, which was found fit; None where actors are started without."""
         supervisor = self._supervisor
         if not supervisor.warm:
             return None
@@ -184,7 +184,7 @@ class Rolling:
             raise Stopped(f"the code on disk cannot be used, and nothing is changed: {fresh.last_line}")
 
     def _keep(self, fresh: Template | None, failed: bool) -> None:
-        """From now on all are born of the new template; or of the one before, if the new one is no good."""
+        """From now on all are forked from the new template; or of the one before, if the new one is no good."""
         supervisor = self._supervisor
         if fresh is None or fresh not in supervisor.templates:
             return
