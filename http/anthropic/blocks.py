@@ -20,7 +20,7 @@ Kind = Literal["text", "thinking", "tool_use"]
 
 
 @dataclass
-class Block:
+class AnswerBlock:
     """One block of the content. Of a call whose arguments were cut, the input is what of them was whole."""
 
     kind: Kind
@@ -68,20 +68,20 @@ class Blocks:
     def __init__(self, key: str, omit_thinking: bool = False, pieces: Iterable[Piece] = ()) -> None:
         self.key = key
         self.omit_thinking = omit_thinking
-        self.blocks: list[Block] = []
-        self._calls: list[Block] = []
+        self.blocks: list[AnswerBlock] = []
+        self._calls: list[AnswerBlock] = []
         for piece in pieces:
             self.add(piece)
 
     @property
-    def open(self) -> Block | None:
+    def open(self) -> AnswerBlock | None:
         return self.blocks[-1] if self.blocks else None
 
     @property
     def has_calls(self) -> bool:
         return bool(self._calls)
 
-    def add(self, piece: Piece) -> tuple[Block, str] | None:
+    def add(self, piece: Piece) -> tuple[AnswerBlock, str] | None:
         """The block that the piece belongs to, which may be new, and the text to write; None where it says nothing."""
         if isinstance(piece, ToolCall):
             return self._call(piece), ""
@@ -92,7 +92,7 @@ class Blocks:
             return block, ""
         return block, block.add(piece.text)
 
-    def _current(self, piece: Content | Reasoning | Arguments) -> Block:
+    def _current(self, piece: Content | Reasoning | Arguments) -> AnswerBlock:
         if isinstance(piece, Arguments):
             if not self._calls or self._calls[-1] is not self.open or len(self._calls) - 1 != piece.index:
                 raise ValueError(f"arguments of call {piece.index} after something else had begun")
@@ -100,7 +100,7 @@ class Blocks:
         kind: Kind = "text" if isinstance(piece, Content) else "thinking"
         return self.open if self.open is not None and self.open.kind == kind else self._new(kind)
 
-    def _call(self, piece: ToolCall) -> Block:
+    def _call(self, piece: ToolCall) -> AnswerBlock:
         block = self._new("tool_use")
         block.name = piece.name
         taken = {call.call_id for call in self._calls}
@@ -108,6 +108,6 @@ class Blocks:
         self._calls.append(block)
         return block
 
-    def _new(self, kind: Kind) -> Block:
-        self.blocks.append(Block(kind, self.key, len(self.blocks)))
+    def _new(self, kind: Kind) -> AnswerBlock:
+        self.blocks.append(AnswerBlock(kind, self.key, len(self.blocks)))
         return self.blocks[-1]

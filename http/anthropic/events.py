@@ -8,7 +8,7 @@ import msgspec
 
 from ..output.events import Piece
 from .answers import Answer, ends, usage_of
-from .blocks import Block
+from .blocks import AnswerBlock
 from .errors import error_body
 from .schemas import Object
 
@@ -65,12 +65,12 @@ class MessageEvents:
             yield _delta(block, text)
 
 
-def _delta(block: Block, text: str) -> bytes:
+def _delta(block: AnswerBlock, text: str) -> bytes:
     kind, name = DELTAS.get(block.kind, ("input_json_delta", "partial_json"))
     return _event("content_block_delta", index=block.index, delta={"type": kind, name: text})
 
 
-def _close(block: Block) -> Iterator[bytes]:
+def _close(block: AnswerBlock) -> Iterator[bytes]:
     if block.kind == "thinking":
         delta = {"type": "signature_delta", "signature": block.signature}
         yield _event("content_block_delta", index=block.index, delta=delta)

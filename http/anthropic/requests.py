@@ -7,7 +7,17 @@ from actorserve.actors.protocol.request import SAMPLING_FIELDS
 from ..errors import ApiError, bad_request
 from ..generation.adapter import with_names
 from ..generation.ranges import check_ranges
-from .schemas import NAMES, OTHERS, CountRequest, JsonFormat, MessagesRequest, Object, Thinking, Tool, ToolChoice
+from .schemas import (
+    NAMES,
+    OTHERS,
+    AnthropicTool,
+    AnthropicToolChoice,
+    CountRequest,
+    JsonFormat,
+    MessagesRequest,
+    Object,
+    ThinkingConfig,
+)
 from .turns import begins_answer, messages_of
 
 REFUSED = ("compaction", "container", "fallbacks", "inference_geo", "mcp_servers")
@@ -94,7 +104,7 @@ def _is_no_edit(edits: object) -> bool:
     return isinstance(edits, list) and all(keeps)
 
 
-def _budget(thinking: Thinking, max_tokens: int) -> int:
+def _budget(thinking: ThinkingConfig, max_tokens: int) -> int:
     path = "thinking.budget_tokens"
     if thinking.budget_tokens is None:
         raise bad_request(f"{path} is missing.", path)
@@ -103,7 +113,7 @@ def _budget(thinking: Thinking, max_tokens: int) -> int:
     return thinking.budget_tokens
 
 
-def _tools(tools: list[Tool], choice: ToolChoice | None) -> Object:
+def _tools(tools: list[AnthropicTool], choice: AnthropicToolChoice | None) -> Object:
     for index, tool in enumerate(tools):
         path = f"tools[{index}]"
         if tool.type not in (None, "custom"):
@@ -126,7 +136,7 @@ def _tools(tools: list[Tool], choice: ToolChoice | None) -> Object:
     return chat | {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
 
 
-def _function(tool: Tool) -> Object:
+def _function(tool: AnthropicTool) -> Object:
     given = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema, "strict": tool.strict}
     return {"type": "function", "function": {name: value for name, value in given.items() if value is not None}}
 

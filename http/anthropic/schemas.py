@@ -25,7 +25,7 @@ NAMES = {  # the chat request's fields that have another name here
 }
 
 
-class Block(msgspec.Struct):
+class ContentBlock(msgspec.Struct):
     """A content block; which fields it must have depends on its type."""
 
     type: str
@@ -39,18 +39,18 @@ class Block(msgspec.Struct):
     is_error: bool | None = None
 
 
-class Message(msgspec.Struct):
+class AnthropicTurn(msgspec.Struct):
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | list[ContentBlock]
 
 
-class Thinking(msgspec.Struct):
+class ThinkingConfig(msgspec.Struct):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
-class Tool(msgspec.Struct):
+class AnthropicTool(msgspec.Struct):
     name: str
     type: str | None = None
     description: str | None = None
@@ -59,7 +59,7 @@ class Tool(msgspec.Struct):
     defer_loading: bool | None = None
 
 
-class ToolChoice(msgspec.Struct):
+class AnthropicToolChoice(msgspec.Struct):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -82,12 +82,12 @@ class Metadata(msgspec.Struct):
 class CountRequest(msgspec.Struct, kw_only=True):
     """POST /v1/messages/count_tokens: all that says something about the prompt."""
 
-    messages: list[Message]
+    messages: list[AnthropicTurn]
     model: str | None = None
-    system: str | list[Block] | None = None
-    tools: list[Tool] | None = None
-    tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
+    system: str | list[ContentBlock] | None = None
+    tools: list[AnthropicTool] | None = None
+    tool_choice: AnthropicToolChoice | None = None
+    thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None  # the older place of `output_config.format`
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ..errors import bad_request
 from ..generation.adapter import checked, encoded
-from .schemas import Block, Message, Object
+from .schemas import AnthropicTurn, ContentBlock, Object
 
-Placed = tuple[str, Block]  # a block, and its path in the request
+Placed = tuple[str, ContentBlock]  # a block, and its path in the request
 # Claude Code's note to whoever bills. It differs in each request, so that with it no prefix would be found again.
 NOT_FOR_MODELS = "x-anthropic-billing-header:"
 
 
-def messages_of(system: str | list[Block] | None, messages: list[Message]) -> list[Object]:
+def messages_of(system: str | list[ContentBlock] | None, messages: list[AnthropicTurn]) -> list[Object]:
     """The chat messages. Neighbours of one role are one turn."""
     if not messages:
         raise bad_request("messages must not be empty.", "messages")
@@ -26,7 +26,7 @@ def messages_of(system: str | list[Block] | None, messages: list[Message]) -> li
     return chat
 
 
-def begins_answer(messages: list[Message]) -> bool:
+def begins_answer(messages: list[AnthropicTurn]) -> bool:
     """Is the last message the beginning of the answer, which the model goes on with?"""
     if not messages or messages[-1].role != "assistant":
         return False
@@ -39,13 +39,13 @@ def begins_answer(messages: list[Message]) -> bool:
     return True
 
 
-def _blocks(content: str | list[Block] | None, path: str) -> list[Placed]:
+def _blocks(content: str | list[ContentBlock] | None, path: str) -> list[Placed]:
     if isinstance(content, str):
-        return [(path, Block("text", text=content))]
+        return [(path, ContentBlock("text", text=content))]
     return [(f"{path}[{index}]", block) for index, block in enumerate(content or [])]
 
 
-def _turns(messages: list[Message]) -> list[tuple[str, list[Placed]]]:
+def _turns(messages: list[AnthropicTurn]) -> list[tuple[str, list[Placed]]]:
     turns: list[tuple[str, list[Placed]]] = []
     for index, message in enumerate(messages):
         blocks = _blocks(message.content, f"messages[{index}].content")
@@ -69,10 +69,10 @@ def _user(blocks: list[Placed]) -> list[Object]:
     return results + said
 
 
-def _result(path: str, block: Block) -> Object:
-    inner: str | list[Block] | None
+def _result(path: str, block: ContentBlock) -> Object:
+    inner: str | list[ContentBlock] | None
     if isinstance(block.content, list):
-        inner = checked(list[Block], block.content, f"{path}.content")
+        inner = checked(list[ContentBlock], block.content, f"{path}.content")
     else:
         inner = block.content
     content = _text(_blocks(inner, f"{path}.content"))
@@ -102,7 +102,7 @@ def _assistant(blocks: list[Placed]) -> Object:
     return message
 
 
-def _call(path: str, block: Block) -> Object:
+def _call(path: str, block: ContentBlock) -> Object:
     if block.input is None:
         raise bad_request(f"{path}.input is missing.", f"{path}.input")
     function = {"name": _given(path, block, "name"), "arguments": encoded(block.input, f"{path}.input").decode()}
@@ -118,7 +118,7 @@ def _text(blocks: list[Placed]) -> str | list[Object]:
     return "".join(texts) if len(texts) < 2 else [{"type": "text", "text": text} for text in texts]
 
 
-def _given(path: str, block: Block, name: str) -> str:
+def _given(path: str, block: ContentBlock, name: str) -> str:
     value: str | None = getattr(block, name)
     if value is None:
         raise bad_request(f"{path}.{name} is missing.", f"{path}.{name}")

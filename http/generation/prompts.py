@@ -10,7 +10,7 @@ import msgspec
 from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 
 from ..errors import bad_request
-from ..openai.schemas import ChatMessage, ChatRequest, CompletionRequest, ContentPart, Tool
+from ..openai.schemas import ChatMessage, ChatRequest, ChatTool, CompletionRequest, ContentPart
 from .decoding import decode
 
 MAX_MESSAGES = 4096
@@ -53,9 +53,9 @@ def check_template(request: ChatRequest, trusted: bool) -> None:
         raise bad_request(text, named)
 
 
-def tools_of(request: ChatRequest) -> list[Tool]:
+def tools_of(request: ChatRequest) -> list[ChatTool]:
     """The tools, checked."""
-    tools = [decode(Tool, bytes(raw), f"tools[{index}]") for index, raw in enumerate(request.tools or [])]
+    tools = [decode(ChatTool, bytes(raw), f"tools[{index}]") for index, raw in enumerate(request.tools or [])]
     if len(tools) > MAX_TOOLS:
         raise bad_request(f"At most {MAX_TOOLS} tools are taken.", "tools")
     for index, tool in enumerate(tools):

@@ -94,7 +94,7 @@ class ToolFunction(msgspec.Struct):
     strict: bool | None = None
 
 
-class Tool(msgspec.Struct):
+class ChatTool(msgspec.Struct):
     function: ToolFunction
     type: Literal["function"] = "function"
 
@@ -124,7 +124,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     thinking_token_budget: Annotated[int | None, Range(-1)] = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Logprobs] = None
-    tools: list[msgspec.Raw] | None = None  # Tool; kept as they came, for the chat template
+    tools: list[msgspec.Raw] | None = None  # ChatTool; kept as they came, for the chat template
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     chat_template: str | None = None

@@ -123,7 +123,7 @@ class CallDelta(Said):
     type: Literal["function"] | UnsetType = UNSET
 
 
-class Delta(Said):
+class ChatDelta(Said):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
@@ -133,7 +133,7 @@ class Delta(Said):
 
 class ChunkChoice(Said):
     index: int
-    delta: Delta
+    delta: ChatDelta
     logprobs: ChatLogprobs | None
     finish_reason: Finish
     stop_reason: int | str | UnsetType | None = UNSET
@@ -198,7 +198,7 @@ class CompletionChunk(Said):
     usage: Usage | UnsetType | None = UNSET
 
 
-class Model(Said):
+class ModelCard(Said):
     id: str
     object: Literal["model"]
     created: int
@@ -220,20 +220,20 @@ class Model(Said):
 
 class ModelList(Said):
     object: Literal["list"]
-    data: list[Model]
+    data: list[ModelCard]
     first_id: str
     last_id: str
     has_more: bool
 
 
-class Tokens(Said):
+class TokenizeAnswer(Said):
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
 
 
-class Text(Said):
+class DetokenizeAnswer(Said):
     prompt: str
 
 

@@ -35,6 +35,7 @@ from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import (
     ChatMessage,
     ChatRequest,
+    ChatTool,
     CompletionRequest,
     ContentPart,
     DetokenizeRequest,
@@ -42,7 +43,6 @@ from ..openai.schemas import (
     GenerateRequest,
     StreamOptions,
     TokenizeRequest,
-    Tool,
     ToolFunction,
 )
 from ..settings import Settings
@@ -53,7 +53,7 @@ NULL: Schema = {"type": "null"}
 PARTS: tuple[type, ...] = (
     ChatMessage,
     ContentPart,
-    Tool,
+    ChatTool,
     ToolFunction,
     StreamOptions,
 )  # of raw fields, which are decoded by themselves, and of others that need more than their types say
@@ -161,7 +161,7 @@ def _wishes(fields: Schema) -> None:
 def _conversation(fields: Schema, book: Book) -> None:
     """Of all bodies that hold messages."""
     fields["messages"] = {"type": "array", "items": book.ref(ChatMessage), "minItems": 1, "maxItems": MAX_MESSAGES}
-    fields["tools"] = {"anyOf": [{"type": "array", "items": book.ref(Tool), "maxItems": MAX_TOOLS}, NULL]}
+    fields["tools"] = {"anyOf": [{"type": "array", "items": book.ref(ChatTool), "maxItems": MAX_TOOLS}, NULL]}
     if not book.settings.trust_request_chat_template:
         fields["chat_template"] = NULL | {"description": "Taken only with --trust-request-chat-template."}
         fields["chat_template_kwargs"] = {"anyOf": [{"type": "object", "properties": {"chat_template": False}}, NULL]}

@@ -18,7 +18,7 @@ import msgspec
 from ...errors import bad_request
 from ...generation.adapter import checked
 from .namespaces import NAMESPACE, joined, plain
-from .schemas import Object, Tool
+from .schemas import Object, ResponsesTool
 
 CUSTOM = "custom"
 INPUT = "input"
@@ -35,7 +35,7 @@ LONGEST_ESCAPE = 12  # characters: two halves
 UNKNOWN = "\ufffd"
 
 
-class Format(msgspec.Struct):
+class CustomFormat(msgspec.Struct):
     type: Literal["text", "grammar"]
     syntax: Literal["lark", "regex"] | None = None
     definition: str | None = None
@@ -69,16 +69,16 @@ def said_again(tool: Object) -> Object:
     return {"type": CUSTOM, "name": tool["name"], **described, "format": tool["format"] or {"type": "text"}}
 
 
-def format_of(tool: Tool, path: str) -> Format:
+def format_of(tool: ResponsesTool, path: str) -> CustomFormat:
     """A custom tool's format, checked."""
-    form = Format("text") if tool.format is None else checked(Format, tool.format, f"{path}.format")
+    form = CustomFormat("text") if tool.format is None else checked(CustomFormat, tool.format, f"{path}.format")
     for name in ("syntax", "definition") if form.type == "grammar" else ():
         if not getattr(form, name):
             raise bad_request(f"{path}.format.{name} is missing.", f"{path}.format.{name}")
     return form
 
 
-def as_function(tool: Tool, path: str) -> Tool:
+def as_function(tool: ResponsesTool, path: str) -> ResponsesTool:
     """The function as which the model is offered a custom tool."""
     form = format_of(tool, path)
     said, text = tool.description or "", {"type": "string"}
@@ -87,10 +87,10 @@ def as_function(tool: Tool, path: str) -> Tool:
     if form.syntax == "regex" and form.definition:
         text["pattern"] = f"^(?:{form.definition})$"
     parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
-    return Tool("function", tool.name, said or None, parameters, "pattern" in text or None)
+    return ResponsesTool("function", tool.name, said or None, parameters, "pattern" in text or None)
 
 
-def forced(tool: Tool, path: str) -> Object:
+def forced(tool: ResponsesTool, path: str) -> Object:
     """The part of the chat request that asks for a call of this tool."""
     form = format_of(tool, path)
     if form.type == "grammar" and form.syntax:

@@ -8,7 +8,15 @@ from ...errors import bad_request
 from ...generation.adapter import checked
 from .custom import arguments_of
 from .namespaces import joined
-from .schemas import CustomCall, FunctionCall, FunctionCallOutput, Message, Object, Part, ReasoningItem
+from .schemas import (
+    CustomCallItem,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    ItemPart,
+    MessageItem,
+    Object,
+    ReasoningItem,
+)
 
 TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
@@ -20,16 +28,16 @@ def messages_of(items: list[tuple[str, Object]]) -> list[Object]:
         kind = item.get("type") or ("message" if "role" in item else None)
         match kind:
             case "message":
-                _message(turns, checked(Message, item, path), path)
+                _message(turns, checked(MessageItem, item, path), path)
             case "reasoning":
                 turns.think(_reasoning(checked(ReasoningItem, item, path), path))
             case "function_call":
-                turns.call(checked(FunctionCall, item, path))
+                turns.call(checked(FunctionCallItem, item, path))
             case "custom_tool_call":
-                custom = checked(CustomCall, item, path)
-                turns.call(FunctionCall(custom.call_id, custom.name, arguments_of(custom.input), custom.namespace))
+                custom = checked(CustomCallItem, item, path)
+                turns.call(FunctionCallItem(custom.call_id, custom.name, arguments_of(custom.input), custom.namespace))
             case "function_call_output" | "custom_tool_call_output":
-                output = checked(FunctionCallOutput, item, path)
+                output = checked(FunctionCallOutputItem, item, path)
                 content = content_of(output.output, f"{path}.output")
                 turns.say({"role": "tool", "tool_call_id": output.call_id, "content": content})
             case None:
@@ -39,7 +47,7 @@ def messages_of(items: list[tuple[str, Object]]) -> list[Object]:
     return turns.messages
 
 
-def _message(turns: Turns, message: Message, path: str) -> None:
+def _message(turns: Turns, message: MessageItem, path: str) -> None:
     content = content_of(message.content, f"{path}.content")
     if message.role == "assistant":
         turns.answer(content)
@@ -47,7 +55,7 @@ def _message(turns: Turns, message: Message, path: str) -> None:
         turns.say({"role": message.role, "content": content})
 
 
-def content_of(content: str | list[Part], path: str) -> str | list[Object]:
+def content_of(content: str | list[ItemPart], path: str) -> str | list[Object]:
     """A string, or several parts, as chat messages have them."""
     if isinstance(content, str):
         return content
@@ -57,7 +65,7 @@ def content_of(content: str | list[Part], path: str) -> str | list[Object]:
     return [{"type": "text", "text": text} for text in texts]
 
 
-def _text(part: Part, path: str) -> str:
+def _text(part: ItemPart, path: str) -> str:
     if part.type == "refusal":
         text, name = part.refusal, "refusal"
     elif part.type in TEXT_PARTS:
@@ -99,7 +107,7 @@ class Turns:
         """Text comes before calls; two texts are two turns."""
         self._assistant("content", "tool_calls")["content"] = content
 
-    def call(self, call: FunctionCall) -> None:
+    def call(self, call: FunctionCallItem) -> None:
         function = {"name": joined(call.namespace, call.name), "arguments": call.arguments}
         calls = self._assistant().setdefault("tool_calls", [])
         calls.append({"id": call.call_id, "type": "function", "function": function})

@@ -14,7 +14,7 @@ import msgspec
 
 from ...errors import bad_request
 from ...generation.adapter import checked
-from .schemas import Object, Tool
+from .schemas import Object, ResponsesTool
 
 NAMESPACE = "namespace"
 BETWEEN = "__"
@@ -33,9 +33,9 @@ def joined(namespace: str | None, name: str) -> str:
     return f"{namespace.removesuffix(BETWEEN)}{BETWEEN}{name}" if namespace else name
 
 
-def flattened(tools: list[Tool]) -> list[Tool]:
+def flattened(tools: list[ResponsesTool]) -> list[ResponsesTool]:
     """The same tools, and none in a namespace."""
-    flat: list[Tool] = []
+    flat: list[ResponsesTool] = []
     for index, tool in enumerate(tools):
         flat += _inside(tool, f"tools[{index}]") if tool.type == NAMESPACE else [tool]
     names = [tool.name for tool in flat if tool.name and tool.type in INSIDE]
@@ -45,14 +45,14 @@ def flattened(tools: list[Tool]) -> list[Tool]:
     return flat
 
 
-def _inside(space: Tool, path: str) -> list[Tool]:
+def _inside(space: ResponsesTool, path: str) -> list[ResponsesTool]:
     for name in ("name", "tools"):
         if not getattr(space, name):
             raise bad_request(f"{path}.{name} is missing.", f"{path}.{name}")
     found = []
     for index, given in enumerate(space.tools or ()):
         place = f"{path}.tools[{index}]"
-        tool = checked(Tool, given, place)
+        tool = checked(ResponsesTool, given, place)
         if tool.type not in INSIDE:
             raise bad_request(f"{place}: tools of type {tool.type!r} are not supported.", f"{place}.type")
         if not tool.name:

@@ -13,7 +13,16 @@ from ...generation.ranges import check_ranges
 from .custom import CUSTOM, as_function, forced, said_again
 from .messages import messages_of
 from .namespaces import INSIDE, flattened
-from .schemas import NAMES, PASSED, Object, Reasoning, ResponsesRequest, Text, Tool, ToolChoice
+from .schemas import (
+    NAMES,
+    PASSED,
+    Object,
+    ReasoningConfig,
+    ResponsesRequest,
+    ResponsesTool,
+    ResponsesToolChoice,
+    TextConfig,
+)
 
 REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
 LOGPROBS = "message.output_text.logprobs"
@@ -170,7 +179,7 @@ def _goes_on(given: str | list[Object] | None) -> bool:
     return last.get("role") == "assistant" and last.get("status") in UNFINISHED and bool(last.get("content"))
 
 
-def _reasoning(reasoning: Reasoning | None, given: Object | None) -> Object:
+def _reasoning(reasoning: ReasoningConfig | None, given: Object | None) -> Object:
     if reasoning is None:
         return {}
     if reasoning.context not in (None, "auto"):
@@ -184,7 +193,7 @@ def _reasoning(reasoning: Reasoning | None, given: Object | None) -> Object:
     return {"reasoning_effort": reasoning.effort}
 
 
-def _format(text: Text | None) -> Object:
+def _format(text: TextConfig | None) -> Object:
     if text is None:
         return {}
     form = text.format
@@ -200,7 +209,7 @@ def _format(text: Text | None) -> Object:
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def _offered(tools: list[Tool]) -> list[Tool]:
+def _offered(tools: list[ResponsesTool]) -> list[ResponsesTool]:
     """Without those that the API's own host would run, where there are others: agents offer them beside functions to
     every model, and no model has to call them. A response says again only what was offered.
     """
@@ -208,7 +217,7 @@ def _offered(tools: list[Tool]) -> list[Tool]:
     return others or tools
 
 
-def _tools(given: list[Tool], choice: str | ToolChoice | None) -> Object:
+def _tools(given: list[ResponsesTool], choice: str | ResponsesToolChoice | None) -> Object:
     given = flattened(given)
     tools = _offered(given)
     functions: dict[str, Object] = {}  # by name
@@ -220,7 +229,7 @@ def _tools(given: list[Tool], choice: str | ToolChoice | None) -> Object:
             raise bad_request(f"{path}.name is missing.", f"{path}.name")
         functions[tool.name] = _function(as_function(tool, path) if tool.type == CUSTOM else tool)
     offered: Object = {"tools": list(functions.values())}
-    if not isinstance(choice, ToolChoice):
+    if not isinstance(choice, ResponsesToolChoice):
         return offered if choice is None else offered | {"tool_choice": choice}
     if choice.type in INSIDE:
         chosen = next((tool for tool in tools if (tool.type, tool.name) == (choice.type, choice.name)), None)
@@ -236,7 +245,7 @@ def _tools(given: list[Tool], choice: str | ToolChoice | None) -> Object:
     raise bad_request(f"tool_choice: type {choice.type!r} is not supported.", "tool_choice.type")
 
 
-def _allowed(choice: ToolChoice, tools: set[tuple[str, str | None]]) -> set[str]:
+def _allowed(choice: ResponsesToolChoice, tools: set[tuple[str, str | None]]) -> set[str]:
     """The names of the tools that may be called; the model is told of no other."""
     if not choice.tools:
         raise bad_request("tool_choice.tools is missing.", "tool_choice.tools")
@@ -252,7 +261,7 @@ def _allowed(choice: ToolChoice, tools: set[tuple[str, str | None]]) -> set[str]
     return allowed
 
 
-def _function(tool: Tool) -> Object:
+def _function(tool: ResponsesTool) -> Object:
     fields = ("name", "description", "parameters", "strict")
     given = {name: value for name in fields if (value := getattr(tool, name)) is not None}
     return {"type": "function", "function": given}

@@ -28,7 +28,7 @@ NAMES = {  # the chat request's fields that have another name here
 }
 
 
-class Reasoning(msgspec.Struct):
+class ReasoningConfig(msgspec.Struct):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None  # the thinking itself is given instead
     generate_summary: Literal["auto", "concise", "detailed"] | None = None  # the older name of `summary`
@@ -36,7 +36,7 @@ class Reasoning(msgspec.Struct):
     mode: str | None = None
 
 
-class Format(msgspec.Struct):
+class TextFormat(msgspec.Struct):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     schema: Object | None = None
@@ -44,16 +44,16 @@ class Format(msgspec.Struct):
     description: str | None = None
 
 
-class Text(msgspec.Struct):
-    format: Format | None = None
+class TextConfig(msgspec.Struct):
+    format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class StreamOptions(msgspec.Struct):
+class ResponsesStreamOptions(msgspec.Struct):
     include_obfuscation: bool | None = None
 
 
-class Tool(msgspec.Struct):
+class ResponsesTool(msgspec.Struct):
     """Of the tools, functions and custom ones can be called here, also those in a namespace."""
 
     type: str
@@ -62,10 +62,10 @@ class Tool(msgspec.Struct):
     parameters: Object | None = None
     strict: bool | None = None
     tools: list[Object] | None = None  # in a namespace
-    format: Any = None  # of a custom tool's input: custom.Format
+    format: Any = None  # of a custom tool's input: custom.CustomFormat
 
 
-class ToolChoice(msgspec.Struct):
+class ResponsesToolChoice(msgspec.Struct):
     type: str
     name: str | None = None
     mode: Literal["auto", "required"] | None = None
@@ -80,14 +80,14 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     instructions: str | None = None
     previous_response_id: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponsesStreamOptions | None = None
     background: bool | None = None
     store: bool | None = None
     max_output_tokens: Annotated[int | None, Range(1)] = None
-    text: Text | None = None
-    reasoning: Reasoning | None = None
-    tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    tools: list[ResponsesTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int | None, Range(1)] = None  # of hosted tools, of which there are none
     include: list[str] | None = None
@@ -115,7 +115,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     request_id: str | None = None
 
 
-class Part(msgspec.Struct):
+class ItemPart(msgspec.Struct):
     """Of a message's content, a reasoning item's, or a call's output."""
 
     type: str
@@ -123,34 +123,34 @@ class Part(msgspec.Struct):
     refusal: str | None = None
 
 
-class Message(msgspec.Struct):
+class MessageItem(msgspec.Struct):
     """What has a role: an easy message, an input message, or an output message."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[Part]
+    content: str | list[ItemPart]
 
 
 class ReasoningItem(msgspec.Struct):
-    summary: list[Part] | None = None
-    content: list[Part] | None = None
+    summary: list[ItemPart] | None = None
+    content: list[ItemPart] | None = None
 
 
-class FunctionCall(msgspec.Struct):
+class FunctionCallItem(msgspec.Struct):
     call_id: str
     name: str
     arguments: str
     namespace: str | None = None
 
 
-class CustomCall(msgspec.Struct):
+class CustomCallItem(msgspec.Struct):
     call_id: str
     name: str
     input: str
     namespace: str | None = None
 
 
-class FunctionCallOutput(msgspec.Struct):
+class FunctionCallOutputItem(msgspec.Struct):
     """Or a custom tool's."""
 
     call_id: str
-    output: str | list[Part]
+    output: str | list[ItemPart]

@@ -50,6 +50,7 @@ def test_it_is_whole() -> None:
     assert DOCUMENT["openapi"].startswith("3.1.") and json.loads(json.dumps(DOCUMENT)) == DOCUMENT
     for schema in SCHEMAS.values():
         jsonschema.Draft202012Validator.check_schema(schema)
+    assert all(name.isidentifier() for name in SCHEMAS), "two structs have one name"
     wanted = set(references(DOCUMENT))
     assert wanted <= {f"#/components/schemas/{name}" for name in SCHEMAS} and wanted
 
