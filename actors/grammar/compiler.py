@@ -1,4 +1,4 @@
-"""What a client wishes its answer to look like, as one grammar for llguidance: for the renderer.
+"""What an answer has to look like, as one grammar for llguidance: for the renderer.
 
 Every wish comes to a grammar's text that compiles with the model's tokenizer and allows a first token, or to a
 GrammarError that says why not. The text goes through shared memory (`pack`) to the worker, whose matchers
@@ -51,7 +51,7 @@ class Wish(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     structural_tag: dict[str, Any] | str | None = None  # either form; a string holds its JSON
     tools: list[Tool] | None = None  # these must be called: [{"name": …, "parameters": {…}}, …]
     blanks: str | None = None  # json_object, json_schema: a regular expression of those in it; empty for none
-    closed: bool = False  # json_schema: see grammar_schema.adapt_schema
+    closed: bool = False  # json_schema: see json_schema.adapt_schema
     strict: bool = True  # json_schema, tools: refuse keywords that cannot be enforced; else they are left out
     parallel: bool = True  # tools: more than one call is allowed
     named: str | None = None  # tools: the answer is this one's arguments, nothing around them

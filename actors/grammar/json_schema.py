@@ -36,7 +36,7 @@ SUPPORTED = frozenset("date date-time duration email hostname ipv4 ipv6 time uri
 
 
 class GrammarError(ValueError):
-    """What a client wished for cannot be had; the text is for the client."""
+    """Of what a client asks for no grammar can be made; the text is for the client."""
 
 
 def schema_grammar(schema: Any, strict: bool = True, blanks: str | None = None, closed: bool = False) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 The lexer is built as it is used, and a mask asks of every word whether it may come next: a pattern that explodes does
 so within some tokens, whatever these are. What is missed here ends its answer with an error (see matchers.py).
 
-Leaf module: knows llguidance and texts of grammars, not what clients wish for.
+Leaf module: knows llguidance and texts of grammars, not what clients ask for.
 """
 
 from __future__ import annotations

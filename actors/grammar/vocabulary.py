@@ -1,6 +1,6 @@
 """A model's vocabulary as grammars know it: llguidance's tokenizer, and which texts are special tokens.
 
-Leaf module: knows tokenizers and llguidance, not what clients wish for.
+Leaf module: knows tokenizers and llguidance, not what clients ask for.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Inside:
 
 
 def _turn(actor: Actor, context: Context) -> int:
-    """As runtime.run has it, but that nobody sleeps."""
+    """As run of runtime/process.py has it, but that nobody sleeps."""
     done = context.inbox.drain(actor.handle, actor.one_record) + actor.do_work()
     if context.flush():
         actor.published()

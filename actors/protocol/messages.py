@@ -76,7 +76,7 @@ class Render(Message, frozen=True, tag=1):
     bad_words: list[str] = []
     think: Think | None = None
     thinking_budget: int | None = None  # tokens
-    wish: bytes | None = None  # JSON of a grammars.Wish: what the answer has to look like
+    wish: bytes | None = None  # JSON of a Wish (grammar/compiler.py)
     wished_by: str = "response_format"  # the field that wants it
 
 

@@ -39,7 +39,7 @@ class Renditions:
     def make(self, message: Render, text: str | None) -> bytes:
         """The rendition as msgpack, nothing for a plain one.
 
-        `text` is the rendered conversation. GrammarError has the reason why a wish cannot be fulfilled.
+        `text` is the rendered conversation. GrammarError has the reason why there is no grammar of its wish.
         """
         think, left = message.think, None
         if think is not None and text is not None:

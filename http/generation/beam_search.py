@@ -68,7 +68,7 @@ def check_beams(request: GenerationFields) -> None:
     for name in REFUSED:
         value = getattr(request, name, None)
         if value is not False and value not in NEUTRAL.get(name, NOTHING):
-            raise bad_request(f"{name} cannot be had with use_beam_search.", name)
+            raise bad_request(f"{name} cannot be combined with use_beam_search.", name)
 
 
 def width_of(request: GenerationFields) -> int:

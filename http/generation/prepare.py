@@ -40,7 +40,7 @@ class Asked:
 
 
 def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> Asked:
-    """A chat request, checked. `client` is the key's name (keys.client_of)."""
+    """A chat request, checked. `client` is the key's name (idempotency_keys.client_of)."""
     check_fields(body, settings.vocab_size)
     body = _salted(body, settings, client)
     check_template(body, settings.trust_request_chat_template)
@@ -126,7 +126,7 @@ def _salted(body: Request, settings: Settings, client: str) -> Request:
 
 
 def ask_completion(body: CompletionRequest, settings: Settings, request_id: str, client: str = "") -> Asked:
-    """A completion request, checked. `client` is the key's name (keys.client_of)."""
+    """A completion request, checked. `client` is the key's name (idempotency_keys.client_of)."""
     check_fields(body, settings.vocab_size)
     body = _salted(body, settings, client)
     params = parameters(body, settings.sampling_defaults, request_id)

@@ -1,6 +1,7 @@
 """What the answer has to look like: response_format, structured_outputs and forced tool calls, for the renderer.
 
-Its JSON is a grammars.Wish; whether it can be fulfilled is found out there, and the reason comes back as a 400.
+Its JSON is a Wish of actors/grammar/compiler.py. Whether a grammar can be made of it is found out there; if not, the
+reason comes back as a 400.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def wish_of(request: GenerationFields, tool_parser: str | None = None) -> Asked:
         if wish is not None
     ]
     if len(found) > 1:
-        raise bad_request(f"Only one of {found[0][0]} and {found[1][0]} can be fulfilled.", found[1][0])
+        raise bad_request(f"Only one of {found[0][0]} and {found[1][0]} can be given.", found[1][0])
     field, wish = found[0] if found else ("tools", None)
     if field in ("response_format", "tools") and isinstance(request, ChatRequest):
         wish = _beside_calls(request, wish, tool_parser)

@@ -55,14 +55,14 @@ def _text_of(prompt: Prompt) -> str:
 
 
 REQUEST_ID = web.RequestKey("request_id", str)
-CLIENT = web.RequestKey("client", str)  # which key it sent (keys.client_of); empty where the server asks for none
+CLIENT = web.RequestKey("client", str)  # whose key it sent (idempotency_keys.client_of); empty without keys
 MAX_REQUEST_ID = 128  # characters
 REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too
 NOTED = web.RequestKey("noted", Noted)
 EXPECTS = web.RequestKey("expects", bool)  # 100 Continue, before it sends its body
 UNFIT = web.RequestKey("unfit", ApiError)  # what its head asks for cannot be
 REFUSED = web.RequestKey("refused", ApiError)  # why the answer is an error
-GO_ON = web.AppKey("go_on", list[Noted])  # in the background, for a predecessor's clients; without their request ids
+GO_ON = web.AppKey("go_on", list[Noted])  # in the background, for a predecessor's clients
 GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it
 
 

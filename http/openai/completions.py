@@ -18,7 +18,7 @@ AFTER = b',"logprobs":null,"finish_reason":null}'  # behind the text of one that
 
 
 class CompletionAnswer:
-    """Implements answers.Writer, and makes the whole answer."""
+    """Implements output.answer.Writer, and makes the whole answer."""
 
     def __init__(self, answer: Answer, job: Job, progress: Progress | None = None) -> None:
         self._answer = answer

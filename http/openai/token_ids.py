@@ -23,7 +23,7 @@ def completion_of(body: GenerateRequest) -> TokensRequest:
         raise bad_request("token_ids must not be empty.", "token_ids")
     given = body.sampling_params
     if given.detokenize is False and given.stop:
-        raise bad_request("stop needs the text: it cannot be had with detokenize: false.", "stop")
+        raise bad_request("stop needs the text: it cannot be combined with detokenize: false.", "stop")
     fields: dict[str, Any] = {name: getattr(given, name) for name in GenerationFields.__struct_fields__}
     fields |= {name: value for name in OWN if (value := getattr(body, name)) is not None}
     request = TokensRequest(prompt=list(body.token_ids), logprobs=given.logprobs, **fields)
@@ -31,7 +31,7 @@ def completion_of(body: GenerateRequest) -> TokensRequest:
 
 
 class TokensForm:
-    """Implements forms.Form."""
+    """Implements output.formats.Form."""
 
     def __init__(self, answer: Answer, job: Job, progress: Progress | None, request_id: str) -> None:
         self._answer = answer

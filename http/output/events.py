@@ -1,6 +1,6 @@
 """What a model's text is made of: pieces of content, of reasoning and of tool calls, as parsers find them.
 
-The one form between parsers (http/parsers) and the writers of answers (chat, responses, Anthropic's messages).
+The one form between parsers (output/parsers) and the writers of answers (chat, responses, Anthropic's messages).
 """
 
 from __future__ import annotations

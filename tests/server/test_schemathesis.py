@@ -49,7 +49,7 @@ RULES = re.compile(
             "sequences are more than|prompts times n",
             "add_generation_prompt must be false",
             "continue_final_message",
-            "Only one of .* can be fulfilled|structured_outputs takes one of|tool_choice needs tools|there is no tool",
+            "Only one of .* can be given|structured_outputs takes one of|tool_choice needs tools|there is no tool",
             "how this model writes tool calls is not known",
             "Last-Event-ID goes with|not the id of an event of this stream|Idempotency-Key is over and forgotten",
             "This Idempotency-Key was used",

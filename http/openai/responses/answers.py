@@ -82,7 +82,7 @@ class Answer:
 
 
 def status_of(finish_reason: str) -> str:
-    """`abort` is somebody's wish that it end."""
+    """`abort` is somebody's order that it end."""
     if finish_reason == "abort":
         return "cancelled"
     return "incomplete" if finish_reason in INCOMPLETE else "completed"

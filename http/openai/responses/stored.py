@@ -17,7 +17,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     response: Object
     input: list[Object]
-    client: str = ""  # whose it is (keys.client_of): nobody else finds it
+    client: str = ""  # whose it is (idempotency_keys.client_of): nobody else finds it
 
     @property
     def id(self) -> str:

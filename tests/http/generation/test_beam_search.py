@@ -25,7 +25,7 @@ ASKING: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("field", "value"), ASKING, ids=str)
 def test_what_cannot_be_had_is_named(field: str, value: Any) -> None:
     request = decode(CompletionRequest, body_of(prompt="a", use_beam_search=True, **{field: value}))
-    with pytest.raises(ApiError, match=f"{field} cannot be had with use_beam_search") as refused:
+    with pytest.raises(ApiError, match=f"{field} cannot be combined with use_beam_search") as refused:
         check_beams(request)
     assert refused.value.param == field
 
