@@ -56,3 +56,10 @@ def demo_server() -> Iterator[Server]:
     """A real server with the demo model, for all tests that do not disturb it."""
     with Server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server for all tests of a module, with the module's SERVER_OPTIONS."""
+    with Server(*request.module.SERVER_OPTIONS) as server:
+        yield server

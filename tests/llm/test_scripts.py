@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from tests.llm.scripts import LONG, WAIT_S, left, processes, start
-from tests.support.server import segments
+from tests.support.server import left_segments, segments
 
 UNGUARDED = """
 from actorserve import LLM, SamplingParams
@@ -62,7 +62,7 @@ def test_a_script_needs_no_guard_and_may_come_from_standard_input(tmp_path: Path
         said, errors = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0 and said == b"[4, 4]\n", errors.decode()
         assert b"Processed prompts: 100%" in errors
-    assert left(tmp_path) == [] and segments() <= before
+    assert left(tmp_path) == [] and not left_segments(before)
 
 
 def test_ctrl_c_ends_the_call_and_nothing_else(tmp_path: Path) -> None:
@@ -87,4 +87,4 @@ def test_a_killed_caller_leaves_nothing_even_where_a_fork_lives_on(tmp_path: Pat
     for one in alive:
         os.kill(one.pid, signal.SIGKILL)
     process.communicate(timeout=WAIT_S)
-    assert segments() <= before and not processes(tmp_path)
+    assert not left_segments(before) and not processes(tmp_path)

@@ -5,20 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
+from tests.support.client import address
 from tests.support.server import Server
 
 WAIT_S = 30.0
 TOKENS = 1500  # some seconds of work, if nobody stops it
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server("--threads", "1") as running:
-        yield running
 
 
 class Connection:
@@ -29,8 +23,7 @@ class Connection:
 
     @classmethod
     async def to(cls, server: Server) -> Connection:
-        host, _, port = server.base_url.removeprefix("http://").rpartition(":")
-        return cls(*await asyncio.open_connection(host, int(port)))
+        return cls(*await asyncio.open_connection(*address(server)))
 
     def send(self, method: str, path: str, body: object = None) -> None:
         data = b"" if body is None else json.dumps(body).encode()
@@ -57,8 +50,8 @@ class Connection:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("abort", [True, False], ids=["reset", "closed"])
-async def test_blocks_are_freed_when_the_client_goes(server: Server, stream: bool, abort: bool) -> None:
-    watch, client = await Connection.to(server), await Connection.to(server)
+async def test_blocks_are_freed_when_the_client_goes(demo_server: Server, stream: bool, abort: bool) -> None:
+    watch, client = await Connection.to(demo_server), await Connection.to(demo_server)
     body = {"prompt": "Once upon a time", "max_tokens": TOKENS, "ignore_eos": True, "stream": stream, "n": 2}
     client.send("POST", "/v1/completions", body)
     await watch.until("vllm:kv_cache_usage_perc", True)
@@ -75,15 +68,15 @@ async def test_blocks_are_freed_when_the_client_goes(server: Server, stream: boo
     watch.writer.close()
 
 
-async def test_a_client_that_goes_before_its_answer_begins(server: Server) -> None:
+async def test_a_client_that_goes_before_its_answer_begins(demo_server: Server) -> None:
     """Many at once, gone as soon as they have asked: nothing stays behind."""
-    watch = await Connection.to(server)
+    watch = await Connection.to(demo_server)
     for number in range(40):
-        client = await Connection.to(server)
+        client = await Connection.to(demo_server)
         client.send("POST", "/v1/completions", {"prompt": f"{number} times", "max_tokens": TOKENS, "stream": True})
         await client.writer.drain()
         client.writer.transport.abort()
-    client = await Connection.to(server)
+    client = await Connection.to(demo_server)
     client.send("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 3})
     assert b"200 OK" in await client.reader.readuntil(b"\r\n")
     await watch.until("vllm:num_requests_running", False)

@@ -11,37 +11,15 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
+from tests.support.client import complete, connect, open_socket
 from tests.support.server import LAUNCH, Server
 
-WAIT_S = 30.0
+SERVER_OPTIONS = ("--frontends", "2", "--threads", "1", "--max-restarts", "1000")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 FEW = "import os, sys, resource as r; r.setrlimit(r.RLIMIT_NOFILE, (150, 150)); os.execv(sys.argv[1], sys.argv[1:])"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server("--frontends", "2", "--threads", "1", "--max-restarts", "1000") as running:
-        yield running
-
-
-def connect(server: Server) -> http.client.HTTPConnection:
-    connection = http.client.HTTPConnection(server.base_url.removeprefix("http://"), timeout=WAIT_S)
-    connection.connect()
-    return connection
-
-
-def ask(connection: http.client.HTTPConnection) -> str:
-    """A whole answer; the connection stays."""
-    body = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
-    connection.auto_open = 0  # a connection that was lost is not opened again behind our back
-    connection.request("POST", "/v1/completions", json.dumps(body))
-    response = connection.getresponse()
-    assert response.status == 200
-    return str(json.load(response)["choices"][0]["text"])
 
 
 def kill_frontends(server: Server, times: int = 1, number: signal.Signals = signal.SIGKILL) -> None:
@@ -52,10 +30,10 @@ def kill_frontends(server: Server, times: int = 1, number: signal.Signals = sign
 
 def test_connections_between_two_requests_survive_their_frontend(server: Server) -> None:
     connections = [connect(server) for _ in range(40)]
-    assert all("Paris" in ask(connection) for connection in connections[:20])
+    assert all("Paris" in complete(connection) for connection in connections[:20])
     for _ in range(3):
         kill_frontends(server)
-        assert all("Paris" in ask(connection) for connection in connections)
+        assert all("Paris" in complete(connection) for connection in connections)
     for connection in connections:
         connection.close()
 
@@ -69,14 +47,9 @@ def test_no_connection_is_lost_on_its_way_to_a_frontend(server: Server) -> None:
             os.kill(server.pids()[name], signal.SIGKILL)
             connections += [connect(server) for _ in range(5)]
             server.wait_for(rf"{name} is up")
-    assert all("Paris" in ask(connection) for connection in connections)
+    assert all("Paris" in complete(connection) for connection in connections)
     for connection in connections:
         connection.close()
-
-
-def raw(server: Server) -> socket.socket:
-    host, _, port = server.base_url.removeprefix("http://").rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=WAIT_S)
 
 
 def request(body: dict[str, object]) -> bytes:
@@ -97,10 +70,12 @@ def read_all(connection: socket.socket) -> bytes:
 def test_a_request_that_is_half_sent_goes_on(server: Server, pieces: int) -> None:
     """Also a long one; frontends die between its pieces."""
     data = request({"max_tokens": 4, "user": "x" * 300_000 if pieces == 3 else ""})
-    connection = raw(server)
+    connection = open_socket(server)
     for number in range(pieces):
         connection.sendall(data[number * len(data) // pieces : (number + 1) * len(data) // pieces])
-        assert "Paris" in ask(connect(server)) and "Paris" in ask(connect(server))  # both have read what was there
+        assert "Paris" in complete(connect(server)) and "Paris" in complete(
+            connect(server)
+        )  # both have read what was there
         kill_frontends(server)
     answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 200 OK") and b"Paris" in answer
@@ -123,7 +98,7 @@ def test_requests_that_wait_for_their_first_byte_are_done_again(server: Server, 
     """The scheduler is stopped meanwhile, so that none is answered before its frontend dies."""
     scheduler = server.pids()["scheduler"]
     os.kill(scheduler, signal.SIGSTOP)
-    connections = [raw(server) for _ in range(12)]
+    connections = [open_socket(server) for _ in range(12)]
     for connection in connections:
         data = request({"max_tokens": 4, "stream": stream})
         send_when_told(connection, data) if expects else connection.sendall(data)
@@ -136,7 +111,7 @@ def test_requests_that_wait_for_their_first_byte_are_done_again(server: Server, 
 
 
 def test_a_body_that_was_asked_for_may_come_to_the_successor(server: Server) -> None:
-    connections = [raw(server) for _ in range(4)]
+    connections = [open_socket(server) for _ in range(4)]
     head, _, body = request({"max_tokens": 4}).partition(b"\r\n\r\n")
     for connection in connections:
         connection.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
@@ -158,7 +133,7 @@ def test_requests_that_belong_to_another_frontend_are_told_to_continue(server: S
         data = json.dumps(fields).encode()
         head = f"POST /v1/responses HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(data)}\r\n"
         key = f"Idempotency-Key: {why}-{number}\r\n" if why == "key" else ""
-        connection = raw(server)
+        connection = open_socket(server)
         send_when_told(connection, f"{head}{key}\r\n".encode() + data)
         assert read_all(connection).startswith(b"HTTP/1.1 200 OK")
 
@@ -174,7 +149,7 @@ def read_all_of(server: Server, fields: dict[str, object]) -> bytes:
 
 def test_a_request_behind_another_is_not_lost(server: Server) -> None:
     """Its beginning came together with the end of the first, and was read with it."""
-    connection, first = raw(server), b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    connection, first = open_socket(server), b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
     connection.sendall(first + first[:12])
     assert b'"version"' in connection.recv(1 << 16)
     kill_frontends(server)
@@ -184,7 +159,7 @@ def test_a_request_behind_another_is_not_lost(server: Server) -> None:
 
 def test_requests_behind_one_another_get_their_own_answers(server: Server) -> None:
     """They came together; when their frontend dies the first is answered, and the second is being answered."""
-    connection = raw(server)
+    connection = open_socket(server)
     body = {**LONG, "stream": True, "stream_options": {"include_usage": True}}
     connection.sendall(request({"max_tokens": 4}).replace(b"Connection: close\r\n", b"") + request(body))
     data = b""
@@ -197,12 +172,12 @@ def test_requests_behind_one_another_get_their_own_answers(server: Server) -> No
 
 def test_an_answer_that_is_read_late_is_not_lost(server: Server) -> None:
     """The server is done with it, and most of it waits in its buffers when the frontend dies."""
-    connection = raw(server)
+    connection = open_socket(server)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     ids = json.dumps({"tokens": [35] * 400_000}).encode()
     connection.sendall(b"POST /detokenize HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(ids) + ids)
     data = connection.recv(100)
-    assert "Paris" in ask(connect(server)) and "Paris" in ask(connect(server))
+    assert "Paris" in complete(connect(server)) and "Paris" in complete(connect(server))
     kill_frontends(server)
     connection.settimeout(5.0)
     try:
@@ -226,15 +201,17 @@ def test_a_chunked_request_comes_to_rest(server: Server, size: int) -> None:
         connection.request("POST", "/v1/completions", pieces, {"Transfer-Encoding": "chunked"}, encode_chunked=True)
         assert connection.getresponse().read()
         kill_frontends(server)
-    assert "Paris" in ask(connection)
+    assert "Paris" in complete(connection)
 
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_chunk_that_is_too_long_is_refused_before_it_comes(server: Server, dies: bool) -> None:
     """Long before anybody gives up waiting for it."""
-    connection = raw(server)
+    connection = open_socket(server)
     connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n")
-    assert "Paris" in ask(connect(server)) and "Paris" in ask(connect(server))  # both have read what was there
+    assert "Paris" in complete(connect(server)) and "Paris" in complete(
+        connect(server)
+    )  # both have read what was there
     if dies:
         kill_frontends(server)
     connection.sendall(b"ffffffffffffffff\r\n")
@@ -275,7 +252,7 @@ def texts(answer: bytes) -> list[str]:
 @pytest.fixture(scope="module")
 def expected(server: Server) -> list[str]:
     """The texts of LONG's choices."""
-    whole = raw(server)
+    whole = open_socket(server)
     whole.sendall(request(LONG))
     return [choice["text"] for choice in json.loads(read_all(whole).partition(b"\r\n\r\n")[2])["choices"]]
 
@@ -287,7 +264,7 @@ def test_streams_that_have_begun_go_on_at_the_exact_byte(server: Server, expecte
     Seconds of computing: what is generated must outlast the deaths.
     """
     body = {**LONG, "stream": True, "stream_options": {"include_usage": True}}
-    connections = [raw(server) for _ in range(8)]
+    connections = [open_socket(server) for _ in range(8)]
     for connection in connections:
         connection.sendall(request(body))
     answers = [connection.recv(1000) for connection in connections]
@@ -299,7 +276,7 @@ def test_streams_that_have_begun_go_on_at_the_exact_byte(server: Server, expecte
 
 
 def test_a_stream_that_goes_on_can_be_broken_off(server: Server) -> None:
-    connection = raw(server)
+    connection = open_socket(server)
     connection.sendall(request({**LONG, "max_tokens": 1500, "stream": True}))
     assert connection.recv(1000)
     kill_frontends(server)
@@ -316,8 +293,8 @@ def test_a_stream_that_goes_on_can_be_broken_off(server: Server) -> None:
 
 def test_frontends_share_the_load(server: Server) -> None:
     connections = [connect(server) for _ in range(20)]
-    assert all("Paris" in ask(connection) for connection in connections)
-    with socket.create_connection(tuple(server.base_url.removeprefix("http://").split(":"))):
+    assert all("Paris" in complete(connection) for connection in connections)
+    with open_socket(server):
         files = {name: len(os.listdir(f"/proc/{pid}/fd")) for name, pid in server.pids().items() if "frontend" in name}
     assert abs(files["frontend-0"] - files["frontend-1"]) <= 3, files
     for connection in connections:
@@ -332,12 +309,11 @@ def test_numbers_and_descriptors_come_back(server: Server) -> None:
     gone = connect(server)
     gone.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     gone.close()
-    assert "Paris" in ask(connect(server)) and "Paris" in ask(connect(server))
+    assert "Paris" in complete(connect(server)) and "Paris" in complete(connect(server))
     assert len(os.listdir(f"/proc/{server.pid}/fd")) < before + 50
 
 
 def health(connection: http.client.HTTPConnection) -> int:
-    connection.auto_open = 0
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status
@@ -355,6 +331,6 @@ def test_too_many_are_refused_and_room_is_used_again(limit: str) -> None:
         assert statuses.count(200) >= 20 and set(statuses) == {200, 503}
         for connection in connections:
             connection.close()
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + 30.0
         while health(connect(server)) != 200:
             assert time.monotonic() < deadline, "no room came back"

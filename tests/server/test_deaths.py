@@ -7,8 +7,6 @@ import json
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +20,13 @@ from actorserve.actors.protocol.topology import System
 from actorserve.actors.telemetry.gauges import SchedulerGauge
 from actorserve.shm.board.board import Board
 from actorserve.shm.segment import Segment
+from tests.support.client import http_session
 from tests.support.server import Server
 
+SERVER_OPTIONS = ("--threads", "1", "--debug")
 STREAMS = 24
 TOKENS = 120
 WAIT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server("--threads", "1", "--debug") as running:
-        yield running
 
 
 def body(number: int) -> dict[str, Any]:
@@ -42,14 +36,6 @@ def body(number: int) -> dict[str, Any]:
         how |= {"temperature": 1.6, "top_n_sigma": 1.1}
     prompt = f"Once upon a time there were {number} foxes. " * (1 + number % 5)
     return {"prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "stream": True, **how}
-
-
-@asynccontextmanager
-async def client(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
-    timeout = aiohttp.ClientTimeout(total=WAIT_S)
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(server.base_url, timeout=timeout, connector=connector) as session:
-        yield session
 
 
 async def stream(session: aiohttp.ClientSession, number: int, begun: list[int] | None = None) -> tuple[str, str]:
@@ -74,7 +60,7 @@ async def all_streams(server: Server, *kill: str, seed: int = 0) -> list[tuple[s
     """The answers of STREAMS streams, in the middle of which actors are killed one after the other."""
     rng = random.Random(seed)
     begun: list[int] = []
-    async with client(server) as session:
+    async with http_session(server) as session:
         tasks = [asyncio.create_task(stream(session, number, begun)) for number in range(STREAMS)]
         for count, name in enumerate(kill):
             wanted = (count + 1) * STREAMS * rng.randrange(1, 12)
@@ -104,7 +90,7 @@ def test_a_death_in_the_middle_changes_no_text(name: str, server: Server, undist
 async def streams_with_a_new_scheduler(server: Server) -> tuple[list[tuple[str, str]], list[int]]:
     """The scheduler is killed once no prompt is left to compute; and its gauges at that moment."""
     begun: list[int] = []
-    async with client(server) as session:
+    async with http_session(server) as session:
         tasks = [asyncio.create_task(stream(session, number, begun)) for number in range(STREAMS)]
         while len(set(begun)) < STREAMS:
             await asyncio.sleep(0.001)  # as above
@@ -154,7 +140,7 @@ def test_a_frontend_that_dies_takes_no_stream_along(server: Server, undisturbed:
 
 async def blocks_held(server: Server) -> float:
     """The share of KV blocks that is held, once it no longer changes or is zero."""
-    async with client(server) as session, asyncio.timeout(WAIT_S):
+    async with http_session(server) as session, asyncio.timeout(WAIT_S):
         while True:
             async with session.get("/metrics") as response:
                 lines = (await response.text()).splitlines()

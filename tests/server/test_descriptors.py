@@ -6,8 +6,6 @@ Nobody dies of it, and no connection is lost.
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import os
 import resource
 import signal
@@ -19,9 +17,10 @@ import pytest
 
 from actorserve.actors.observer.attach import attach
 from actorserve.actors.supervisor.connections.descriptors import AT_REST, own_descriptors
+from tests.support.client import complete, connect
 from tests.support.server import LAUNCH, Server
 
-WAIT_S = 30.0
+SERVER_OPTIONS = ("--frontends", "2", "--threads", "1", "--hang-timeout", "3", "--max-restarts", "100")
 HARD = 1024
 FEW = (
     "import os, sys, resource as r; n = int(sys.argv[1]); r.setrlimit(r.RLIMIT_NOFILE, (n, n)); "
@@ -32,22 +31,6 @@ FEW = (
 def limited(limit: int) -> tuple[str, ...]:
     """The command of a server that may have so many open files."""
     return (sys.executable, "-c", FEW, str(limit), *LAUNCH)
-
-
-def connect(server: Server) -> http.client.HTTPConnection:
-    connection = http.client.HTTPConnection(server.base_url.removeprefix("http://"), timeout=WAIT_S)
-    connection.connect()
-    connection.auto_open = 0
-    return connection
-
-
-def ask(connection: http.client.HTTPConnection) -> str:
-    body = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
-    connection.request("POST", "/v1/completions", json.dumps(body))
-    response = connection.getresponse()
-    answer = json.load(response)
-    assert response.status == 200, answer
-    return str(answer["choices"][0]["text"])
 
 
 @contextmanager
@@ -69,22 +52,16 @@ def test_idle_connections_up_to_the_limit_and_a_death(each: int) -> None:
     with Server(*actors, "--threads", "1", command=limited(HARD)) as server:
         assert "the limit of open files, 1024, allows" in server.output
         kept = [connect(server) for _ in range(4)]
-        assert all("Paris" in ask(connection) for connection in kept)
+        assert all("Paris" in complete(connection) for connection in kept)
         idle = [connect(server) for _ in range(1200)]
         for name in ("frontend-0", "renderer-1", "frontend-1", "worker"):
             os.kill(server.pids()[name], signal.SIGKILL)
             server.wait_for(rf"{name} is up")
-        assert all("Paris" in ask(connection) for connection in kept)
+        assert all("Paris" in complete(connection) for connection in kept)
         assert len(os.listdir(f"/proc/{server.pid}/fd")) < HARD
         for connection in [*idle, *kept]:
             connection.close()
         assert "cannot be started" not in server.output and server.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server("--frontends", "2", "--threads", "1", "--hang-timeout", "3", "--max-restarts", "100") as running:
-        yield running
 
 
 def test_what_is_counted_on_is_what_is_used(server: Server) -> None:
@@ -103,13 +80,13 @@ def test_a_frontend_without_descriptors_loses_no_connection_and_is_replaced(serv
     first = server.pids()["frontend-0"]
     with lowered(first):
         connections = [connect(server) for _ in range(60)]
-        assert all("Paris" in ask(connection) for connection in connections)
+        assert all("Paris" in complete(connection) for connection in connections)
         while server.pids().get("frontend-0") == first:  # clients go on coming
             connections.append(connect(server))
-            assert "Paris" in ask(connections[-1])
+            assert "Paris" in complete(connections[-1])
         server.wait_for(r"frontend-0 ended .* it had no descriptor for connections")
     server.wait_for("frontend-0 is up")
-    assert all("Paris" in ask(connection) for connection in connections)
+    assert all("Paris" in complete(connection) for connection in connections)
     for connection in connections:
         connection.close()
 
@@ -117,7 +94,7 @@ def test_a_frontend_without_descriptors_loses_no_connection_and_is_replaced(serv
 def test_a_supervisor_without_descriptors_waits(server: Server) -> None:
     """It sees deaths all the same, and starts them again when it can; what was kept goes on."""
     kept = [connect(server) for _ in range(4)]
-    assert all("Paris" in ask(connection) for connection in kept)
+    assert all("Paris" in complete(connection) for connection in kept)
     with lowered(server.pid):
         for name in ("renderer-0", "frontend-0", "worker", "template"):
             os.kill(server.pids()[name], signal.SIGKILL)
@@ -127,7 +104,7 @@ def test_a_supervisor_without_descriptors_waits(server: Server) -> None:
     for name in ("renderer-0", "frontend-0", "worker"):
         server.wait_for(f"{name} is up", since_start=True)
     for connection in (*kept, waiting):
-        assert "Paris" in ask(connection)
+        assert "Paris" in complete(connection)
         connection.close()
 
 

@@ -6,25 +6,19 @@ import http.client
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from tests.support.client import CAPITAL, complete, connect, open_socket
 from tests.support.server import Server
 
 MOST = 24
 SHARE = 20
 WAIT_S = 30.0
-COMPLETION = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
 OTHER = "127.0.0.2"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server("--max-connections", str(MOST), "--frontends", "2", "--threads", "1") as running:
-        yield running
+SERVER_OPTIONS = ("--max-connections", str(MOST), "--frontends", "2", "--threads", "1")
 
 
 @pytest.fixture
@@ -43,14 +37,6 @@ def held(server: Server) -> Iterator[list[http.client.HTTPConnection]]:
         connection.close()
 
 
-def connect(server: Server, address: str = "127.0.0.1") -> http.client.HTTPConnection:
-    place = server.base_url.removeprefix("http://")
-    connection = http.client.HTTPConnection(place, timeout=WAIT_S, source_address=(address, 0))
-    connection.connect()
-    connection.auto_open = 0
-    return connection
-
-
 def status(connection: http.client.HTTPConnection, path: str) -> int:
     """503 also where it is refused before it has asked."""
     try:
@@ -65,17 +51,9 @@ def status(connection: http.client.HTTPConnection, path: str) -> int:
 def patient(server: Server, address: str) -> http.client.HTTPConnection:
     """Who comes again when told that there is no room: nobody has been idle for long enough."""
     deadline = time.monotonic() + WAIT_S
-    while status(connection := connect(server, address), "/v1/models") != 200:
+    while status(connection := connect(server, source=address), "/v1/models") != 200:
         assert time.monotonic() < deadline, "no room is made"
     return connection
-
-
-def ask(connection: http.client.HTTPConnection) -> str:
-    connection.request("POST", "/v1/completions", json.dumps(COMPLETION))
-    response = connection.getresponse()
-    answer = json.load(response)
-    assert response.status == 200, answer
-    return str(answer["choices"][0]["text"])
 
 
 def is_over(connection: http.client.HTTPConnection) -> bool:
@@ -99,11 +77,11 @@ def test_whoever_holds_all_may_still_ask_how_the_server_is(
         response = connection.getresponse()
         assert response.status == 200 and response.headers["Connection"] == "close" and response.read()
     connection = connect(server)
-    connection.request("POST", "/v1/completions", json.dumps(COMPLETION))
+    connection.request("POST", "/v1/completions", json.dumps(CAPITAL))
     response = connection.getresponse()
     assert response.status == 503 and response.headers["Retry-After"] == "1"
     assert json.load(response)["error"]["type"] == "service_unavailable_error"
-    assert all("Paris" in ask(connection) for connection in held)
+    assert all("Paris" in complete(connection) for connection in held)
     for connection in silent:
         connection.close()
 
@@ -112,21 +90,20 @@ def test_another_client_gets_what_the_first_does_not_use(
     server: Server, held: list[http.client.HTTPConnection]
 ) -> None:
     """Also where a frontend died meanwhile. Streams of the first go on, as do those that have not waited for long."""
-    host, _, port = server.base_url.removeprefix("http://").rpartition(":")
     streams = [held.pop() for _ in range(2)]
     for stream in streams:
-        body = {**COMPLETION, "max_tokens": 1000, "ignore_eos": True, "stream": True}
+        body = {**CAPITAL, "max_tokens": 1000, "ignore_eos": True, "stream": True}
         stream.request("POST", "/v1/completions", json.dumps(body))
     for name in ("frontend-0", "frontend-1"):
         os.kill(server.pids()[name], signal.SIGKILL)
         server.wait_for(f"{name} is up")
     others = [patient(server, OTHER) for _ in range(8)]
-    assert all("Paris" in ask(connection) for connection in others * 2)
+    assert all("Paris" in complete(connection) for connection in others * 2)
     assert len(others) <= sum(map(is_over, held)) < len(held)
     for stream in streams:
         text = stream.getresponse().read()
         assert text.endswith(b"data: [DONE]\n\n")
-    with socket.create_connection((host, int(port)), timeout=WAIT_S) as half, half.makefile("rb") as answer:
+    with open_socket(server) as half, half.makefile("rb") as answer:
         half.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n")  # a head that is begun is not idle
         half.sendall(b"\r\n")
         assert answer.readline() == b"HTTP/1.1 200 OK\r\n"
@@ -140,7 +117,7 @@ def test_a_share_of_their_own() -> None:
         own = [connect(server) for _ in range(SHARE)]
         assert [status(connection, "/v1/models") for connection in own] == [200] * SHARE
         assert status(connect(server), "/v1/models") == 503 and status(connect(server), "/health") == 200
-        others = [connect(server, OTHER) for _ in range(MOST - SHARE)]
-        assert all("Paris" in ask(connection) for connection in [*own, *others])
+        others = [connect(server, source=OTHER) for _ in range(MOST - SHARE)]
+        assert all("Paris" in complete(connection) for connection in [*own, *others])
         for connection in own + others:
             connection.close()

@@ -6,13 +6,13 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import time
 from typing import Any
 
 import aiohttp
 
-from tests.support.rolling import WAIT_S, command, stream
+from tests.support.client import http_session, open_socket
+from tests.support.rolling import command, stream
 from tests.support.server import Server
 
 SCRIPTED = ("--worker", "scripted", "--max-model-len", "2048")
@@ -25,7 +25,7 @@ async def _one(session: aiohttp.ClientSession, number: int, tokens: int, begun: 
 async def drain_under_streams(server: Server, tokens: int, *words: str) -> tuple[Any, list[Any]]:
     """(how `actorserve drain` ended, what became of streams that ran)"""
     begun: set[int] = set()
-    async with aiohttp.ClientSession(server.base_url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:
+    async with http_session(server) as session:
         streams = [asyncio.create_task(_one(session, number, tokens, begun)) for number in range(8)]
         while len(begun) < len(streams):
             await asyncio.sleep(0.001)  # the streams run; what is waited for is a number of events
@@ -56,7 +56,7 @@ def test_a_frontend_that_is_told_to_end_while_it_is_born_drains() -> None:
 
     async def end_at_a_birth(server: Server) -> list[Any]:
         begun: set[int] = set()
-        async with aiohttp.ClientSession(server.base_url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:
+        async with http_session(server) as session:
             streams = [asyncio.create_task(_one(session, number, 300, begun)) for number in range(4)]
             while len(begun) < len(streams):
                 await asyncio.sleep(0.001)
@@ -77,7 +77,7 @@ def test_a_frontend_that_is_told_to_end_while_it_is_born_drains() -> None:
 
 async def _die_in_a_drain(server: Server) -> list[Any]:
     begun: set[int] = set()
-    async with aiohttp.ClientSession(server.base_url, timeout=aiohttp.ClientTimeout(total=WAIT_S)) as session:
+    async with http_session(server) as session:
         streams = [asyncio.create_task(_one(session, number, 600, begun)) for number in range(8)]
         while len(begun) < len(streams):
             await asyncio.sleep(0.001)
@@ -97,9 +97,7 @@ def test_a_request_that_has_begun_to_come_is_answered_in_a_drain() -> None:
     with Server(*SCRIPTED, "--shutdown-timeout", "60") as server:
         body = b'{"prompt": "Once", "max_tokens": 2}'
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
-        host, _, port = server.base_url.removeprefix("http://").partition(":")
-        address = host, int(port)
-        with socket.create_connection(address, WAIT_S) as one, socket.create_connection(address, WAIT_S) as other:
+        with open_socket(server) as one, open_socket(server) as other:
             other.sendall((head % len(body))[:30])
             one.sendall(head % len(body) + b"Expect: 100-continue\r\n\r\n")
             assert one.recv(100).startswith(b"HTTP/1.1 100 ")

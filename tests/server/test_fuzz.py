@@ -17,9 +17,9 @@ from http.client import HTTPResponse
 from typing import Any
 
 import pytest
-import requests
 
 from tests.server.test_schemathesis import check_unharmed
+from tests.support.client import http_client, open_socket
 from tests.support.fuzz_bodies import BODIES, FIELDS, NUMBERS, START
 from tests.support.server import WAIT_S, Server
 
@@ -71,19 +71,15 @@ def worse(
 
 def normal(server: Server) -> None:
     """A request like any other."""
-    answer = requests.post(f"{server.base_url}/v1/chat/completions", json=CHAT, timeout=ANSWER_S)
+    with http_client(server) as client:
+        answer = client.post("/v1/chat/completions", json=CHAT)
     assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] >= 1
-
-
-def connect(server: Server) -> socket.socket:
-    host, _, port = server.base_url.removeprefix("http://").rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=ANSWER_S)
 
 
 def talk(server: Server, raw: bytes, end: bool = False) -> bytes:
     """Send all, and read until the server hangs up; `end` says that there is no more to come."""
     answer = b""
-    with closing(connect(server)) as connection, suppress(ConnectionResetError, BrokenPipeError):
+    with closing(open_socket(server)) as connection, suppress(ConnectionResetError, BrokenPipeError):
         connection.sendall(raw)  # it may hang up before it has read all
         if end:
             connection.shutdown(socket.SHUT_WR)
@@ -94,7 +90,7 @@ def talk(server: Server, raw: bytes, end: bool = False) -> bytes:
 
 def first(server: Server, raw: bytes) -> tuple[int, bytes]:
     """The first answer's status and body, whatever the server does then."""
-    with closing(connect(server)) as connection:
+    with closing(open_socket(server)) as connection:
         with suppress(ConnectionResetError, BrokenPipeError):  # it may know enough before it has read all
             connection.sendall(raw)
         response = HTTPResponse(connection)
@@ -244,7 +240,7 @@ def test_half_requests(server: Server) -> None:
     """A client that goes away at each byte of its request."""
     raw = request(json.dumps(CHAT).encode())
     for end in range(len(raw)):
-        with closing(connect(server)) as connection:
+        with closing(open_socket(server)) as connection:
             connection.sendall(raw[:end])
     normal(server)
 
@@ -252,7 +248,7 @@ def test_half_requests(server: Server) -> None:
 def test_slow_writers(server: Server) -> None:
     """One byte at a time, many at once; meanwhile others are answered."""
     raw = request(json.dumps(CHAT).encode())
-    connections = [connect(server) for _ in range(20)]
+    connections = [open_socket(server) for _ in range(20)]
     for connection in connections:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for at, byte in enumerate(raw):
@@ -273,7 +269,7 @@ def test_readers_that_leave(server: Server, reset: bool) -> None:
     whole = talk(server, request(body))
     assert whole.count(b"data: ") >= 4
     for end in [0, *range(1, len(whole), max(1, len(whole) // 60))]:
-        with closing(connect(server)) as connection:
+        with closing(open_socket(server)) as connection:
             if reset:
                 linger = (1).to_bytes(4, "little") + bytes(4)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)

@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 
 from tests.support.certificates import OPENSSL, Files
+from tests.support.client import http_session
 from tests.support.server import READY, Server
 
 WAIT_S = 60.0
@@ -135,16 +136,14 @@ class Clients:
 async def all_are_told(
     server: Server,
     kill: Callable[[], None],
-    trust: ssl.SSLContext | None = None,
+    trust: ssl.SSLContext | bool = True,
     *,
     background: bool = True,
     status: int = 1,
     why: str = "gives up",
 ) -> None:
     """`background`: also who reads the events of a response in the background, which end with their frontend."""
-    connector = aiohttp.TCPConnector(limit=0, ssl=trust) if trust is not None else aiohttp.TCPConnector(limit=0)
-    timeout = aiohttp.ClientTimeout(total=WAIT_S)
-    async with aiohttp.ClientSession(server.base_url, connector=connector, timeout=timeout) as session:
+    async with http_session(server, trust) as session:
         clients = Clients(session, background)
         await clients.begin()
         kill()
@@ -224,8 +223,7 @@ async def test_also_by_tls(tmp_path: Path) -> None:
 
 async def test_prompts_that_are_rendered_calls_and_bodies_that_have_not_come() -> None:
     with Server(*ARGUMENTS, *PATIENT) as server:
-        timeout = aiohttp.ClientTimeout(total=WAIT_S)
-        async with aiohttp.ClientSession(server.base_url, timeout=timeout) as session:
+        async with http_session(server) as session:
             pids = server.pids()
             os.kill(pids["renderer-0"], signal.SIGSTOP)
             prompts = [Told(path) for path in BODIES]
@@ -266,8 +264,8 @@ async def test_who_has_come_before_the_server_could_start() -> None:
             await asyncio.sleep(0.001)  # nothing tells that a process has its name
         os.kill(pids["worker"], signal.SIGSTOP)
         await asyncio.to_thread(server.wait_for, "frontend-0 is up")
-        timeout = aiohttp.ClientTimeout(total=WAIT_S)
-        async with aiohttp.ClientSession(f"http://{url[1]}", timeout=timeout) as session:
+        server.base_url = f"http://{url[1]}"
+        async with http_session(server) as session:
             told = Told("/v1/completions")
             task = asyncio.create_task(ask(session, told, stream=True))
             while await load(session) < 1:

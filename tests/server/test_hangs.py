@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from actorserve.actors.runtime.in_flight import MOST_TRIES
+from tests.support.client import http_session
 from tests.support.server import Server
 
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -21,7 +22,6 @@ TEMPLATE = (
     "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,7 @@ async def ask(session: aiohttp.ClientSession, content: str) -> tuple[int, str]:
 
 
 async def ask_all(server: Server, *contents: str) -> list[tuple[int, str]]:
-    timeout = aiohttp.ClientTimeout(total=WAIT_S)
-    async with aiohttp.ClientSession(server.base_url, timeout=timeout) as session:
+    async with http_session(server) as session:
         return await asyncio.gather(*(ask(session, content) for content in contents))
 
 
@@ -85,7 +84,7 @@ async def test_a_request_on_which_renderers_die_is_given_up_with_its_name(tmp_pa
         assert status == 500 and "died on this prompt" in text
         name = server.wait_for(r"request (\w+) is given up")[1]
         assert name in text
-        async with aiohttp.ClientSession(server.base_url) as session:
+        async with http_session(server) as session:
             metrics = await (await session.get("/metrics")).text()
         assert 'actorserve:requests_given_up_total{actor="renderer-0"} 1.0' in metrics
         ((status, text),) = await ask_all(server, "What is the capital of France?")

@@ -6,20 +6,16 @@ import json
 import os
 import select
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from actorserve.actors.protocol.topology import SPARE_SLOTS
-from tests.server.test_connections import ask, connect, kill_frontends, raw, read_all, request
+from tests.server.test_connections import kill_frontends, read_all, request
+from tests.support.client import complete, connect, open_socket
 from tests.support.rolling import Load
 from tests.support.server import Server
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server("--frontends", "2", "--threads", "1", "--max-restarts", "1000") as running:
-        yield running
+SERVER_OPTIONS = ("--frontends", "2", "--threads", "1", "--max-restarts", "1000")
 
 
 def test_kept_connections_ask_again_and_again_while_frontends_die(server: Server) -> None:
@@ -37,7 +33,7 @@ def test_kept_connections_go_on_while_frontends_are_terminated(server: Server) -
     def terminate() -> None:
         for _ in range(6):
             kill_frontends(server, 1, signal.SIGTERM)
-            assert all("Paris" in ask(connection) for connection in kept)
+            assert all("Paris" in complete(connection) for connection in kept)
 
     load.run(terminate)
     assert all(len(texts) == 1 for texts in load.texts.values()) and set(load.answers) == {" Paris."}
@@ -79,14 +75,14 @@ def test_all_slots_were_used_and_a_successor_has_them_at_once(refused: bool) -> 
     with Server("--threads", "1", "--max-num-seqs", "2", "--max-num-queued-reqs", "6") as server:
         body: dict[str, object] = {"max_tokens": 1, "user": "", **({"prompt": [1 << 20]} if refused else {})}
         for _ in range(2 + 6 + SPARE_SLOTS):
-            connection = raw(server)
+            connection = open_socket(server)
             connection.sendall(request(body))
             assert read_all(connection).startswith(b"HTTP/1.1 400" if refused else b"HTTP/1.1 200")
         renderer = server.pids()["renderer-0"]
         os.kill(renderer, signal.SIGSTOP)
         os.kill(server.pids()["frontend-0"], signal.SIGKILL)
         server.wait_for("frontend-0 is up")
-        connections = [raw(server) for _ in range(8)]
+        connections = [open_socket(server) for _ in range(8)]
         for connection in connections:
             connection.sendall(request({"max_tokens": 4}))
         watch, load = connect(server), 0

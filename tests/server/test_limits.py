@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 
+from tests.support.client import http_client
 from tests.support.server import Server
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server("--threads", "1", "--tool-call-parser", "qwen3_coder") as running:
-        yield running
+SERVER_OPTIONS = ("--threads", "1", "--tool-call-parser", "qwen3_coder")
 
 
 def test_many_tokens_with_many_others_at_once(server: Server) -> None:
     """Both ways at once, since 1,500 steps with logprobs take seconds."""
     before = server.pids()
-    url = f"{server.base_url}/v1/completions"
     body = {"prompt": "hi", "logprobs": 20, "max_tokens": 1500, "ignore_eos": True, "temperature": 0}
-    with ThreadPoolExecutor() as pool:
-        whole = pool.submit(httpx.post, url, json=body, timeout=120)
+    with http_client(server) as client, ThreadPoolExecutor() as pool:
+        whole = pool.submit(client.post, "/v1/completions", json=body)
         asked = {**body, "stream": True, "stream_interval": 65536}
-        with httpx.stream("POST", url, json=asked, timeout=120) as stream:
+        with client.stream("POST", "/v1/completions", json=asked) as stream:
             assert sum(line.startswith("data: {") for line in stream.iter_lines()) > 5
         assert len(whole.result().json()["choices"][0]["logprobs"]["tokens"]) == 1500
     assert server.pids() == before
@@ -44,7 +39,8 @@ def test_schemas_of_tools_that_are_none(server: Server, kind: Any, stream: bool)
         "structured_outputs": {"choice": [call]},
         "stream": stream,
     }
-    answer = httpx.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=60)
+    with http_client(server) as client:
+        answer = client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200 and '"tool_calls"' in answer.text and server.pids() == before
 
 

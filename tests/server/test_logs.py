@@ -10,8 +10,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx2 as httpx
-
+from tests.support.client import http_client
 from tests.support.server import LAUNCH, Server
 
 PATIENCE_S = 30.0
@@ -61,7 +60,7 @@ def check_line(line: dict[str, Any], answer: dict[str, Any]) -> None:
 def test_json_lines_of_requests() -> None:
     with (
         Server("--log-format", "json", "--api-key", SECRET) as server,
-        httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client,
+        http_client(server) as client,
     ):
         client.headers["Authorization"] = f"Bearer {SECRET}"
         prompt = [1 + n % 200 for n in range(80)]
@@ -112,7 +111,7 @@ def test_json_lines_of_deaths() -> None:
     """Killed, also in the middle of a line, and by an exception: every line is an object, and tells its reason."""
     with (
         Server("--log-format", "json", "--debug", "--worker", "scripted", "--scripted-step-ms", "5") as server,
-        httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client,
+        http_client(server) as client,
     ):
         long = body(600, stream=True, ignore_eos=True)
         with client.stream("POST", CHAT, json=long, headers=named("long")) as stream:
@@ -144,7 +143,7 @@ def test_what_runs_in_the_background_is_told_by_the_successor() -> None:
     slow = ("--worker", "scripted", "--scripted-step-ms", "5")
     with (
         Server("--log-format", "json", *slow) as server,
-        httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client,
+        http_client(server) as client,
     ):
         asked = {"input": SECRET, "max_output_tokens": 600, "background": True, "model": "actorserve-demo"}
         begun = client.post("/v1/responses", json=asked, headers=named("behind")).json()
@@ -166,7 +165,7 @@ def test_load_and_throughput_are_told_whoever_dies() -> None:
     slow = ("--worker", "scripted", "--scripted-step-ms", "10", "--log-stats-interval", "0.2")
     with (
         Server("--log-format", "json", "--frontends", "2", *slow) as server,
-        httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client,
+        http_client(server) as client,
     ):
         with client.stream("POST", CHAT, json=body(3500, stream=True, ignore_eos=True)) as stream:
             lines = stream.iter_lines()  # kept: an iterator that is gone closes the stream
@@ -185,7 +184,7 @@ def test_load_and_throughput_are_told_whoever_dies() -> None:
 
 
 def test_text_lines_of_requests() -> None:
-    with Server() as server, httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
+    with Server() as server, http_client(server) as client:
         client.post(CHAT, json=body(), headers=named("one"))
         found = server.wait_for(r"^\d{4}-\d\d-\d\d [\d:.]{12} frontend-0    \| INFO request one: (.*)")[1]
         assert re.fullmatch(
@@ -200,7 +199,7 @@ def test_nobody_forges_a_line() -> None:
     forged = "a\nINFO forged\r\x1b[2J"
     with (
         Server("--log-level", "debug") as server,
-        httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client,
+        http_client(server) as client,
     ):
         asked = {CHAT: body(3), "/v1/responses": {"input": "hi", "max_output_tokens": 3}}
         for path, fields in asked.items():
@@ -217,7 +216,7 @@ def test_nobody_forges_a_line() -> None:
 def test_requests_are_told_only_if_wanted() -> None:
     with (
         Server("--no-enable-log-requests") as server,
-        httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client,
+        http_client(server) as client,
     ):
         client.post(CHAT, json=body(), headers=named("one"))
         server.stop()
@@ -234,7 +233,7 @@ def test_a_server_that_cannot_start_says_so_in_its_form() -> None:
 
 def test_a_request_is_named_alike_by_all_actors_and_its_prompt_is_for_who_debugs() -> None:
     options = ("--log-format", "json", "--log-level", "debug", "--max-log-len", "30")
-    with Server(*options) as server, httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
+    with Server(*options) as server, http_client(server) as client:
         prompt = "0123456789" * 5
         client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 3}, headers=named("mine"))
         client.post("/v1/completions", json={"prompt": "é" * 30, "max_tokens": 3}, headers=named("fits"))
@@ -256,7 +255,7 @@ def test_a_request_is_named_alike_by_all_actors_and_its_prompt_is_for_who_debugs
 
 def test_what_a_client_says_is_one_line_of_text() -> None:
     """A prompt forges no line, and does nothing to the terminal of who debugs."""
-    with Server("--log-level", "debug") as server, httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client:
+    with Server("--log-level", "debug") as server, http_client(server) as client:
         prompt = "é\nINFO request forged\x1b[31m\u2028\x85 end"
         client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 1}, headers=named("mine"))
         server.stop()
@@ -269,7 +268,7 @@ def test_a_request_that_changes_its_frontend_is_told_once() -> None:
     slow = ("--worker", "scripted", "--scripted-step-ms", "5")
     with (
         Server("--log-format", "json", "--frontends", "2", *slow) as server,
-        httpx.Client(base_url=server.base_url, timeout=PATIENCE_S) as client,
+        http_client(server) as client,
         ThreadPoolExecutor() as pool,
     ):
         for number in range(8):

@@ -20,23 +20,19 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from tests.support.client import http_client
 from tests.support.server import Server
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "tools" / "grafana" / "actorserve.json"
 NAME = re.compile(r"\b(?:vllm|actorserve):[a-z_0-9]+")
 TOKENS = 12
 WAIT_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server("--threads", "1", "--frontends", "2", "--hang-timeout", "20") as made:
-        yield made
+SERVER_OPTIONS = ("--threads", "1", "--frontends", "2", "--hang-timeout", "20")
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.base_url, timeout=WAIT_S) as made:
+    with http_client(server) as made:
         yield made
 
 
@@ -197,7 +193,7 @@ def test_every_actor_is_told_of(server: Server, client: httpx.Client) -> None:
         assert seen.sum("actorserve:mailbox_depth", actor=name) >= 0
     assert seen.sum("actorserve:actor_heartbeat_age_seconds", actor="scheduler") < WAIT_S
     with stopped(server, "renderer-0"), ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(complete, httpx.Client(base_url=server.base_url, timeout=WAIT_S))
+        waits = pool.submit(complete, http_client(server))
         deadline = time.monotonic() + WAIT_S
         while not (seen := Scrape(client)).sum("actorserve:mailbox_depth", actor="renderer-0"):
             assert time.monotonic() < deadline
@@ -244,7 +240,7 @@ def test_nothing_that_is_counted_falls_at_a_death(name: str, server: Server, cli
 
 @pytest.mark.parametrize("name", ["scheduler", "worker", "renderer-0", "detokenizer-0", "frontend-1"])
 def test_ready_names_who_was_stopped(name: str, server: Server) -> None:
-    with httpx.Client(base_url=server.base_url, timeout=WAIT_S) as client:
+    with http_client(server) as client:
         ask_ready(client, 200)
         other = f"frontend-{1 - frontend_of(client, server)}"
         name = other if name.startswith("frontend") else name

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from actorserve.actors.model.info import DEMO_FOLDER
+from tests.support.client import http_client
 from tests.support.server import Server
 
 PROMPT = "The capital of France is Paris. The capital of"
@@ -20,8 +21,8 @@ REPEATING = "7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7 7"
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
-    with Server("--threads", "1") as server, httpx.Client(base_url=server.base_url, timeout=60) as made:
+def client(demo_server: Server) -> Iterator[httpx.Client]:
+    with http_client(demo_server) as made:
         yield made
 
 

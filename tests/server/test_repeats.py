@@ -12,17 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.client import connect
 from tests.support.server import Server
 
-WAIT_S = 60.0
+SERVER_OPTIONS = ("--frontends", "2", "--threads", "1", "--max-restarts", "1000", "--idempotent-request-ids")
 LONG = {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True, "temperature": 1.3}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    options = ("--frontends", "2", "--threads", "1", "--max-restarts", "1000", "--idempotent-request-ids")
-    with Server(*options) as running:
-        yield running
 
 
 @pytest.fixture
@@ -34,7 +28,7 @@ class Asked:
     """One request on a connection of its own."""
 
     def __init__(self, server: Server, body: dict[str, Any], **headers: str) -> None:
-        self._connection = http.client.HTTPConnection(server.base_url.removeprefix("http://"), timeout=WAIT_S)
+        self._connection = connect(server)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         self._connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **named})
@@ -73,7 +67,7 @@ def of_choice(events: list[tuple[str, Any]], index: int) -> list[tuple[str, Any]
 
 def generated(server: Server) -> int:
     """Tokens that were generated in all."""
-    connection = http.client.HTTPConnection(server.base_url.removeprefix("http://"), timeout=WAIT_S)
+    connection = connect(server)
     connection.request("GET", "/metrics")
     lines = connection.getresponse().read().decode().splitlines()
     connection.close()

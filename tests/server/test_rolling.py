@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import signal
@@ -17,7 +16,8 @@ import pytest
 
 from actorserve.actors.protocol.kinds import KINDS
 from tests.support.certificates import OPENSSL, Files
-from tests.support.rolling import SHORT, WAIT_S, CodeCopy, Load, command, restart, stream
+from tests.support.client import CAPITAL, connect, http_session
+from tests.support.rolling import CodeCopy, Load, command, restart, stream
 from tests.support.server import Server
 
 STREAMS, TOKENS = 64, 24
@@ -75,8 +75,8 @@ def changed(code: CodeCopy) -> Iterator[CodeCopy]:
 
 
 def ask(server: Server, path: str = "/v1/completions", given: dict[str, Any] | None = None) -> Any:
-    connection = http.client.HTTPConnection(server.base_url.removeprefix("http://"), timeout=WAIT_S)
-    connection.request("POST", path, json.dumps(given or SHORT)) if given != {} else connection.request("GET", path)
+    connection = connect(server)
+    connection.request("POST", path, json.dumps(given or CAPITAL)) if given != {} else connection.request("GET", path)
     response = connection.getresponse()
     answer = response.read()
     connection.close()
@@ -180,8 +180,7 @@ def test_behind_tls_a_frontend_ends_its_streams_first(tmp_path: Path) -> None:
 
     async def restart_under_a_stream(server: Server) -> None:
         begun: list[int] = []
-        connector = aiohttp.TCPConnector(ssl=False)
-        async with aiohttp.ClientSession(server.base_url, connector=connector) as session:
+        async with http_session(server, False) as session:
             running = asyncio.create_task(stream(session, 1, 1500, lambda: begun.append(1)))
             while not begun:
                 await asyncio.sleep(0.001)  # the stream runs; what is waited for is its beginning
@@ -211,7 +210,7 @@ def test_a_server_that_ends_in_the_middle_drains_with_the_successors() -> None:
 
     async def end_in_the_middle(server: Server) -> int:
         worker, begun = server.pids()["worker"], set[int]()
-        async with aiohttp.ClientSession(server.base_url) as session:
+        async with http_session(server) as session:
             streams = [asyncio.create_task(_one(session, number, 100, begun)) for number in range(8)]
             while len(begun) < len(streams):
                 await asyncio.sleep(0.001)  # the streams run; what is waited for is a number of events

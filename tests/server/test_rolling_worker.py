@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import aiohttp
-
+from tests.support.client import http_session
 from tests.support.rolling import restart, stream
 from tests.support.server import Server
 
@@ -17,7 +16,7 @@ def test_a_worker_is_replaced_alone() -> None:
 
     async def restart_under_a_stream(server: Server) -> None:
         parts: list[int] = []
-        async with aiohttp.ClientSession(server.base_url) as session:
+        async with http_session(server) as session:
             running = asyncio.create_task(stream(session, 1, 2000, lambda: parts.append(1)))
             for number in range(2):
                 parts.clear()

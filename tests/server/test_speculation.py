@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2 as httpx
 import msgspec
 import pytest
 
@@ -24,6 +23,7 @@ from actorserve.actors.worker.speculative.actor import load_drafting
 from actorserve.shm.board.board import Board
 from actorserve.shm.segment import Segment
 from tests.server.test_deaths import all_streams
+from tests.support.client import http_client
 from tests.support.server import Server
 
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 1})
@@ -34,7 +34,8 @@ TWO = (*ONE, "-tp", "2")
 
 def ask(server: Server, **body: Any) -> dict[str, Any]:
     given = {"prompt": "One, two, one, two, one, two,", "max_tokens": 40, "return_token_ids": True, **body}
-    answer = httpx.post(f"{server.base_url}/v1/completions", json=given, timeout=60)
+    with http_client(server) as client:
+        answer = client.post("/v1/completions", json=given)
     assert answer.status_code == 200, answer.text
     choice: dict[str, Any] = answer.json()["choices"][0]
     return choice

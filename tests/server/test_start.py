@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.support.checkpoints import checkpoint
+from tests.support.client import connect
 from tests.support.server import Server
 
 NAMES = {"template", "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}
@@ -38,10 +39,6 @@ def server(model: str) -> Iterator[Server]:
     """For one test, which may look at its start or end it."""
     with Server(model, "--kv-cache-memory-bytes", "16M", "--threads", "1") as running:
         yield running
-
-
-def connect(server: Server) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(server.base_url.removeprefix("http://"), timeout=WAIT_S)
 
 
 def status(server: Server, path: str) -> int:

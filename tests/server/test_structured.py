@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from tests.server.test_parameters import events
+from tests.support.client import http_client
 from tests.support.server import Server
 
 HI = [{"role": "user", "content": "What is the capital of France?"}]
@@ -32,8 +33,8 @@ TOOLS = [
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
-    with Server("--threads", "1") as server, httpx.Client(base_url=server.base_url, timeout=60) as made:
+def client(demo_server: Server) -> Iterator[httpx.Client]:
+    with http_client(demo_server) as made:
         yield made
 
 

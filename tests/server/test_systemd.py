@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import requests
 
 from actorserve.actors.cli import main
 from actorserve.actors.commands.systemd.quoting import argument, line, path, word
+from tests.support.client import http_client
 from tests.support.manager import FakeManager, HeldSocket
 from tests.support.server import LAUNCH, Server
 
@@ -153,7 +153,8 @@ def test_ready_after_a_token_and_clients_wait_for_the_next_life() -> None:
         with FakeManager() as manager:
             with Server(*SMALL, command=command, env=held.env | manager.env) as server:
                 manager.wait_for("READY", "1")
-                counted = requests.get(f"{server.base_url}/metrics", timeout=30).text
+                with http_client(server) as asking:
+                    counted = asking.get("/metrics").text
                 (tokens,) = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", counted, re.MULTILINE)
                 assert float(tokens) >= 1.0
                 assert manager.wait_for("STATUS", "ready: ").endswith("restarts")

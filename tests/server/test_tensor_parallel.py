@@ -8,13 +8,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import httpx2 as httpx
 import numpy as np
 import pytest
 import torch
 
 from actorserve.actors.observer.attach import attach
 from tests.support.checkpoints import VOCABULARY, checkpoint
+from tests.support.client import http_client
 from tests.support.server import Server
 from tests.worker.cpu.test_executor import generate, reference
 
@@ -23,7 +23,8 @@ TWO = ("-tp", "2", "--threads", "1", "--dtype", "float32")
 
 def ask(server: Server, **body: Any) -> Any:
     given = {"temperature": 0, "max_tokens": 24, "ignore_eos": True, "return_token_ids": True, **body}
-    answer = httpx.post(f"{server.base_url}/v1/completions", json=given, timeout=60)
+    with http_client(server) as client:
+        answer = client.post("/v1/completions", json=given)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -62,7 +63,7 @@ def test_a_group_dies_together_and_loses_nothing() -> None:
         given = {**asked, "ignore_eos": True, "stream": True, "return_token_ids": True}
         ids: list[int] = []
         victims = [("scheduler", {"scheduler"}), ("worker-1", both), ("worker-0", both)]
-        with httpx.stream("POST", f"{server.base_url}/v1/completions", json=given, timeout=120) as stream:
+        with http_client(server) as client, client.stream("POST", "/v1/completions", json=given) as stream:
             for line in stream.iter_lines():
                 if not line.startswith("data: {"):
                     continue

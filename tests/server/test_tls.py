@@ -5,25 +5,22 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import signal
 import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2 as httpx
 import pytest
 from openai import OpenAI
 
 from tests.support.certificates import OPENSSL, Files
+from tests.support.client import CAPITAL, address, complete, connect, open_socket
 from tests.support.server import Server
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="certificates are made by the openssl command")
-READY = re.compile(r"ready at https://(\S+)")
 WAIT_S = 30.0
-ASKED: dict[str, Any] = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
 
 
 @pytest.fixture(scope="module")
@@ -31,31 +28,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return Files(tmp_path_factory.mktemp("certificates"))
 
 
-def address(server: Server) -> tuple[str, int]:
-    host, _, port = server.wait_for(READY, since_start=True)[1].rpartition(":")
-    return host, int(port)
-
-
 @pytest.fixture(scope="module")
 def server(files: Files) -> Iterator[Server]:
-    with Server("--frontends", "2", "--threads", "1", *files.options(), wait=False) as running:
+    with Server("--frontends", "2", "--threads", "1", *files.options()) as running:
         yield running
         assert running.stop() == 0
         assert "Traceback" not in running.read_all()
-
-
-def connect(server: Server, context: ssl.SSLContext) -> http.client.HTTPSConnection:
-    connection = http.client.HTTPSConnection(*address(server), timeout=WAIT_S, context=context)
-    connection.connect()
-    connection.auto_open = 0  # a connection that was lost is not opened again behind our back
-    return connection
-
-
-def ask(connection: http.client.HTTPSConnection, headers: dict[str, str] | None = None, **more: Any) -> str:
-    connection.request("POST", "/v1/completions", json.dumps({**ASKED, **more}), headers or {})
-    response = connection.getresponse()
-    assert response.status == 200, response.read()
-    return str(json.load(response)["choices"][0]["text"])
 
 
 def kill_frontends(server: Server) -> None:
@@ -82,8 +60,8 @@ def test_the_openai_client(server: Server, files: Files) -> None:
     with httpx.Client(verify=files.context()) as transport:
         client = OpenAI(base_url=f"https://{host}:{port}/v1", api_key="none", http_client=transport, max_retries=0)
         for _ in range(3):
-            assert client.completions.create(model="actorserve-demo", **ASKED).choices[0].text == " Paris."
-            stream = client.completions.create(model="actorserve-demo", stream=True, **ASKED)
+            assert client.completions.create(model="actorserve-demo", **CAPITAL).choices[0].text == " Paris."
+            stream = client.completions.create(model="actorserve-demo", stream=True, **CAPITAL)
             assert "".join(chunk.choices[0].text for chunk in stream) == " Paris."
 
 
@@ -91,14 +69,14 @@ def test_a_long_request_and_a_long_answer(server: Server, files: Files) -> None:
     connection = connect(server, files.context())
     connection.request("POST", "/detokenize", json.dumps({"tokens": [35] * 300_000, "user": "x" * 1_000_000}))
     assert len(json.load(connection.getresponse())["prompt"]) >= 300_000
-    assert ask(connection) == " Paris."
+    assert complete(connection) == " Paris."
     connection.close()
 
 
 def test_a_client_that_does_not_know_the_authority_is_not_served(server: Server, files: Files) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         connect(server, ssl.create_default_context())
-    assert ask(connect(server, files.context())) == " Paris."
+    assert complete(connect(server, files.context())) == " Paris."
 
 
 @pytest.mark.parametrize(
@@ -106,7 +84,7 @@ def test_a_client_that_does_not_know_the_authority_is_not_served(server: Server,
 )
 def test_what_is_no_tls_is_refused(server: Server, files: Files, words: bytes) -> None:
     pids = server.pids()
-    with socket.create_connection(address(server), timeout=WAIT_S) as connection:
+    with open_socket(server) as connection:
         connection.sendall(words)
         answer = b""
         try:
@@ -115,28 +93,28 @@ def test_what_is_no_tls_is_refused(server: Server, files: Files, words: bytes) -
         except ConnectionResetError:
             pass
     assert b"HTTP" not in answer
-    assert ask(connect(server, files.context())) == " Paris."
+    assert complete(connect(server, files.context())) == " Paris."
     assert server.pids() == pids
 
 
 def test_a_stream_is_reset_when_its_frontend_dies(server: Server, files: Files) -> None:
     """As is a connection between two requests; the next one works."""
     streaming, resting = connect(server, files.context()), connect(server, files.context())
-    assert ask(resting) == " Paris."
-    body = {**ASKED, "stream": True, "max_tokens": 2000, "ignore_eos": True}
+    assert complete(resting) == " Paris."
+    body = {**CAPITAL, "stream": True, "max_tokens": 2000, "ignore_eos": True}
     streaming.request("POST", "/v1/completions", json.dumps(body))
     response = streaming.getresponse()
     assert response.read(10)
     kill_frontends(server)
     assert is_reset(streaming.sock) and is_reset(resting.sock)
-    assert ask(connect(server, files.context())) == " Paris."
+    assert complete(connect(server, files.context())) == " Paris."
 
 
 def test_a_frontend_that_is_terminated_answers_what_it_has(server: Server, files: Files) -> None:
     """Nobody could go on with that; new ones are not given to it."""
     connections = [connect(server, files.context()) for _ in range(2)]
     for connection in connections:
-        body = {**ASKED, "stream": True, "max_tokens": 300, "ignore_eos": True}
+        body = {**CAPITAL, "stream": True, "max_tokens": 300, "ignore_eos": True}
         connection.request("POST", "/v1/completions", json.dumps(body))
     responses = [connection.getresponse() for connection in connections]
     assert all(response.read(10) for response in responses)
@@ -145,17 +123,19 @@ def test_a_frontend_that_is_terminated_answers_what_it_has(server: Server, files
     assert all(b"data: [DONE]" in response.read() for response in responses)
     for name in ("frontend-0", "frontend-1"):
         server.wait_for(rf"{name} is up")
-    assert ask(connect(server, files.context())) == " Paris."
+    assert complete(connect(server, files.context())) == " Paris."
 
 
 def test_who_has_not_begun_to_speak_is_served_by_the_successor(server: Server, files: Files) -> None:
-    connections = [socket.create_connection(address(server), timeout=WAIT_S) for _ in range(4)]
-    assert all(ask(connect(server, files.context())) == " Paris." for _ in range(2))  # both had them in their queue
+    connections = [open_socket(server) for _ in range(4)]
+    assert all(
+        complete(connect(server, files.context())) == " Paris." for _ in range(2)
+    )  # both had them in their queue
     kill_frontends(server)
     for raw in connections:
         connection = http.client.HTTPSConnection(*address(server), timeout=WAIT_S)
         connection.sock = files.context().wrap_socket(raw, server_hostname="localhost")
-        assert ask(connection) == " Paris."
+        assert complete(connection) == " Paris."
         connection.close()
 
 
@@ -164,10 +144,10 @@ def test_half_a_handshake_is_reset(server: Server, files: Files) -> None:
     client = files.context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
-    with socket.create_connection(address(server), timeout=WAIT_S) as connection:
+    with open_socket(server) as connection:
         connection.sendall(outgoing.read()[:50])
         assert all(
-            ask(connect(server, files.context())) == " Paris." for _ in range(2)
+            complete(connect(server, files.context())) == " Paris." for _ in range(2)
         )  # both have read what was there
         kill_frontends(server)
         assert is_reset(connection)
@@ -178,19 +158,19 @@ def test_keys_of_requests_are_handled_by_whoever_has_the_connection(server: Serv
     connection = connect(server, files.context())
     for number in range(12):
         key = {"Idempotency-Key": f"one-{number}"}
-        assert ask(connection, key) == " Paris."
-        connection.request("POST", "/v1/completions", json.dumps(ASKED), key)
+        assert complete(connection, key) == " Paris."
+        connection.request("POST", "/v1/completions", json.dumps(CAPITAL), key)
         response = connection.getresponse()
         assert response.headers["Idempotent-Replayed"] == "true" and b"Paris" in response.read()
 
 
 def test_clients_must_have_a_certificate_where_authorities_are_named(files: Files) -> None:
-    with Server("--threads", "1", *files.options(), "--ssl-ca-certs", str(files.authority[0]), wait=False) as server:
-        assert ask(connect(server, files.context(files.client))) == " Paris."
+    with Server("--threads", "1", *files.options(), "--ssl-ca-certs", str(files.authority[0])) as server:
+        assert complete(connect(server, files.context(files.client))) == " Paris."
         for wrong in (None, files.stranger):
             with pytest.raises((ssl.SSLError, ConnectionError)):  # with TLS 1.3 it is said when the client reads
-                ask(connect(server, files.context(wrong)))
-        assert ask(connect(server, files.context(files.client))) == " Paris."
+                complete(connect(server, files.context(wrong)))
+        assert complete(connect(server, files.context(files.client))) == " Paris."
         assert server.stop() == 0
         assert "Traceback" not in server.read_all()
 

@@ -5,7 +5,7 @@ requests on others.
 from __future__ import annotations
 
 import asyncio
-import http.client
+import contextlib
 import json
 import shutil
 import subprocess
@@ -17,10 +17,10 @@ from typing import Any
 
 import aiohttp
 
+from tests.support.client import complete, connect, http_session
 from tests.support.server import PACKAGE, Server
 
 WAIT_S = 120.0
-SHORT: dict[str, Any] = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
 
 
 def command(server: Server, *words: str, wait_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
@@ -75,8 +75,7 @@ class Load:
         asyncio.run(self._run(action))
 
     async def _run(self, action: Callable[[], Any]) -> None:
-        timeout, connector = aiohttp.ClientTimeout(total=WAIT_S), aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(self.server.base_url, timeout=timeout, connector=connector) as session:
+        async with http_session(self.server, wait_s=WAIT_S) as session:
             loop = asyncio.get_running_loop()
             clients = [loop.create_task(self._streams(session, number)) for number in range(self.streams)]
             clients += [loop.create_task(asyncio.to_thread(self._short)) for _ in range(self.short)]
@@ -100,18 +99,11 @@ class Load:
 
     def _short(self) -> None:
         """One connection for all requests, but where the server says that it closes it: a reset is a failure."""
-        connection = http.client.HTTPConnection(self.server.base_url.removeprefix("http://"), timeout=WAIT_S)
         while not self.done.is_set():
-            connection.connect()
-            self.connects += 1
-            connection.auto_open = 0
-            while connection.sock is not None and not self.done.is_set():
-                connection.request("POST", "/v1/completions", json.dumps(SHORT))
-                response = connection.getresponse()
-                answer = response.read()
-                assert response.status == 200, answer
-                self.answers.append(json.loads(answer)["choices"][0]["text"])
-        connection.close()
+            with contextlib.closing(connect(self.server)) as connection:
+                self.connects += 1
+                while connection.sock is not None and not self.done.is_set():
+                    self.answers.append(complete(connection))
 
 
 class CodeCopy:

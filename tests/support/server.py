@@ -151,7 +151,7 @@ class Server:
         while (left := self.processes()) and time.monotonic() < deadline:
             psutil.wait_procs(left, timeout=0.1)
         assert not left, f"processes left: {left}\n{self.output}"
-        files = segments() - self._segments
+        files = left_segments(self._segments)
         assert not files, f"left in /dev/shm: {files}"
 
     def __enter__(self) -> Server:
@@ -188,3 +188,13 @@ class Server:
 def segments() -> set[str]:
     """The files in shared memory that are ours by name; live segments have none."""
     return {name for name in os.listdir("/dev/shm") if name.startswith("actorserve")}
+
+
+def left_segments(before: set[str]) -> set[str]:
+    """What is new and stays: one that is being made has a name for a moment, and others run servers beside this one."""
+    deadline = time.monotonic() + VANISH_S
+    left = segments() - before
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)  # nothing tells that a file is gone
+        left &= segments()
+    return left

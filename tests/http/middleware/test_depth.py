@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from typing import Any
 
+import httpx2 as httpx
 import msgspec
 import pytest
 from hypothesis import given
@@ -93,12 +92,8 @@ def test_what_strings_hold_is_met_by_those_who_read_it() -> None:
 
 
 def post(url: str, body: object) -> tuple[int, str]:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return int(answer.status), answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+    answer = httpx.post(url, json=body, timeout=30)
+    return answer.status_code, answer.text
 
 
 @pytest.mark.parametrize("body", [b"[" * 300, b'["' * 300, b"]" * 300 + b"[" * 300, b'"' + b"[" * 300, b"[\\" * 300])

@@ -57,14 +57,14 @@ def test_states_follow_what_was_committed(answers: Answers) -> None:
 def test_the_ring_turns(answers: Answers) -> None:
     rng = random.Random(0)
     answers.begin(0, 7)
-    sent = b"?" * 7
+    sent, last = 7, b"?" * 7  # how many bytes, and the last of them
     for _ in range(400):
         data = rng.randbytes(rng.choice([1, 100, 5000, RING - 1, RING, RING + 9]))
         answers.commit(0, data, False)
-        sent += data
-        written = len(sent) - rng.randrange(min(len(sent) - 6, RING + 1))
-        assert answers.unsent(0, written) == sent[written:]
-        assert len(sent) <= RING or answers.unsent(0, len(sent) - RING - 1) is None
+        sent, last = sent + len(data), (last + data)[-RING:]
+        unsent = rng.randrange(min(sent - 6, RING + 1))
+        assert answers.unsent(0, sent - unsent) == last[len(last) - unsent :]
+        assert sent <= RING or answers.unsent(0, sent - RING - 1) is None
     assert answers.untouched(1)
 
 
