@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from actorserve.actors.supervisor.timeouts import STOP_S
 from tests.support.checkpoints import write_shape
 from tests.support.server import Server
 
@@ -34,9 +35,14 @@ def launch(tmp_path: Path) -> Launch:
         lives: dict[str, list[str]] | None = None,
         before: tuple[str, ...] = (),
         wait: bool = True,
+        stop_s: float = STOP_S,
     ) -> Server:
         small = ("--max-num-seqs", "2", "--max-num-queued-reqs", "2")
-        env = {"FAKE_ACTORS": json.dumps(lives or {}), "FAKE_DRAINED": str(tmp_path / "drained")}
+        env = {
+            "FAKE_ACTORS": json.dumps(lives or {}),
+            "FAKE_DRAINED": str(tmp_path / "drained"),
+            "FAKE_STOP_S": str(stop_s),
+        }
         return Server(*model, *small, *arguments, command=(*before, *COMMAND), env=env, wait=wait)
 
     return start
@@ -186,19 +192,19 @@ def test_an_actor_may_fail_to_start_once_the_server_was_ready(launch: Launch) ->
 
 
 def test_a_stop_while_an_actor_starts_again(launch: Launch) -> None:
-    with launch(lives={"renderer-0": ["serve", "hang"]}) as server:
+    with launch(lives={"renderer-0": ["serve", "hang"]}, stop_s=1.5) as server:
         os.kill(server.pids()["renderer-0"], signal.SIGKILL)
         server.wait_for("hanging")
         assert server.stop() == 0
-        assert "renderer-0 has not ended after 5 s and is killed" in server.read_all()
+        assert "renderer-0 has not ended after 1.5 s and is killed" in server.read_all()
 
 
 def test_an_actor_that_does_not_stop_is_killed(launch: Launch) -> None:
-    with launch("--shutdown-timeout", "0.2", lives={"frontend-0": ["deaf"]}) as server:
+    with launch("--shutdown-timeout", "0.2", lives={"frontend-0": ["deaf"]}, stop_s=1.5) as server:
         assert server.stop() == 0
         said = server.read_all()
         assert "frontend-0: requests have not ended after 0.2 s and get an error" in said
-        assert "frontend-0 has not ended after 5 s and is killed" in said
+        assert "frontend-0 has not ended after 1.5 s and is killed" in said
 
 
 def test_the_drain_waits_and_what_is_behind_goes_on(launch: Launch, tmp_path: Path) -> None:
