@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from .anthropic.schemas import CountRequest, MessagesRequest
 from .dashboard.files import TYPES
@@ -22,6 +24,7 @@ RENDERS = (422, 500, 503)  # other actors are asked
 ASKS = (*TAKES_BODY, *MODEL, *RENDERS)
 PLAIN = "text/plain"
 Operation = Literal["chat", "text_completion"]  # as the semantic conventions of OpenTelemetry name them
+NOT_TRUE = msgspec.Meta(extra_json_schema={"const": False})  # known, and not supported
 CHAT: Operation = "chat"
 TEXT: Operation = "text_completion"
 
@@ -55,6 +58,14 @@ class Route:
     def template(self) -> str:
         """The path as documents write it."""
         return re.sub(r"\{(\w+):[^{}]*\}", r"{\1}", self.path)
+
+
+class ResetOptions(msgspec.Struct):
+    """The query of /reset_prefix_cache, as vLLM has it, and by the name that its LLM has for the last."""
+
+    reset_running_requests: bool = False
+    reset_external: Annotated[bool, NOT_TRUE] = False
+    reset_connector: Annotated[bool, NOT_TRUE] = False
 
 
 RESPONSES = "/v1/responses"
@@ -208,7 +219,16 @@ ROUTES: tuple[Route, ...] = (
     Route("get", "/docs", "page.docs", "The list of paths", page=True, open=True),
     *(Route("get", f"/page/{name}", "page.file", page=True, open=True) for name in TYPES),
     Route("get", "/page/events", "page.events", "Statistics", page=True, head=False),
-    Route("*", "/reset_prefix_cache", "", admin=True),
+    Route(
+        "post",
+        "/reset_prefix_cache",
+        "operations.reset_prefix_cache",
+        "Find no prefix again that was computed before",
+        answers.Health,
+        query=ResetOptions,
+        statuses=(*TAKES_BODY, 500, 503),
+        admin=True,
+    ),
     Route("*", "/sleep", "", admin=True),
     Route("*", "/wake_up", "", admin=True),
     Route("*", "/is_sleeping", "", admin=True),

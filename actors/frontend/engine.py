@@ -14,6 +14,7 @@ observability/    what clients see, counted; the whole server's metrics and read
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from actorserve.http.dashboard.figures import PageFigures
 from actorserve.http.generation.idempotency_keys import Kept, Key
@@ -47,7 +48,9 @@ class FrontendEngine(Engine):
         count = system.slots_per_frontend
         self.slots = Slots(table, system.first_slot(own), count)
         self.renderers = Renderers(context)
-        self._calls = Calls(own, count, self.renderers.ask)
+        self._calls = Calls(
+            own, context.incarnation, count, self.renderers.ask, partial(context.post_alone, "scheduler")
+        )
         self._log = Recent(context.files["recent"], *system.recent, own)
         self._retained = Keeper(self._log, table, count, context.config.idempotency_window)
         self._orphans = Inherited(context, self.slots, self._retained, self._calls.numbers, reserved)
@@ -108,6 +111,9 @@ class FrontendEngine(Engine):
 
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         return await self._calls.detokenize(tokens, skip_special)
+
+    async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
+        await self._calls.reset_prefix_cache(reset_running_requests)
 
     # --- what is found again by a key ----------------------------------------------------------------------------
 

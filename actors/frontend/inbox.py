@@ -5,7 +5,18 @@ from __future__ import annotations
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
 
-from ..protocol.messages import Cancel, Delta, Detokenized, Failed, PromptTold, Rendered, Synced, ToFrontend, Tokenized
+from ..protocol.messages import (
+    Cancel,
+    Delta,
+    Detokenized,
+    Failed,
+    PrefixCacheReset,
+    PromptTold,
+    Rendered,
+    Synced,
+    ToFrontend,
+    Tokenized,
+)
 from ..runtime.process import Context
 from .jobs import Jobs
 from .observability.client_metrics import Clients
@@ -51,7 +62,7 @@ class Incoming:
                 self._failed(message)
             case Synced():
                 self._orphans.synced(message.call)
-            case Tokenized() | Detokenized():
+            case Tokenized() | Detokenized() | PrefixCacheReset():
                 self._calls.answer(message.call, message)
 
     def _delta(self, delta: Delta) -> None:

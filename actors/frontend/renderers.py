@@ -28,7 +28,7 @@ class Renderers:
     def render(self, renderer: str, message: Render) -> None:
         """Post it, and count its sequences until each `leaves`."""
         self._sequences[renderer] += len(message.refs)
-        self._send(renderer, message)
+        self._context.post_alone(renderer, message)
 
     def leaves(self, renderer: str) -> None:
         """One sequence was rendered there, or never will be."""
@@ -36,9 +36,4 @@ class Renderers:
 
     def ask(self, message: Message) -> None:
         """Post what needs no slot, to the one with least to do."""
-        self._send(self.least_loaded(), message)
-
-    def _send(self, renderer: str, message: Message) -> None:
-        """As a record of its own: if the renderer dies on this one, it need not do others again."""
-        self._context.post(renderer, message)
-        self._context.outboxes[renderer].flush()
+        self._context.post_alone(self.least_loaded(), message)

@@ -1,4 +1,7 @@
-"""Questions to renderers that need no slot: each has a number, a deadline, and an answer."""
+"""Questions to other actors that need no slot: each has a number, a deadline, and an answer.
+
+Who dies while it has one finds it again in its lane: the answer comes later, or never within the deadline.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +10,54 @@ from collections.abc import Callable
 
 from actorserve.http.errors import ApiError, overloaded
 
-from ..protocol.messages import Detokenize, Detokenized, Message, Prompt, Tokenize, Tokenized, call_numbers
+from ..protocol.messages import (
+    Detokenize,
+    Detokenized,
+    Message,
+    Prompt,
+    ResetPrefixCache,
+    Tokenize,
+    Tokenized,
+    call_numbers,
+)
 
 CALL_S = 30.0
 
 
 class Calls:
-    """The calls of one frontend. `send` gives a message to a renderer; `numbers` are this frontend's."""
+    """The calls of one life of a frontend: answers to the life before it are nobody's."""
 
-    def __init__(self, frontend: int, most: int, send: Callable[[Message], None]) -> None:
-        self.numbers = call_numbers(frontend)
+    def __init__(
+        self,
+        frontend: int,
+        life: int,
+        most: int,
+        ask_renderer: Callable[[Message], None],
+        ask_scheduler: Callable[[Message], None],
+    ) -> None:
+        self.numbers = call_numbers(frontend, life)
         self._most = most
-        self._send = send
+        self._ask_renderer, self._ask_scheduler = ask_renderer, ask_scheduler
         self._open: dict[int, asyncio.Future[Message]] = {}
 
     async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
         """The prompt's ids, and their strings if asked for."""
         number = next(self.numbers)
-        answer = await self._ask(number, Tokenize(number, prompt, token_strings))
+        answer = await self._ask(number, Tokenize(number, prompt, token_strings), self._ask_renderer)
         assert isinstance(answer, Tokenized)
         return answer.tokens, answer.token_strings
 
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         """The ids' text, with or without special tokens."""
         number = next(self.numbers)
-        answer = await self._ask(number, Detokenize(number, tokens, skip_special))
+        answer = await self._ask(number, Detokenize(number, tokens, skip_special), self._ask_renderer)
         assert isinstance(answer, Detokenized)
         return answer.text
+
+    async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
+        """Nothing that was computed before is found as a prefix any more."""
+        number = next(self.numbers)
+        await self._ask(number, ResetPrefixCache(number, reset_running_requests), self._ask_scheduler)
 
     def give_up(self, error: ApiError) -> None:
         """Whoever waits for an answer gets this error, and nothing is asked any more."""
@@ -42,22 +66,22 @@ class Calls:
             if not future.done():
                 future.set_exception(error)
 
-    async def _ask(self, number: int, message: Message) -> Message:
+    async def _ask(self, number: int, message: Message, send: Callable[[Message], None]) -> Message:
         if len(self._open) >= self._most:
             raise overloaded("The server has as many calls as it takes. Try again soon.")
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._open[number] = future
-        self._send(message)
+        send(message)
         try:
             async with asyncio.timeout(CALL_S):
                 return await future
         except TimeoutError:
-            raise overloaded(f"No renderer has answered within {CALL_S:.0f} s.") from None
+            raise overloaded(f"The server has not answered this within {CALL_S:.0f} s. Try again soon.") from None
         finally:
             del self._open[number]
 
     def answer(self, number: int, answer: Message | ApiError) -> None:
-        """A renderer's answer; one that nobody waits for is dropped."""
+        """What was answered; where nobody waits for it, it is dropped."""
         future = self._open.get(number)
         if future is None or future.done():
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -50,6 +51,7 @@ class Engine(LoopActor):
         self._waiting: deque[tuple[Batch, int]] = deque()
         self._running: dict[Job, tuple[Batch, int]] = {}
         self._sequences = 0  # of what is running
+        self._resets: set[Future[None]] = set()  # of the prefix cache, that somebody waits for
         self._loop = asyncio.new_event_loop()
         self._began = threading.Event()
         self._thread = threading.Thread(target=self._run, name="actorserve-llm", daemon=True)
@@ -77,6 +79,12 @@ class Engine(LoopActor):
         """Nobody waits for it any more."""
         self._call(self._cancel, batch)
 
+    def reset_prefix_cache(self, reset_running_requests: bool) -> None:
+        """Return when it is done."""
+        done: Future[None] = Future()
+        self._call(self._reset_prefix_cache, done, reset_running_requests)
+        done.result()
+
     def close(self) -> None:
         """End the thread; whoever still waits is told."""
         self._call(self._stop)
@@ -86,7 +94,7 @@ class Engine(LoopActor):
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # the loop is closed
-            if function == self._submit:
+            if function in (self._submit, self._reset_prefix_cache):
                 raise EngineDead("the LLM object is closed") from None
 
     # --- the thread ----------------------------------------------------------------------------------------------
@@ -153,6 +161,35 @@ class Engine(LoopActor):
         self._waiting.clear()
         for batch in told.values():
             batch.fail(self.dead)
+        for done in self._resets:
+            done.set_exception(self.dead)
+        self._resets.clear()
+
+    # --- the prefix cache ----------------------------------------------------------------------------------------
+
+    def _reset_prefix_cache(self, done: Future[None], reset_running_requests: bool) -> None:
+        if self.dead is not None:
+            done.set_exception(self.dead)
+            return
+        self._resets.add(done)
+        task = self._loop.create_task(self._ask_for_reset(reset_running_requests))
+        task.add_done_callback(partial(self._reset_done, done))
+
+    async def _ask_for_reset(self, reset_running_requests: bool) -> None:
+        self._loop.call_soon(self._turns.turn)  # behind what is posted now
+        try:
+            await self._engine.reset_prefix_cache(reset_running_requests)
+        except ApiError as error:
+            raise RuntimeError(error.message) from None
+
+    def _reset_done(self, done: Future[None], task: asyncio.Task[None]) -> None:
+        if done not in self._resets:  # it was told of the end
+            return
+        self._resets.remove(done)
+        if (error := task.exception()) is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
 
     # --- prompts -------------------------------------------------------------------------------------------------
 

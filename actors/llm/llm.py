@@ -188,6 +188,16 @@ class LLM:
             values["top_k"] = int(values["top_k"])
         return SamplingParams(**values)
 
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """No later prompt finds a prefix that was computed before; what is generated meanwhile goes on, or is computed
+        again. True when it is done.
+        """
+        if reset_connector:
+            raise ValueError("reset_connector is not supported: no prefixes are kept outside of the actors")
+        self._check_usable()
+        self._engine.reset_prefix_cache(reset_running_requests)
+        return True
+
     @property
     def pid(self) -> int:
         """The process that supervises the actors; `actorserve ps` shows them by it."""

@@ -80,9 +80,15 @@ class Render(Message, frozen=True, tag=1):
     wished_by: str = "response_format"  # the field that wants it
 
 
-def call_numbers(frontend: int) -> Iterator[int]:
-    """The numbers of a frontend's calls. They name no slot, so the upper half is its index. 0 is no call."""
-    return count((frontend << 32) + 1)
+CALLS_OF_LIFE = 1 << 20  # numbers between the first of one life and that of the next
+LIVES = 1 << 11
+
+
+def call_numbers(frontend: int, life: int) -> Iterator[int]:
+    """The numbers of the calls of a frontend's life. They name no slot, so the upper half is its index; the lower half
+    is never one of the life before it, whose answers may still be on their way. 0 is no call.
+    """
+    return count((frontend << 32) + (life % LIVES) * CALLS_OF_LIFE + 1)
 
 
 def frontend_of_call(call: int) -> int:
@@ -153,7 +159,14 @@ class StepFailed(Message, frozen=True, tag=15):
     reason: str
 
 
-ToScheduler = Admit | Cancel | Stopped | WorkerReady | StepDone | StepFailed
+class ResetPrefixCache(Message, frozen=True, tag=16):
+    """Frontend → scheduler: answered by PrefixCacheReset with the same call. It may be done twice."""
+
+    call: int
+    reset_running_requests: bool = False  # compute them again, in other blocks
+
+
+ToScheduler = Admit | Cancel | Stopped | WorkerReady | StepDone | StepFailed | ResetPrefixCache
 
 
 # --- to the worker -----------------------------------------------------------------------------------------------
@@ -256,4 +269,10 @@ class Synced(Message, frozen=True, tag=45):
     call: int
 
 
-ToFrontend = Rendered | Failed | Delta | PromptTold | Tokenized | Detokenized | Synced
+class PrefixCacheReset(Message, frozen=True, tag=47):
+    """Scheduler → frontend: no request that comes from now on finds a prefix of those before it."""
+
+    call: int
+
+
+ToFrontend = Rendered | Failed | Delta | PromptTold | Tokenized | Detokenized | Synced | PrefixCacheReset

@@ -116,6 +116,11 @@ class Context:
         """
         self.outboxes[target].post(message)
 
+    def post_alone(self, target: str, message: messages.Message) -> None:
+        """As a record of its own: if its reader dies on this one, it need not do others again."""
+        self.post(target, message)
+        self.outboxes[target].flush()
+
     def flush(self) -> bool:
         """Publish what is queued; False if a lane is full and something is left for the next turn."""
         done = True

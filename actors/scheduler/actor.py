@@ -19,6 +19,8 @@ from ..protocol.messages import (
     Finish,
     Hello,
     Message,
+    PrefixCacheReset,
+    ResetPrefixCache,
     StepFailed,
     Stopped,
     ToScheduler,
@@ -85,6 +87,8 @@ class SchedulerActor(Actor):
             case Stopped():
                 for ref in message.refs:
                     scheduler.end(ref, Finish.STOP_STRING)
+            case ResetPrefixCache():
+                self._reset_prefix_cache(message)
             case WorkerReady():
                 self._meet_worker(message)
             case StepFailed():
@@ -99,6 +103,16 @@ class SchedulerActor(Actor):
         except GivenUp:
             self.context.log.error("%s is given up: schedulers died on it", request_name(self.context.table, ref))
             self.scheduler.refuse(ref)
+
+    def _reset_prefix_cache(self, message: ResetPrefixCache) -> None:
+        """Done at once, also before the worker is met. If this life ends before the answer is in its lane, the message
+        comes to the next one, which does it again.
+        """
+        dropped = self.scheduler.reset_prefix_cache(message.reset_running_requests)
+        then = "are computed again" if message.reset_running_requests else "go on in their blocks"
+        requests = len(self.scheduler.sequences)
+        self.context.log.info("the prefix cache was reset: %d blocks dropped, %d requests %s", dropped, requests, then)
+        self.context.post(f"frontend-{message.call >> 32}", PrefixCacheReset(message.call))
 
     def _meet_worker(self, message: WorkerReady) -> None:
         if message.incarnation == self.worker:

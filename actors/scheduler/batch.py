@@ -16,6 +16,8 @@ from actorserve.shm.table.table import generation_of
 
 from .sequence import Sequence
 
+NEVER = 1 << 62  # more blocks than any row has
+
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -33,7 +35,9 @@ class RunningBatch:
         self.prompt, self.generated, self.total = zeros(), zeros(), zeros()
         self.in_flight = zeros()  # tokens being sampled
         self.capacity = zeros()  # tokens that its blocks hold
-        self.registered = zeros()  # its first blocks that the prefix cache has been offered
+        self.registered = (
+            zeros()
+        )  # its first blocks that the prefix cache has been offered; NEVER: it gets none of them
         self.ignore_eos: Bools = np.zeros(size, np.bool_)
         self.has_stop_ids: Bools = np.zeros(size, np.bool_)
         self.plain: Bools = np.zeros(size, np.bool_)  # its tokens may be drafted
@@ -114,6 +118,10 @@ class RunningBatch:
         self.computed[rows] -= missed
         self.known[rows] -= missed
         self.in_flight[rows] -= missed
+
+    def withhold(self) -> None:
+        """The prefix cache is offered no block of those that run now."""
+        self.registered[self.ticket > 0] = NEVER
 
     def check_integrity(self) -> None:
         """AssertionError says what does not hold."""

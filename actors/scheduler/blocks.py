@@ -96,14 +96,15 @@ class BlockPool:
         self._clean = bytearray(not (refs or block in cached) for block, refs in enumerate(self._refs))
         self._clean_count = sum(self._clean)
 
-    def forget_cache(self) -> None:
-        """Forget every cached prefix; held blocks stay held."""
-        while self._idle:
-            self._evict()
-        for block in self._hash_of:
-            self._kv.uncache(block)
+    def forget_cache(self) -> int:
+        """Forget every cached prefix, the map first; held blocks stay held. Returns how many blocks could be found."""
+        found = self._kv.reset_cache()
+        for block in self._idle:
+            self._make_clean(block)
+        self._idle.clear()
         self._by_hash.clear()
         self._hash_of.clear()
+        return found
 
     def _choose(self, count: int, after: int | None, room: int) -> list[int]:
         run = b"\x01" * count

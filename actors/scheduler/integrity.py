@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from actorserve.shm.table.table import generation_of, slot_of
 
+from .batch import NEVER
 from .sequence import Sequence
 
 if TYPE_CHECKING:
@@ -37,3 +38,5 @@ def _check_map(scheduler: Scheduler, running: list[Sequence]) -> None:
         computed = scheduler.batch.confirmed[sequence.row]
         assert kv.held(sequence.ref).tolist() == sequence.blocks, f"slot {sequence.slot} has another table"
         assert kv.computed(sequence.ref) == computed, f"slot {sequence.slot}: {computed} tokens are confirmed"
+        withheld = scheduler.batch.registered[sequence.row] == NEVER
+        assert kv.is_stale(sequence.ref) == withheld, f"slot {sequence.slot}: withheld from the cache: {withheld}"

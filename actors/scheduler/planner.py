@@ -16,7 +16,7 @@ import numpy as np
 from actorserve.shm.kv_map.map import KVMap
 
 from ..protocol.step import NewRow
-from .batch import Bools, Ints, RunningBatch
+from .batch import NEVER, Bools, Ints, RunningBatch
 from .blocks import BlockPool
 from .prefix_cache import PrefixIndex
 from .sequence import Sequence
@@ -114,7 +114,8 @@ class Planner:
         self.waiting.remove(sequence.ref)
         sequence.blocks = blocks
         sequence.seen = True
-        row = self.batch.place(sequence, computed, len(blocks) * self.prefix.block_size, 0)
+        registered = NEVER if self.kv.is_stale(sequence.ref) else 0
+        row = self.batch.place(sequence, computed, len(blocks) * self.prefix.block_size, registered)
         self.batch.told[row] = False
         self._adopted.append((sequence, int(self.batch.ticket[row])))
 

@@ -80,6 +80,7 @@ class Scheduler:
         self.arrivals = self.generated = self.prompted = self.rejected = self.finished = 0
         self.planned = 0  # tokens that the worker was given to compute
         self.preemptions = self.queries = self.hits = 0  # of earlier epochs
+        self.prefix_resets = 0
         self.epoch = 0
         self.suspects = Suspects()
         self.speculation = Speculation(limits.drafts)
@@ -283,6 +284,23 @@ class Scheduler:
         for ref in given_up:
             self.end(ref, Finish.ERROR)
         return given_up
+
+    def reset_prefix_cache(self, recompute_running: bool = False) -> int:
+        """No later request finds a prefix that was computed before; returns how many blocks could be found until now.
+
+        Who runs goes on in its blocks, of which the cache is offered none any more, or is computed again in others. The
+        map is the first to know: a successor must not find what this one has dropped. Before the worker is met it is a
+        predecessor's map, which is changed alike.
+        """
+        self.prefix_resets += 1
+        dropped = self.pool.forget_cache()
+        self.batch.withhold()
+        if recompute_running:
+            if not self.pool.count:
+                self.kv.disown()
+            for sequence in self.batch.running():
+                self.planner.preempt(sequence)
+        return dropped
 
     def recover(self, admit: Callable[[int], None] | None = None) -> int:
         """Admit a predecessor's sequences, tell ends that it could not tell any more. Returns how many go on."""

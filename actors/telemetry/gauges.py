@@ -42,6 +42,7 @@ class SchedulerGauge(IntEnum):
     ACCEPTED_AT_5 = 27
     ACCEPTED_AT_6 = 28
     ACCEPTED_AT_7 = 29
+    PREFIX_RESETS = 30  # of the prefix cache, on an operator's word
 
 
 class FrontendGauge(IntEnum):

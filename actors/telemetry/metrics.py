@@ -33,6 +33,7 @@ SCHEDULER_METRICS = (
         Gauge.PREFIX_QUERIES,
     ),
     Metric("counter", "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache", Gauge.PREFIX_HITS),
+    Metric("counter", "actorserve:prefix_cache_resets", "Times that the prefix cache was reset", Gauge.PREFIX_RESETS),
     Metric(
         "counter",
         "vllm:num_preemptions",

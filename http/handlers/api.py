@@ -37,7 +37,7 @@ class Api:
         self._unfinished = BodyBudget(settings.max_body_bytes)
         self._generator = Generator(engine, settings)
         self.described = Described(settings)
-        self.operations = Operations(engine)
+        self.operations = Operations(engine, self._body)
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator)
 

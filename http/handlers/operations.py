@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from aiohttp import web
 
 import actorserve
 
+from ..errors import bad_request
+from ..generation.decoding import decode_query
 from ..generation.job import Engine
+from ..generation.unsupported import read
+from ..routes import ResetOptions
 from ..transport.json_response import json_response
 
 
@@ -26,12 +30,16 @@ class ServerEngine(Engine, Protocol):
     def metrics(self, accept: str = "") -> tuple[Iterable[bytes], str]:
         """Prometheus' text in the format that an Accept header asks for, part by part, and its Content-Type."""
 
+    def reset_prefix_cache(self, reset_running_requests: bool) -> Awaitable[None]:
+        """No later request finds a prefix that was computed before; whoever runs goes on, or is computed again."""
+
 
 class Operations:
     """The handlers, by the names that routes.py has for them."""
 
-    def __init__(self, engine: ServerEngine) -> None:
+    def __init__(self, engine: ServerEngine, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
         self._engine = engine
+        self._read_body = read_body
 
     async def health(self, request: web.Request) -> web.Response:
         return json_response({"status": "ok"})
@@ -55,3 +63,13 @@ class Operations:
             body.append(part)
             await asyncio.sleep(0)
         return web.Response(body=b"".join(body), headers={"Content-Type": content_type})
+
+    async def reset_prefix_cache(self, request: web.Request) -> web.Response:
+        """What is asked for stands in the query, as with vLLM, or in a JSON body. It may be done twice."""
+        body = await self._read_body(request) if request.can_read_body else b""  # whatever none says of itself
+        given = [decode_query(ResetOptions, request.query), *([read(ResetOptions, body)] if body else [])]
+        for field in ("reset_external", "reset_connector"):
+            if any(getattr(one, field) for one in given):
+                raise bad_request(f"{field} is not supported: no prefixes are kept outside of this server.", field)
+        await self._engine.reset_prefix_cache(any(one.reset_running_requests for one in given))
+        return json_response({"status": "ok"})

@@ -2,7 +2,7 @@
 
 Layout, from the region's offset; who writes what, and when, stands in map.py.
     header    worker | blocks | takeovers
-    a slot    held, computed, told: three arrays of words
+    a slot    held, computed, told, stale: four arrays of words
               table: int32[blocks of a sequence]
     a block   hash: 16 bytes, then of all blocks cached: a byte
 """
@@ -16,7 +16,7 @@ from ..layout import CACHE_LINE, HASH_BYTES, WORD_BYTES, whole
 WORKER, BLOCKS, TAKEOVERS = 0, 1, 2  # header words
 HEADER_WORDS = 3
 HEADER_BYTES = CACHE_LINE
-SLOT_WORDS = 3
+SLOT_WORDS = 4
 BLOCK_BYTES = 4  # of a block's number in a table
 
 
@@ -27,6 +27,7 @@ class KVMapPlaces(NamedTuple):
     held: int
     computed: int
     told: int
+    stale: int
     tables: int
     hashes: int
     cached: int
@@ -38,10 +39,11 @@ def kv_map_places(offset: int, slots: int, sequence_blocks: int, blocks: int) ->
     held = offset + HEADER_BYTES
     computed = held + slots * WORD_BYTES
     told = computed + slots * WORD_BYTES
+    stale = told + slots * WORD_BYTES
     tables = held + slots * SLOT_WORDS * WORD_BYTES
     hashes = tables + whole(slots * sequence_blocks * BLOCK_BYTES, WORD_BYTES)
     cached = hashes + blocks * HASH_BYTES
-    return KVMapPlaces(offset, held, computed, told, tables, hashes, cached, cached + blocks)
+    return KVMapPlaces(offset, held, computed, told, stale, tables, hashes, cached, cached + blocks)
 
 
 def kv_map_bytes(slots: int, sequence_blocks: int, blocks: int) -> int:

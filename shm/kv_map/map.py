@@ -7,6 +7,7 @@ leaves behind, and for that the order in which one thread stores is enough. Wher
     a slot    held: generation << 32 | blocks in its table, 0 for none
               computed: generation << 32 | tokens whose KV is certainly in these blocks; counts only while it holds any
               told: generation whose end the detokenizer was told; that is no matter of a worker
+              stale: generation that held its blocks when the cache was reset: no prefix is to be found in them
               table: int32, the blocks in the order of the tokens
     a block   cached (a byte): its 16-byte hash is valid, and so are its contents
 Knows neither why a block is held nor what a hash is made of.
@@ -39,6 +40,7 @@ class KVMap:
         self._held: Ints = np.ndarray(slots, np.int64, memory, places.held)
         self._computed: Ints = np.ndarray(slots, np.int64, memory, places.computed)
         self._told: Ints = np.ndarray(slots, np.int64, memory, places.told)
+        self._stale: Ints = np.ndarray(slots, np.int64, memory, places.stale)
         self._tables: NDArray[np.int32] = np.ndarray((slots, sequence_blocks), np.int32, memory, places.tables)
         self._hashes = places.hashes
         self._cached: NDArray[np.uint8] = np.ndarray(blocks, np.uint8, memory, places.cached)
@@ -85,6 +87,7 @@ class KVMap:
         slot, generation = ref & LOW32, ref >> 32 << 32
         self._computed[slot] = generation | computed
         self._tables[slot, : len(blocks)] = blocks
+        self._stale[slot] = 0
         self._held[slot] = generation | len(blocks)
 
     def grow(self, ref: int, index: int, block: int) -> None:
@@ -135,6 +138,21 @@ class KVMap:
     def uncache(self, block: int) -> None:
         """The block may be written again. To be stored before it is given away."""
         self._cached[block] = 0
+
+    def reset_cache(self) -> int:
+        """No block is found by its prefix any more, nor any that is held now when it is full; returns how many were.
+
+        A death at any store leaves a map that can be gone on with: blocks that are still found, and holders that offer
+        no more. Whoever ordered it has no answer then, and it is done again.
+        """
+        found = int(np.count_nonzero(self._cached))
+        self._stale[:] = self._held >> 32
+        self._cached.fill(0)
+        return found
+
+    def is_stale(self, ref: int) -> bool:
+        """Has the cache been reset since this holder took its blocks?"""
+        return bool(self._stale[ref & LOW32] == ref >> 32)
 
     def cached(self) -> dict[int, bytes]:
         """The keys of all cached blocks."""

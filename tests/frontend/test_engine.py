@@ -15,8 +15,10 @@ from actorserve.actors.protocol.messages import (
     Detokenized,
     Failed,
     Finish,
+    PrefixCacheReset,
     Render,
     Rendered,
+    ResetPrefixCache,
     Synced,
     TextPrompt,
     Tokenize,
@@ -194,6 +196,45 @@ async def test_a_call_has_a_deadline(others: Others, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rpc, "CALL_S", 0.0)
     with pytest.raises(ApiError) as caught:
         await others.engine.detokenize([1])
+    assert caught.value.status == 503
+
+
+async def test_the_scheduler_is_asked_to_reset_the_prefix_cache(others: Others) -> None:
+    tasks = [asyncio.create_task(others.engine.reset_prefix_cache(again)) for again in (False, True)]
+    await asyncio.sleep(0)
+    first, second = others.received("scheduler")
+    assert (first, second) == (ResetPrefixCache(first.call), ResetPrefixCache(second.call, True))
+    assert first.call != second.call and not others.received("renderer-0")
+    others.tell("scheduler", PrefixCacheReset(second.call))
+    await tasks[1]
+    assert not tasks[0].done()
+    others.tell("scheduler", PrefixCacheReset(first.call), PrefixCacheReset(first.call))
+    await tasks[0]
+
+
+async def test_an_answer_to_a_predecessor_is_none_to_its_successor(others: Others) -> None:
+    """Both have asked for the same, and the first answer says nothing of what was asked later."""
+    old = asyncio.create_task(others.engine.reset_prefix_cache(False))
+    await asyncio.sleep(0)
+    (asked,) = others.received("scheduler")
+    old.cancel()
+    others.memory.raise_incarnation(others.context.spec)
+    others.restart()
+    new = asyncio.create_task(others.engine.reset_prefix_cache(False))
+    await asyncio.sleep(0)
+    (again,) = others.received("scheduler")
+    others.tell("scheduler", PrefixCacheReset(asked.call))
+    assert again.call != asked.call and not new.done()
+    others.tell("scheduler", PrefixCacheReset(again.call))
+    await new
+
+
+async def test_a_scheduler_that_does_not_come_back_is_not_waited_for(
+    others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc, "CALL_S", 0.0)
+    with pytest.raises(ApiError, match="has not answered") as caught:
+        await others.engine.reset_prefix_cache(False)
     assert caught.value.status == 503
 
 

@@ -69,6 +69,7 @@ class FakeEngine:
         self.asked: list[Any] = []
         self.index, self.frontends = 0, 1
         self.payloads: dict[bytes, bytes] = {}
+        self.resets: list[bool] = []
         self.kept_jobs: dict[bytes, tuple[Kept, Job]] = {}
 
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
@@ -113,6 +114,11 @@ class FakeEngine:
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         self.asked.append(tokens)
         return "text"
+
+    async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.resets.append(reset_running_requests)
 
     def not_ready(self) -> list[str]:
         return self.missing

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -52,12 +52,14 @@ def test_every_waiting_call_is_told_why_it_is_over(own: LLM) -> None:
     pids = actors_of(own.pid).values()
     assert len(pids) == 5  # four actors and their template
 
-    def wait() -> None:
+    def wait(call: Callable[[], object]) -> None:
         with pytest.raises(EngineDead) as caught:
-            own.generate("Hello", ENDLESS, use_tqdm=False)
+            call()
         said.append(str(caught.value))
 
-    threads = [threading.Thread(target=wait) for _ in range(2)]
+    os.kill(actors_of(own.pid)["scheduler"], signal.SIGSTOP)  # it answers nobody
+    calls = [lambda: own.generate("Hello", ENDLESS, use_tqdm=False), own.reset_prefix_cache]
+    threads = [threading.Thread(target=wait, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()
     own.enqueue("Hello", ENDLESS)
@@ -67,7 +69,8 @@ def test_every_waiting_call_is_told_why_it_is_over(own: LLM) -> None:
     for thread in threads:
         thread.join()
     assert len(said) == 2 and all("died too often" in one for one in said)
-    with pytest.raises(EngineDead, match="died too often"):
-        own.generate("Hello")
+    for call in (lambda: own.generate("Hello"), own.reset_prefix_cache):
+        with pytest.raises(EngineDead, match="died too often"):
+            call()
     own.close()
     assert not any(psutil.pid_exists(pid) for pid in pids)

@@ -260,3 +260,9 @@ def test_the_tokenizer_is_the_models_own(llm: LLM) -> None:
     [output] = generate(llm, "Hello, how are you?")
     assert llm.get_tokenizer().encode("Hello, how are you?") == output.prompt_token_ids
     gc.collect()
+
+
+def test_prefixes_are_kept_nowhere_else(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="reset_connector is not supported"):
+        llm.reset_prefix_cache(reset_connector=True)
+    assert llm.reset_prefix_cache(reset_running_requests=True) is True

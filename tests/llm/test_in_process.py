@@ -15,13 +15,26 @@ PROMPTS = [f"Number {index} is" for index in range(12)]
 PARAMS = [SamplingParams(temperature=0.7, seed=index, max_tokens=5 + index, logprobs=1) for index in range(12)]
 
 
+def found_by_prefix(llm: LLM) -> list[int]:
+    """Cached tokens of a prompt when it is new, when it is known, and after a reset."""
+    params, found = SamplingParams(max_tokens=1), list[int]()
+    for reset in (True, False, True):
+        if reset:
+            assert llm.reset_prefix_cache() is True
+        (output,) = llm.generate("Once upon a time there were foxes. " * 12, params, use_tqdm=False)
+        found.append(output.num_cached_tokens)
+    return found
+
+
 def test_its_answers_are_those_of_the_processes(llm: LLM) -> None:
     expected = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+    assert found_by_prefix(llm) == [0, 96, 0]
     before, files = psutil.Process().children(recursive=True), segments()
     with LLM(in_process=True, max_num_seqs=4, threads=1) as inside:
         assert psutil.Process().children(recursive=True) == before and os.getpid() == inside._pid
         got = inside.generate(PROMPTS, PARAMS, use_tqdm=False)
         said = inside.chat([{"role": "user", "content": "Hello"}], SamplingParams(temperature=0), use_tqdm=False)
+        assert found_by_prefix(inside) == [0, 96, 0]
     assert [one.outputs[0].token_ids for one in got] == [one.outputs[0].token_ids for one in expected]
     assert [one.outputs[0].text for one in got] == [one.outputs[0].text for one in expected]
     assert said[0].outputs[0].finish_reason in ("stop", "length")

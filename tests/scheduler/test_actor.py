@@ -10,7 +10,16 @@ import pytest
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
-from actorserve.actors.protocol.messages import Admit, Advance, Cancel, Finish, StepFailed, WorkerReady
+from actorserve.actors.protocol.messages import (
+    Admit,
+    Advance,
+    Cancel,
+    Finish,
+    PrefixCacheReset,
+    ResetPrefixCache,
+    StepFailed,
+    WorkerReady,
+)
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.step import Step, StepDone
 from actorserve.actors.protocol.topology import System
@@ -32,6 +41,7 @@ class Life:
         self.context = Context(memory.boot(memory.system.by_name["scheduler"]))
         self.steps: list[Step] = []
         self.advanced: list[int] = []
+        self.answered: list[tuple[str, int]] = []
         self.actor = SchedulerActor(self.context)
         self.context.post = self._post  # type: ignore[method-assign]
 
@@ -40,6 +50,8 @@ class Life:
             self.steps.append(message)
         elif isinstance(message, Advance):
             self.advanced += message.refs
+        elif isinstance(message, PrefixCacheReset):
+            self.answered.append((target, message.call))
 
     def turn(self, *messages: Any) -> None:
         for message in messages:
@@ -125,6 +137,31 @@ def test_an_end_that_was_not_told_is_told_by_the_next_life(lives: Lives) -> None
     silent = lives.next()
     silent.turn(READY)
     assert silent.advanced == [] and silent.steps == []
+
+
+@pytest.mark.parametrize("met", [True, False], ids=["with its worker", "before it met its worker"])
+def test_the_prefix_cache_is_reset(met: bool, lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
+    life = lives.now if met else lives.next()
+    board, position = life.context.board, life.context.spec.position
+    life.turn(ResetPrefixCache(3), ResetPrefixCache(4))
+    assert life.answered == [("frontend-0", 3), ("frontend-0", 4)], "to whom the upper half of the number says"
+    assert (
+        "the prefix cache was reset: 1 blocks dropped, 1 requests go on" in caplog.text
+        and "0 blocks dropped" in caplog.text
+    )
+    assert board.gauge(position, SchedulerGauge.PREFIX_RESETS) == 2
+    successor = lives.next()
+    successor.turn(READY)
+    assert start_of(successor) == len(PROMPT) and successor.actor.scheduler.kv.cached() == {}
+    assert board.gauge(position, SchedulerGauge.PREFIX_RESETS) == 2
+
+
+def test_a_reset_that_computes_running_requests_again(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
+    lives.now.turn(ResetPrefixCache(1, reset_running_requests=True))
+    assert "1 requests are computed again" in caplog.text and not len(lives.now.actor.scheduler.batch)
+    life = lives.next()
+    life.turn(READY)
+    assert start_of(life) == 0
 
 
 def test_a_failed_step_that_nobody_heard_of(lives: Lives) -> None:

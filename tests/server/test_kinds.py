@@ -21,10 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.page.browser import browsing, find_chromium
 from tests.page.person import IN_A_BROWSER, check_calm, open_page
-from tests.support.rolling import SHORT, command, restart
+from tests.support.rolling import command, restart
 from tests.support.server import Server
 
 NAMES = ["toy-0", "toy-1"]
+SHORT: dict[str, Any] = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
 
 
 @pytest.fixture(scope="module")

@@ -55,4 +55,5 @@ class Figures:
             recorder.survived_scheduler,
             recorder.survived_worker,
             *scheduler.speculation.figures(),
+            scheduler.prefix_resets,
         ]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from actorserve.http.middleware import edge
-from actorserve.http.routes import ADMIN_PATHS
+from actorserve.http.routes import ADMIN_PATHS, UNBUILT_PATHS
 from actorserve.http.transport import header_timeout as heads
 from tests.http import serving as serving_module
 from tests.http.serving import Answer, Served, finish_all, serving
@@ -37,6 +37,7 @@ async def test_administration_has_a_key_of_its_own(keys: list[str]) -> None:
                 assert answer.status == 401 and answer.error["code"] == "invalid_api_key"
             answer = await served.ask("GET", path, Authorization="Bearer one")
             assert answer.status == (403 if keys else 401), "it is a key, but not this one"
+        for path in UNBUILT_PATHS:
             answer = await served.ask("POST", path, b"{}", Authorization="Bearer master")
             assert answer.status == 501 and "is not built yet" in answer.error["message"]
             assert (await served.ask("GET", path, X_Api_Key="master")).status == 501

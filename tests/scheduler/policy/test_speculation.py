@@ -35,7 +35,7 @@ def test_counts() -> None:
     assert policy.draft_tokens == worker.accepted + worker.rejected > policy.drafts > 0
     assert (np.diff(policy.accepted_at) <= 0).all() and not policy.accepted_at[4:].any()
     assert bench.scheduler.generated == 100
-    assert len(policy.figures()) == len(SchedulerGauge) - SchedulerGauge.DRAFTS
+    assert len(policy.figures()) == SchedulerGauge.PREFIX_RESETS - SchedulerGauge.DRAFTS
 
 
 def test_two_steps_are_planned_ahead_of_drafts() -> None:

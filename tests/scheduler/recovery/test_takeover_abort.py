@@ -82,6 +82,14 @@ def ending(scene: Scene) -> Callable[[], object]:
     return lambda: scene.bench.scheduler.end(victim.ref, Finish.ABORT)
 
 
+def resetting(scene: Scene) -> Callable[[], object]:
+    return scene.bench.scheduler.reset_prefix_cache
+
+
+def recomputing(scene: Scene) -> Callable[[], object]:
+    return lambda: scene.bench.scheduler.reset_prefix_cache(recompute_running=True)
+
+
 def taking_over(scene: Scene) -> Callable[[], object]:
     scene.bench.birth()
     return scene.bench.meet_worker
@@ -98,6 +106,8 @@ ACTS = {  # what is aborted, after how many turns, of how many sequences
     "preemption": (preempting, 14, 4),
     "cancel": (ending, 14, 4),
     "takeover": (taking_over, 14, 3),
+    "reset of the prefix cache": (resetting, 14, 4),
+    "reset that computes again": (recomputing, 14, 4),
 }
 
 
@@ -125,6 +135,28 @@ def test_death_before_any_store(name: str) -> None:
     act, turns, count = ACTS[name]
     for scene, _ in every_abort(lambda: Scene(turns, count), act, STORES, minimum=6):
         scene.succeed()
+
+
+@pytest.mark.parametrize("act", [resetting, recomputing])
+def test_a_reset_that_was_not_answered_is_done_again(act: Callable[[Scene], Callable[[], object]]) -> None:
+    """The message comes to the successor, before or after the worker; then nothing of before is found."""
+    for number, (scene, _) in enumerate(every_abort(lambda: Scene(14, 4), act, STORES, minimum=6)):
+        bench = scene.bench
+        bench.birth()
+        before_the_worker = bool(number % 2)
+        if before_the_worker:
+            act(scene)()
+        bench.meet_worker()
+        if not before_the_worker:
+            act(scene)()
+        bench.scheduler.check_integrity()
+        assert bench.kv.cached() == {}
+        again = bench.submit(prompt_of(2 * BLOCK + 1), 3)
+        bench.run()
+        if act is resetting:  # else those that are computed again are found by it
+            assert bench.table.cached(again) == 0
+        for ref, answer in scene.expected.items():
+            bench.check_end(ref, answer)
 
 
 def test_death_while_a_new_epoch_begins() -> None:

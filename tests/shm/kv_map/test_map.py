@@ -125,6 +125,20 @@ def test_cached_blocks(scene: Scene) -> None:
     assert scene.seen().cached() == {5: bytes(16)}
 
 
+def test_a_reset_leaves_nothing_to_be_found(scene: Scene) -> None:
+    other = make_ref(4, 2)
+    scene.map.hold(REF, [4, 9], 3)
+    scene.map.cache(2, KEY)
+    assert scene.map.reset_cache() == 1
+    assert scene.seen().cached() == {} and scene.held() == ([4, 9], 3)
+    assert scene.seen().is_stale(REF) and not scene.seen().is_stale(make_ref(8, 1)), "a later use of the slot is not"
+    scene.map.hold(other, [5], 0)
+    assert not scene.seen().is_stale(other)
+    scene.map.release(1)
+    scene.map.hold(REF, [6], 0)
+    assert not scene.seen().is_stale(REF), "it was preempted, and all that it holds now was computed since"
+
+
 def outcomes(
     make: Callable[[], Scene], act: Callable[[Scene], object], look: Callable[[Scene], object]
 ) -> list[object]:
@@ -181,3 +195,16 @@ def test_death_while_another_worker_begins() -> None:
 
     found = outcomes(full, lambda s: s.map.begin(4, BLOCKS), look)
     assert found == [[(3, (([5, 6], 8), {2: KEY}))], [], [(4, (None, {}))]]
+
+
+def test_death_in_a_reset() -> None:
+    """Nobody who holds may offer again what cannot be found any more."""
+
+    def make() -> Scene:
+        scene = Scene()
+        scene.map.hold(REF, [4, 9], 3)
+        scene.map.cache(4, KEY)
+        return scene
+
+    found = outcomes(make, lambda s: s.map.reset_cache(), lambda s: (bool(s.seen().cached()), s.seen().is_stale(REF)))
+    assert found == [(True, False), (True, True), (False, True)]
