@@ -30,11 +30,12 @@ from ..protocol.step import StepDone
 from ..runtime.in_flight import GivenUp, log_debug, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.trace_events import Kind, counts, queues
+from .limits import Limits
 from .metrics.gauges import Figures
 from .metrics.request_stats import Recorder
 from .policy.plan_timing import Timing
 from .recovery.takeover import Contradiction
-from .scheduler import Limits, Scheduler
+from .scheduler import Scheduler
 
 
 class SchedulerActor(Actor):
@@ -102,7 +103,7 @@ class SchedulerActor(Actor):
             log_debug(self.context.log, "%s was admitted", self.context.table, ref)
         except GivenUp:
             self.context.log.error("%s is given up: schedulers died on it", request_name(self.context.table, ref))
-            self.scheduler.refuse(ref)
+            self.scheduler.lifecycle.refuse(ref)
 
     def _reset_prefix_cache(self, message: ResetPrefixCache) -> None:
         """Done at once, also before the worker is met. If this life ends before the answer is in its lane, the message
@@ -196,11 +197,9 @@ class SchedulerActor(Actor):
         self.scheduler.tell_ends()
 
     def _post_moved(self) -> int:
-        moved = list(self.scheduler.moved)
+        moved = self.scheduler.lifecycle.take_moved()
         if not moved:
             return 0
-        self.scheduler.moved.clear()
-
         by_reader: dict[str, list[int]] = {self._detokenizers[0]: moved}
         if len(self._detokenizers) > 1:
             by_reader = {name: [] for name in self._detokenizers}

@@ -111,6 +111,11 @@ class RunningBatch:
         self.in_flight[rows] += samples + room
         return samples
 
+    def still(self, rows: Ints, tickets: Ints) -> Bools:
+        """Which of these rows have the same sequence as when they had these tickets."""
+        still: Bools = self.ticket[rows] == tickets
+        return still
+
     def confirm(self, rows: Ints, counts: Ints, missed: Ints) -> None:
         """These rows' part of a step has come back; of their `counts`, `missed` were room for drafts that came to
         nothing."""

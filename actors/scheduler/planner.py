@@ -142,6 +142,19 @@ class Planner:
         step.refs = self.batch.refs(step.rows[step.samples])
         return step
 
+    def confirm(self, step: Planned, drawn: Ints) -> Bools:
+        """A step has come back, in which its sampling rows drew so many tokens each. What of it is computed stands in
+        the KV map then; returns which of its rows have the same sequences still.
+        """
+        self.kv.prove()
+        batch = self.batch
+        alive = batch.still(step.rows, step.tickets)
+        rows, missed = step.rows[alive], step.room.copy()
+        missed[step.samples] -= drawn - 1
+        batch.confirm(rows, step.counts[alive], missed[alive])
+        self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.confirmed[rows])
+        return alive
+
     def _decode_rows(self) -> Ints:
         decode, _ = self.batch.due()
         if len(decode) <= self.budget:

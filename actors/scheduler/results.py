@@ -1,103 +1,108 @@
-"""What a step has brought: tokens for the logs, full blocks for the prefix cache, ends, and measures."""
+"""What a step has brought: tokens for the logs, full blocks for the prefix cache, ends, and measures.
+
+Owns the count of generated tokens; writes the token logs and their cursors. What was computed the planner confirms in
+the KV map before, and a block is offered to the prefix cache behind its tokens.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+
+from actorserve.shm.table.table import RequestTable
 
 from ..protocol.messages import Finish
 from ..protocol.step import StepDone
-from .batch import Ints
-from .planner import Planned
-from .policy.speculation import Drawn
-
-if TYPE_CHECKING:
-    from .scheduler import Scheduler
+from .batch import Bools, Ints, RunningBatch
+from .lifecycle import Lifecycle
+from .metrics.request_stats import Recorder
+from .planner import Planned, Planner
+from .policy.chunk_size import Pace
+from .policy.speculation import Drawn, Speculation
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 
-def apply_results(scheduler: Scheduler, planned: Planned, done: StepDone) -> None:
-    """Account for a step that has come back: computed tokens, sampled tokens, full blocks, ends."""
-    _end_failed(scheduler, planned, done)
-    drawn = Drawn(done, len(planned.refs))
-    drawn.cut(planned.refs, scheduler.sequences)
-    computed = _measure(scheduler, planned, drawn, done.seconds)
-    batch = scheduler.batch
-    scheduler.kv.prove()
-    alive = batch.ticket[planned.rows] == planned.tickets
-    rows = planned.rows[alive]
-    missed = planned.room.copy()
-    missed[planned.samples] -= drawn.counts - 1
-    batch.confirm(rows, planned.counts[alive], missed[alive])
-    scheduler.kv.confirm(batch.slot[rows], batch.generation[rows], batch.confirmed[rows])
-    still = alive[planned.samples]
-    _append_late(scheduler, planned, drawn, still)
-    done_rows = _append(scheduler, planned.rows[planned.samples][still], *drawn.some(still))
-    scheduler.recorder.stepped(computed)
-    scheduler.prefix.offer(batch, rows)  # a token in no log is sampled again: its block must not be cached
-    for row, token in done_rows:
-        sequence = batch.at(row)
-        sequence.generated = int(batch.generated[row])
-        scheduler.finish_if_done(sequence, token)
+class Results:
+    """Applies steps that have come back to the sequences of `lifecycle`."""
 
+    def __init__(
+        self, table: RequestTable, lifecycle: Lifecycle, recorder: Recorder, speculation: Speculation, pace: Pace
+    ) -> None:
+        self.generated = 0  # tokens
+        self._table, self.arrays = table, table.as_numpy()
+        self._lifecycle = lifecycle
+        self._recorder = recorder
+        self._speculation, self._pace = speculation, pace
 
-def _end_failed(scheduler: Scheduler, planned: Planned, done: StepDone) -> None:
-    """Rows whose grammar failed end without the token of this step, which a successor would take for an answer's."""
-    if done.packed_failed:
-        failed = np.isin(planned.rows[planned.samples], done.failed_rows)
-        for index in np.flatnonzero(failed).tolist():
-            scheduler.end(planned.refs[index], Finish.GRAMMAR)
+    def apply(self, planner: Planner, planned: Planned, done: StepDone) -> None:
+        """Account for a step of this planner that has come back: computed and sampled tokens, full blocks, ends."""
+        self._end_failed(planned, done)
+        drawn = Drawn(done, len(planned.refs))
+        drawn.cut(planned.refs, self._lifecycle.sequences)
+        computed = self._measure(planned, drawn, done.seconds)
+        batch = planner.batch
+        alive = planner.confirm(planned, drawn.counts)
+        still = alive[planned.samples]
+        self._append_late(planned, drawn, still)
+        done_rows = self._append(batch, planned.rows[planned.samples][still], *drawn.some(still))
+        self._recorder.stepped(computed)
+        planner.prefix.offer(batch, planned.rows[alive])  # a token in no log is sampled again: not to be cached before
+        for row, token in done_rows:
+            sequence = batch.at(row)
+            sequence.generated = int(batch.generated[row])
+            self._lifecycle.finish_if_done(sequence, token)
 
+    def _end_failed(self, planned: Planned, done: StepDone) -> None:
+        """Rows whose grammar failed end without this step's token: a successor would take it for one of the answer."""
+        if done.packed_failed:
+            failed = np.isin(planned.rows[planned.samples], done.failed_rows)
+            for index in np.flatnonzero(failed).tolist():
+                self._lifecycle.end(planned.refs[index], Finish.GRAMMAR)
 
-def _measure(scheduler: Scheduler, planned: Planned, drawn: Drawn, seconds: float) -> int:
-    """What it took; how many tokens it computed."""
-    tokens = planned.tokens
-    if drawn.speculated:
-        tokens += int(drawn.drafted.sum())
-        scheduler.speculation.count(drawn.counts, drawn.drafted)
-    decoding = int((planned.counts - planned.room == 1).sum())
-    scheduler.pace.observe(decoding, planned.tokens - decoding, seconds)
-    if scheduler.limits.drafts and planned.tokens == len(planned.rows):  # no part of a prompt
-        scheduler.speculation.cost.observe(tokens, seconds)
-    return tokens
+    def _measure(self, planned: Planned, drawn: Drawn, seconds: float) -> int:
+        """What it took; how many tokens it computed."""
+        tokens = planned.tokens
+        if drawn.speculated:
+            tokens += int(drawn.drafted.sum())
+            self._speculation.count(drawn.counts, drawn.drafted)
+        decoding = int((planned.counts - planned.room == 1).sum())
+        self._pace.observe(decoding, planned.tokens - decoding, seconds)
+        if self._speculation.most and planned.tokens == len(planned.rows):  # no part of a prompt
+            self._speculation.cost.observe(tokens, seconds)
+        return tokens
 
+    def _append(self, batch: RunningBatch, rows: Ints, tokens: Tokens, counts: Ints) -> list[tuple[int, int]]:
+        """Append `counts` tokens to each running row's log; returns the rows that may be done, and their last ones."""
+        batch.in_flight[rows] -= counts
+        batch.generated[rows] += counts
+        lengths = batch.prompt[rows] + batch.generated[rows]
+        self.generated += len(tokens)
+        self._recorder.appending(batch.slot[rows])
+        owners, positions, last = rows, lengths - 1, tokens
+        if len(tokens) > len(rows):
+            ends = np.cumsum(counts)
+            owners, last = np.repeat(rows, counts), tokens[ends - 1]
+            positions = np.arange(len(tokens)) + np.repeat(lengths - ends, counts)
+        generated = positions + 1 - batch.prompt[owners]  # stored once for each of a row's tokens, in order
+        self.arrays.append_tokens(batch.slot[owners], positions, tokens, batch.generation[owners], generated)
+        self._lifecycle.have_moved(batch.refs(rows))
+        done = (lengths >= batch.total[rows]) | batch.has_stop_ids[rows]
+        for end in self._lifecycle.end_tokens:
+            done |= (last == end) & ~batch.ignore_eos[rows]
+        return list(zip(rows[done].tolist(), last[done].tolist(), strict=True))
 
-def _append(scheduler: Scheduler, rows: Ints, tokens: Tokens, counts: Ints) -> list[tuple[int, int]]:
-    """Append `counts` tokens to each running row's log; returns the rows that may be done, and their last ones."""
-    batch = scheduler.batch
-    batch.in_flight[rows] -= counts
-    batch.generated[rows] += counts
-    lengths = batch.prompt[rows] + batch.generated[rows]
-    scheduler.generated += len(tokens)
-    scheduler.recorder.appending(batch.slot[rows])
-    owners, positions, last = rows, lengths - 1, tokens
-    if len(tokens) > len(rows):
-        ends = np.cumsum(counts)
-        owners, last = np.repeat(rows, counts), tokens[ends - 1]
-        positions = np.arange(len(tokens)) + np.repeat(lengths - ends, counts)
-    generated = positions + 1 - batch.prompt[owners]  # stored once for each of a row's tokens, in order
-    scheduler.arrays.append_tokens(batch.slot[owners], positions, tokens, batch.generation[owners], generated)
-    scheduler.moved.update(dict.fromkeys(batch.refs(rows)))
-    done = (lengths >= batch.total[rows]) | batch.has_stop_ids[rows]
-    for end in scheduler.end_tokens:
-        done |= (last == end) & ~batch.ignore_eos[rows]
-    return list(zip(rows[done].tolist(), last[done].tolist(), strict=True))
-
-
-def _append_late(scheduler: Scheduler, planned: Planned, drawn: Drawn, still: np.ndarray) -> None:
-    """Tokens of sequences that lost their row meanwhile: the preempted keep them, the finished do not."""
-    room = planned.room[planned.samples]
-    for index in np.flatnonzero(~still).tolist():
-        sequence = scheduler.sequences.get(planned.refs[index])
-        if sequence is None:
-            continue
-        tokens = drawn.of(index)
-        sequence.in_flight -= 1 + int(room[index])
-        sequence.generated += len(tokens)
-        scheduler.generated += len(tokens)
-        scheduler.recorder.appending(np.array([sequence.slot]))
-        scheduler.table.append(sequence.ref, tokens)
-        scheduler.moved[sequence.ref] = None
-        scheduler.finish_if_done(sequence, tokens[-1])
+    def _append_late(self, planned: Planned, drawn: Drawn, still: Bools) -> None:
+        """Tokens of sequences that lost their row meanwhile: the preempted keep them, the finished do not."""
+        room = planned.room[planned.samples]
+        for index in np.flatnonzero(~still).tolist():
+            sequence = self._lifecycle.sequences.get(planned.refs[index])
+            if sequence is None:
+                continue
+            tokens = drawn.of(index)
+            sequence.in_flight -= 1 + int(room[index])
+            sequence.generated += len(tokens)
+            self.generated += len(tokens)
+            self._recorder.appending(np.array([sequence.slot]))
+            self._table.append(sequence.ref, tokens)
+            self._lifecycle.have_moved([sequence.ref])
+            self._lifecycle.finish_if_done(sequence, tokens[-1])

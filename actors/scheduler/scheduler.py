@@ -1,4 +1,12 @@
-"""The life of sequences: admitted, planned, advanced by results, finished. Knows the request table, not the rings.
+"""One engine's scheduler: its parts put together, and what goes over more than one of them.
+
+    lifecycle.py   who is admitted, waits, has ended, and is to be spoken of
+    planner.py     rows, blocks and budget: the next step; what of it has been computed
+    results.py     tokens and ends that a step has brought
+    recovery/      what a predecessor left behind, and who may be to blame for a death
+
+An epoch is the scheduler's view of one worker: batch, blocks, prefix cache, planner and steps in flight are its own,
+and end with it. Knows the request table, not the rings.
 
 The table is the truth: whatever a scheduler must know to go on after its predecessor's death is there, and `admit`
 picks a sequence up wherever it stood. The order of stores for a token is: computed (in the KV map), log, tokens cursor,
@@ -9,20 +17,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.table.table import RequestTable, slot_of
 
 from ..protocol.messages import Finish
-from ..protocol.request import Generation
 from ..protocol.step import Step, StepDone
 from .batch import RunningBatch
 from .blocks import BlockPool
-from .integrity import check_integrity
+from .integrity import check_blocks, check_sequences
+from .lifecycle import Lifecycle
+from .limits import Limits
 from .metrics.request_stats import Recorder
 from .planner import Planned, Planner
 from .policy.chunk_size import Pace
@@ -30,7 +37,7 @@ from .policy.speculation import Speculation
 from .prefix_cache import PrefixIndex
 from .recovery.suspects import Suspects
 from .recovery.takeover import Takeover, read_map
-from .results import apply_results
+from .results import Results
 from .sequence import Sequence
 from .waiting import WaitingQueue
 
@@ -38,22 +45,8 @@ STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs, t
 MAX_STRIKES = 2  # failed steps after which a sequence is given up
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the options allow."""
-
-    max_num_seqs: int
-    max_queued: int
-    max_num_batched_tokens: int
-    block_size: int
-    prefix_caching: bool
-    by_priority: bool
-    drafts: int = 0  # of a row in a step, at most
-    target_itl_s: float | None = None  # between two tokens of a stream
-
-
 class Scheduler:
-    """One engine's scheduler. `moved` collects the sequences whose log or finish word has moved, `ended` the latter."""
+    """The parts of one life, and those of its present epoch."""
 
     def __init__(
         self,
@@ -70,23 +63,29 @@ class Scheduler:
             kv = KVMap.private(table.slots, longest, longest * limits.max_num_seqs)
         self.kv = kv
         self.recorder = recorder or Recorder(table)
-        self.arrays = table.as_numpy()
         self.limits = limits
-        self.end_tokens = end_tokens
-        self.sequences: dict[int, Sequence] = {}  # admitted and not finished, by ref
-        self.waiting = WaitingQueue(limits.by_priority)
-        self.moved: dict[int, None] = {}
-        self.ended: list[int] = []
-        self.arrivals = self.generated = self.prompted = self.rejected = self.finished = 0
+        self.lifecycle = Lifecycle(table, limits, end_tokens, self.recorder, self._let_go)
+        self.suspects = Suspects()
+        self.speculation = Speculation(limits.drafts)
+        self.pace = Pace(limits.max_num_batched_tokens, limits.target_itl_s)
+        self.results = Results(table, self.lifecycle, self.recorder, self.speculation, self.pace)
         self.planned = 0  # tokens that the worker was given to compute
         self.preemptions = self.queries = self.hits = 0  # of earlier epochs
         self.prefix_resets = 0
         self.epoch = 0
-        self.suspects = Suspects()
-        self.speculation = Speculation(limits.drafts)
-        self.pace = Pace(limits.max_num_batched_tokens, limits.target_itl_s)
-        self._decoder = msgspec.msgpack.Decoder(Generation)
         self._start_engine(0)
+
+    @property
+    def sequences(self) -> dict[int, Sequence]:
+        """Admitted and not finished, by ref."""
+        return self.lifecycle.sequences
+
+    @property
+    def waiting(self) -> WaitingQueue:
+        """Those of them that have no row."""
+        return self.lifecycle.waiting
+
+    # --- epochs --------------------------------------------------------------------------------------------------
 
     def _start_engine(self, num_blocks: int) -> None:
         limits = self.limits
@@ -133,83 +132,38 @@ class Scheduler:
         self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.confirmed[rows])
         return found
 
+    # --- sequences -----------------------------------------------------------------------------------------------
+
     def admit(self, ref: int) -> None:
         """Take up a sequence whose prompt is in the table, where its log stands. Known and finished ones are left."""
-        table = self.table
-        prompt_tokens = table.prompt_length(ref)
-        if ref in self.sequences or prompt_tokens is None or table.finish(ref):
-            return
-        if table.is_cancelled(ref):
-            self._end_with(ref, Finish.ABORT)
-        elif table.stop(ref):
-            self._end_with(ref, Finish.STOP_STRING)
-        elif len(self.sequences) >= self.limits.max_num_seqs + self.limits.max_queued and not table.generated(ref):
-            self.rejected += 1
-            self._end_with(ref, Finish.REJECTED)
-        else:
-            self._enqueue(ref, prompt_tokens)
-
-    def refuse(self, ref: int) -> None:
-        """This one cannot be taken up: schedulers have died of it."""
-        if ref not in self.sequences and not self.table.finish(ref):
-            self._end_with(ref, Finish.ERROR)
-
-    def _enqueue(self, ref: int, prompt_tokens: int) -> None:
-        self.arrivals += 1
-        params = self._decoder.decode(self.table.params(ref))
-        sequence = Sequence(ref, self.arrivals, params, self.end_tokens)
-        sequence.prompt_tokens = prompt_tokens
-        sequence.limit = self.table.limit(ref)
-        sequence.generated = self.table.generated(ref)
-        sequence.seen = sequence.generated > 0
-        self.sequences[ref] = sequence
-        if self.recorder.admitted(ref):
-            self.prompted += prompt_tokens
-        self.waiting.add(sequence)
-        if sequence.generated:
-            last = self.table.token_ids(ref, sequence.known - 1, sequence.known)[0]
-            self.finish_if_done(sequence, last)
+        self.lifecycle.admit(ref)
 
     def end(self, ref: int, code: Finish) -> None:
         """Finish a sequence from outside: its frontend cancelled it, or the detokenizer found a stop string."""
-        sequence = self.sequences.get(ref)
-        if sequence is not None:
-            self._finish(sequence, code)
+        self.lifecycle.end(ref, code)
 
-    def finish_if_done(self, sequence: Sequence, token: int) -> None:
-        """End the sequence if `token`, the last of its log, is an end or the length limit is reached."""
-        if token in sequence.stop_ids or (token in self.end_tokens and not sequence.ignore_eos):
-            self._finish(sequence, Finish.STOP)
-        elif sequence.generated >= sequence.limit:
-            self._finish(sequence, Finish.LENGTH)
-
-    def _finish(self, sequence: Sequence, code: Finish) -> None:
-        """Free row and blocks at once: steps in flight run before any step that is given the blocks anew."""
-        self._end_with(sequence.ref, code)
+    def _let_go(self, sequence: Sequence) -> None:
+        """It has ended: what it holds is free."""
         if sequence.row is not None:
             self.batch.remove(sequence)
             self.planner.release_blocks(sequence)
-        elif sequence.ref in self.waiting:
-            self.waiting.remove(sequence.ref)
-        del self.sequences[sequence.ref]
         self.suspects.forget(sequence.ref)
-        self.finished += 1
-        self.recorder.ended(sequence)
-
-    def _end_with(self, ref: int, code: Finish) -> None:
-        self.table.set_finish(ref, code)
-        self.recorder.ends[code] += 1
-        self._has_ended(ref)
-
-    def _has_ended(self, ref: int) -> None:
-        self.moved[ref] = None
-        self.ended.append(ref)
 
     def tell_ends(self) -> None:
-        """All that was in `moved` is published: a successor need not say again who has ended."""
-        for ref in self.ended:
+        """All that had moved is published: a successor need not say again who has ended."""
+        for ref in self.lifecycle.take_ended():
             self.kv.tell(ref)
-        self.ended.clear()
+
+    def recover(self, admit: Callable[[int], None] | None = None) -> int:
+        """Admit a predecessor's sequences, tell ends that it could not tell any more. Returns how many go on."""
+        admit = admit or self.admit
+        for ref in sorted(self.table.current_refs(0, self.table.slots), key=self.table.arrival_ns):
+            if self.table.finish(ref) and not self.kv.is_told(ref):
+                self.lifecycle.has_ended(ref)
+            admit(ref)
+        return len(self.sequences)
+
+    # --- steps ---------------------------------------------------------------------------------------------------
 
     def plan(self) -> Step | None:
         """The next step for the worker, or None: nothing to do, or it is far enough ahead."""
@@ -241,12 +195,22 @@ class Scheduler:
             return self.planner.plan()
         return None if self.in_flight else self.planner.plan_alone(self.sequences[ref])
 
+    def apply(self, done: StepDone) -> None:
+        """Account for a step that has come back; one of an earlier epoch is left."""
+        if done.epoch != self.epoch:
+            return
+        self.results.apply(self.planner, self.in_flight.popleft(), done)
+        if self.suspects:
+            self._clear_suspects()
+
+    # --- deaths and failures -------------------------------------------------------------------------------------
+
     def blame(self) -> list[int]:
         """The worker has died at the oldest step, if there is one: who is convicted is given up (refs returned)."""
         if not self.in_flight:
             return []
         step, batch = self.in_flight[0], self.batch
-        alive = batch.ticket[step.rows] == step.tickets
+        alive = batch.still(step.rows, step.tickets)
         rows = step.rows[alive]
         positions = batch.confirmed[rows] + step.counts[alive]
         refs = [batch.at(row).ref for row in rows.tolist()]
@@ -263,20 +227,10 @@ class Scheduler:
             elif sequence.row is not None:
                 self.suspects.clear(ref, int(self.batch.confirmed[sequence.row]))
 
-    def apply(self, done: StepDone) -> None:
-        """Account for a step that has come back; one of an earlier epoch is left."""
-        if done.epoch != self.epoch:
-            return
-        apply_results(self, self.in_flight.popleft(), done)
-        if self.suspects:
-            self._clear_suspects()
-
     def fail_step(self) -> list[int]:
         """The worker could not compute the oldest step: who was part of it too often is given up (refs returned)."""
-        given_up = []
-        for row, ticket in zip(*(a.tolist() for a in (self.in_flight[0].rows, self.in_flight[0].tickets)), strict=True):
-            if self.batch.ticket[row] != ticket:
-                continue
+        given_up, step = [], self.in_flight[0]
+        for row in step.rows[self.batch.still(step.rows, step.tickets)].tolist():
             sequence = self.batch.at(row)
             sequence.strikes += 1
             if sequence.strikes >= MAX_STRIKES:
@@ -284,6 +238,8 @@ class Scheduler:
         for ref in given_up:
             self.end(ref, Finish.ERROR)
         return given_up
+
+    # --- the prefix cache ----------------------------------------------------------------------------------------
 
     def reset_prefix_cache(self, recompute_running: bool = False) -> int:
         """No later request finds a prefix that was computed before; returns how many blocks could be found until now.
@@ -302,15 +258,8 @@ class Scheduler:
                 self.planner.preempt(sequence)
         return dropped
 
-    def recover(self, admit: Callable[[int], None] | None = None) -> int:
-        """Admit a predecessor's sequences, tell ends that it could not tell any more. Returns how many go on."""
-        admit = admit or self.admit
-        for ref in sorted(self.table.current_refs(0, self.table.slots), key=self.table.arrival_ns):
-            if self.table.finish(ref) and not self.kv.is_told(ref):
-                self._has_ended(ref)
-            admit(ref)
-        return len(self.sequences)
-
     def check_integrity(self) -> None:
         """AssertionError says which invariant does not hold. For tests, and when idle in debug."""
-        check_integrity(self)
+        self.batch.check_integrity()
+        check_sequences(self.lifecycle, self.batch, self.table)
+        check_blocks(self.batch, self.pool, self.kv)

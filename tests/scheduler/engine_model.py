@@ -19,8 +19,9 @@ from actorserve.actors.protocol.block_hash import extend_hashes
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.step import Step, StepDone
+from actorserve.actors.scheduler.limits import Limits
 from actorserve.actors.scheduler.recovery.takeover import Takeover
-from actorserve.actors.scheduler.scheduler import Limits, Scheduler
+from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.shm.kv_map.map import KVMap, kv_map_bytes
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.table import RequestTable, slot_of, table_bytes

@@ -20,7 +20,7 @@ def test_one_request() -> None:
     bench.run()
     assert bench.answer(ref) == expected_answer(prompt, 30)
     assert bench.scheduler.pool.free == bench.num_blocks
-    assert ref in bench.scheduler.moved
+    assert ref in bench.scheduler.lifecycle.moved
 
 
 def test_prompt_is_computed_in_chunks_of_the_budget() -> None:
@@ -188,7 +188,9 @@ def test_a_row_whose_grammar_failed_ends_without_its_token(preempted: bool) -> N
     bench.scheduler.apply(msgspec.structs.replace(done, packed_failed=pack([row])))
     bench.scheduler.check_integrity()
     assert bench.table.finish(ref) == Finish.GRAMMAR and bench.answer(ref) == before
-    assert before == expected_answer(prompt, 30, ignore_eos=True)[: len(before)] and ref in bench.scheduler.moved
+    assert (
+        before == expected_answer(prompt, 30, ignore_eos=True)[: len(before)] and ref in bench.scheduler.lifecycle.moved
+    )
     bench.new_scheduler()
     finish_all(bench, prompts)
     assert bench.table.finish(ref) == Finish.GRAMMAR and bench.answer(ref) == before

@@ -18,7 +18,8 @@ from actorserve.actors.protocol.block_hash import extend_hashes
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.step import Step, StepDone
-from actorserve.actors.scheduler.scheduler import Limits, Scheduler
+from actorserve.actors.scheduler.limits import Limits
+from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.table import RequestTable, table_bytes
 from tests.support.checkpoints import checkpoint

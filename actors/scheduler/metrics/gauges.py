@@ -32,7 +32,7 @@ class Figures:
 
     def _now(self) -> list[int]:
         """This life's figures, in the order of SchedulerGauge."""
-        scheduler, recorder = self._scheduler, self._scheduler.recorder
+        scheduler, recorder, lifecycle = self._scheduler, self._scheduler.recorder, self._scheduler.lifecycle
         ends, planner, prefix, pool = recorder.ends, scheduler.planner, scheduler.prefix, scheduler.pool
         return [
             len(scheduler.batch),
@@ -43,10 +43,10 @@ class Figures:
             scheduler.queries + prefix.queries,
             scheduler.hits + prefix.hits,
             scheduler.step,
-            scheduler.generated,
-            scheduler.prompted,
-            scheduler.rejected,
-            scheduler.finished,
+            scheduler.results.generated,
+            lifecycle.prompted,
+            lifecycle.rejected,
+            lifecycle.finished,
             scheduler.planned,
             ends[Finish.STOP] + ends[Finish.STOP_STRING],
             ends[Finish.LENGTH],

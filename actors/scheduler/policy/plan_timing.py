@@ -60,7 +60,7 @@ class Timing:
         now = self._clock()
         if self._first is None:
             self._first = self._last = now
-        elif scheduler.arrivals != self._arrivals:
+        elif scheduler.lifecycle.arrivals != self._arrivals:
             self._last = now
-        self._arrivals = scheduler.arrivals
+        self._arrivals = scheduler.lifecycle.arrivals
         return max(0.0, min(self._last + GATHER * shortest, self._first + GATHER_ALL * shortest) - now)

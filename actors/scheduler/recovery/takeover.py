@@ -8,16 +8,13 @@ the rest is computed again. Knows the map and the sequences; counts the attempt 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from actorserve.shm.kv_map.map import KVMap
 
+from ..limits import Limits
 from ..sequence import Sequence
-
-if TYPE_CHECKING:
-    from ..scheduler import Limits
 
 MAX_TAKEOVERS = 3  # of one map by schedulers that then die before a step comes back: the map may be why
 

@@ -24,8 +24,9 @@ from ...options.config import Config
 from ...protocol.messages import Finish
 from ...protocol.step import Step, StepDone
 from ...protocol.topology import System
+from ..limits import Limits
 from ..policy.plan_timing import Timing
-from ..scheduler import Limits, Scheduler
+from ..scheduler import Scheduler
 from .file import Head
 from .replayer import private_segment
 from .summary import Story, Tally
@@ -157,9 +158,7 @@ class Simulation:
 
     def _clear_moved(self) -> None:
         """Who has ended gives its slot back."""
-        moved = list(self._scheduler.moved)
-        self._scheduler.moved.clear()
-        for ref in moved:
+        for ref in self._scheduler.lifecycle.take_moved():
             self.tally.advanced(ref, self._table)
             if self._table.finish(ref) and self._running.pop(ref, None) is not None:
                 del self._drawn[ref]

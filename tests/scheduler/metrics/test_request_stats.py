@@ -58,7 +58,7 @@ def test_every_token_but_the_first_of_each_sequence_came_after_one() -> None:
     refs = [counting.bench.submit(prompt_of(9 + n, n), limit, ignore_eos=True) for n, limit in enumerate(limits)]
     counting.bench.run()
     assert counting.total(BETWEEN) == sum(limits) - len(limits)
-    assert counting.bench.scheduler.generated == sum(limits)
+    assert counting.bench.scheduler.results.generated == sum(limits)
     for name in ("queue", "prefill", "decode", "inference"):
         assert counting.total(f"vllm:request_{name}_time_seconds") == len(limits)
     assert counting.total("vllm:request_time_per_output_token_seconds") == 4, "one token has no time between"
@@ -116,7 +116,7 @@ def test_a_successor_counts_nothing_twice(worker_too: bool) -> None:
     counting = Counting()
     bench = counting.bench
     refs = [bench.submit(prompt_of(12, n), 20, ignore_eos=True) for n in range(3)]
-    assert bench.scheduler.prompted == 36
+    assert bench.scheduler.lifecycle.prompted == 36
     for _ in range(5):
         while bench.plan():
             pass
@@ -125,11 +125,11 @@ def test_a_successor_counts_nothing_twice(worker_too: bool) -> None:
     if worker_too:
         bench.lose_worker()
     counting.next()
-    assert bench.scheduler.prompted == 0, "they were admitted before"
+    assert bench.scheduler.lifecycle.prompted == 0, "they were admitted before"
     assert bench.scheduler.recorder.survived_scheduler == 3
     late = bench.submit(prompt_of(12, 9), 20, ignore_eos=True)
     bench.run()
-    assert counting.total(BETWEEN) == 4 * 19 and bench.scheduler.prompted == 12
+    assert counting.total(BETWEEN) == 4 * 19 and bench.scheduler.lifecycle.prompted == 12
     assert counting.total("vllm:request_queue_time_seconds") == 4
     for ref, was in zip(refs, before, strict=True):
         counting.check_order(ref)

@@ -34,7 +34,7 @@ def test_counts() -> None:
     assert policy.accepted_tokens == worker.accepted == policy.accepted_at.sum() > 0
     assert policy.draft_tokens == worker.accepted + worker.rejected > policy.drafts > 0
     assert (np.diff(policy.accepted_at) <= 0).all() and not policy.accepted_at[4:].any()
-    assert bench.scheduler.generated == 100
+    assert bench.scheduler.results.generated == 100
     assert len(policy.figures()) == SchedulerGauge.PREFIX_RESETS - SchedulerGauge.DRAFTS
 
 

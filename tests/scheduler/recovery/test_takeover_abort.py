@@ -15,7 +15,7 @@ import pytest
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.step import StepDone
-from actorserve.actors.scheduler import batch, blocks, planner, scheduler, waiting
+from actorserve.actors.scheduler import batch, blocks, lifecycle, planner, results, scheduler, waiting
 from actorserve.actors.scheduler import prefix_cache as prefix
 from actorserve.actors.scheduler.recovery import takeover
 from actorserve.shm.kv_map import map as kv_map
@@ -26,7 +26,7 @@ from tests.shm.aborting import Abort, aborted, every_abort
 from ..engine_model import BLOCK, MAX_TOKENS, Bench, expected_answer, prompt_of
 
 STORES: tuple[ModuleType, ...] = (kv_map, table, table_arrays)  # every store to shared memory is in them
-MODULES = (*STORES, batch, blocks, planner, prefix, scheduler, takeover, waiting)
+MODULES = (*STORES, batch, blocks, lifecycle, planner, prefix, results, scheduler, takeover, waiting)
 LIMIT = 20
 
 
@@ -127,7 +127,7 @@ def test_the_turns_are_what_their_names_say() -> None:
     cached = full.bench.kv.cached()
     full.bench.scheduler.apply(full.done())
     assert full.bench.kv.cached().keys() - cached.keys()
-    assert after("an end").finished == 1
+    assert after("an end").lifecycle.finished == 1
 
 
 @pytest.mark.parametrize("name", ACTS)
@@ -272,7 +272,7 @@ class Torn:
         self.where = rng.choice(["confirm", "append_tokens"])
 
     def run(self, operation: Callable[[], object]) -> None:
-        owner: Any = self.dying.kv if self.where == "confirm" else self.dying.arrays
+        owner: Any = self.dying.kv if self.where == "confirm" else self.dying.results.arrays
         whole = getattr(owner, self.where)
 
         def part(*vectors: np.ndarray[Any, Any]) -> None:

@@ -1,0 +1,136 @@
+"""A sequence's way from its admission to its end: who is admitted, in which order they wait, who has ended and why.
+
+Owns the admitted sequences, the waiting queue, and what is to be said of them to detokenizers; writes the finish words
+of the request table. Knows neither rows nor blocks: what a sequence holds at its end is let go by whoever gave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from actorserve.shm.table.table import RequestTable
+
+from ..protocol.messages import Finish
+from ..protocol.request import Generation
+from .limits import Limits
+from .metrics.request_stats import Recorder
+from .sequence import Sequence
+from .waiting import WaitingQueue
+
+
+class Lifecycle:
+    """`sequences`: admitted and not finished, by ref. `moved`: those whose log or finish word has moved, `ended` those
+    that have ended, each until it is taken.
+    """
+
+    def __init__(
+        self,
+        table: RequestTable,
+        limits: Limits,
+        end_tokens: list[int],
+        recorder: Recorder,
+        let_go: Callable[[Sequence], None],
+    ) -> None:
+        """`let_go` frees what a running sequence holds; its finish word is stored before."""
+        self.end_tokens = end_tokens
+        self.sequences: dict[int, Sequence] = {}
+        self.waiting = WaitingQueue(limits.by_priority)
+        self.moved: dict[int, None] = {}
+        self.ended: list[int] = []
+        self.arrivals = self.prompted = self.rejected = self.finished = 0
+        self._table, self._recorder, self._let_go = table, recorder, let_go
+        self._most = limits.max_num_seqs + limits.max_queued
+        self._decoder = msgspec.msgpack.Decoder(Generation)
+
+    # --- the beginning -------------------------------------------------------------------------------------------
+
+    def admit(self, ref: int) -> None:
+        """Take up a sequence whose prompt is in the table, where its log stands. Known and finished ones are left."""
+        table = self._table
+        prompt_tokens = table.prompt_length(ref)
+        if ref in self.sequences or prompt_tokens is None or table.finish(ref):
+            return
+        if table.is_cancelled(ref):
+            self._end_with(ref, Finish.ABORT)
+        elif table.stop(ref):
+            self._end_with(ref, Finish.STOP_STRING)
+        elif len(self.sequences) >= self._most and not table.generated(ref):
+            self.rejected += 1
+            self._end_with(ref, Finish.REJECTED)
+        else:
+            self._enqueue(ref, prompt_tokens)
+
+    def refuse(self, ref: int) -> None:
+        """This one cannot be taken up: schedulers have died of it."""
+        if ref not in self.sequences and not self._table.finish(ref):
+            self._end_with(ref, Finish.ERROR)
+
+    def _enqueue(self, ref: int, prompt_tokens: int) -> None:
+        self.arrivals += 1
+        params = self._decoder.decode(self._table.params(ref))
+        sequence = Sequence(ref, self.arrivals, params, self.end_tokens)
+        sequence.prompt_tokens = prompt_tokens
+        sequence.limit = self._table.limit(ref)
+        sequence.generated = self._table.generated(ref)
+        sequence.seen = sequence.generated > 0
+        self.sequences[ref] = sequence
+        if self._recorder.admitted(ref):
+            self.prompted += prompt_tokens
+        self.waiting.add(sequence)
+        if sequence.generated:
+            last = self._table.token_ids(ref, sequence.known - 1, sequence.known)[0]
+            self.finish_if_done(sequence, last)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def end(self, ref: int, code: Finish) -> None:
+        """Finish a sequence from outside: its frontend cancelled it, or the detokenizer found a stop string."""
+        sequence = self.sequences.get(ref)
+        if sequence is not None:
+            self._finish(sequence, code)
+
+    def finish_if_done(self, sequence: Sequence, token: int) -> None:
+        """End the sequence if `token`, the last of its log, is an end or the length limit is reached."""
+        if token in sequence.ends:
+            self._finish(sequence, Finish.STOP)
+        elif sequence.generated >= sequence.limit:
+            self._finish(sequence, Finish.LENGTH)
+
+    def _finish(self, sequence: Sequence, code: Finish) -> None:
+        """Free row and blocks at once: steps in flight run before any step that is given the blocks anew."""
+        self._end_with(sequence.ref, code)
+        if sequence.ref in self.waiting:
+            self.waiting.remove(sequence.ref)
+        self._let_go(sequence)
+        del self.sequences[sequence.ref]
+        self.finished += 1
+        self._recorder.ended(sequence)
+
+    def _end_with(self, ref: int, code: Finish) -> None:
+        self._table.set_finish(ref, code)
+        self._recorder.ends[code] += 1
+        self.has_ended(ref)
+
+    # --- what is to be said --------------------------------------------------------------------------------------
+
+    def has_ended(self, ref: int) -> None:
+        """Its finish word is stored; a predecessor's, too, who could not say so."""
+        self.moved[ref] = None
+        self.ended.append(ref)
+
+    def have_moved(self, refs: Iterable[int]) -> None:
+        """Their logs are longer now."""
+        self.moved.update(dict.fromkeys(refs))
+
+    def take_moved(self) -> list[int]:
+        """All of whom there is something to say."""
+        moved = list(self.moved)
+        self.moved.clear()
+        return moved
+
+    def take_ended(self) -> list[int]:
+        """Those who have ended since the last time."""
+        ended, self.ended = self.ended, []
+        return ended

@@ -1,0 +1,19 @@
+"""What the options allow a scheduler. Leaf: all of its parts may know it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the options allow."""
+
+    max_num_seqs: int
+    max_queued: int
+    max_num_batched_tokens: int
+    block_size: int
+    prefix_caching: bool
+    by_priority: bool
+    drafts: int = 0  # of a row in a step, at most
+    target_itl_s: float | None = None  # between two tokens of a stream
