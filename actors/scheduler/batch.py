@@ -4,8 +4,8 @@ A row holds one running sequence. By position of its token log (V = virtual: cou
   [0, confirmed)          computed by steps that have come back
   [confirmed, computed)   being computed by steps in flight
   [computed, known)       to be planned; known is V
-A row whose computed + count reaches known samples one token, and known grows by one. Where it has room for drafts, both
-grow by that as well, as if all were accepted (see scheduler/policy/speculation.py).
+A row whose computed + count reaches known samples one token, and known grows by one.
+Where it has room for drafts, both grow by that as well, as if all were accepted (see policy/speculation.py).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class RunningBatch:
         return np.flatnonzero(live & (pending == 1)), np.flatnonzero(live & (pending > 1))
 
     def advance(self, rows: Ints, counts: Ints, room: Ints) -> Bools:
-        """Account for a planned step, of whose `counts` some are `room` for drafts; returns which rows sample in it."""
+        """Account for a planned step; of its `counts`, `room` is for drafts. Returns which rows sample in it."""
         self.computed[rows] += counts
         self.known[rows] += room
         samples: Bools = self.computed[rows] == self.known[rows]

@@ -53,9 +53,9 @@ class BlockPool:
             self._refs[block] += 1
 
     def allocate(self, count: int, after: int | None = None, room: int = 0) -> list[int] | None:
-        """`count` blocks with one holder, adjacent if possible: behind block `after`, else where `room` more follow.
+        """`count` blocks with one holder, or None when there are not so many free.
 
-        None when there are not so many free.
+        Adjacent if possible: behind block `after`, else where `room` more follow.
         """
         if count > self.free:
             return None

@@ -21,8 +21,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrival", "blocks", "cacheable", "ends", "generated", "hashes", "ignore_eos", "in_flight", "limit", "priority",
-        "prompt_tokens", "ref", "row", "salt", "sampling", "seen", "slot", "stop_ids", "strikes",
+        "arrival", "blocks", "cacheable", "ends", "generated", "hashes", "ignore_eos",
+        "in_flight", "limit", "priority", "prompt_tokens",
+        "ref", "row", "salt", "sampling", "seen", "slot", "stop_ids", "strikes",
     )  # fmt: skip
 
     def __init__(self, ref: int, arrival: int, params: Generation, end_tokens: list[int]) -> None:

@@ -2,15 +2,17 @@
 
 Only the worker has a row's last tokens (the scheduler plans up to two steps ahead of what it knows), so the worker
 proposes drafts and verifies them in the same forward pass. A plan gives a row room for some: its count goes beyond
-`known`, its blocks hold as many tokens. The worker moves the row on by as many tokens as it draws: 1 … 1 + room.
+`known`, and its blocks hold as many tokens. The worker moves the row on by as many tokens as it draws,
+1 … 1 + room.
 
 The scheduler plans the next steps by upper bounds: it counts as if all drafts of the steps in flight were accepted.
-`computed` and `known` of a row are then too large by the same number, so that a row that decodes is seen to decode, its
-blocks always suffice, and its length limit is never passed; the worker, which has the exact numbers, does what is left
-of the row's count. When a step comes back, both are lowered by what was not drawn. `confirmed` is exact always, and
-with it all that goes by it: the KV map, what a successor takes over, the blocks that the prefix cache is offered.
-- A rejected draft leaves KV behind `confirmed`. It is written again before anything reads it, as the next token of the
-  row goes there; a block is offered only when it lies before `confirmed` as a whole.
+`computed` and `known` of a row are then too large by the same number, so that a row that decodes
+is seen to decode, its blocks always suffice, and its length limit is never passed; the worker, which has the exact
+numbers, does what is left of the row's count. When a step comes back, both are lowered by what was not drawn.
+`confirmed` is exact always, and with it all that goes by it: the KV map, what a successor takes over,
+the blocks that the prefix cache is offered.
+- A rejected draft leaves KV behind `confirmed`. It is written again before anything reads it, as the next
+  token of the row goes there; a block is offered only when it lies before `confirmed` as a whole.
 - The room is at most half of what the limit leaves, so that the next step ahead can be planned as well.
 - Room never preempts anybody: blocks for it are taken only while every running row would get one, and tokens of the
   budget only where no decode, prompt or waiting sequence wants them.

@@ -2,8 +2,8 @@
 
 A scheduler's plans follow from its options, what it finds at birth (the request table, the KV map, what a predecessor
 had in hand), its messages in their order, what the table says of the sequences that these name, and the number of
-turns: each asks for a plan. All that is in the file. What others write to the table meanwhile is read by a Witness,
-so that the file has what this scheduler read, and not what stood there a moment later.
+turns: each asks for a plan. All that is in the file. What others write to the table meanwhile is noted as it is read
+(Witness), so that the file has what this scheduler read, and not what stood there a moment later.
 
 What is not determined otherwise, and why it does not matter or is kept:
 - Clocks: stamps and histograms alone follow them, and those decide nothing. Times of steps, by which room for drafts
