@@ -103,7 +103,7 @@ class RunningBatch:
         return np.flatnonzero(live & (pending == 1)), np.flatnonzero(live & (pending > 1))
 
     def advance(self, rows: Ints, counts: Ints, room: Ints) -> Bools:
-        """Account for a planned step; of its `counts`, `room` is for drafts. Returns which rows sample in it."""
+        """Account for a planned step; of its `counts`, `room` is for drafts. Returns which rows sample."""
         self.computed[rows] += counts
         self.known[rows] += room
         samples: Bools = self.computed[rows] == self.known[rows]

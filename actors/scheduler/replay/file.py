@@ -3,9 +3,9 @@
     file      MAGIC, then frames
     frame     length of the content, its CRC-32, number of records (uint32 each, little endian), then the content:
               so many records in msgpack
-A Head begins a section, the life of one scheduler; what came and was planned in each turn follows. A death may cut
-the last frame: a successor cuts it off before it appends, a reader stops there. Prompts and answers are in the file,
-so that only its owner may read it.
+A Head begins a section, the life of one scheduler; what came and was planned in each turn follows. A death
+may cut the last frame: a successor cuts it off before it appends, a reader stops there. Prompts and answers are in the
+file, so that only its owner may read it.
 """
 
 from __future__ import annotations
