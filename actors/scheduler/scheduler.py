@@ -256,6 +256,7 @@ class Scheduler:
                 self.kv.disown()
             for sequence in self.batch.running():
                 self.planner.preempt(sequence)
+            self.recorder.preempted(self.planner.preempted)
         return dropped
 
     def check_integrity(self) -> None:

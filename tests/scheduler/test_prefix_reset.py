@@ -8,6 +8,7 @@ import pytest
 
 from actorserve.actors.protocol.step import Step, StepDone
 from actorserve.actors.scheduler.recovery.takeover import Contradiction
+from actorserve.shm.table.stamps import Stamps
 from actorserve.shm.table.table import RequestTable
 
 from .engine_model import BLOCK, Bench, Row, ScriptedWorker, expected_answer, finish_all, prompt_of, running_bench
@@ -73,6 +74,8 @@ def test_whoever_runs_can_be_computed_again(met: bool) -> None:
     if not met:
         assert bench.meet_worker() is None, "there is nothing to go on with"
     bench.scheduler.check_integrity()
+    stamps = Stamps(bench.table)
+    assert {stamps.preemptions(ref) for ref in prompts} == {int(met)}, "it is told of where logs tell what was survived"
     finish_all(bench, prompts)
     assert bench.worker.computed_tokens >= computed + sum(map(len, prompts.values()))
 
