@@ -109,7 +109,7 @@ class CpuBuilder:
                 yield self._paired(rows) if axis in ROTATED else rows
 
     def _paired(self, rows: Tensor) -> Tensor:
-        """Rows of whole heads, those of each pair that turns together side by side."""
+        """Rows of whole heads, the two of each pair that is rotated side by side."""
         heads = rows.view(-1, self.shape.head_dim, *rows.shape[1:])
         turning, others = heads.tensor_split([self.shape.rope.rotary_dim or self.shape.head_dim], 1)
         pairs = turning.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
@@ -131,7 +131,7 @@ class CpuLayer:
         self.down = build.linear(spec.down)
 
     def __call__(self, x: Tensor, turns: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> None:
-        """Add this layer to x; `turns` are the rotations of the tokens' positions, `slots` where their KV goes."""
+        """Add this layer to x; `turns` are those of the tokens' positions, `slots` where their KV goes."""
         shape = self.shape
         heads = self.qkv(self.attention_norm(x)).view(len(x), -1, shape.head_dim)  # of q, then k, then v
         qk = heads[:, : shape.heads + shape.kv_heads]
@@ -191,7 +191,7 @@ class Model:
 
 
 def _rotate(heads: Tensor, turns: Tensor) -> None:
-    """Turn the pairs of numbers of `heads` [tokens, heads, head_dim] by `turns` [tokens, 1, head_dim / 2], in place."""
+    """Rotate pairs of numbers of `heads` [tokens, heads, head_dim] in place by `turns` [tokens, 1, head_dim / 2]."""
     if heads.dtype == torch.float32:
         torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(turns)
     else:
