@@ -35,13 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
     """0 once the server has ended, with all of its requests."""
     from ..observer.ask import AskError, ask
     from ..observer.attach import AttachError, choose, find_servers
-    from ..protocol.control_wire import DRAIN, LEFT, DrainWanted, Nothing
+    from ..protocol.control_wire import DRAIN, LEFT, DrainRequest, NoArguments
     from ..supervisor.timeouts import stop_seconds
 
     try:
         server = choose(find_servers(), arguments.server)
         process = os.pidfd_open(server.pid)
-        begun = ask(server, DRAIN, DrainWanted(arguments.timeout), ANSWER_S)
+        begun = ask(server, DRAIN, DrainRequest(arguments.timeout), ANSWER_S)
     except (AttachError, AskError, ProcessLookupError) as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return FAILED
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"actorserve: error: the server on {server} has not ended", file=sys.stderr)
             return FAILED
         try:
-            before, left = left, ask(server, LEFT, Nothing(), ANSWER_S).requests
+            before, left = left, ask(server, LEFT, NoArguments(), ANSWER_S).requests
         except AskError:  # it ends at this moment, which the next look tells
             continue
         if left != before:

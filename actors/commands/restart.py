@@ -67,12 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
     """0 if all are replaced."""
     from ..observer.ask import AskError, ask
     from ..observer.attach import AttachError, choose, find_servers
-    from ..protocol.control_wire import RESTART, RestartWanted
+    from ..protocol.control_wire import RESTART, RestartRequest
 
     options = _options(arguments)
     try:
         server = choose(find_servers(), arguments.server)
-        begun = ask(server, RESTART, RestartWanted(arguments.what, options), ANSWER_S)
+        begun = ask(server, RESTART, RestartRequest(arguments.what, options), ANSWER_S)
         failed = _follow(server, begun.number)
     except (AttachError, AskError) as error:
         failed = str(error)
@@ -86,11 +86,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _follow(server: Found, number: int) -> str:
     """Print how it goes until it is over; why it failed, or nothing."""
     from ..observer.ask import ask
-    from ..protocol.control_wire import RESTART_PROGRESS, ProgressWanted
+    from ..protocol.control_wire import RESTART_PROGRESS, ProgressRequest
 
     seen = 0
     while True:
-        news = ask(server, RESTART_PROGRESS, ProgressWanted(number, seen), ANSWER_S)
+        news = ask(server, RESTART_PROGRESS, ProgressRequest(number, seen), ANSWER_S)
         for line in news.lines:
             print(line, flush=True)
         seen += len(news.lines)

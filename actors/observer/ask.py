@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from ..protocol.control_wire import ANSWER_BYTES, Arguments, Result, Verb, encode_request, read_answer
+from ..protocol.control_wire import ANSWER_BYTES, Arguments, ControlCommand, Result, encode_request, read_answer
 from ..telemetry.discovery import peer_of
 from .attach import Found
 
@@ -18,9 +18,11 @@ class AskError(Exception):
     """The supervisor refuses, or does not answer; the message says why."""
 
 
-def ask(server: Found, verb: Verb[Arguments, Result], arguments: Arguments, timeout: float = 10.0) -> Result:
-    """The result of a verb; `timeout` is what the answer may take. Nothing is told to anybody but that server."""
-    request = encode_request(verb.name, arguments)
+def ask(
+    server: Found, command: ControlCommand[Arguments, Result], arguments: Arguments, timeout: float = 10.0
+) -> Result:
+    """The result of a command; `timeout` is what the answer may take. Nothing is told to anybody but that server."""
+    request = encode_request(command.name, arguments)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(CONNECT_S)
         try:
@@ -31,7 +33,9 @@ def ask(server: Found, verb: Verb[Arguments, Result], arguments: Arguments, time
             connection.sendall(request)
             line = _line(connection, time.monotonic() + timeout)
         except TimeoutError:
-            raise AskError(f"the supervisor on {server} does not answer {verb.name!r} within {timeout:g} s") from None
+            raise AskError(
+                f"the supervisor on {server} does not answer {command.name!r} within {timeout:g} s"
+            ) from None
         except OSError as error:
             raise AskError(f"the supervisor on {server} cannot be asked: {error.strerror}") from None
     if not line:
@@ -40,7 +44,7 @@ def ask(server: Found, verb: Verb[Arguments, Result], arguments: Arguments, time
         answer = read_answer(line)
         if answer.error is not None:
             raise AskError(answer.error)
-        return msgspec.convert(answer.result, verb.result)
+        return msgspec.convert(answer.result, command.result)
     except msgspec.DecodeError as error:
         raise AskError(f"the supervisor on {server} is of another version: {error}") from None
 

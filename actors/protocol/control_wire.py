@@ -22,7 +22,7 @@ Result = TypeVar("Result", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
-class Verb(Generic[Arguments, Result]):
+class ControlCommand(Generic[Arguments, Result]):
     """One thing that can be asked."""
 
     name: str
@@ -30,7 +30,7 @@ class Verb(Generic[Arguments, Result]):
     result: type[Result]
 
 
-class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+class NoArguments(msgspec.Struct, forbid_unknown_fields=True):
     """No arguments."""
 
 
@@ -52,7 +52,7 @@ class ServerStatus(msgspec.Struct):
     actors: list[ChildStatus]
 
 
-class RestartWanted(msgspec.Struct, forbid_unknown_fields=True):
+class RestartRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Whom to replace, and which of their options are to be others."""
 
     what: str
@@ -66,7 +66,7 @@ class RestartBegun(msgspec.Struct):
     actors: int
 
 
-class ProgressWanted(msgspec.Struct, forbid_unknown_fields=True):
+class ProgressRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Of which restart, and how many lines of it are known."""
 
     number: int
@@ -81,7 +81,7 @@ class RestartNews(msgspec.Struct):
     failed: str
 
 
-class DrainWanted(msgspec.Struct, forbid_unknown_fields=True):
+class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
     """How many seconds running requests get; as long as on SIGTERM if left out."""
 
     timeout: float | None = None
@@ -100,11 +100,11 @@ class Left(msgspec.Struct):
     connections: int
 
 
-STATUS = Verb("status", Nothing, ServerStatus)
-RESTART = Verb("restart", RestartWanted, RestartBegun)
-RESTART_PROGRESS = Verb("restart_progress", ProgressWanted, RestartNews)
-DRAIN = Verb("drain", DrainWanted, DrainBegun)
-LEFT = Verb("left", Nothing, Left)
+STATUS = ControlCommand("status", NoArguments, ServerStatus)
+RESTART = ControlCommand("restart", RestartRequest, RestartBegun)
+RESTART_PROGRESS = ControlCommand("restart_progress", ProgressRequest, RestartNews)
+DRAIN = ControlCommand("drain", DrainRequest, DrainBegun)
+LEFT = ControlCommand("left", NoArguments, Left)
 
 
 class ControlRequest(msgspec.Struct, forbid_unknown_fields=True):

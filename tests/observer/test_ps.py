@@ -22,7 +22,7 @@ from actorserve.actors.cli import main
 from actorserve.actors.observer import attach as module
 from actorserve.actors.observer.ask import AskError, ask
 from actorserve.actors.observer.attach import AttachError, Found, attach, choose, find_servers
-from actorserve.actors.protocol.control_wire import STATUS, Nothing, ServerStatus, Verb
+from actorserve.actors.protocol.control_wire import STATUS, ControlCommand, NoArguments, ServerStatus
 from actorserve.actors.telemetry.snapshot import Overview
 from tests.support.server import Server
 
@@ -165,17 +165,17 @@ def test_keys_are_not_told(server: Server) -> None:
 
 
 def test_the_supervisor_answers_on_its_socket(server: Server) -> None:
-    status = ask(found(server), STATUS, Nothing())
+    status = ask(found(server), STATUS, NoArguments())
     assert status.ready and not status.ending
     assert {actor.name: actor.pid for actor in status.actors} == processes(server)
     with pytest.raises(AskError, match=r"there is no 'fly' among .*status"):
-        ask(found(server), Verb("fly", Nothing, ServerStatus), Nothing())
+        ask(found(server), ControlCommand("fly", NoArguments, ServerStatus), NoArguments())
 
 
 def test_who_asks_a_stopped_supervisor_is_told_so(server: Server) -> None:
     with stopped(server.pid), pytest.raises(AskError, match=r"does not answer 'status' within 0\.1 s"):
-        ask(found(server), STATUS, Nothing(), timeout=0.1)
-    assert ask(found(server), STATUS, Nothing()).ready
+        ask(found(server), STATUS, NoArguments(), timeout=0.1)
+    assert ask(found(server), STATUS, NoArguments()).ready
 
 
 def test_a_server_that_is_not_there(server: Server) -> None:
@@ -303,7 +303,7 @@ def test_another_user_can_neither_fake_a_server_nor_take_its_places(
             assert listed.count(mine) == 1
             assert all(each.name != false and each.port != 1 for each in listed)
         with pytest.raises(AskError, match=f"not the supervisor on {re.escape(str(mine))} .* of user 65534"):
-            ask(structs.replace(mine, name=false), STATUS, Nothing())
+            ask(structs.replace(mine, name=false), STATUS, NoArguments())
     others: list[socket.socket] = []
 
     def crowd(own: socket.socket) -> None:
@@ -313,7 +313,7 @@ def test_another_user_can_neither_fake_a_server_nor_take_its_places(
 
     with as_another_user(crowd):
         for _ in range(3):
-            assert ask(mine, STATUS, Nothing()).ready
+            assert ask(mine, STATUS, NoArguments()).ready
 
 
 def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +333,7 @@ def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
         thread = threading.Thread(target=drip)
         thread.start()
         with pytest.raises(AskError, match=r"does not answer 'status' within 0\.2 s"):
-            ask(Found(1, os.getpid(), os.getuid(), name), STATUS, Nothing(), timeout=0.2)
+            ask(Found(1, os.getpid(), os.getuid(), name), STATUS, NoArguments(), timeout=0.2)
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
 

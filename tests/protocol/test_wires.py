@@ -14,8 +14,8 @@ from actorserve.actors.protocol.control_wire import (
     RESTART,
     ControlAnswer,
     DrainBegun,
-    DrainWanted,
-    RestartWanted,
+    DrainRequest,
+    RestartRequest,
     encode_answer,
     encode_request,
     read_answer,
@@ -49,11 +49,11 @@ def test_answers_of_a_prefork_process(number: int) -> None:
 
 
 def test_a_request_on_the_control_socket() -> None:
-    wanted = RestartWanted("worker", {"log_level": "debug"})
+    wanted = RestartRequest("worker", {"log_level": "debug"})
     line = encode_request(RESTART.name, wanted)
     assert line == b'{"verb":"restart","arguments":{"what":"worker","options":{"log_level":"debug"}}}\n'
     assert msgspec.convert(read_request(line).arguments, RESTART.arguments) == wanted
-    assert encode_request(DRAIN.name, DrainWanted()) == b'{"verb":"drain","arguments":{"timeout":null}}\n'
+    assert encode_request(DRAIN.name, DrainRequest()) == b'{"verb":"drain","arguments":{"timeout":null}}\n'
 
 
 def test_answers_on_the_control_socket() -> None:
