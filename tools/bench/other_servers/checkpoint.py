@@ -17,6 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from actorserve.actors.model.architecture import read_architecture
+from actorserve.actors.model.layers import ROTATED, Axis, Kind
+
 WORDS = 8192
 BYTES = 256  # the first words
 SEED = 7
@@ -101,37 +104,26 @@ def write_folder(folder: Path, shape: dict[str, Any]) -> None:
 
 
 def _tensors(config: dict[str, Any]) -> Tensors:
-    """Every tensor of a Llama or Qwen3 model by its name."""
+    """Every tensor of a model without biases by its name."""
     random = np.random.default_rng(SEED)
-    hidden, inner, words = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    queries, keys = (config[f"num_{name}_heads"] * config["head_dim"] for name in ("attention", "key_value"))
-    tied = config["tie_word_embeddings"]
+    shape = read_architecture(config)
 
-    def matrix(rows: int, columns: int, gain: float = 1.0) -> np.ndarray[Any, np.dtype[np.float32]]:
-        return random.standard_normal((rows, columns), np.float32) * np.float32(gain / np.sqrt(columns))
+    def matrix(sizes: tuple[int, ...], gain: float) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return random.standard_normal(sizes, np.float32) * np.float32(gain / np.sqrt(sizes[-1]))
 
-    ones = np.ones(hidden, np.float32)
-    head = matrix(words, hidden, 3.0)
+    head = matrix((shape.vocab_size, shape.hidden_size), 3.0)
     head[:BYTES] *= 0.01
     head[WORDS:] *= 0.01
-    yield "model.embed_tokens.weight", head if tied else matrix(words, hidden, 3.0)
-    if not tied:
-        yield "lm_head.weight", head
-    yield "model.norm.weight", ones
-    for layer in range(config["num_hidden_layers"]):
-        at = f"model.layers.{layer}."
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            yield f"{at}{name}.weight", ones
-        if config["model_type"] == "qwen3":
-            for name in ("q_norm", "k_norm"):
-                yield f"{at}self_attn.{name}.weight", np.full(config["head_dim"], LOOKING_GAIN, np.float32)
-        for name, outputs in (("q_proj", queries), ("k_proj", keys)):
-            yield f"{at}self_attn.{name}.weight", matrix(outputs, hidden, LOOKING_GAIN)
-        yield f"{at}self_attn.v_proj.weight", matrix(keys, hidden)
-        yield f"{at}self_attn.o_proj.weight", matrix(hidden, queries)
-        for name in ("gate_proj", "up_proj"):
-            yield f"{at}mlp.{name}.weight", matrix(inner, hidden)
-        yield f"{at}mlp.down_proj.weight", matrix(hidden, inner)
+    for name, spec in shape.specs().items():
+        sizes = shape.tensor_shape(spec)
+        if name == f"{shape.head.name}.weight":
+            yield name, head
+        elif spec.kind is Kind.EMBEDDING:
+            yield name, matrix(sizes, 3.0)
+        elif spec.kind is Kind.GAIN:
+            yield name, np.full(sizes, LOOKING_GAIN if spec.rows == (Axis.HEAD_DIM,) else 1, np.float32)
+        else:
+            yield name, matrix(sizes, LOOKING_GAIN if spec.rows[0] in ROTATED else 1.0)
 
 
 def write_tokenizer(folder: Path) -> None:
