@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BLOCK = 64  # words summed together at the first level
+NEVER = float("-inf")
 CANDIDATES = 80  # so that a top-k of 64 is sure not to have equals beyond them
 TWO_LEVELS = 512  # blocks from which candidates are sought in the best blocks only
 RANGE_BITS = 19  # bits of a float that are left to a range: neighbouring ranges differ by a sixteenth
@@ -52,11 +53,12 @@ class Parameters(NamedTuple):
 
 def sample(logits: Tensor, parameters: Parameters) -> np.ndarray:
     """A token for each row of `logits` [rows, vocabulary] (float32, which is not changed), as int32."""
+    if parameters.top_n_sigma.any():
+        rows = np.flatnonzero((parameters.top_n_sigma > 0) & (parameters.temperature != 0))
+        logits = _within_sigmas(logits, rows, parameters.top_n_sigma)
     missing = -logits.shape[1] % BLOCK
     if missing:
-        logits = F.pad(logits, (0, missing), value=float("-inf"))
-    if parameters.top_n_sigma.any():
-        logits = _within_sigmas(logits, np.flatnonzero(parameters.top_n_sigma > 0), parameters.top_n_sigma)
+        logits = F.pad(logits, (0, missing), value=NEVER)
     peaks = logits.view(logits.shape[0], -1, BLOCK).amax(-1)
     best = peaks.amax(-1, keepdim=True)
     greedy = parameters.temperature == 0
@@ -78,21 +80,19 @@ def sample(logits: Tensor, parameters: Parameters) -> np.ndarray:
 
 
 def _within_sigmas(logits: Tensor, rows: np.ndarray, sigmas: np.ndarray) -> Tensor:
-    """Other logits, in which that is -inf which top-nσ removes of these rows."""
-    index = torch.from_numpy(rows)
-    own = logits[index]
-    there = own.isfinite()
-    number = there.sum(-1, keepdim=True).clamp_(min=1)
-    mean = _sum(own.where(there, 0)) / number
-    variance = _sum((own - mean.float()).where(there, 0).square_()) / number
-    lowest = own.amax(-1, keepdim=True) - _column(sigmas[rows]) * variance.sqrt().float()
-    own.masked_fill_(own < lowest, float("-inf"))
-    return logits.index_copy(0, index, own) if rows.size < len(logits) else own
+    """Other logits, in which that is -inf which top-nσ removes of these rows.
 
-
-def _sum(values: Tensor) -> Tensor:
-    """[rows, 1] float64: summed by blocks first, so that a row's sum is the same bits in every batch."""
-    return values.view(values.shape[0], -1, BLOCK).sum(-1).double().sum(-1, keepdim=True)
+    Row by row, so that what is computed of one stays in the cache and is the same bits in every batch.
+    """
+    logits = logits.clone()
+    for row in rows.tolist():
+        own = logits[row]
+        best = own.amax()
+        if best.isfinite():
+            there = own if own.amin() > NEVER else own[own > NEVER]
+            least = best - float(sigmas[row]) * there.std(correction=0)
+            F.threshold(own, float(least.nextafter(torch.tensor(NEVER))), NEVER, inplace=True)  # keeps what is above
+    return logits
 
 
 def uniform(seed: np.ndarray, position: np.ndarray) -> np.ndarray:
