@@ -13,8 +13,8 @@ import pytest
 from tests.support.server import Server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads that spin take what servers of tests need
-SAID = 60  # lines of a server's output that a failing test shows
-MANY_FILES = 300  # of the 1,024 that some machines allow
+OUTPUT_LINES = 60  # lines of a server's output that a failing test shows
+MANY_DESCRIPTORS = 300  # of the 1,024 that some machines allow
 SHORT = ("bench", "chat", "detokenizer", "grammars", "http", "model", "options", "protocol", "renderer", "runtime")
 HERE = Path(__file__).parent
 
@@ -36,7 +36,7 @@ def pytest_runtest_setup() -> None:
 
 def pytest_runtest_logfinish() -> None:
     """Rings that a test has made hold descriptors until Python's collector gets to them."""
-    if len(os.listdir("/proc/self/fd")) > MANY_FILES:
+    if len(os.listdir("/proc/self/fd")) > MANY_DESCRIPTORS:
         gc.collect()
 
 
@@ -47,7 +47,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed and isinstance(item, pytest.Function):
         for name, value in item.funcargs.items():
             if isinstance(value, Server):
-                report.sections.append((f"output of {name}", "\n".join(value.output.splitlines()[-SAID:])))
+                report.sections.append((f"output of {name}", "\n".join(value.output.splitlines()[-OUTPUT_LINES:])))
     return report
 
 

@@ -26,7 +26,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_death_anywhere_costs_nothing(victim: int) -> None:
-    """Whatever was done when it died, the successor goes on: each answer comes once, and the connection stays."""
+    """Whatever was done when it died, the successor goes on: each answer comes once, and the connection stays.
+
+    This and those like it take seconds, since none of the hundreds of places may be left out.
+    """
     dry = Lethal()
     with scene_of(dry, victim) as (_, client):
         client.ask(*ASKED)

@@ -16,7 +16,11 @@ def run(*arguments: str) -> str:
 
 
 def test_faults_of_all_kinds_fail_no_request() -> None:
-    """Each kind of actor is hit with each kind of fault once."""
+    """Each kind of actor is hit with each kind of fault once.
+
+    The slowest of the quick tests, since nothing else has them all: fifteen faults one after the other, and streams of
+    a real model that are to outlast them.
+    """
     table = run("--faults", "15", "--streams", "16", "--requests", "30", "--seed", "3")
     assert "| kill -9 | 1 | 1 | 1 | 1 | 1 |" in table
     assert "| 0 | 0 |" in table and "| none |" in table

@@ -37,7 +37,7 @@ ROWS = str(2 * len(BODIES))  # one of each kind whole, one streamed: what comes 
 
 
 @dataclass
-class Told:
+class Answer:
     """What a client was told."""
 
     path: str
@@ -52,7 +52,7 @@ def body_of(path: str, **more: Any) -> dict[str, Any]:
     return {**BODIES[path], **ignores, **more}
 
 
-async def ask(session: aiohttp.ClientSession, told: Told, **more: Any) -> Told:
+async def ask(session: aiohttp.ClientSession, told: Answer, **more: Any) -> Answer:
     """One request; whatever comes of it, until the end of the answer."""
     async with session.post(told.path, json=body_of(told.path, **more)) as response:
         told.status = response.status
@@ -68,7 +68,7 @@ async def ask(session: aiohttp.ClientSession, told: Told, **more: Any) -> Told:
     return told
 
 
-def check_whole(told: Told) -> None:
+def check_whole(told: Answer) -> None:
     assert told.status == 500, told
     error = told.whole["error"]
     assert REASON in error["message"]
@@ -78,7 +78,7 @@ def check_whole(told: Told) -> None:
         assert error["type"] == "server_error"
 
 
-def check_stream(told: Told) -> None:
+def check_stream(told: Answer) -> None:
     """It ends with an event that says so, and not like one that is finished."""
     assert told.status == 200, told
     if told.path == "/v1/messages":
@@ -92,15 +92,15 @@ def check_stream(told: Told) -> None:
         assert REASON in error["error"]["message"] and last == "[DONE]"
 
 
-class Clients:
+class RunningRequests:
     """Requests of all APIs that run, and some that wait behind them."""
 
     def __init__(self, session: aiohttp.ClientSession, background: bool) -> None:
         self.session = session
-        self.wholes = [Told(path) for path in BODIES]
-        self.streams = [Told(path) for path in BODIES]
-        self.background = [Told("/v1/responses")] if background else []
-        self.queued = [Told("/v1/completions"), Told("/v1/messages")]
+        self.wholes = [Answer(path) for path in BODIES]
+        self.streams = [Answer(path) for path in BODIES]
+        self.background = [Answer("/v1/responses")] if background else []
+        self.queued = [Answer("/v1/completions"), Answer("/v1/messages")]
 
     async def begin(self) -> None:
         """Return when all but the queued ones generate."""
@@ -144,7 +144,7 @@ async def all_are_told(
 ) -> None:
     """`background`: also who reads the events of a response in the background, which end with their frontend."""
     async with http_session(server, trust) as session:
-        clients = Clients(session, background)
+        clients = RunningRequests(session, background)
         await clients.begin()
         kill()
         await clients.check()
@@ -226,7 +226,7 @@ async def test_prompts_that_are_rendered_calls_and_bodies_that_have_not_come() -
         async with http_session(server) as session:
             pids = server.pids()
             os.kill(pids["renderer-0"], signal.SIGSTOP)
-            prompts = [Told(path) for path in BODIES]
+            prompts = [Answer(path) for path in BODIES]
             tasks = [asyncio.create_task(ask(session, told, stream=True)) for told in prompts]
             call = asyncio.create_task(session.post("/tokenize", json={"prompt": "Hello"}))
             never = asyncio.Event()
@@ -266,7 +266,7 @@ async def test_who_has_come_before_the_server_could_start() -> None:
         await asyncio.to_thread(server.wait_for, "frontend-0 is up")
         server.base_url = f"http://{url[1]}"
         async with http_session(server) as session:
-            told = Told("/v1/completions")
+            told = Answer("/v1/completions")
             task = asyncio.create_task(ask(session, told, stream=True))
             while await load(session) < 1:
                 await asyncio.sleep(0.01)

@@ -58,6 +58,7 @@ async def load(server: Server, *kill: str) -> None:
 
 
 def test_a_servers_plans_come_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It takes seconds: a load that fills the KV memory, so that there are preemptions to be planned again."""
     path = tmp_path / "recording"
     with Server("--record", str(path), *OPTIONS) as server:
         asyncio.run(load(server))

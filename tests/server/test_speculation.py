@@ -108,6 +108,7 @@ def test_deaths_in_the_middle_change_no_text(server: Server, plain: Plain) -> No
 
 @pytest.mark.parametrize("config", [pytest.param(NGRAM, marks=pytest.mark.slow), DRAFT], ids=["ngram", "draft_model"])
 def test_two_workers_draft_alike(config: str, plain: Plain) -> None:
+    # one of the slowest: two workers, each with two models, which wait for each other at each step
     with Server(*TWO, "--speculative-config", config) as server:
         assert asyncio.run(all_streams(server, "worker-1")) == plain[0]
         assert gauges(server, 2)[Gauge.ACCEPTED_TOKENS] > 0

@@ -55,8 +55,12 @@ def test_two_say_what_one_says(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_group_dies_together_and_loses_nothing() -> None:
-    """Whoever dies of those who send or read the plan; the lanes tell each reader's own depth."""
-    asked: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 300, "temperature": 1, "seed": 5}
+    """Whoever dies of those who send or read the plan; the lanes tell each reader's own depth.
+
+    One of the slowest: seven lives of workers, each of which imports torch, and two that wait for each other at each
+    step on what cores there are.
+    """
+    asked: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 200, "temperature": 1, "seed": 5}
     both = {"worker-0", "worker-1"}
     with Server(*TWO) as server:
         expected = ask(server, **asked)["choices"][0]
@@ -68,7 +72,7 @@ def test_a_group_dies_together_and_loses_nothing() -> None:
                 if not line.startswith("data: {"):
                     continue
                 ids += json.loads(line.removeprefix("data: "))["choices"][0]["token_ids"]
-                if victims and len(ids) > 80 * (3 - len(victims)) + 20:
+                if victims and len(ids) > 60 * (3 - len(victims)) + 10:
                     before = server.pids()
                     victim, born = victims.pop()
                     os.kill(before[victim], signal.SIGKILL)

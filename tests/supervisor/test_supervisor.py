@@ -148,7 +148,7 @@ def test_an_actor_that_dies_too_often_ends_the_server(launch: Launch) -> None:
 
 
 def test_a_few_deadly_requests_do_not_end_the_server(launch: Launch) -> None:
-    """Each costs three lives, of which one counts."""
+    """Each costs three lives, of which one counts: 28 processes, which take seconds."""
     with launch(lives={"renderer-0": ["deadly"] * 12 + ["serve"]}) as server:
         server.wait_for(r"renderer-0 ended .* 11 restarts before\); it is started again")
         server.wait_for("renderer-0 is up")

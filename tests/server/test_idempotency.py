@@ -24,7 +24,7 @@ def key() -> str:
     return uuid.uuid4().hex
 
 
-class Asked:
+class KeyedRequest:
     """One request on a connection of its own."""
 
     def __init__(self, server: Server, body: dict[str, Any], **headers: str) -> None:
@@ -84,38 +84,38 @@ def kill(server: Server, kind: str) -> None:
 @pytest.mark.parametrize("header", ["Idempotency-Key", "X-Request-Id"])
 def test_an_answer_is_given_again(server: Server, key: str, header: str) -> None:
     body = {**LONG, "max_tokens": 20, "n": 2}
-    first = Asked(server, body, **{header: key})
+    first = KeyedRequest(server, body, **{header: key})
     answers, before = [first.json()], generated(server)
     assert "Idempotent-Replayed" not in first.response.headers
     for _ in range(6):  # on connections of both frontends
-        again = Asked(server, body, **{header: key})
+        again = KeyedRequest(server, body, **{header: key})
         answers.append(again.json())
         assert again.response.headers["Idempotent-Replayed"] == "true"
     assert all(answer == answers[0] for answer in answers) and len(answers[0]["choices"][0]["text"]) > 20
     assert generated(server) == before
-    other = Asked(server, {**body, "max_tokens": 21}, **{header: key})
+    other = KeyedRequest(server, {**body, "max_tokens": 21}, **{header: key})
     assert other.answer().status == 422
-    assert Asked(server, body, **{header: key + "x"}).json()["choices"] != answers[0]["choices"]
+    assert KeyedRequest(server, body, **{header: key + "x"}).json()["choices"] != answers[0]["choices"]
 
 
 def test_two_at_once_share_one_generation(server: Server, key: str) -> None:
     before = generated(server)
     body = {**LONG, "stream": True}
-    asked = [Asked(server, body, Idempotency_Key=key) for _ in range(4)]
+    asked = [KeyedRequest(server, body, Idempotency_Key=key) for _ in range(4)]
     texts = {text_of(list(one.events())) for one in asked}
     assert len(texts) == 1 and generated(server) - before == LONG["max_tokens"]
 
 
 def test_a_key_is_its_owners(server: Server, key: str) -> None:
     body = {**LONG, "max_tokens": 10}
-    mine = Asked(server, body, Idempotency_Key=key, Authorization="Bearer me").json()
-    theirs = Asked(server, body, Idempotency_Key=key, Authorization="Bearer them").json()
+    mine = KeyedRequest(server, body, Idempotency_Key=key, Authorization="Bearer me").json()
+    theirs = KeyedRequest(server, body, Idempotency_Key=key, Authorization="Bearer them").json()
     assert mine["id"] != theirs["id"]
 
 
 def broken_off(server: Server, body: dict[str, Any], key: str, events: int) -> list[tuple[str, Any]]:
     """The first events of a stream whose client then goes away."""
-    asked = Asked(server, body, Idempotency_Key=key)
+    asked = KeyedRequest(server, body, Idempotency_Key=key)
     stream = asked.events()
     seen = [next(stream) for _ in range(events)]
     asked.leave()
@@ -129,8 +129,8 @@ def test_a_stream_goes_on_behind_the_last_event(server: Server, key: str, die: s
     seen = broken_off(server, body, key, 7)
     if die != "nobody":
         kill(server, die)
-    rest = list(Asked(server, body, Idempotency_Key=key, Last_Event_ID=seen[-1][0]).events())
-    whole = list(Asked(server, body, Idempotency_Key=key).events())
+    rest = list(KeyedRequest(server, body, Idempotency_Key=key, Last_Event_ID=seen[-1][0]).events())
+    whole = list(KeyedRequest(server, body, Idempotency_Key=key).events())
     assert rest[-1][1]["usage"] == whole[-1][1]["usage"] is not None
     assert {event["id"] for _, event in seen + rest + whole} == {whole[0][1]["id"]}
     for index in range(choices):
@@ -138,16 +138,16 @@ def test_a_stream_goes_on_behind_the_last_event(server: Server, key: str, die: s
         assert text_of(first) + text_of(second) == text_of(all_of_it) and len(text_of(all_of_it)) > 300
         assert second[-1][1]["choices"][0]["finish_reason"] == "length"
     middle = rest[len(rest) // 2][0]
-    part = list(Asked(server, body, Idempotency_Key=key, Last_Event_ID=middle).events())
+    part = list(KeyedRequest(server, body, Idempotency_Key=key, Last_Event_ID=middle).events())
     for index in range(choices):
         assert text_of(of_choice(part, index)) == text_of(of_choice(rest[len(rest) // 2 + 1 :], index))
-    assert list(Asked(server, body, Idempotency_Key=key, Last_Event_ID=rest[-1][0]).events()) == []
+    assert list(KeyedRequest(server, body, Idempotency_Key=key, Last_Event_ID=rest[-1][0]).events()) == []
 
 
 def test_a_chat_goes_on_behind_its_role(server: Server, key: str) -> None:
     body = {"messages": [{"role": "user", "content": "Tell me a story"}], "stream": True, "max_tokens": 50}
     seen = broken_off(server, body, key, 1)
-    rest = list(Asked(server, body, Idempotency_Key=key, Last_Event_ID=seen[0][0]).events())
+    rest = list(KeyedRequest(server, body, Idempotency_Key=key, Last_Event_ID=seen[0][0]).events())
     assert "role" in seen[0][1]["choices"][0]["delta"] and "role" not in rest[0][1]["choices"][0]["delta"]
     assert rest[0][1]["choices"][0]["delta"]["content"]
 
@@ -161,11 +161,11 @@ def test_last_event_ids_that_cannot_be(server: Server, key: str) -> None:
         ({"Last_Event_ID": "3-1", "Idempotency_Key": key}, 404),
         ({"Idempotency_Key": "x" * 256}, 400),
     ):
-        assert Asked(server, body, **headers).answer().status == status, headers
+        assert KeyedRequest(server, body, **headers).answer().status == status, headers
 
 
 def test_a_request_that_was_refused_is_tried_again(server: Server, key: str) -> None:
     body = {"prompt": [1 << 30], "max_tokens": 4}
     for _ in range(2):
-        asked = Asked(server, body, Idempotency_Key=key)
+        asked = KeyedRequest(server, body, Idempotency_Key=key)
         assert asked.answer().status == 400 and "Idempotent-Replayed" not in asked.response.headers
