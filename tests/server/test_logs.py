@@ -17,6 +17,7 @@ PATIENCE_S = 30.0
 CHAT = "/v1/chat/completions"
 STAGES = ("queued_ms", "rendered_ms", "waiting_ms", "prefill_ms", "decode_ms")
 SECRET = "not-for-logs"
+SCRIPTED = ("--worker", "scripted")  # it starts without torch
 
 
 def objects(server: Server) -> list[dict[str, Any]]:
@@ -184,7 +185,7 @@ def test_load_and_throughput_are_told_whoever_dies() -> None:
 
 
 def test_text_lines_of_requests() -> None:
-    with Server() as server, http_client(server) as client:
+    with Server(*SCRIPTED) as server, http_client(server) as client:
         client.post(CHAT, json=body(), headers=named("one"))
         found = server.wait_for(r"^\d{4}-\d\d-\d\d [\d:.]{12} frontend-0    \| INFO request one: (.*)")[1]
         assert re.fullmatch(
@@ -215,7 +216,7 @@ def test_nobody_forges_a_line() -> None:
 
 def test_requests_are_told_only_if_wanted() -> None:
     with (
-        Server("--no-enable-log-requests") as server,
+        Server(*SCRIPTED, "--no-enable-log-requests") as server,
         http_client(server) as client,
     ):
         client.post(CHAT, json=body(), headers=named("one"))
@@ -255,7 +256,7 @@ def test_a_request_is_named_alike_by_all_actors_and_its_prompt_is_for_who_debugs
 
 def test_what_a_client_says_is_one_line_of_text() -> None:
     """A prompt forges no line, and does nothing to the terminal of who debugs."""
-    with Server("--log-level", "debug") as server, http_client(server) as client:
+    with Server(*SCRIPTED, "--log-level", "debug") as server, http_client(server) as client:
         prompt = "é\nINFO request forged\x1b[31m\u2028\x85 end"
         client.post("/v1/completions", json={"prompt": prompt, "max_tokens": 1}, headers=named("mine"))
         server.stop()
