@@ -32,7 +32,7 @@ from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join
 from ..quantization.base import GpuLinear, LinearTensors, implementation_of
-from ..quantization.none import PlainLinear
+from ..quantization.none import CublasLinear
 from ..tensor_parallel import Group, embed
 
 
@@ -140,7 +140,7 @@ class GpuModel:
         self.embeddings = build.tensor(EMBEDDINGS)
         self.layers = [GpuLayer(build, index, group) for index in range(shape.layers)]
         self.gain = build.tensor(FINAL_NORM)
-        self.head: GpuLinear = PlainLinear(self.embeddings, None) if shape.tied else build.linear(shape.head)
+        self.head: GpuLinear = CublasLinear(self.embeddings, None) if shape.tied else build.linear(shape.head)
         cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
         self.turns = Turns(cos.to(device), sin.to(device))
 

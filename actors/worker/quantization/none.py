@@ -11,7 +11,7 @@ from ..cpu.linear import Linear, PackedLinear, is_large
 from .base import CpuLinear, GpuLinear, LinearTensors
 
 
-class PlainLinear(NamedTuple):
+class CublasLinear(NamedTuple):
     """y = x Wᵀ + b."""
 
     weight: Tensor
@@ -31,4 +31,4 @@ def cpu_linear(tensors: LinearTensors) -> CpuLinear:
 
 def gpu_linear(tensors: LinearTensors) -> GpuLinear:
     """By cuBLAS."""
-    return PlainLinear(tensors.weight(), tensors.bias())
+    return CublasLinear(tensors.weight(), tensors.bias())
