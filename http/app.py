@@ -14,7 +14,7 @@ from .errors import ApiError
 from .handlers.api import Api
 from .handlers.operations import ServerEngine
 from .middleware.context import GO_ON, REFUSED, REQUEST_ID, UNFIT, name_request
-from .middleware.edge import Edge, redirect
+from .middleware.edge import Middlewares, redirect
 from .routes import ROUTES, Route, speaks_anthropic
 from .settings import Settings, printable
 from .transport.json_response import error_response
@@ -25,7 +25,7 @@ log = logging.getLogger("http")
 def make_app(engine: ServerEngine, settings: Settings) -> web.Application:
     """The application of one frontend."""
     api = Api(engine, settings)
-    edge = Edge(settings)
+    edge = Middlewares(settings)
     app = web.Application(middlewares=[_errors_as_json, edge.answer_preflight, edge.check_key])
     app.on_response_prepare.append(edge.add_headers)
     app[GO_ON] = api.responses.going_on()

@@ -23,7 +23,7 @@ class RingBusy(RuntimeError):
     """This end of the ring is taken, and its holder is alive."""
 
 
-class Claim:
+class EndLock:
     """An exclusive lock on the word at `offset` until it is closed, dropped, or its process dies."""
 
     def __init__(self, segment: Segment, offset: int, what: str) -> None:

@@ -17,11 +17,11 @@ from ..options.config import ConfigError
 from . import options, processes
 from .load.arrivals import arrivals
 from .load.client import Target
-from .load.prompts import Prompt, PromptError, Wanted, make_prompts
-from .load.record import Record
+from .load.prompts import DatasetError, Prompt, PromptOptions, make_prompts
+from .load.record import RequestRecord
 from .load.session import Run, counter, first_model, measured, probe
 from .results.metrics import figures
-from .server import Started, wait_ready
+from .server import StartedServer, wait_ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def opened(arguments: argparse.Namespace, engine: Sequence[str] | None = None) -
         yield _bench(arguments, base_url, arguments.server_pid or processes.listener(base_url))
         return
     model = [arguments.model] if arguments.model else []
-    with Started([*model, *given], arguments.ready_timeout) as server:
+    with StartedServer([*model, *given], arguments.ready_timeout) as server:
         yield _bench(arguments, server.base_url, server.pid, started=True)
 
 
@@ -70,13 +70,13 @@ def _bench(arguments: argparse.Namespace, base_url: str, pid: int | None, starte
     spare = max(1, getattr(arguments, "num_warmups", 1))
     try:
         prompts = make_prompts(replace(some, count=some.count + spare), count)
-    except PromptError as error:
+    except DatasetError as error:
         raise ConfigError(f"--dataset-path: {error}") from None
     prompts, others = prompts[: some.count], prompts[some.count :]
     return Bench(uvloop.run(probe(target, others[0])), pid, counted_by, prompts, others)
 
 
-def wanted(arguments: argparse.Namespace) -> Wanted:
+def wanted(arguments: argparse.Namespace) -> PromptOptions:
     """The prompts' options."""
     dataset = {"custom": "file", "sharegpt": "file"}.get(arguments.dataset, arguments.dataset)
     if dataset == "file" and not arguments.dataset_path:
@@ -86,7 +86,7 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
     if not 0 <= arguments.random_range_ratio < 1:
         raise ConfigError("--random-range-ratio: at least 0 and under 1")
     output = arguments.random_output_len
-    return Wanted(
+    return PromptOptions(
         dataset=dataset,
         path=arguments.dataset_path,
         count=arguments.num_prompts,
@@ -120,7 +120,7 @@ def result(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def detail(record: Record) -> dict[str, Any]:
+def detail(record: RequestRecord) -> dict[str, Any]:
     """One request."""
     return {
         "prompt_tokens": record.prompt_tokens,

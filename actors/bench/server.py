@@ -32,8 +32,8 @@ def _die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-class Started:
-    """`with Started(["MODEL", "--max-num-seqs", "16"], 600) as server:`, and it is ready at `server.base_url`."""
+class StartedServer:
+    """`with StartedServer(["MODEL", "--max-num-seqs", "16"], 600) as server:`, and it is ready at `server.base_url`."""
 
     def __init__(self, arguments: Sequence[str], timeout_s: float, own_group: bool = False) -> None:
         """`own_group`: a Ctrl-C at the terminal is not for it."""
@@ -58,7 +58,7 @@ class Started:
                 self._changed.set()
         self._changed.set()
 
-    def __enter__(self) -> Started:
+    def __enter__(self) -> StartedServer:
         command = [sys.executable, "-m", "actorserve", "launch", "--port", "0", *self.arguments]
         self._process = subprocess.Popen(
             command,

@@ -29,19 +29,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         server = attach(arguments.server)
-        overview = server.look()
+        snapshot = server.look()
     except AttachError as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return NO_SERVER
     if arguments.json:
         from ..observer.report import as_json
 
-        sys.stdout.buffer.write(as_json(server, overview) + b"\n")
+        sys.stdout.buffer.write(as_json(server, snapshot) + b"\n")
         return 0
     from rich.console import Console
 
     from ..observer.table import actor_table, lifetime_cpu
 
     console = Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
-    console.print(actor_table(overview, lifetime_cpu(overview), console.width))
+    console.print(actor_table(snapshot, lifetime_cpu(snapshot), console.width))
     return 0

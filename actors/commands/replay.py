@@ -11,7 +11,7 @@ from ..options.fields import integer
 
 if TYPE_CHECKING:
     from ..scheduler.replay.replayer import Replay
-    from ..scheduler.replay.summary import Figures
+    from ..scheduler.replay.summary import ReplaySummary
 
 DESCRIPTION = """Run the real scheduler again, without a worker, on what a server with --record FILE has kept.
 
@@ -57,15 +57,15 @@ def run(arguments: argparse.Namespace) -> int:
     """0 if all plans are equal."""
     import logging
 
-    from ..scheduler.replay.file import Plan, Reading
-    from ..scheduler.replay.replayer import Difference, Replay, Wishes, describe_plan
+    from ..scheduler.replay.file import Reading, RecordedPlan
+    from ..scheduler.replay.replayer import Difference, Replay, ReplayOptions, describe_plan
 
-    def tell(number: int, plan: Plan) -> None:
+    def tell(number: int, plan: RecordedPlan) -> None:
         print(f"plan {number}: {describe_plan(plan)}", file=sys.stderr if arguments.json else sys.stdout)
 
     logging.getLogger("actorserve.actors.scheduler").addHandler(logging.NullHandler())  # it has said all that once
     reading = Reading(arguments.file)
-    replay = Replay(Wishes(arguments.until, arguments.stop_at, tell if arguments.print_plans else None))
+    replay = Replay(ReplayOptions(arguments.until, arguments.stop_at, tell if arguments.print_plans else None))
     answer: dict[str, Any] = {"equal": True}
     try:
         replay.run(reading)
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _summary(replay: Replay, cut: bool) -> dict[str, Any]:
     counts = {"sections": replay.sections, "turns": replay.turns, "plans": replay.plans}
-    return counts | {"cut": cut, "deaths": replay.deaths, "recorded": replay.tally.figures()}
+    return counts | {"cut": cut, "deaths": replay.deaths, "recorded": replay.statistics.summary()}
 
 
 def _compare(replay: Replay, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -98,13 +98,13 @@ def _compare(replay: Replay, arguments: argparse.Namespace) -> dict[str, Any]:
     other = with_options(head.config, **{name: getattr(arguments, name) for name in OPTIONS})
     if other == head.config and arguments.blocks in (None, blocks):
         return {}
-    stories = list(replay.tally.stories.values())
-    step_time = StepTime.fitted(replay.tally.measured)
+    histories = list(replay.statistics.histories.values())
+    step_time = StepTime.fitted(replay.statistics.measured)
     answer: dict[str, Any] = {"step_time": {"base_s": step_time.base, "token_s": step_time.token}}
     for name, config, count in (("simulated", head.config, blocks), ("other", other, arguments.blocks or blocks)):
-        simulation = Simulation(head, config, stories, step_time, count)
+        simulation = Simulation(head, config, histories, step_time, count)
         simulation.run()
-        answer[name] = simulation.tally.figures()
+        answer[name] = simulation.statistics.summary()
         answer["left_out"] = simulation.left_out
     return answer
 
@@ -123,7 +123,9 @@ def _print(answer: dict[str, Any], as_json: bool) -> None:
     if not answer["equal"]:
         print(answer["difference"])
         return
-    columns: dict[str, Figures] = {name: answer[name] for name in ("recorded", "simulated", "other") if name in answer}
+    columns: dict[str, ReplaySummary] = {
+        name: answer[name] for name in ("recorded", "simulated", "other") if name in answer
+    }
     print("\n".join(_table(columns)))
     if times := answer.get("step_time"):
         print(f"simulated: a step takes {times['base_s'] * 1e3:.3f} ms + {times['token_s'] * 1e6:.2f} µs a token")
@@ -131,7 +133,7 @@ def _print(answer: dict[str, Any], as_json: bool) -> None:
             print(f"{answer['left_out']} requests are left out, as the recording knows too little of them")
 
 
-def _table(columns: dict[str, Figures]) -> list[str]:
+def _table(columns: dict[str, ReplaySummary]) -> list[str]:
     lines = [" " * 30 + "".join(f"{name:>14}" for name in columns)]
     for field, (label, form) in LABELS.items():
         values = [getattr(figures, field) for figures in columns.values()]

@@ -13,7 +13,7 @@ from ..options.config import ConfigError
 from ..protocol.kinds import KINDS, restart_order
 
 if TYPE_CHECKING:
-    from ..observer.attach import Found
+    from ..observer.attach import RunningServer
 
 WIDTH, INDENT = 114, 12  # columns of what is said of each kind
 _TEXT = """Replace actors of a running server one by one, by new ones that run the code as it is on disk now.
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     return FAILED if failed else 0
 
 
-def _follow(server: Found, number: int) -> str:
+def _follow(server: RunningServer, number: int) -> str:
     """Print how it goes until it is over; why it failed, or nothing."""
     from ..observer.ask import ask
     from ..protocol.control_wire import RESTART_PROGRESS, ProgressRequest

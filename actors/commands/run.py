@@ -28,13 +28,13 @@ def run(arguments: argparse.Namespace) -> int:
     config = read_config(arguments)
     from rich.console import Console
 
-    from ..bench.server import ServerError, Started
+    from ..bench.server import ServerError, StartedServer
     from ..chat.client import Client
 
     words, _ = given_words(arguments)
     key = config.api_key[0] if config.api_key else key_of(dict(os.environ), named=False)
     beside = Console(stderr=True, highlight=False, emoji=False, markup=False)
-    server = Started(words, READY_S, own_group=True)
+    server = StartedServer(words, READY_S, own_group=True)
     try:
         with beside.status(f"starting {config.served_names()[0]}"):
             server.__enter__()

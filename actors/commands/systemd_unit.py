@@ -12,7 +12,7 @@ from ..options.command_line import add_options, given_words, read_config
 from ..options.config import ConfigError
 
 if TYPE_CHECKING:
-    from .systemd.units import Plan
+    from .systemd.units import UnitOptions
 
 DESCRIPTION = """Print a systemd unit that runs `actorserve launch` with these options, or write it into a folder:
 
@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
-    from .systemd.units import Plan
+def _plan(arguments: argparse.Namespace) -> UnitOptions:
+    from .systemd.units import UnitOptions
 
     for option, value in (("--name", arguments.name), ("--user", arguments.user)):
         if value is not None and not NAME.fullmatch(value):
@@ -74,7 +74,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     config = read_config(arguments)
     words, paths = given_words(arguments)
     file = arguments.environment_file or Path("/etc/actorserve") / f"{arguments.name}.env"
-    return Plan(
+    return UnitOptions(
         name=arguments.name,
         command=[sys.executable, "-P", "-m", "actorserve", "launch", *words],
         config=config,

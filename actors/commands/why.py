@@ -10,7 +10,7 @@ from ..observer.options import add_server
 from ..options.config import ConfigError
 
 if TYPE_CHECKING:
-    from ..observer.why import Answer
+    from ..observer.why import Explanation
 
 DESCRIPTION = """Say where a request is, how long it was in each stage, what it waits for, and which deaths it survived.
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _look(server: int | None, name: str | None) -> list[Answer]:
+def _look(server: int | None, name: str | None) -> list[Explanation]:
     """About the request of this name, or about all that have not ended."""
     from ..observer.attach import attach
     from ..observer.requests import Requests
@@ -61,8 +61,8 @@ def _look(server: int | None, name: str | None) -> list[Answer]:
     return [answer for answer in answers if name is not None or answer.where != "ended"]
 
 
-def _print(found: list[Answer], arguments: argparse.Namespace) -> None:
-    from ..observer.why_text import HEAD, in_words, one_line
+def _print(found: list[Explanation], arguments: argparse.Namespace) -> None:
+    from ..observer.why_text import HEAD, describe, one_line
 
     if arguments.json:
         import msgspec
@@ -71,4 +71,4 @@ def _print(found: list[Answer], arguments: argparse.Namespace) -> None:
     elif arguments.list:
         print("\n".join([HEAD, *map(one_line, found)]))
     else:
-        print("\n\n".join(map(in_words, found)))
+        print("\n\n".join(map(describe, found)))

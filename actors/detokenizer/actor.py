@@ -15,15 +15,24 @@ import msgspec
 from actorserve.shm.layout import LOW32
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
-from actorserve.shm.table.token_cursor import Follower
+from actorserve.shm.table.token_cursor import TokenCursor
 
 from ..model.tokenizer import load_tokenizer
-from ..protocol.messages import Delta, Finish, Message, PromptTold, Resend, Stopped, ToDetokenizer, ToldToken
+from ..protocol.messages import (
+    Delta,
+    Finish,
+    Message,
+    PromptTokenLogprobs,
+    Resend,
+    Stopped,
+    ToDetokenizer,
+    TokenLogprobs,
+)
 from ..protocol.request import Generation, Rendition
 from ..runtime.in_flight import GivenUp, log_debug, request_name
 from ..runtime.process import Actor, Context, run
-from .decoder import decoder_factory, word_bytes
-from .logprobs import Teller
+from .decoder import bytes_of_tokens, decoder_factory
+from .logprobs import LogprobReader
 from .stream import PIECE, TextStream
 
 DEADLY = LOW32  # in the stop word: no stop string was found, but detokenizers die on this text
@@ -36,7 +45,7 @@ class Followed:
     ref: int
     prompt: int  # tokens
     stream: TextStream
-    cursors: Follower
+    cursors: TokenCursor
     post: Callable[[Message], None]  # to its frontend
 
 
@@ -50,22 +59,22 @@ class DetokenizerActor(Actor):
         tokenizer = load_tokenizer(context.model)
         self._make_decoder = decoder_factory(tokenizer)
         area = Logprobs(context.files["logprobs"], *context.system.logprobs)
-        self.teller = Teller(self.table, area, word_bytes(tokenizer))
+        self.logprobs = LogprobReader(self.table, area, bytes_of_tokens(tokenizer))
         self._read_rendition = msgspec.msgpack.Decoder(Rendition).decode
         self._read_params = msgspec.msgpack.Decoder(Generation).decode
-        self._moved: dict[Follower, int] = {}  # text cursors to store once what they count is published
+        self._moved: dict[TokenCursor, int] = {}  # text cursors to store once what they count is published
         for ref in self.table.current_refs(0, self.table.slots):
             mine = context.system.detokenizer_of(slot_of(ref)) == context.name
             if mine and self.table.prompt_length(ref) is not None:
                 self.advance(ref)
-        context.hand.drop()
+        context.in_flight.drop()
 
     def handle(self, message: ToDetokenizer) -> None:
         """Look at the slots that moved, or that have a new reader."""
         from_start = isinstance(message, Resend)
         for ref in message.refs:
             self.advance(ref, from_start)
-        self.context.hand.drop()
+        self.context.in_flight.drop()
 
     def published(self) -> None:
         """The deltas are in the lanes: say how far their text goes."""
@@ -76,7 +85,7 @@ class DetokenizerActor(Actor):
     def advance(self, ref: int, from_start: bool = False) -> None:
         """Turn what is new in a slot's log into text and send it. May be called any number of times."""
         try:
-            self.context.hand.take(ref)
+            self.context.in_flight.take(ref)
         except GivenUp:
             self._give_up(ref)
         followed = None if from_start else self.streams.get(ref)
@@ -107,7 +116,7 @@ class DetokenizerActor(Actor):
         stream = self._open(ref, prompt, 0 if from_start else table.text(ref))
         if stream is None:
             return None
-        followed = self.streams[ref] = Followed(ref, prompt, stream, Follower(table, ref), post)
+        followed = self.streams[ref] = Followed(ref, prompt, stream, TokenCursor(table, ref), post)
         return followed
 
     def _go_on(self, followed: Followed) -> None:
@@ -118,7 +127,7 @@ class DetokenizerActor(Actor):
             del self.streams[ref]
             return
         generated, finish = seen
-        if not stream.prompt_told and (generated or finish):
+        if not stream.prompt_logprobs_sent and (generated or finish):
             self._tell_prompt(followed)
         was_found = stream.found is not None
         while stream.tokens < generated and not stream.is_over:
@@ -147,7 +156,7 @@ class DetokenizerActor(Actor):
         opened = bool(rendition) and self._read_rendition(rendition).opened
         log_debug(self.context.log, "the text of %s begins", self.table, ref)
         stream = TextStream.open(self._read_params(params), self._make_decoder, self.context.model.end_tokens, opened)
-        stream.prompt_told = stream.params.sampling.prompt_logprobs < 0 or sent > 0
+        stream.prompt_logprobs_sent = stream.params.sampling.prompt_logprobs < 0 or sent > 0
         if sent:
             stream.push(self.table.token_ids(ref, prompt, prompt + sent).tolist())
             stream.take()
@@ -170,22 +179,22 @@ class DetokenizerActor(Actor):
 
     def _send(self, followed: Followed, end: tuple[int, str | int | None] = (0, None), last: bool = False) -> None:
         stream = followed.stream
-        told = self._told(followed) if stream.is_told else []
+        told = self._told(followed) if stream.with_logprobs else []
         offset, text = stream.take()
         followed.post(Delta(followed.ref, offset, text, stream.tokens, *end, last, stream.thought, told))
         self._moved[followed.cursors] = stream.tokens
 
     def _tell_prompt(self, followed: Followed) -> None:
         ref, stream = followed.ref, followed.stream
-        stream.prompt_told = True
-        for start, told in self.teller.prompt(ref, followed.prompt, stream.params.sampling.prompt_logprobs):
-            followed.post(PromptTold(ref, start, told))
+        stream.prompt_logprobs_sent = True
+        for start, told in self.logprobs.prompt(ref, followed.prompt, stream.params.sampling.prompt_logprobs):
+            followed.post(PromptTokenLogprobs(ref, start, told))
 
-    def _told(self, followed: Followed) -> list[ToldToken]:
+    def _told(self, followed: Followed) -> list[TokenLogprobs]:
         """The stream's tokens that were not taken yet."""
         prompt, stream = followed.prompt, followed.stream
         most = stream.params.sampling.logprobs
-        return self.teller.tell(followed.ref, prompt + stream.told, prompt + stream.tokens, most)
+        return self.logprobs.tell(followed.ref, prompt + stream.taken, prompt + stream.tokens, most)
 
     def _last_token(self, ref: int) -> int:
         """The token that ended the sequence."""

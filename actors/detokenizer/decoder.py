@@ -53,7 +53,7 @@ def decoder_factory(tokenizer: Tokenizer) -> Callable[[bool], TextDecoder]:
     return lambda skip: WindowDecoder(tokenizer, known - special if skip else known)
 
 
-def word_bytes(tokenizer: Tokenizer) -> Callable[[int], bytes]:
+def bytes_of_tokens(tokenizer: Tokenizer) -> Callable[[int], bytes]:
     """A function that gives the bytes of one token by itself; nothing for ids that the tokenizer does not have."""
     members = _members(json.loads(tokenizer.to_str()).get("decoder"))
     if [member["type"] for member in members] == ["ByteLevel"]:

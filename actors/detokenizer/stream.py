@@ -29,16 +29,16 @@ class TextStream:
     gate: ThinkingGate | None = None
     tokens: int = 0
     thought: int = 0  # of them, tokens of thinking
-    told: int = 0  # of them, those that were taken
+    taken: int = 0  # of them, those that were taken
     offset: int = 0
     found: str | None = None  # the stop string that ended the text
     ended: bool = False  # an end token was met
     pending: str = ""  # decoded and not taken yet
-    prompt_told: bool = True  # nothing of the prompt's logprobs is to be sent
-    is_told: bool = field(init=False)  # its tokens go to the client with their logprobs
+    prompt_logprobs_sent: bool = True  # nothing of the prompt's logprobs is to be sent
+    with_logprobs: bool = field(init=False)  # its tokens go to the client with their logprobs
 
     def __post_init__(self) -> None:
-        self.is_told = self.params.sampling.logprobs >= 0
+        self.with_logprobs = self.params.sampling.logprobs >= 0
 
     @classmethod
     def open(
@@ -62,11 +62,11 @@ class TextStream:
     @property
     def has_news(self) -> bool:
         """There is something that the client is to have now, before the end."""
-        behind = self.tokens - self.told
-        if len(self.pending) > LONGEST or (self.is_told and behind >= PIECE):
+        behind = self.tokens - self.taken
+        if len(self.pending) > LONGEST or (self.with_logprobs and behind >= PIECE):
             return True  # one message must not grow beyond its lane
-        news = behind > 0 if self.is_told else self.params.stream and bool(self.pending)
-        return news and (behind >= self.params.interval or not self.told)
+        news = behind > 0 if self.with_logprobs else self.params.stream and bool(self.pending)
+        return news and (behind >= self.params.interval or not self.taken)
 
     def push(self, ids: list[int]) -> None:
         """The next tokens of the log. What follows an end or a stop string is not text."""
@@ -118,5 +118,5 @@ class TextStream:
         offset, text = self.offset, self.pending
         self.offset += len(text)
         self.pending = ""
-        self.told = self.tokens
+        self.taken = self.tokens
         return offset, text

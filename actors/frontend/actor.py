@@ -31,8 +31,8 @@ from actorserve.http.transport.connection import LONGEST_LINE, unknown_names
 from actorserve.http.transport.header_timeout import TimedConnection
 from actorserve.http.transport.resume import record_of
 from actorserve.shm.board.board import ActorState, Order
-from actorserve.shm.journals.request_journal import Journal
-from actorserve.shm.journals.response_journal import Answers
+from actorserve.shm.journals.request_journal import RequestJournal
+from actorserve.shm.journals.response_journal import ResponseJournal
 
 from ..model.tokenizer import describe_tokenizer
 from ..options.config import ConfigError
@@ -40,7 +40,7 @@ from ..options.tls import make_context
 from ..protocol.messages import ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
-from .admission import Turns
+from .admission import AdmissionQueue
 from .connections.pool import ConnectionPool, only_about_the_server
 from .engine import FrontendEngine
 from .jobs import about_to_end, cannot_finish
@@ -61,7 +61,7 @@ class Frontend(LoopActor):
         self.loop = asyncio.get_running_loop()
         self.tls = make_context(context.config)
         kept = context.system.answers if self.tls is None else 0
-        self.answers = Answers(context.files["answers"], kept)
+        self.answers = ResponseJournal(context.files["answers"], kept)
         self.engine = FrontendEngine(context, self.answers.all_refs(), alone=self.tls is not None)
         self.draining = False
         self.pool: ConnectionPool | None = None
@@ -76,7 +76,7 @@ class Frontend(LoopActor):
             self.loop.add_signal_handler(signal.SIGUSR1, self._fail)
         app = make_app(self.engine, self._settings())
         app.on_response_prepare.append(self._close_when_draining)
-        app.middlewares.insert(0, Turns().wait)
+        app.middlewares.insert(0, AdmissionQueue().wait)
         app.middlewares.insert(0, only_about_the_server)
         app.middlewares.append(self._refuse_when_giving_up)
         ends = watch_ends(self.context, app)
@@ -99,7 +99,7 @@ class Frontend(LoopActor):
         self.server = runner.server
         LoopTurns(self.context, self.loop, self).start()
         kept, room = self.context.system.journal
-        journal = Journal(self.context.files["journal"], kept if self.tls is None else 0, room)
+        journal = RequestJournal(self.context.files["journal"], kept if self.tls is None else 0, room)
         self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls, ends)
         self.context.set_state(ActorState.READY)
         self._warn()

@@ -15,7 +15,7 @@ from actorserve.http.routes import PROBE_PATHS
 EACH = 2  # begun in one turn; one takes about half a millisecond
 
 
-class Turns:
+class AdmissionQueue:
     """The line of those that wait to be begun. Where nobody waits, a request goes on at once."""
 
     def __init__(self, each: int = EACH) -> None:

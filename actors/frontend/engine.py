@@ -19,19 +19,19 @@ from functools import partial
 from actorserve.http.dashboard.figures import PageFigures
 from actorserve.http.generation.idempotency_keys import Kept, Key
 from actorserve.http.generation.job import Engine, Job
-from actorserve.shm.journals.keyed_log import Recent
+from actorserve.shm.journals.keyed_log import KeyedLog
 
 from ..protocol.messages import Prompt, ToFrontend
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
-from .inbox import Incoming
+from .inbox import FrontendInbox
 from .jobs import Jobs, cannot_finish
-from .observability.client_metrics import Clients
-from .observability.dashboard import Sight
-from .observability.metrics import Figures
-from .orphans import Inherited
+from .observability.client_metrics import ClientMetrics
+from .observability.dashboard import DashboardFigures
+from .observability.metrics import ServerMetrics
+from .orphans import OrphanedSlots
 from .renderers import Renderers
-from .retained import Keeper
+from .retained import RetainedAnswers
 from .rpc import Calls
 from .slots import Slots
 
@@ -51,17 +51,17 @@ class FrontendEngine(Engine):
         self._calls = Calls(
             own, context.incarnation, count, self.renderers.ask, partial(context.post_alone, "scheduler")
         )
-        self._log = Recent(context.files["recent"], *system.recent, own)
-        self._retained = Keeper(self._log, table, count, context.config.idempotency_window)
-        self._orphans = Inherited(context, self.slots, self._retained, self._calls.numbers, reserved)
-        client_metrics = Clients(context)
+        self._log = KeyedLog(context.files["recent"], *system.recent, own)
+        self._retained = RetainedAnswers(self._log, table, count, context.config.idempotency_window)
+        self._orphans = OrphanedSlots(context, self.slots, self._retained, self._calls.numbers, reserved)
+        client_metrics = ClientMetrics(context)
         self._jobs = Jobs(context, self.slots, self.renderers, self._retained, self._orphans, client_metrics)
-        self._inbox = Incoming(
+        self._inbox = FrontendInbox(
             context, self.slots, self.renderers, self._calls, self._retained, self._orphans, client_metrics, self._jobs
         )
         self._status = context.status
-        self._metrics = Figures(context)
-        self._page = Sight(context)
+        self._metrics = ServerMetrics(context)
+        self._page = DashboardFigures(context)
 
     # --- its actor's ---------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ..protocol.messages import (
     Detokenized,
     Failed,
     PrefixCacheReset,
-    PromptTold,
+    PromptTokenLogprobs,
     Rendered,
     Synced,
     ToFrontend,
@@ -19,17 +19,17 @@ from ..protocol.messages import (
 )
 from ..runtime.process import Context
 from .jobs import Jobs
-from .observability.client_metrics import Clients
-from .orphans import Inherited
+from .observability.client_metrics import ClientMetrics
+from .orphans import OrphanedSlots
 from .renderers import Renderers
-from .retained import Keeper
+from .retained import RetainedAnswers
 from .rpc import Calls
-from .slots import Phase, Slots, Use
+from .slots import SlotPhase, Slots, SlotUse
 
 GONE = 499
 
 
-class Incoming:
+class FrontendInbox:
     """The receiving side of a frontend's engine."""
 
     def __init__(
@@ -38,9 +38,9 @@ class Incoming:
         slots: Slots,
         renderers: Renderers,
         calls: Calls,
-        retained: Keeper,
-        orphans: Inherited,
-        client_metrics: Clients,
+        retained: RetainedAnswers,
+        orphans: OrphanedSlots,
+        client_metrics: ClientMetrics,
         jobs: Jobs,
     ) -> None:
         self._context, self._table = context, context.table
@@ -54,7 +54,7 @@ class Incoming:
         match message:
             case Delta():
                 self._delta(message)
-            case PromptTold():
+            case PromptTokenLogprobs():
                 self._prompt_told(message)
             case Rendered():
                 self._rendered(message)
@@ -70,10 +70,10 @@ class Incoming:
         if use is None:
             return
         if not use.begun or delta.finish:
-            self._client_metrics.told(use, delta)
+            self._client_metrics.delivered(use, delta)
         all_have_it = True
         for job in use.jobs:
-            if use.phase is Phase.RENDERING:
+            if use.phase is SlotPhase.RENDERING:
                 self._jobs.tell_rendered(job, use.ref, use.index)  # the renderer's own message is still on its way
             choice = job.choices[use.index]
             before = choice.tokens
@@ -85,7 +85,7 @@ class Incoming:
             else:
                 all_have_it = False
         if delta.last and all_have_it and not self._orphans.is_wanted(delta.ref):
-            if use.phase is Phase.RENDERING:  # what the renderer still says of it finds no use
+            if use.phase is SlotPhase.RENDERING:  # what the renderer still says of it finds no use
                 self._renderers.leaves(use.renderer)
             self._slots.close(delta.ref)
 
@@ -94,17 +94,17 @@ class Incoming:
         prompt = self._table.prompt_length(ref) or 0
         choice.ids += self._table.token_ids(ref, prompt + before, prompt + max(before, choice.tokens)).tolist()
 
-    def _prompt_told(self, message: PromptTold) -> None:
+    def _prompt_told(self, message: PromptTokenLogprobs) -> None:
         use = self._slots.use(message.ref)
         if use is None:
             return
         for job in use.jobs:
-            job.choices[use.index].prompt_told.update(enumerate(message.told, message.start))
+            job.choices[use.index].prompt_logprobs.update(enumerate(message.logprobs, message.start))
 
     def _rendered(self, message: Rendered) -> None:
         late = []
         for use in self._leave_renderer(message.refs):
-            use.phase = Phase.RUNNING
+            use.phase = SlotPhase.RUNNING
             for job in use.jobs:
                 self._jobs.tell_rendered(job, use.ref, use.index)
             if not use.jobs and not self._retained.holds(use.ref):
@@ -123,9 +123,9 @@ class Incoming:
                 for job in use.jobs:
                     job.fail(error)
 
-    def _leave_renderer(self, refs: list[int]) -> list[Use]:
+    def _leave_renderer(self, refs: list[int]) -> list[SlotUse]:
         """The uses among these refs that a renderer had."""
-        uses = [use for ref in refs if (use := self._slots.use(ref)) is not None and use.phase is Phase.RENDERING]
+        uses = [use for ref in refs if (use := self._slots.use(ref)) is not None and use.phase is SlotPhase.RENDERING]
         for use in uses:
             self._renderers.leaves(use.renderer)
         return uses

@@ -18,11 +18,11 @@ from actorserve.shm.table.table import slot_of
 from ..protocol.messages import Cancel, Render, Resend
 from ..protocol.request import Rendition
 from ..runtime.process import Context
-from .observability.client_metrics import Clients
-from .orphans import Inherited
+from .observability.client_metrics import ClientMetrics
+from .orphans import OrphanedSlots
 from .renderers import Renderers
-from .retained import Keeper
-from .slots import Phase, Slots
+from .retained import RetainedAnswers
+from .slots import SlotPhase, Slots
 
 RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
 
@@ -45,9 +45,9 @@ class Jobs:
         context: Context,
         slots: Slots,
         renderers: Renderers,
-        retained: Keeper,
-        orphans: Inherited,
-        client_metrics: Clients,
+        retained: RetainedAnswers,
+        orphans: OrphanedSlots,
+        client_metrics: ClientMetrics,
     ) -> None:
         self._context, self._table = context, context.table
         self._slots, self._renderers = slots, renderers
@@ -159,7 +159,7 @@ class Jobs:
 
     def _too_late(self, job: Job) -> None:
         uses = (self._slots.use(ref) for ref in self._refs.get(job, []))
-        if any(use is not None and use.phase is Phase.RENDERING for use in uses):
+        if any(use is not None and use.phase is SlotPhase.RENDERING for use in uses):
             job.fail(overloaded(f"The prompt was not rendered within {RENDER_S:.0f} s."))
 
     # --- the end -------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Jobs:
             use.jobs.remove(job)
             if use.jobs or self._retained.holds(ref):
                 continue
-            if self._table.finish(ref) and use.phase is Phase.RUNNING:
+            if self._table.finish(ref) and use.phase is SlotPhase.RUNNING:
                 self._slots.close(ref)
             elif job.choices[use.index].finish_reason is None:
                 unwanted.append(ref)
@@ -201,7 +201,7 @@ class Jobs:
         for ref in refs:
             use = self._slots.use(ref)
             self._table.cancel(ref)
-            if use is not None and use.phase is Phase.RUNNING:
+            if use is not None and use.phase is SlotPhase.RUNNING:
                 running.append(ref)
         if running:
             self._context.post("scheduler", Cancel(running))
@@ -213,7 +213,7 @@ class Jobs:
             use = self._slots.use(ref)
             if use is None or use.jobs or self._orphans.is_reserved(ref) or not self._table.finish(ref):
                 continue
-            if use.phase is Phase.RUNNING or self._orphans.is_settled or self._slots.has_ended(ref):
+            if use.phase is SlotPhase.RUNNING or self._orphans.is_settled or self._slots.has_ended(ref):
                 self._slots.close(ref)
 
     def give_up(self) -> None:

@@ -11,17 +11,17 @@ from collections.abc import Iterable, Iterator
 
 from ..protocol.messages import Cancel, Sync
 from ..runtime.process import Context
-from .retained import Keeper
+from .retained import RetainedAnswers
 from .slots import Slots
 
 ADOPTION_S = 5.0  # what connections of a predecessor get to come
 
 
-class Inherited:
+class OrphanedSlots:
     """A predecessor's slots. `reserved` are those from which streams on its connections may go on."""
 
     def __init__(
-        self, context: Context, slots: Slots, retained: Keeper, numbers: Iterator[int], reserved: Iterable[int]
+        self, context: Context, slots: Slots, retained: RetainedAnswers, numbers: Iterator[int], reserved: Iterable[int]
     ) -> None:
         self._context = context
         self._table = context.table

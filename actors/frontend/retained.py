@@ -12,7 +12,7 @@ import time
 import msgspec
 
 from actorserve.http.generation.idempotency_keys import Kept
-from actorserve.shm.journals.keyed_log import KEY_BYTES, Recent
+from actorserve.shm.journals.keyed_log import KEY_BYTES, KeyedLog
 from actorserve.shm.table.table import RequestTable
 
 from ..protocol.messages import Finish
@@ -21,10 +21,10 @@ FINISHED_SHARE = 4  # of all slots: so many at most hold answers that have ended
 AGAIN = (Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR)  # a request that ended so is done again
 
 
-class Keeper:
+class RetainedAnswers:
     """One frontend's kept answers."""
 
-    def __init__(self, recent: Recent, table: RequestTable, slots: int, window_s: float) -> None:
+    def __init__(self, recent: KeyedLog, table: RequestTable, slots: int, window_s: float) -> None:
         self._recent = recent
         self._table = table
         self._most_finished = slots // FINISHED_SHARE

@@ -36,7 +36,7 @@ from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import RequestTable, slot_of
 
 
-class Phase(Enum):
+class SlotPhase(Enum):
     """Where a slot in use is."""
 
     RENDERING = auto()
@@ -45,11 +45,11 @@ class Phase(Enum):
 
 
 @dataclass
-class Use:
+class SlotUse:
     """One use of a slot; `jobs` are its readers: none once its client has gone, several if it was asked for again."""
 
     ref: int
-    phase: Phase
+    phase: SlotPhase
     jobs: list[Job]
     index: int  # of the choice
     renderer: str
@@ -62,9 +62,9 @@ class Slots:
     def __init__(self, table: RequestTable, first: int, count: int) -> None:
         self._table = table
         self._stamps = Stamps(table)
-        self._uses: dict[int, Use] = {}
+        self._uses: dict[int, SlotUse] = {}
         for ref in table.current_refs(first, count):
-            self._uses[ref] = Use(ref, Phase.ORPHAN, [], 0, "")
+            self._uses[ref] = SlotUse(ref, SlotPhase.ORPHAN, [], 0, "")
         taken = {slot_of(ref) for ref in self._uses}
         self._free = deque(slot for slot in range(first, first + count) if slot not in taken)
 
@@ -76,23 +76,23 @@ class Slots:
     def open(self, params: bytes, arrival_ns: int, job: Job, index: int, renderer: str) -> int:
         """A free slot for a choice; its ref."""
         ref = self._table.open_slot(self._free.popleft(), params, arrival_ns, job.seed)
-        self._uses[ref] = Use(ref, Phase.RENDERING, [job], index, renderer)
+        self._uses[ref] = SlotUse(ref, SlotPhase.RENDERING, [job], index, renderer)
         return ref
 
     def is_orphan(self, ref: int) -> bool:
         """Is it a predecessor's slot that nobody has cancelled?"""
         use = self._uses.get(ref)
-        return use is not None and use.phase is Phase.ORPHAN and not self._table.is_cancelled(ref)
+        return use is not None and use.phase is SlotPhase.ORPHAN and not self._table.is_cancelled(ref)
 
     def read(self, ref: int, job: Job, index: int) -> None:
         """A slot in use is read for this choice, too; a predecessor's goes on for it."""
         use = self._uses[ref]
-        if use.phase is Phase.ORPHAN:
-            self._uses[ref] = Use(ref, Phase.RUNNING, [job], index, "")
+        if use.phase is SlotPhase.ORPHAN:
+            self._uses[ref] = SlotUse(ref, SlotPhase.RUNNING, [job], index, "")
         else:
             use.jobs.append(job)
 
-    def use(self, ref: int) -> Use | None:
+    def use(self, ref: int) -> SlotUse | None:
         """The present use that this ref names, if it is one."""
         return self._uses.get(ref)
 
@@ -105,7 +105,7 @@ class Slots:
 
     def orphans(self) -> list[int]:
         """What a predecessor left."""
-        return [use.ref for use in self._uses.values() if use.phase is Phase.ORPHAN]
+        return [use.ref for use in self._uses.values() if use.phase is SlotPhase.ORPHAN]
 
     def has_ended(self, ref: int) -> bool:
         """Has everybody let go of this slot? False also where that cannot be said."""

@@ -1,6 +1,6 @@
 """What an answer has to look like, as one grammar for llguidance: for the renderer.
 
-Every wish comes to a grammar's text that compiles with the model's tokenizer and allows a first token, or to a
+Every constraint comes to a grammar's text that compiles with the model's tokenizer and allows a first token, or to a
 GrammarError that says why not. The text goes through shared memory (`pack`) to the worker, whose matchers
 (`matchers.py`) compile it again.
 
@@ -16,31 +16,40 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .json_schema import GrammarError, adapt_schema
-from .lark_writer import Draft
+from .lark_writer import GrammarDraft
 from .structural_tags import structural_tag
 from .trial import try_out
-from .vocabulary import Words, make_lltokenizer, make_words
+from .vocabulary import SpecialTokens, make_lltokenizer, make_special_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["GrammarError", "Grammars", "Tool", "Wish", "make_grammar", "make_lltokenizer", "pack", "unpack"]
+__all__ = [
+    "CallableTool",
+    "Constraint",
+    "GrammarError",
+    "Grammars",
+    "make_grammar",
+    "make_lltokenizer",
+    "pack",
+    "unpack",
+]
 
-MAX_WISH = 128 * 1024  # bytes of JSON
+MAX_CONSTRAINT = 128 * 1024  # bytes of JSON
 MAX_GRAMMAR = 512 * 1024  # bytes of a grammar's text
 MAX_PACKED = 40 * 1024  # bytes of it in shared memory
-CACHED = 64  # wishes
+CACHED = 64  # constraints
 ANYTHING: dict[str, Any] = {"type": "object"}
 
 
-class Tool(msgspec.Struct, frozen=True):
+class CallableTool(msgspec.Struct, frozen=True):
     """A function that the model may call."""
 
     name: str
     parameters: dict[str, Any] | bool | None = None  # JSON schema; None: there are none
 
 
-class Wish(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Constraint(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Exactly one of the first seven is set."""
 
     json_object: bool = False
@@ -49,7 +58,7 @@ class Wish(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     choice: list[str] | None = None
     grammar: str | None = None  # Lark, or GBNF
     structural_tag: dict[str, Any] | str | None = None  # either form; a string holds its JSON
-    tools: list[Tool] | None = None  # these must be called: [{"name": …, "parameters": {…}}, …]
+    tools: list[CallableTool] | None = None  # these must be called: [{"name": …, "parameters": {…}}, …]
     blanks: str | None = None  # json_object, json_schema: a regular expression of those in it; empty for none
     closed: bool = False  # json_schema: see json_schema.adapt_schema
     strict: bool = True  # json_schema, tools: refuse keywords that cannot be enforced; else they are left out
@@ -62,17 +71,19 @@ class Wish(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 KINDS = ("json_object", "json_schema", "regex", "choice", "grammar", "structural_tag", "tools")
 
 
-def make_grammar(wish: Wish, words: Words | None = None) -> str:
+def make_grammar(constraint: Constraint, words: SpecialTokens | None = None) -> str:
     """The grammar's text. `words`: the special tokens of the tokenizer that it is for."""
-    wanted = [kind for kind in KINDS if getattr(wish, kind) not in (None, False) or _is_false_schema(kind, wish)]
+    wanted = [
+        kind for kind in KINDS if getattr(constraint, kind) not in (None, False) or _is_false_schema(kind, constraint)
+    ]
     if len(wanted) != 1:
         raise GrammarError(f"exactly one of {', '.join(KINDS)} must be given, not {', '.join(wanted) or 'none'}")
-    draft = Draft(words or Words())
-    start = _body(wanted[0], wish, draft)
-    if wish.after:
-        thinking, body = draft.thinking(wish.after), draft.rule(start) if " " in start else start
-        if wish.before:
-            thinking = f"({draft.opening(wish.before)} {thinking})?"
+    draft = GrammarDraft(words or SpecialTokens())
+    start = _body(wanted[0], constraint, draft)
+    if constraint.after:
+        thinking, body = draft.thinking(constraint.after), draft.rule(start) if " " in start else start
+        if constraint.before:
+            thinking = f"({draft.opening(constraint.before)} {thinking})?"
         start = f"{thinking} {body}"
     grammar = draft.finish(start)
     if len(grammar.encode()) > MAX_GRAMMAR:
@@ -94,33 +105,33 @@ def unpack(packed: bytes) -> str:
 
 
 class Grammars:
-    """A renderer's: from the bytes of wishes to packed grammars, with the answers that it gave last."""
+    """A renderer's: from the bytes of constraints to packed grammars, with the answers that it gave last."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_tokens: list[int]) -> None:
         """GrammarError if the tokenizer is of a kind that llguidance does not know."""
         self.lltokenizer = make_lltokenizer(tokenizer, vocab_size, end_tokens)
-        self.words = make_words(tokenizer, self.lltokenizer)
+        self.words = make_special_tokens(tokenizer, self.lltokenizer)
         self.remarks: list[str] = []  # keywords that are not enforced of schemas that came since they were taken
-        self._cache: OrderedDict[bytes, bytes | str] = OrderedDict()  # wish → packed grammar, or an error's text
+        self._cache: OrderedDict[bytes, bytes | str] = OrderedDict()  # constraint → packed grammar, or an error's text
 
-    def make(self, wish: bytes) -> bytes:
-        """The packed grammar for the JSON of a Wish. GrammarError has the reason for the client."""
-        found = self._cache.get(wish)
+    def make(self, constraint: bytes) -> bytes:
+        """The packed grammar for the JSON of a Constraint. GrammarError has the reason for the client."""
+        found = self._cache.get(constraint)
         if found is None:
-            found = self._made(wish)
-            self._cache[wish] = found
+            found = self._made(constraint)
+            self._cache[constraint] = found
             if len(self._cache) > CACHED:
                 self._cache.popitem(last=False)
-        self._cache.move_to_end(wish)
+        self._cache.move_to_end(constraint)
         if isinstance(found, str):
             raise GrammarError(found)
         return found
 
-    def _made(self, wish: bytes) -> bytes | str:
-        if len(wish) > MAX_WISH:
-            return f"a grammar's description has {len(wish)} bytes; {MAX_WISH} are allowed"
+    def _made(self, constraint: bytes) -> bytes | str:
+        if len(constraint) > MAX_CONSTRAINT:
+            return f"a grammar's description has {len(constraint)} bytes; {MAX_CONSTRAINT} are allowed"
         try:
-            wanted = msgspec.json.decode(wish, type=Wish)
+            wanted = msgspec.json.decode(constraint, type=Constraint)
             grammar = make_grammar(wanted, self.words)
             packed = pack(grammar)
             body = make_grammar(msgspec.structs.replace(wanted, after=None, before=None), self.words)
@@ -132,28 +143,28 @@ class Grammars:
         return packed
 
 
-def _is_false_schema(kind: str, wish: Wish) -> bool:
-    return kind == "json_schema" and wish.json_schema is False
+def _is_false_schema(kind: str, constraint: Constraint) -> bool:
+    return kind == "json_schema" and constraint.json_schema is False
 
 
-def _body(kind: str, wish: Wish, draft: Draft) -> str:
+def _body(kind: str, constraint: Constraint, draft: GrammarDraft) -> str:
     """The expression for what is wished, without what goes before it."""
     match kind:
         case "json_object":
-            return draft.json(ANYTHING, blanks=wish.blanks)
+            return draft.json(ANYTHING, blanks=constraint.blanks)
         case "json_schema":
-            return draft.json(_loaded(wish.json_schema), wish.strict, wish.blanks, wish.closed)
+            return draft.json(_loaded(constraint.json_schema), constraint.strict, constraint.blanks, constraint.closed)
         case "regex":
-            return draft.regex(wish.regex or "")
+            return draft.regex(constraint.regex or "")
         case "choice":
-            if not wish.choice:
+            if not constraint.choice:
                 raise GrammarError("choice: an empty list allows nothing")
-            return draft.choice(wish.choice)
+            return draft.choice(constraint.choice)
         case "grammar":
-            return draft.lark(wish.grammar or "")
+            return draft.lark(constraint.grammar or "")
         case "structural_tag":
-            return structural_tag(wish.structural_tag, draft)
-    return draft.json(_calls(wish), wish.strict)
+            return structural_tag(constraint.structural_tag, draft)
+    return draft.json(_calls(constraint), constraint.strict)
 
 
 def _loaded(schema: Any) -> Any:
@@ -165,13 +176,13 @@ def _loaded(schema: Any) -> Any:
         raise GrammarError(f"the JSON schema is not JSON: {error}") from None
 
 
-def _calls(wish: Wish) -> dict[str, Any]:
+def _calls(constraint: Constraint) -> dict[str, Any]:
     """The schema of what calls tools: one's arguments, or an array of calls."""
-    tools = {tool.name: tool for tool in wish.tools or ()}
-    if wish.named is not None:
-        if wish.named not in tools:
-            raise GrammarError(f"there is no tool named {wish.named!r}")
-        return dict(_arguments(tools[wish.named], "#"))
+    tools = {tool.name: tool for tool in constraint.tools or ()}
+    if constraint.named is not None:
+        if constraint.named not in tools:
+            raise GrammarError(f"there is no tool named {constraint.named!r}")
+        return dict(_arguments(tools[constraint.named], "#"))
     if not tools:
         raise GrammarError("tools: an empty list allows nothing")
     calls, definitions = [], {}
@@ -180,11 +191,11 @@ def _calls(wish: Wish) -> dict[str, Any]:
         properties = {"name": {"const": name}, "parameters": {"$ref": f"#/$defs/tool{at}"}}
         required = ["name", "parameters"]
         calls.append({"type": "object", "properties": properties, "required": required, "additionalProperties": False})
-    several = {} if wish.parallel else {"maxItems": 1}
+    several = {} if constraint.parallel else {"maxItems": 1}
     return {"type": "array", "items": {"anyOf": calls}, "minItems": 1, **several, "$defs": definitions}
 
 
-def _arguments(tool: Tool, place: str) -> dict[str, Any]:
+def _arguments(tool: CallableTool, place: str) -> dict[str, Any]:
     """The schema of a tool's arguments, which are always an object."""
     if tool.parameters is None:
         return ANYTHING | {"additionalProperties": False}

@@ -14,7 +14,7 @@ from llguidance import regex_to_lark
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from .json_schema import MAX_REPEAT, GrammarError, check_pattern, check_repeats, schema_grammar
-from .vocabulary import Words
+from .vocabulary import SpecialTokens
 
 TEXT = "/(?s:.*)/"  # anything but special tokens
 BLANK = r"/[ \t\r\n]{1,8}/"
@@ -22,10 +22,10 @@ INTERSECTED = 1000  # repetitions where a grammar has & or ~, whose automata are
 MAX_GBNF_RULES = 500  # the converter's time grows with the square
 
 
-class Draft:
+class GrammarDraft:
     """A grammar that is being written."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: SpecialTokens) -> None:
         self.words = words
         self.free: frozenset[int] = frozenset()  # special tokens that may stand in free text
         self.rules: list[str] = []

@@ -30,7 +30,7 @@ CACHED = 32  # compiled grammars that are kept for the next request
 log = logging.getLogger("worker")
 
 
-class Row:
+class GrammarRow:
     """A row with a grammar."""
 
     def __init__(self, grammar: str, shared: LLMatcher, drawn: Sequence[int]) -> None:
@@ -47,7 +47,7 @@ class Matchers:
         """`vocab_size`: of the logits."""
         self.lltokenizer = lltokenizer
         self.width = -(-vocab_size // 32)
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, GrammarRow] = {}
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._ends = np.zeros(-(-lltokenizer.vocab_size // 32), np.int32)  # bits of the end tokens
         for token in lltokenizer.eos_tokens:
@@ -55,7 +55,7 @@ class Matchers:
 
     def place(self, row: int, grammar: str, generated: Sequence[int] = ()) -> None:
         """A sequence takes a row; `generated` are the tokens of its answer so far."""
-        placed = self._rows[row] = Row(grammar, self._compiled_of(grammar), generated)
+        placed = self._rows[row] = GrammarRow(grammar, self._compiled_of(grammar), generated)
         assert placed.matcher is not None
         known = placed.matcher.try_consume_tokens(placed.drawn)
         if placed.matcher.is_error() or (known < len(placed.drawn) and not placed.matcher.is_stopped()):
@@ -97,7 +97,7 @@ class Matchers:
         if not placed.matcher.consume_token(token):
             self._has_failed(row, placed)
 
-    def _has_failed(self, row: int, placed: Row) -> None:
+    def _has_failed(self, row: int, placed: GrammarRow) -> None:
         """Its matcher has: all that share that one get others. One that was its own was the last try."""
         assert placed.matcher is not None
         reason, shared = placed.matcher.get_error(), placed.shared

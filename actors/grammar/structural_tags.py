@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from .json_schema import GrammarError, adapt_schema
-from .lark_writer import Draft
+from .lark_writer import GrammarDraft
 
 MAX_NESTING = 32
 EMPTY = "structural_tag: an empty list of elements, tags or ends allows nothing"
@@ -51,7 +51,7 @@ class AnyText(_Kind, frozen=True, tag="any_text"):
     pass
 
 
-class Sequence(_Kind, frozen=True, tag="sequence"):
+class SequenceTag(_Kind, frozen=True, tag="sequence"):
     elements: list[Format]
 
 
@@ -86,7 +86,7 @@ Format = (
     | Regex
     | UserGrammar
     | AnyText
-    | Sequence
+    | SequenceTag
     | Or
     | Tag
     | TriggeredTags
@@ -130,35 +130,35 @@ class FreeText(msgspec.Struct, frozen=True):
 Item = Literal | Rule | FreeText
 
 
-def structural_tag(wish: Any, draft: Draft) -> str:
+def structural_tag(constraint: Any, draft: GrammarDraft) -> str:
     """The expression for either form of a structural tag."""
     try:
-        if isinstance(wish, str):
-            wish = msgspec.json.decode(wish)
-        legacy = isinstance(wish, dict) and "structures" in wish
+        if isinstance(constraint, str):
+            constraint = msgspec.json.decode(constraint)
+        legacy = isinstance(constraint, dict) and "structures" in constraint
         if legacy:
-            wanted: Format = _from_legacy(msgspec.convert(wish, LegacyTag))
+            wanted: Format = _from_legacy(msgspec.convert(constraint, LegacyTag))
         else:
-            wanted = msgspec.convert(wish, StructuralTag).format
+            wanted = msgspec.convert(constraint, StructuralTag).format
     except (msgspec.DecodeError, RecursionError) as error:
         raise GrammarError(f"structural_tag: {error}") from None
-    marks = msgspec.json.encode(wish).decode()
+    marks = msgspec.json.encode(constraint).decode()
     draft.free = draft.words.shown - {token for text, token in draft.words.specials.items() if text in marks}
     return _joined(_Maker(draft).items(wanted, 0), draft).expression
 
 
-def _from_legacy(wish: LegacyTag) -> TriggeredTags:
+def _from_legacy(constraint: LegacyTag) -> TriggeredTags:
     tags = []
-    for one in wish.structures:
+    for one in constraint.structures:
         schema = msgspec.json.decode(one.schema) if isinstance(one.schema, str) else one.schema
         tags.append(Tag(one.begin, JsonSchema({} if schema is None else schema), one.end))
-    return TriggeredTags(wish.triggers, tags)
+    return TriggeredTags(constraint.triggers, tags)
 
 
 class _Maker:
     """From formats to items of a sequence."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: GrammarDraft) -> None:
         self.draft = draft
 
     def items(self, wanted: Format, depth: int) -> list[Item]:
@@ -169,7 +169,7 @@ class _Maker:
                 return [Literal(wanted.value)]
             case AnyText():
                 return [FreeText()]
-            case Sequence():
+            case SequenceTag():
                 return [item for element in wanted.elements for item in self.items(element, depth + 1)]
             case Or():
                 return [self._one_of([self.items(element, depth + 1) for element in wanted.elements])]
@@ -248,7 +248,7 @@ def _refuse_open(rules: list[Rule], what: str) -> None:
         raise GrammarError(f"structural_tag: {what} ends in free text: it needs an end")
 
 
-def _joined(items: list[Item], draft: Draft) -> Rule:
+def _joined(items: list[Item], draft: GrammarDraft) -> Rule:
     """A sequence as one expression. Free text goes up to the literal behind it, else to the end of all."""
     merged: list[Item] = []
     for item in items:
@@ -262,7 +262,7 @@ def _joined(items: list[Item], draft: Draft) -> Rule:
     return _written(merged, draft)
 
 
-def _written(items: list[Item], draft: Draft) -> Rule:
+def _written(items: list[Item], draft: GrammarDraft) -> Rule:
     written: list[str] = []
     is_open = False
     for at, item in enumerate(items):

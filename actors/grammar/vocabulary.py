@@ -27,7 +27,7 @@ SPACES = {
 }
 
 
-class Words(NamedTuple):
+class SpecialTokens(NamedTuple):
     """What the text of a grammar depends on: special tokens are not spelled by others, so they are named by id."""
 
     specials: dict[str, int] = {}  # but for those that end an answer
@@ -55,13 +55,13 @@ def make_lltokenizer(tokenizer: Tokenizer, vocab_size: int, end_tokens: list[int
         raise GrammarError(f"structured output is not supported with this model's tokenizer: {error}") from None
 
 
-def make_words(tokenizer: Tokenizer, lltokenizer: LLTokenizer) -> Words:
+def make_special_tokens(tokenizer: Tokenizer, lltokenizer: LLTokenizer) -> SpecialTokens:
     """The special tokens, as llguidance sees them: of added tokens all that look like <this>."""
     ends = frozenset(lltokenizer.eos_tokens)
     added = tokenizer.get_added_tokens_decoder()
     ids = [token for token in added if token not in ends and lltokenizer.is_special_token(token)]
     shown = frozenset(token for token in ids if not added[token].special)
-    return Words({added[token].content: token for token in ids}, ends, shown)
+    return SpecialTokens({added[token].content: token for token in ids}, ends, shown)
 
 
 def _readable(tokenizer: Tokenizer, end_tokens: list[int]) -> str:

@@ -11,25 +11,25 @@ import msgspec
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
-from actorserve.http.generation.prepare import Asked, ask_completion
+from actorserve.http.generation.prepare import PreparedRequest, ask_completion
 from actorserve.http.settings import Settings
 
 from ..protocol.messages import Prompt
 from .outputs import RequestOutput, completions, prompt_logprobs
-from .prompts import Given
+from .prompts import GivenPrompt
 from .sampling_params import SamplingParams
 
 Decode = Callable[[list[int]], str]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PromptRequest:
     """One prompt with its parameters."""
 
     request_id: str
-    given: Given
+    given: GivenPrompt
     params: SamplingParams
-    asked: Asked
+    asked: PreparedRequest
 
     @property
     def sequences(self) -> int:
@@ -53,9 +53,9 @@ class Wanted:
         )
 
 
-def make_wanted(
-    request_id: str, given: Given, params: SamplingParams, priority: int, settings: Settings, most_bytes: int
-) -> Wanted:
+def make_request(
+    request_id: str, given: GivenPrompt, params: SamplingParams, priority: int, settings: Settings, most_bytes: int
+) -> PromptRequest:
     """Checked as far as that goes without rendering it; ApiError says what cannot be."""
     request = params.to_request(priority)
     request.prompt = ""
@@ -64,7 +64,9 @@ def make_wanted(
     if params.max_tokens is None:
         rendering["max_tokens"] = None
     _check_size(given.prompt, rendering, most_bytes)
-    return Wanted(request_id, given, params, Asked([given.prompt], asked.params, rendering, asked.wants))
+    return PromptRequest(
+        request_id, given, params, PreparedRequest([given.prompt], asked.params, rendering, asked.wants)
+    )
 
 
 def _check_size(prompt: Prompt, rendering: dict[str, Any], most_bytes: int) -> None:
@@ -74,12 +76,12 @@ def _check_size(prompt: Prompt, rendering: dict[str, Any], most_bytes: int) -> N
 
 
 @dataclass
-class Batch:
+class PromptBatch:
     """`ended`: the indices of prompts that have ended, in the order of that; `news` gets something after each of them,
     and after `failure`, the error that ended all others.
     """
 
-    wanted: list[Wanted]
+    wanted: list[PromptRequest]
     outputs: list[RequestOutput | None] = field(default_factory=list)
     errors: dict[int, str] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)

@@ -22,21 +22,21 @@ from ..model.tokenizer import load_tokenizer
 from ..protocol.messages import Finish, ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
-from .batch import Batch
-from .host_wire import Ended
-from .inside import Inside
-from .link import EngineDead, Link
+from .batch import PromptBatch
+from .host_wire import HostEnded
+from .inside import InProcess
+from .link import EngineDead, HostLink
 
 MARGIN_BYTES = 4096  # of a message, beside prompt and parameters
 
 
-class Engine(LoopActor):
+class LLMEngine(LoopActor):
     """One frontend without HTTP; actors inside this process have their turns between its own.
 
     `dead`: why nothing can be generated any more.
     """
 
-    def __init__(self, link: Link | Inside) -> None:
+    def __init__(self, link: HostLink | InProcess) -> None:
         assert link.boot is not None
         self._link = link
         self._context = Context(link.boot)
@@ -48,8 +48,8 @@ class Engine(LoopActor):
         self.most_bytes = min(longest, system.config.max_body_bytes)
         self.dead: Exception | None = None
         self._tokenizer = load_tokenizer(self.model)
-        self._waiting: deque[tuple[Batch, int]] = deque()
-        self._running: dict[Job, tuple[Batch, int]] = {}
+        self._waiting: deque[tuple[PromptBatch, int]] = deque()
+        self._running: dict[Job, tuple[PromptBatch, int]] = {}
         self._sequences = 0  # of what is running
         self._resets: set[Future[None]] = set()  # of the prefix cache, that somebody waits for
         self._loop = asyncio.new_event_loop()
@@ -71,11 +71,11 @@ class Engine(LoopActor):
 
     # --- for any thread ------------------------------------------------------------------------------------------
 
-    def submit(self, batch: Batch) -> None:
+    def submit(self, batch: PromptBatch) -> None:
         """Begin; what comes of it is told by `batch.ended`."""
         self._call(self._submit, batch)
 
-    def cancel(self, batch: Batch) -> None:
+    def cancel(self, batch: PromptBatch) -> None:
         """Nobody waits for it any more."""
         self._call(self._cancel, batch)
 
@@ -118,7 +118,7 @@ class Engine(LoopActor):
         self._engine = FrontendEngine(self._context)
         self._loop.set_exception_handler(self._mistake)
         self._turns = LoopTurns(self._context, self._loop, self)
-        if isinstance(self._link, Link):
+        if isinstance(self._link, HostLink):
             self._loop.add_reader(self._link.socket, self._heard, self._link)
         self._context.set_state(ActorState.READY)
         self._turns.start()
@@ -132,7 +132,7 @@ class Engine(LoopActor):
         return answers
 
     def published(self) -> int:
-        return self._link.turn() if isinstance(self._link, Inside) else 0
+        return self._link.turn() if isinstance(self._link, InProcess) else 0
 
     def beat(self) -> None:
         self._engine.beat(0)
@@ -146,11 +146,11 @@ class Engine(LoopActor):
         loop.default_exception_handler(about)
         self._die(EngineDead(f"a mistake in the calling process: {about.get('exception') or about['message']!r}"))
 
-    def _heard(self, link: Link) -> None:
-        word = link.hear()
-        if isinstance(word, Ended):
+    def _heard(self, link: HostLink) -> None:
+        message = link.hear()
+        if isinstance(message, HostEnded):
             self._loop.remove_reader(link.socket)
-            self._die(EngineDead(word.reason))
+            self._die(EngineDead(message.reason))
 
     def _die(self, error: Exception) -> None:
         """Every waiting call raises."""
@@ -193,7 +193,7 @@ class Engine(LoopActor):
 
     # --- prompts -------------------------------------------------------------------------------------------------
 
-    def _submit(self, batch: Batch) -> None:
+    def _submit(self, batch: PromptBatch) -> None:
         if self.dead is not None:
             batch.fail(self.dead)
             return
@@ -240,7 +240,7 @@ class Engine(LoopActor):
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
-    def _cancel(self, batch: Batch) -> None:
+    def _cancel(self, batch: PromptBatch) -> None:
         self._waiting = deque(one for one in self._waiting if one[0] is not batch)
         for job in [job for job, (other, _) in self._running.items() if other is batch]:
             _, index = self._running.pop(job)

@@ -26,7 +26,7 @@ from ..supervisor.shared_memory import Memory
 from ..supervisor.supervisor import Supervisor
 from ..supervisor.systemd.notify import Manager, find_manager
 from ..telemetry.discovery import socket_name
-from .host_wire import MOST_BYTES, Begun, Ended, Ready, Word, decode_config, descriptors_of, encode
+from .host_wire import MOST_BYTES, HostBegun, HostEnded, HostMessage, HostReady, decode_config, descriptors_of, encode
 
 FAILED, REFUSED = 1, 2  # exit statuses, as those of `actorserve launch`
 FINISH_S = 1.0  # what a reader of the output gets to take its last lines
@@ -77,20 +77,20 @@ class Host(Supervisor):
         self.shutdown.kill_all()
 
     def _welcome(self) -> str:
-        say(self._caller, Ready())
+        say(self._caller, HostReady())
         facts = f"model {self.system.config.served_names()[0]}, {self.memory.kv_tokens()} tokens of KV memory"
         return f"ready ({facts}, in {time.monotonic() - self._began:.1f} s)"
 
     def end(self, status: int, reason: str) -> None:
         if not self.ending.is_set():
-            say(self._caller, Ended(status, reason))
+            say(self._caller, HostEnded(status, reason))
         super().end(status, reason)
 
 
-def say(caller: socket.socket, word: Word, descriptors: list[int] | None = None) -> None:
+def say(caller: socket.socket, message: HostMessage, descriptors: list[int] | None = None) -> None:
     """Tell the caller, if it is still there."""
     with contextlib.suppress(ConnectionError, BlockingIOError):  # one who reads nothing any more waits for nothing
-        socket.send_fds(caller, [encode(word)], descriptors or [])
+        socket.send_fds(caller, [encode(message)], descriptors or [])
 
 
 def main() -> int:
@@ -107,14 +107,14 @@ def main() -> int:
         memory = Memory(system)
     except (ConfigError, SegmentError) as error:
         status = REFUSED if isinstance(error, ConfigError) else FAILED
-        say(caller, Ended(status, str(error)))
+        say(caller, HostEnded(status, str(error)))
         return status
     output = make_output(sys.stderr.fileno(), config)
     memory.describe("", 0)
     try:
         host = Host(system, memory, output, caller, pid)
         boot = memory.boot(system.by_name["frontend-0"])
-        say(caller, Begun(boot), descriptors_of(boot))
+        say(caller, HostBegun(boot), descriptors_of(boot))
         caller.setblocking(False)
         return asyncio.run(host.run())
     finally:

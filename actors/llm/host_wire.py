@@ -2,7 +2,7 @@
 
 One sequenced-packet socket; link.py is the LLM object's end, host.py the other.
     to the host    Config, once; the end of the stream says that it is to stop
-    from it        Begun with the descriptors of its Boot, Ready, and Ended; or Ended at once
+    from it        HostBegun with the descriptors of its Boot, HostReady, and HostEnded; or HostEnded at once
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ MOST_BYTES = 1 << 17  # of one packet
 MOST_DESCRIPTORS = 253  # the kernel's limit of one message (SCM_MAX_FD)
 
 
-class Begun(msgspec.Struct, frozen=True, tag=1):
+class HostBegun(msgspec.Struct, frozen=True, tag=1):
     """The shared memory is there; the caller is the actor that `boot` names. The descriptors come beside it."""
 
     boot: Boot
 
 
-class Ready(msgspec.Struct, frozen=True, tag=2):
+class HostReady(msgspec.Struct, frozen=True, tag=2):
     """All actors are up."""
 
 
-class Ended(msgspec.Struct, frozen=True, tag=3):
+class HostEnded(msgspec.Struct, frozen=True, tag=3):
     """Nothing is generated any more; `status` is the exit status that follows."""
 
     status: int
     reason: str
 
 
-Word = Begun | Ready | Ended
+HostMessage = HostBegun | HostReady | HostEnded
 encode = msgspec.msgpack.Encoder().encode
 decode_config = msgspec.msgpack.Decoder(Config).decode
-decode_word = msgspec.msgpack.Decoder(Word).decode
+decode_message = msgspec.msgpack.Decoder(HostMessage).decode
 
 
 def descriptors_of(boot: Boot) -> list[int]:

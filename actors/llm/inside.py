@@ -17,8 +17,8 @@ from ..runtime.process import Actor, Boot, Context
 from ..supervisor.shared_memory import Memory
 
 
-class Inside:
-    """Takes the place of Link: `boot` is the frontend's."""
+class InProcess:
+    """Takes the place of HostLink: `boot` is the frontend's."""
 
     def __init__(self, config: Config) -> None:
         import torch

@@ -16,11 +16,11 @@ from ..runtime.process import Boot
 from .host_wire import (
     MOST_BYTES,
     MOST_DESCRIPTORS,
-    Begun,
-    Ended,
-    Ready,
-    Word,
-    decode_word,
+    HostBegun,
+    HostEnded,
+    HostMessage,
+    HostReady,
+    decode_message,
     descriptors_of,
     encode,
     renumbered,
@@ -35,7 +35,7 @@ class EngineDead(RuntimeError):
     """The actors are gone: nothing can be generated any more. The message says why."""
 
 
-class Link:
+class HostLink:
     """The host process and the socket to it. `boot` is set once the shared memory is there."""
 
     def __init__(self, config: Config) -> None:
@@ -71,30 +71,30 @@ class Link:
         while True:
             select.select([self.socket], [], [])
             match self.hear():
-                case Begun(boot):
+                case HostBegun(boot):
                     self.boot = boot
-                case Ready():
+                case HostReady():
                     return
-                case Ended(status, reason):
+                case HostEnded(status, reason):
                     self.close()
                     raise ConfigError(reason) if status == REFUSED else EngineDead(reason)
 
-    def hear(self) -> Word:
-        """The next word; Ended if there will be none. Blocks if nothing has come."""
+    def hear(self) -> HostMessage:
+        """The next message; HostEnded if there will be none. Blocks if nothing has come."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.socket, MOST_BYTES, MOST_DESCRIPTORS)
         except ConnectionError:
             data, descriptors = b"", []
         if not data:
-            return Ended(1, self._reason or f"the supervisor (process {self.pid}) {self._how_it_ended()}")
-        word: Word = decode_word(data)
-        if isinstance(word, Begun):
+            return HostEnded(1, self._reason or f"the supervisor (process {self.pid}) {self._how_it_ended()}")
+        message: HostMessage = decode_message(data)
+        if isinstance(message, HostBegun):
             for fd in descriptors:
                 os.set_inheritable(fd, False)
-            return Begun(renumbered(word.boot, descriptors))
-        if isinstance(word, Ended):
-            self._reason = word.reason
-        return word
+            return HostBegun(renumbered(message.boot, descriptors))
+        if isinstance(message, HostEnded):
+            self._reason = message.reason
+        return message
 
     def _how_it_ended(self) -> str:
         try:

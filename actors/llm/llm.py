@@ -29,13 +29,13 @@ from actorserve.http.settings import Settings
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError, make_config
 from ..options.sources import named_values
-from .batch import Batch, Wanted, make_wanted
-from .engine import Engine
-from .inside import Inside
-from .link import Link
+from .batch import PromptBatch, PromptRequest, make_request
+from .engine import LLMEngine
+from .inside import InProcess
+from .link import HostLink
 from .outputs import PromptError, RequestOutput
-from .progress import Progress
-from .prompts import Conversation, Given, PromptType, given_conversations, given_prompts
+from .progress import ProgressBar
+from .prompts import Conversation, GivenPrompt, PromptType, given_conversations, given_prompts
 from .sampling_params import SamplingParams
 
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -51,11 +51,11 @@ class LLM:
 
     def __init__(self, model: str = "", *, in_process: bool = False, **options: Any) -> None:
         self.config = _config(model, options)
-        self._link = Inside(self.config) if in_process else Link(self.config)
+        self._link = InProcess(self.config) if in_process else HostLink(self.config)
         try:
-            if isinstance(self._link, Link):
+            if isinstance(self._link, HostLink):
                 self._link.wait_ready()
-            self._engine = Engine(self._link)
+            self._engine = LLMEngine(self._link)
         except BaseException:
             self._link.close()
             raise
@@ -63,7 +63,7 @@ class LLM:
         self._closer = weakref.finalize(self, _close, self._engine, self._link, self._pid)
         self._settings = _settings(self.config, self._engine.model)
         self._ids = itertools.count()
-        self._enqueued: list[Batch] = []
+        self._enqueued: list[PromptBatch] = []
 
     # --- generating ----------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class LLM:
         for batch in batches:
             self._wait(batch, deadline, use_tqdm)
         self._enqueued = [batch for batch in self._enqueued if batch not in batches]
-        whole = Batch([wanted for batch in batches for wanted in batch.wanted])
+        whole = PromptBatch([wanted for batch in batches for wanted in batch.wanted])
         whole.outputs = [output for batch in batches for output in batch.outputs]
         first = 0
         for batch in batches:
@@ -137,7 +137,7 @@ class LLM:
             first += len(batch.wanted)
         return _outputs(whole)
 
-    def _batch(self, given: list[Given], params: Params, priority: Sequence[int] | None) -> Batch:
+    def _batch(self, given: list[GivenPrompt], params: Params, priority: Sequence[int] | None) -> PromptBatch:
         """All prompts, checked as far as that goes before the first of them is begun."""
         self._check_usable()
         if params is None:
@@ -148,11 +148,15 @@ class LLM:
             raise ValueError(
                 f"{len(given)} prompts, {len(each)} sampling_params and {len(priorities)} priorities do not match"
             )
-        return Batch([self._wanted(index, *one) for index, one in enumerate(zip(given, each, priorities, strict=True))])
+        return PromptBatch(
+            [self._wanted(index, *one) for index, one in enumerate(zip(given, each, priorities, strict=True))]
+        )
 
-    def _wanted(self, index: int, given: Given, params: SamplingParams, priority: int) -> Wanted:
+    def _wanted(self, index: int, given: GivenPrompt, params: SamplingParams, priority: int) -> PromptRequest:
         try:
-            wanted = make_wanted(str(next(self._ids)), given, params, priority, self._settings, self._engine.most_bytes)
+            wanted = make_request(
+                str(next(self._ids)), given, params, priority, self._settings, self._engine.most_bytes
+            )
         except (ApiError, ValueError) as error:
             raise ValueError(f"prompt {index}: {error}") from None
         if wanted.sequences > self._engine.most_sequences:
@@ -162,7 +166,7 @@ class LLM:
             )
         return wanted
 
-    def _run(self, batch: Batch, use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
+    def _run(self, batch: PromptBatch, use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
         self._engine.submit(batch)
         try:
             self._wait(batch, None, use_tqdm)
@@ -171,9 +175,9 @@ class LLM:
             raise
         return _outputs(batch)
 
-    def _wait(self, batch: Batch, deadline: float | None, use_tqdm: bool | Callable[..., Any]) -> None:
+    def _wait(self, batch: PromptBatch, deadline: float | None, use_tqdm: bool | Callable[..., Any]) -> None:
         """Until each of its prompts has ended."""
-        with Progress(batch, use_tqdm) as progress:
+        with ProgressBar(batch, use_tqdm) as progress:
             while progress.left:
                 progress.next(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
@@ -251,13 +255,13 @@ def _settings(config: Config, model: ModelInfo) -> Settings:
     )
 
 
-def _outputs(batch: Batch) -> list[RequestOutput]:
+def _outputs(batch: PromptBatch) -> list[RequestOutput]:
     if batch.errors:
         raise PromptError(batch.errors, batch.outputs)
     return [output for output in batch.outputs if output is not None]
 
 
-def _close(engine: Engine, link: Link | Inside, pid: int) -> None:
+def _close(engine: LLMEngine, link: HostLink | InProcess, pid: int) -> None:
     if os.getpid() != pid:  # a fork has copies of it all, and nothing to end
         return
     if engine.is_own_thread:  # the collector came by there: it cannot wait for its own end

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.job import Job
 
-from ..protocol.messages import ToldToken
+from ..protocol.messages import TokenLogprobs
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ def completions(job: Job, wanted: int, logprobs: bool, text: bool) -> list[Compl
 
 def _likelihood(choice: Choice) -> float:
     """By token."""
-    return sum(one.logprob for one in choice.told) / max(1, len(choice.told))
+    return sum(one.logprob for one in choice.logprobs) / max(1, len(choice.logprobs))
 
 
 def _completion(choice: Choice, index: int, logprobs: bool, text: bool) -> CompletionOutput:
-    told = choice.told if logprobs else []
+    told = choice.logprobs if logprobs else []
     return CompletionOutput(
         index=index,
         text="".join(choice.text) if text else "",
@@ -95,12 +95,12 @@ def _completion(choice: Choice, index: int, logprobs: bool, text: bool) -> Compl
 
 def prompt_logprobs(choice: Choice) -> PromptLogprobs:
     """Of the job's first choice, which alone has them."""
-    told = choice.prompt_told
+    told = choice.prompt_logprobs
     positions: Iterable[int] = range(1, choice.prompt_tokens)
     return [None, *(_entries(told[position]) if position in told else None for position in positions)]
 
 
-def _entries(one: ToldToken) -> dict[int, Logprob]:
+def _entries(one: TokenLogprobs) -> dict[int, Logprob]:
     entries = {one.id: Logprob(one.logprob, one.rank, one.text.decode(errors="replace"))}
     for rank, (text, token, value) in enumerate(one.best, 1):
         entries.setdefault(token, Logprob(value, rank, text.decode(errors="replace")))

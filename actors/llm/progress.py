@@ -8,13 +8,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from .batch import Batch
+from .batch import PromptBatch
 
 
-class Progress:
+class ProgressBar:
     """`use_tqdm`: False for no bar, or a callable to make one in tqdm's place."""
 
-    def __init__(self, batch: Batch, use_tqdm: bool | Callable[..., Any]) -> None:
+    def __init__(self, batch: PromptBatch, use_tqdm: bool | Callable[..., Any]) -> None:
         self._batch = batch
         self._bar: Any = None
         if use_tqdm:
@@ -52,7 +52,7 @@ class Progress:
         self._bar.set_postfix_str(speed, refresh=False)
         self._bar.update(len(indices))
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(

@@ -27,7 +27,7 @@ PromptType = str | list[int] | TextDict | TokensDict | Mapping[str, Any]
 Conversation = Sequence[Mapping[str, Any]]
 
 
-class Given(NamedTuple):
+class GivenPrompt(NamedTuple):
     """A prompt and the text that its output shows; `is_chat`: the text is known once it is rendered."""
 
     prompt: Prompt
@@ -35,7 +35,7 @@ class Given(NamedTuple):
     is_chat: bool = False
 
 
-def given_prompts(prompts: PromptType | Sequence[PromptType]) -> list[Given]:
+def given_prompts(prompts: PromptType | Sequence[PromptType]) -> list[GivenPrompt]:
     """One prompt or several; a list of numbers is one. ValueError names the index of one that cannot be."""
     if isinstance(prompts, (str, Mapping)) or _are_ids(prompts):
         return [_given(prompts, 0)]
@@ -46,14 +46,14 @@ def _are_ids(value: object) -> bool:
     return isinstance(value, Sequence) and bool(value) and all(type(one) is int for one in value)
 
 
-def _given(prompt: object, index: int) -> Given:
+def _given(prompt: object, index: int) -> GivenPrompt:
     if isinstance(prompt, Mapping):
         if (ids := prompt.get("prompt_token_ids")) is not None:
-            return Given(_tokens(ids, index), prompt.get("prompt"))
+            return GivenPrompt(_tokens(ids, index), prompt.get("prompt"))
         prompt = prompt.get("prompt")
     if isinstance(prompt, str):
-        return Given(TextPrompt(prompt), prompt)
-    return Given(_tokens(prompt, index))
+        return GivenPrompt(TextPrompt(prompt), prompt)
+    return GivenPrompt(_tokens(prompt, index))
 
 
 def _tokens(ids: object, index: int) -> TokenPrompt:
@@ -68,7 +68,7 @@ def _tokens(ids: object, index: int) -> TokenPrompt:
 
 def given_conversations(
     messages: Conversation | Sequence[Conversation], variables: Mapping[str, Any]
-) -> tuple[list[Given], bool]:
+) -> tuple[list[GivenPrompt], bool]:
     """(one conversation or several, was it a list of them). `variables`: the other fields of a chat request."""
     several = bool(messages) and not isinstance(messages[0], Mapping)
     fields = {name: value for name, value in variables.items() if value is not None}
@@ -76,7 +76,7 @@ def given_conversations(
     for index, conversation in enumerate(messages if several else [messages]):
         try:
             request = decode(ChatRequest, msgspec.json.encode({**fields, "messages": conversation}))
-            found.append(Given(chat_prompt(request), is_chat=True))
+            found.append(GivenPrompt(chat_prompt(request), is_chat=True))
         except ApiError as error:
             raise ValueError(f"conversation {index}: {error.message}") from None
     return found, several

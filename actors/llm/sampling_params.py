@@ -10,7 +10,7 @@ import msgspec
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.decoding import PATH
 from actorserve.http.generation.sampling import check_fields, parameters
-from actorserve.http.generation.structured_output import OPTIONS, OUTPUTS, wish_of
+from actorserve.http.generation.structured_output import OPTIONS, OUTPUTS, constraint_of
 from actorserve.http.openai.schemas import CompletionRequest
 
 from ..protocol.request import INT31, SAMPLING_FIELDS, SamplingFields, default_of
@@ -70,7 +70,7 @@ class SamplingParams(SamplingFields, kw_only=True):
         try:
             check_fields(request)
             parameters(request, {}, "")
-            wish_of(request)
+            constraint_of(request)
         except ApiError as error:
             raise ValueError(error.message) from None
 

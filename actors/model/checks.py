@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ..options.config import Config, ConfigError
-from ..options.speculative import OPTION, DraftModel, read_speculative
+from ..options.speculative import OPTION, DraftModelOptions, read_speculative
 from .architecture import Architecture, read_architecture, shard_shape
 from .info import ModelInfo, read_json, resolve_model
 from .machine import (
@@ -48,7 +48,7 @@ def find_model(config: Config) -> ModelInfo:
 def find_draft_model(config: Config, model: ModelInfo) -> tuple[Config, ModelInfo] | None:
     """The draft model that --speculative-config names, and the options to load it with."""
     given = read_speculative(config)
-    if not isinstance(given, DraftModel):
+    if not isinstance(given, DraftModelOptions):
         return None
     own = msgspec.structs.replace(config, model=given.model, revision=None, tokenizer=None, max_model_len=None)
     try:
@@ -60,7 +60,7 @@ def find_draft_model(config: Config, model: ModelInfo) -> tuple[Config, ModelInf
     return own, msgspec.structs.replace(found, max_model_len=model.max_model_len)
 
 
-def draft_refused(given: DraftModel, error: ConfigError) -> ConfigError:
+def draft_refused(given: DraftModelOptions, error: ConfigError) -> ConfigError:
     """The same, and that it is about the draft model."""
     return ConfigError(f"{OPTION}: model: {given.model}: {str(error).removeprefix('model: ')}")
 
@@ -109,7 +109,7 @@ def _check_room(shape: Architecture, number: Number) -> None:
 def _check_drafts(config: Config, model: ModelInfo) -> int:
     """The same for the draft model; returns the bytes of a KV block in it."""
     given = read_speculative(config)
-    assert isinstance(given, DraftModel)
+    assert isinstance(given, DraftModelOptions)
     shape = _read_shape(config, model)
     if config.load_format != "dummy":
         try:

@@ -24,7 +24,7 @@ LONGEST_HEADER = 100_000_000  # bytes, as the format has it
 NAMED_AT_MOST = 5  # tensors named in an error
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor in a file."""
 
     file: Path
@@ -33,12 +33,12 @@ class Stored(NamedTuple):
     size: int  # bytes
 
 
-def read_weights(folder: Path) -> dict[str, Stored]:
+def read_weights(folder: Path) -> dict[str, StoredTensor]:
     """All tensors of the folder's files by name. ConfigError if a file is missing, broken or cut off."""
     return {name: tensor for path in weight_files(folder) for name, tensor in _read_header(path)}
 
 
-def check_weights(folder: Path, shape: Architecture) -> dict[str, Stored]:
+def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
     """The same, all of them there with the shapes and types that they should have, and no others."""
     found, specs = read_weights(folder), shape.specs()
     for name, tensor in found.items():
@@ -97,7 +97,7 @@ def _others(folder: Path) -> str:
     return f" (but {some(found)}: only safetensors are read)" if found else ""
 
 
-def _read_header(path: Path) -> Iterator[tuple[str, Stored]]:
+def _read_header(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     """What a file says of its tensors; its length is that of all of them together."""
     try:
         if not path.is_file():  # to open a pipe would wait for whoever writes
@@ -123,7 +123,7 @@ def _read_header(path: Path) -> Iterator[tuple[str, Stored]]:
     return ((name, stored) for name, _, stored in tensors)
 
 
-def _tensors(path: Path, header: Any) -> list[tuple[str, tuple[int, int], Stored]]:
+def _tensors(path: Path, header: Any) -> list[tuple[str, tuple[int, int], StoredTensor]]:
     """(name, place, what it is) of each, in the order of their places. ValueError says what is wrong."""
     if not isinstance(header, dict):
         raise ValueError("its header is no JSON object")
@@ -139,11 +139,11 @@ def _tensors(path: Path, header: Any) -> list[tuple[str, tuple[int, int], Stored
             raise ValueError(f"its header does not say type, shape and place of {name}") from None
         if dtype in FLOATS and last - first != math.prod(shape) * FLOATS[dtype]:
             raise ValueError(f"{name} has {last - first:,} bytes, which is not its shape {list(shape)} in {dtype}")
-        found.append((name, (first, last), Stored(path, str(dtype), shape, last - first)))
+        found.append((name, (first, last), StoredTensor(path, str(dtype), shape, last - first)))
     return sorted(found, key=lambda tensor: tensor[1])
 
 
-def _compare(folder: Path, shape: Architecture, found: dict[str, Stored]) -> None:
+def _compare(folder: Path, shape: Architecture, found: dict[str, StoredTensor]) -> None:
     """Every tensor of the architecture is there with its shape, and no other."""
     wanted = shape.tensors()
     needless = {name for name in found if name.endswith("rotary_emb.inv_freq")}  # of old checkpoints

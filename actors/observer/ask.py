@@ -9,7 +9,7 @@ import msgspec
 
 from ..protocol.control_wire import ANSWER_BYTES, Arguments, ControlCommand, Result, encode_request, read_answer
 from ..telemetry.discovery import peer_of
-from .attach import Found
+from .attach import RunningServer
 
 CONNECT_S = 5.0
 
@@ -19,7 +19,7 @@ class AskError(Exception):
 
 
 def ask(
-    server: Found, command: ControlCommand[Arguments, Result], arguments: Arguments, timeout: float = 10.0
+    server: RunningServer, command: ControlCommand[Arguments, Result], arguments: Arguments, timeout: float = 10.0
 ) -> Result:
     """The result of a command; `timeout` is what the answer may take. Nothing is told to anybody but that server."""
     request = encode_request(command.name, arguments)

@@ -19,7 +19,7 @@ from actorserve.shm.segment import Segment
 
 from ..protocol.topology import System
 from ..telemetry.discovery import FILE, SOCKET, Description, peer_of
-from ..telemetry.snapshot import Lookout, Overview
+from ..telemetry.snapshot import Snapshot, SnapshotReader
 
 SOCKETS = Path("/proc/net/unix")
 ACCEPTS = 0x10000  # among a socket's flags there: it listens (__SO_ACCEPTCON)
@@ -31,7 +31,7 @@ class AttachError(Exception):
     """There is no server to look at, or it cannot be looked at; the message says why."""
 
 
-class Found(msgspec.Struct, frozen=True, order=True):
+class RunningServer(msgspec.Struct, frozen=True, order=True):
     """A control socket that somebody listens on."""
 
     port: int
@@ -52,18 +52,18 @@ class Attached:
         self.system = System(description.config, description.model)
         if self.system.size != description.segment_bytes:
             raise AttachError(f"the server lays out its memory otherwise: it is version {description.version}")
-        self._lookout = Lookout(self.system, segment, description.pid)
+        self._snapshots = SnapshotReader(self.system, segment, description.pid)
 
-    def look(self) -> Overview:
+    def look(self) -> Snapshot:
         """All actors now; AttachError if the server has ended."""
-        overview = self._lookout.look()
-        if overview.actors[0].state == "dead":
+        snapshot = self._snapshots.look()
+        if snapshot.actors[0].state == "dead":
             raise AttachError(f"the server on port {self.description.port} has ended")
-        return overview
+        return snapshot
 
     def histograms(self) -> dict[str, Counted]:
         """What was counted since the server's start, by the keys of histograms.py."""
-        return self._lookout.histograms()
+        return self._snapshots.histograms()
 
     @property
     def up_s(self) -> float:
@@ -73,7 +73,7 @@ class Attached:
         self.segment.close()
 
 
-def find_servers(uid: int | None = None) -> list[Found]:
+def find_servers(uid: int | None = None) -> list[RunningServer]:
     """Servers of this user, or of all for root, by port."""
     uid = os.getuid() if uid is None else uid
     found = []
@@ -82,13 +82,13 @@ def find_servers(uid: int | None = None) -> list[Found]:
         name = columns[PATH] if len(columns) > PATH else ""
         match = SOCKET.fullmatch(name.removeprefix("@")) if name.startswith("@") else None
         if match and int(columns[FLAGS], 16) & ACCEPTS:
-            server = Found(int(match["port"]), int(match["pid"]), int(match["uid"]), match[0])
+            server = RunningServer(int(match["port"]), int(match["pid"]), int(match["uid"]), match[0])
             if uid in (ROOT, server.uid) and _is_its_own(server, int(columns[INODE])):
                 found.append(server)
     return sorted(found)
 
 
-def _is_its_own(server: Found, inode: int) -> bool:
+def _is_its_own(server: RunningServer, inode: int) -> bool:
     """Anyone can listen on any free name; but not own another user's process, nor put a socket among its files."""
     folder = f"/proc/{server.pid}/fd"
     try:
@@ -102,7 +102,7 @@ def _is_its_own(server: Found, inode: int) -> bool:
         return _is_there(server)
 
 
-def _is_there(server: Found) -> bool:
+def _is_there(server: RunningServer) -> bool:
     """The same by the other end of a connection, which costs the server one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
         try:
@@ -114,7 +114,7 @@ def _is_there(server: Found) -> bool:
             return False
 
 
-def choose(servers: list[Found], wanted: int | None) -> Found:
+def choose(servers: list[RunningServer], wanted: int | None) -> RunningServer:
     """The one with this port or process id, or the only one there is."""
     if wanted is not None:
         named = [server for server in servers if wanted in (server.port, server.pid)]
@@ -129,7 +129,7 @@ def choose(servers: list[Found], wanted: int | None) -> Found:
     return servers[0]
 
 
-def _list(servers: list[Found]) -> str:
+def _list(servers: list[RunningServer]) -> str:
     return ", ".join(map(str, servers))
 
 
@@ -152,7 +152,7 @@ def attach(wanted: int | None = None) -> Attached:
         raise
 
 
-def _description(server: Found) -> Description:
+def _description(server: RunningServer) -> Description:
     """It was opened before any connection, so it has one of the first numbers."""
     folder = Path(f"/proc/{server.pid}/fd")
     for number in sorted(map(int, os.listdir(folder))):

@@ -9,7 +9,7 @@ from actorserve.shm.histogram import Counted
 
 from ..protocol.kinds import KINDS
 from ..telemetry.histograms import SECOND
-from ..telemetry.snapshot import Overview
+from ..telemetry.snapshot import Snapshot
 
 TO_FIRST_TOKEN = "vllm:time_to_first_token_seconds"
 BETWEEN_TOKENS = "vllm:inter_token_latency_seconds"
@@ -40,7 +40,7 @@ class Rates:
 class Look:
     """What was seen at one moment."""
 
-    overview: Overview
+    snapshot: Snapshot
     histograms: dict[str, Counted]
 
 
@@ -54,13 +54,13 @@ class Meter:
         default_factory=lambda: {entry.name: deque(maxlen=HISTORY) for entry in fields(Rates)}
     )
 
-    def add(self, overview: Overview, histograms: dict[str, Counted]) -> Rates | None:
+    def add(self, snapshot: Snapshot, histograms: dict[str, Counted]) -> Rates | None:
         """The rates since the last look; None at the first."""
-        before, self.last = self.last, Look(overview, histograms)
+        before, self.last = self.last, Look(snapshot, histograms)
         if before is None:
             return None
         rates = rates_between(before, self.last)
-        self.cpu = cpu_between(before.overview, overview)
+        self.cpu = cpu_between(before.snapshot, snapshot)
         for name, values in self.history.items():
             values.append(getattr(rates, name))
         return rates
@@ -68,8 +68,8 @@ class Meter:
 
 def rates_between(before: Look, after: Look) -> Rates:
     """Of two looks at one server; the counters of a new life may have begun again at 0."""
-    seconds = max(1e-9, after.overview.at_s - before.overview.at_s)
-    old, new = (look.overview.actor("scheduler").gauges for look in (before, after))
+    seconds = max(1e-9, after.snapshot.at_s - before.snapshot.at_s)
+    old, new = (look.snapshot.actor("scheduler").gauges for look in (before, after))
 
     def increase(name: str) -> int:
         return max(0, new[name] - old[name])
@@ -83,7 +83,7 @@ def rates_between(before: Look, after: Look) -> Rates:
         requests_s=increase("finished") / seconds,
         steps_s=steps / seconds,
         step_tokens=increase("planned") / steps if steps else None,
-        step_s=_step_seconds(before.overview, after.overview),
+        step_s=_step_seconds(before.snapshot, after.snapshot),
         running=new["running"],
         waiting=new["waiting"],
         kv_use=1 - new["blocks_free"] / new["blocks_total"] if new["blocks_total"] else 0.0,
@@ -95,14 +95,14 @@ def rates_between(before: Look, after: Look) -> Rates:
     )
 
 
-def _step_seconds(before: Overview, after: Overview) -> float | None:
+def _step_seconds(before: Snapshot, after: Snapshot) -> float | None:
     """Of the first worker: those that share a model run the same steps."""
     old, new = (next(actor.gauges for actor in look.actors if actor.kind == "worker") for look in (before, after))
     steps, spent = new["steps"] - old["steps"], new["step_ns"] - old["step_ns"]
     return spent / steps / SECOND if steps > 0 and spent > 0 else None
 
 
-def cpu_between(before: Overview, after: Overview) -> dict[str, float | None]:
+def cpu_between(before: Snapshot, after: Snapshot) -> dict[str, float | None]:
     """Percentages of a core by name; None for who was not the same process all the while."""
     seconds = max(1e-9, after.at_s - before.at_s)
     old = {actor.name: actor for actor in before.actors}

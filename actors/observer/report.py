@@ -1,18 +1,18 @@
-"""An overview as JSON, for scripts."""
+"""A snapshot as JSON, for scripts."""
 
 from __future__ import annotations
 
 import msgspec
 
-from ..telemetry.snapshot import Overview
+from ..telemetry.snapshot import Snapshot
 from .attach import Attached
 from .table import lifetime_cpu
 
 
-def as_json(server: Attached, overview: Overview) -> bytes:
+def as_json(server: Attached, snapshot: Snapshot) -> bytes:
     """One object: the server, its actors, its lanes. Ages and times are in seconds."""
     description = server.description
-    cpu = lifetime_cpu(overview)
+    cpu = lifetime_cpu(snapshot)
     report = {
         "server": {
             "pid": description.pid,
@@ -21,9 +21,9 @@ def as_json(server: Attached, overview: Overview) -> bytes:
             "model": description.config.served_names()[0],
             "version": description.version,
             "up_s": server.up_s,
-            "ready": overview.ready,
+            "ready": snapshot.ready,
         },
-        "actors": [{**msgspec.structs.asdict(actor), "cpu_percent": cpu[actor.name]} for actor in overview.actors],
-        "lanes": overview.lanes,
+        "actors": [{**msgspec.structs.asdict(actor), "cpu_percent": cpu[actor.name]} for actor in snapshot.actors],
+        "lanes": snapshot.lanes,
     }
     return msgspec.json.format(msgspec.json.encode(report), indent=2)

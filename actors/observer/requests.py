@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from actorserve.shm.journals.response_journal import Answers
+from actorserve.shm.journals.response_journal import ResponseJournal
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.table.stamps import Life, Stamps
 from actorserve.shm.table.table import RequestTable, slot_of
@@ -70,7 +70,7 @@ class Requests:
         self._decode = msgspec.msgpack.Decoder(Generation).decode
         self._answers = self._open_answers()
 
-    def _open_answers(self) -> Answers | None:
+    def _open_answers(self) -> ResponseJournal | None:
         """What was written to connections; None where it cannot be had, since the supervisor has just ended."""
         description = self.server.description
         try:
@@ -78,7 +78,7 @@ class Requests:
         except FileNotFoundError:
             return None
         try:
-            return Answers(fd, self.server.system.answers, mmap.ACCESS_READ)
+            return ResponseJournal(fd, self.server.system.answers, mmap.ACCESS_READ)
         finally:
             os.close(fd)
 

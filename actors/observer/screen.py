@@ -38,7 +38,7 @@ def screen(server: Attached, meter: Meter, rates: Rates | None, width: int) -> R
     parts: list[RenderableType] = [head, ""]
     if rates is not None:
         parts += [_figures(meter, rates), ""]
-    return Group(*parts, actor_table(meter.last.overview, meter.cpu, width))
+    return Group(*parts, actor_table(meter.last.snapshot, meter.cpu, width))
 
 
 def _figures(meter: Meter, rates: Rates) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.table import Table
 from rich.text import Text
 
-from ..telemetry.snapshot import ActorSight, Overview
+from ..telemetry.snapshot import ActorStatus, Snapshot
 
 GOOD, BAD, BETWEEN = "green", "bold red", "yellow"
 STYLES = {"ready": GOOD, "hung": BAD, "dead": BAD, "stopped": BAD}
@@ -31,20 +31,20 @@ COLUMNS = {  # name: where there is little room
 LEFT = ("actor", "state")
 
 
-def actor_table(overview: Overview, cpu: Mapping[str, float | None], width: int) -> Table:
+def actor_table(snapshot: Snapshot, cpu: Mapping[str, float | None], width: int) -> Table:
     """One line an actor; `cpu` has their percentages of a core by name, `width` is that of the output."""
     wide = width >= WIDE
     shown = [name for name, short in COLUMNS.items() if wide or short]
     table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0), header_style="bold")
     for name in shown:
         table.add_column(name if wide else COLUMNS[name], justify="left" if name in LEFT else "right", no_wrap=True)
-    for actor in overview.actors:
+    for actor in snapshot.actors:
         cells = dict(zip(COLUMNS, _cells(actor, cpu.get(actor.name)), strict=True))
         table.add_row(*(cells[name] for name in shown))
     return table
 
 
-def _cells(actor: ActorSight, cpu: float | None) -> list[str | Text]:
+def _cells(actor: ActorStatus, cpu: float | None) -> list[str | Text]:
     return [
         actor.name,
         NOTHING if actor.pid is None else str(actor.pid),
@@ -60,11 +60,11 @@ def _cells(actor: ActorSight, cpu: float | None) -> list[str | Text]:
     ]
 
 
-def lifetime_cpu(overview: Overview) -> dict[str, float | None]:
+def lifetime_cpu(snapshot: Snapshot) -> dict[str, float | None]:
     """Each actor's percentage of a core over its life, by name."""
     return {
         actor.name: None if actor.cpu_s is None or not actor.up_s else 100 * actor.cpu_s / actor.up_s
-        for actor in overview.actors
+        for actor in snapshot.actors
     }
 
 

@@ -15,12 +15,12 @@ from actorserve.shm.rings.trace_ring import Event, read_trace
 
 from ..protocol.topology import ActorSpec
 from ..runtime.in_flight import Ended
-from ..telemetry.trace_events import Kind, read_counts, read_queues
+from ..telemetry.trace_events import EventKind, read_counts, read_queues
 from .attach import Attached
 
 POINT_US = 0.5  # length of a slice that only holds the end of an arrow
 HOWS = {Ended.NEVER: "", Ended.DIED: "died", Ended.HUNG: "hung, and was killed", Ended.REPLACED: "was replaced"}
-SPANS = {Kind.TURN: "turn", Kind.STEP: "step", Kind.FLUSH: "flush", Kind.RENDERING: "rendering"}
+SPANS = {EventKind.TURN: "turn", EventKind.STEP: "step", EventKind.FLUSH: "flush", EventKind.RENDERING: "rendering"}
 
 Entry = dict[str, Any]
 
@@ -45,7 +45,7 @@ def read_tracks(server: Attached, since_ns: int) -> list[Track]:
     for spec in server.system.actors:
         events = read_trace(server.segment, server.system.trace_offsets[spec.name])
         recent = [event for event in events if event.at_ns >= since_ns]
-        turns = sorted((event.at_ns, event.at_ns - event.first) for event in recent if event.kind == Kind.TURN)
+        turns = sorted((event.at_ns, event.at_ns - event.first) for event in recent if event.kind == EventKind.TURN)
         tracks.append(Track(spec, recent, turns))
     return tracks
 
@@ -76,29 +76,36 @@ def _of_event(event: Event) -> Iterator[Entry]:
     """What one event is on its actor's track."""
     at_us, kind = event.at_ns / 1e3, event.kind
     if kind in SPANS:
-        name, args = SPANS[Kind(kind)], _span_arguments(event)
-        if kind == Kind.STEP:
+        name, args = SPANS[EventKind(kind)], _span_arguments(event)
+        if kind == EventKind.STEP:
             name = f"step {event.second}"
         began = (event.at_ns - event.first) / 1e3
-        yield {"ph": "X", "cat": SPANS[Kind(kind)], "name": name, "ts": began, "dur": event.first / 1e3, "args": args}
-    elif kind == Kind.BORN:
+        yield {
+            "ph": "X",
+            "cat": SPANS[EventKind(kind)],
+            "name": name,
+            "ts": began,
+            "dur": event.first / 1e3,
+            "args": args,
+        }
+    elif kind == EventKind.BORN:
         yield from _birth(event)
-    elif kind in (Kind.PLANNED, Kind.APPLIED):
+    elif kind in (EventKind.PLANNED, EventKind.APPLIED):
         rows, tokens = read_counts(event.small)
-        word = "plan" if kind == Kind.PLANNED else "apply"
-        args = {"rows": rows, "tokens": tokens} if kind == Kind.PLANNED else {}
+        word = "plan" if kind == EventKind.PLANNED else "apply"
+        args = {"rows": rows, "tokens": tokens} if kind == EventKind.PLANNED else {}
         yield {"ph": "i", "s": "t", "cat": word, "name": f"{word} step {event.first}", "ts": at_us, "args": args}
         running, waiting = read_queues(event.second)
         yield {"ph": "C", "name": "sequences", "ts": at_us, "args": {"running": running, "waiting": waiting}}
 
 
 def _span_arguments(event: Event) -> Entry:
-    if event.kind == Kind.STEP:
+    if event.kind == EventKind.STEP:
         rows, tokens = read_counts(event.small)
         return {"step": event.second, "rows": rows, "tokens": tokens}
-    if event.kind == Kind.RENDERING:
+    if event.kind == EventKind.RENDERING:
         return {"ref": hex(event.second), "choices": event.small}
-    return {"messages" if event.kind == Kind.TURN else "answers": event.second}
+    return {"messages" if event.kind == EventKind.TURN else "answers": event.second}
 
 
 def _birth(event: Event) -> Iterator[Entry]:
@@ -129,7 +136,7 @@ def _arrows(server: Attached, tracks: dict[str, Track]) -> Iterator[tuple[Entry,
     for name, track in tracks.items():
         sources = [lane.source for lane in server.system.lanes if name in lane.readers]
         for event in track.events:
-            if event.kind != Kind.RECEIVED:
+            if event.kind != EventKind.RECEIVED:
                 continue
             source, sent_ns = sources[event.small], event.first
             args = {"from": source, "messages": event.second, "hop_us": (event.at_ns - sent_ns) / 1e3}

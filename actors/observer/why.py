@@ -14,7 +14,7 @@ from actorserve.shm.table.stamps import Stamp
 from ..protocol.kinds import kind_of
 from ..protocol.messages import Finish
 from ..protocol.topology import System
-from ..telemetry.snapshot import ActorSight, Overview
+from ..telemetry.snapshot import ActorStatus, Snapshot
 from .requests import Facts
 from .table import duration
 
@@ -56,7 +56,7 @@ class Setback(msgspec.Struct, frozen=True):
     restarts: int
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """All about one choice. Times are in seconds."""
 
     slot: int
@@ -88,12 +88,12 @@ class Scene:
     """The server at one moment."""
 
     system: System
-    overview: Overview
+    snapshot: Snapshot
     everything: list[Facts]
     now_ns: int
 
-    def kind(self, kind: str) -> list[ActorSight]:
-        return [actor for actor in self.overview.actors if actor.kind == kind]
+    def kind(self, kind: str) -> list[ActorStatus]:
+        return [actor for actor in self.snapshot.actors if actor.kind == kind]
 
     @property
     def waiting(self) -> list[Facts]:
@@ -107,14 +107,14 @@ def _is_waiting(facts: Facts) -> bool:
     return not facts.finish and not facts.held and facts.prompt is not None
 
 
-def explain(scene: Scene, facts: Facts) -> Answer:
+def explain(scene: Scene, facts: Facts) -> Explanation:
     """What can be said of one choice."""
     place = next((at for at, other in enumerate(scene.waiting, 1) if other.ref == facts.ref), None)
     where = _where(scene, facts)
     life = facts.life
     first, last = life.at.get(Stamp.FIRST_TOKEN), life.at.get(Stamp.LAST_TOKEN)
     spent = (last - first) / SECOND if first and last else 0.0
-    return Answer(
+    return Explanation(
         slot=facts.slot,
         ref=facts.ref,
         request_id=facts.params.request_id,
@@ -201,7 +201,7 @@ def _replaced(scene: Scene, facts: Facts, ended: bool) -> list[Setback]:
     own = {scene.system.frontend_of(facts.slot), scene.system.detokenizer_of(facts.slot)}
     last = max(facts.life.at.values(), default=facts.life.arrival)
     found = []
-    for actor in scene.overview.actors:
+    for actor in scene.snapshot.actors:
         started = scene.now_ns - int(actor.up_s * SECOND)
         on_its_way = actor.name in own or kind_of(actor.kind).requests == "all"
         if actor.restarts and on_its_way and started > facts.life.arrival and not (ended and started > last):
@@ -220,7 +220,7 @@ def _waits_for(scene: Scene, facts: Facts, where: str, place: int | None) -> lis
     elif where == "telling its end":
         found = []
     elif where == "queued to the scheduler":
-        found = [_actor(scene.overview.actor("scheduler"))]
+        found = [_actor(scene.snapshot.actor("scheduler"))]
     elif where.startswith("waiting"):
         found = [*_troubles(scene, "scheduler", "worker"), _queue(scene, facts, place)]
     else:
@@ -240,8 +240,8 @@ def _of_renderers(scene: Scene, facts: Facts, where: str) -> list[str]:
 
 def _of_text(scene: Scene, facts: Facts, where: str) -> list[str]:
     """Who is behind with what was generated."""
-    detokenizer = scene.overview.actor(scene.system.detokenizer_of(facts.slot))
-    frontend = scene.overview.actor(scene.system.frontend_of(facts.slot))
+    detokenizer = scene.snapshot.actor(scene.system.detokenizer_of(facts.slot))
+    frontend = scene.snapshot.actor(scene.system.frontend_of(facts.slot))
     found = []
     due = facts.generated - facts.text if facts.params.stream or facts.finish else 0
     if (due > 0 and detokenizer.state != "ready") or (where == "telling its end" and due > 0):
@@ -260,7 +260,7 @@ def _queue(scene: Scene, facts: Facts, place: int | None) -> str:
     """Why the queue stands: its first one must go first, so what that lacks is what all lack."""
     queue, config = scene.waiting, scene.system.config
     first = queue[0] if queue else facts
-    gauges = scene.overview.actor("scheduler").gauges
+    gauges = scene.snapshot.actor("scheduler").gauges
     running = sum(1 for other in scene.everything if other.held)
     needed = -(-first.known // config.block_size)
     if running >= config.max_num_seqs:
@@ -279,7 +279,7 @@ def _troubles(scene: Scene, *kinds: str) -> list[str]:
     return [_actor(actor) for kind in kinds for actor in scene.kind(kind) if actor.state != "ready"]
 
 
-def _actor(actor: ActorSight) -> str:
+def _actor(actor: ActorStatus) -> str:
     """An actor, and what keeps it."""
     text = actor.name if actor.state == "ready" else f"{actor.name}, which is {actor.state}"
     if actor.state in ("stopped", "hung") and actor.heartbeat_s is not None:
@@ -289,6 +289,6 @@ def _actor(actor: ActorSight) -> str:
     return text
 
 
-def take_scene(system: System, overview: Overview, everything: list[Facts]) -> Scene:
+def take_scene(system: System, snapshot: Snapshot, everything: list[Facts]) -> Scene:
     """Of what has just been read."""
-    return Scene(system, overview, everything, time.monotonic_ns())
+    return Scene(system, snapshot, everything, time.monotonic_ns())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from .table import duration
-from .why import Answer
+from .why import Explanation
 
 WIDTH = 26
 
 
-def in_words(answer: Answer) -> str:
+def describe(answer: Explanation) -> str:
     """Some lines about one choice."""
     lines = [f"{answer.request_id or 'a request without id'} · slot {answer.slot} · came {duration(answer.age_s)} ago"]
     lines.append(_line("now", f"ended: {answer.ended}" if answer.where == "ended" else answer.where))
@@ -30,7 +30,7 @@ def _line(name: str, text: str) -> str:
     return f"  {name:{WIDTH}} {text}"
 
 
-def _tokens(answer: Answer) -> str:
+def _tokens(answer: Explanation) -> str:
     if answer.prompt_tokens is None:
         return "the prompt is not rendered yet"
     parts = [f"{answer.prompt_tokens} of the prompt"]
@@ -44,13 +44,13 @@ def _tokens(answer: Answer) -> str:
     return ", ".join(parts)
 
 
-def _survived(answer: Answer) -> str:
+def _survived(answer: Explanation) -> str:
     deaths = f"{answer.deaths} deaths of schedulers and workers" if answer.deaths else ""
     replaced = [f"{one.actor} was replaced {duration(one.at_s)} after it came" for one in answer.replaced]
     return "; ".join(filter(None, [deaths, *replaced])) or "nothing"
 
 
-def one_line(answer: Answer) -> str:
+def one_line(answer: Explanation) -> str:
     """For a list."""
     tokens = f"{answer.prompt_tokens if answer.prompt_tokens is not None else '-'}+{answer.generated_tokens}"
     waits = "; ".join(answer.waits_for)

@@ -17,7 +17,9 @@ Drafts = Annotated[int, Meta(ge=1, le=32)]
 Ending = Annotated[int, Meta(ge=1, le=64)]
 
 
-class Ngram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="ngram"):
+class NgramOptions(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="ngram"
+):
     """Drafts are what followed the last tokens when they came before."""
 
     num_speculative_tokens: Drafts
@@ -31,7 +33,7 @@ class Ngram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.prompt_lookup_min or most, most
 
 
-class DraftModel(
+class DraftModelOptions(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="draft_model"
 ):
     """Drafts are what a smaller model says."""
@@ -40,7 +42,7 @@ class DraftModel(
     num_speculative_tokens: Drafts
 
 
-Speculative = Ngram | DraftModel
+Speculative = NgramOptions | DraftModelOptions
 METHODS = ("ngram", "draft_model")
 
 
@@ -53,7 +55,7 @@ def read_speculative(config: Config) -> Speculative | None:
         values: Any = msgspec.json.decode(text)
         if isinstance(values, dict) and "method" not in values and "model" in values:
             values = {"method": "draft_model", **values}
-        found: Speculative = msgspec.convert(values, Ngram | DraftModel)
+        found: Speculative = msgspec.convert(values, NgramOptions | DraftModelOptions)
     except msgspec.ValidationError as error:
         if trouble := _unknown_method(values) or _unknown_key(values):
             raise ConfigError(f"{OPTION}: {trouble}") from None
@@ -62,7 +64,7 @@ def read_speculative(config: Config) -> Speculative | None:
         raise ConfigError(f"{OPTION}: {f'{key}: ' if key else ''}{message}") from None
     except msgspec.DecodeError as error:
         raise ConfigError(f"{OPTION}: {text} is no JSON ({error})") from None
-    if isinstance(found, Ngram) and found.lookup[0] > found.lookup[1]:
+    if isinstance(found, NgramOptions) and found.lookup[0] > found.lookup[1]:
         raise ConfigError(
             f"{OPTION}: prompt_lookup_min: {found.lookup[0]} is more than prompt_lookup_max, {found.lookup[1]}"
         )
@@ -81,7 +83,7 @@ def _unknown_key(values: Any) -> str:
     """Which key the method does not have, if that is wrong."""
     if not isinstance(values, dict) or values.get("method") not in METHODS:
         return ""
-    known = ("method", *(Ngram if values["method"] == "ngram" else DraftModel).__struct_fields__)
+    known = ("method", *(NgramOptions if values["method"] == "ngram" else DraftModelOptions).__struct_fields__)
     wrong = next((key for key in values if key not in known), None)
     return "" if wrong is None else f"{wrong} is none of {', '.join(known)}{nearest(wrong, known)}"
 

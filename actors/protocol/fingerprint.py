@@ -36,7 +36,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "table.logprobs",
     "table.stamps",
 )
-WORDS = (  # what stands in it: numbers that one life writes and another reads
+SHARED_VALUES = (  # what stands in it: numbers that one life writes and another reads
     "actorserve.actors.protocol.block_hash",
     "actorserve.actors.telemetry.gauges",
     "actorserve.actors.runtime.in_flight",
@@ -52,7 +52,7 @@ IN_SLOTS = (Generation, Rendition)
 KEPT = (  # by keys, for a frontend's successor
     ("actorserve.http.generation.idempotency_keys", "Kept"),
     ("actorserve.http.generation.idempotency_keys", "Background"),
-    ("actorserve.http.openai.responses.stored", "Stored"),
+    ("actorserve.http.openai.responses.stored", "StoredResponse"),
 )
 SOME_SLOTS = 8  # that tell which actors have them
 
@@ -60,7 +60,7 @@ SOME_SLOTS = 8  # that tell which actors have them
 def fingerprint(system: System) -> str:
     """Equal for two versions of the code that can share the memory of this system."""
     said: list[object] = [_places(system)]
-    for name in (*(f"actorserve.shm.{layout}" for layout in LAYOUTS), *WORDS):
+    for name in (*(f"actorserve.shm.{layout}" for layout in LAYOUTS), *SHARED_VALUES):
         said.append((name, _constants(name)))
     kept = tuple(getattr(importlib.import_module(module), name) for module, name in KEPT)
     said += msgspec.inspect.multi_type_info((*(kind.receives for kind in KINDS.values()), *IN_SLOTS, *kept))
@@ -92,7 +92,7 @@ def _constants(name: str) -> list[object]:
         if isinstance(value, type) and issubclass(value, Enum):
             told.append((key, _members(value)))
         elif key.isupper() and isinstance(value, int | str | bytes | tuple | dict | Struct):
-            told.append((key, _told(value)))
+            told.append((key, _described(value)))
     return told
 
 
@@ -100,12 +100,12 @@ def _members(enumeration: type[Enum]) -> list[tuple[str, object]]:
     return [(name, member.value) for name, member in enumeration.__members__.items()]
 
 
-def _told(value: Any) -> object:
+def _described(value: Any) -> object:
     """The same text in each process: sets have no order of their own, and formats no text."""
     if isinstance(value, Struct):
         return value.format, value.size
     if isinstance(value, dict):
-        return sorted((str(key), _told(one)) for key, one in value.items())
+        return sorted((str(key), _described(one)) for key, one in value.items())
     if isinstance(value, frozenset | set):
         return sorted(map(str, value))
     return str(value)

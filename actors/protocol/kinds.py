@@ -17,7 +17,7 @@ from typing import Any, Literal
 from ..telemetry.gauges import FRONTEND_KEPT, SCHEDULER_KEPT, WORKER_KEPT, FrontendGauge, SchedulerGauge, WorkerGauge
 from ..telemetry.histograms import HistogramSpec, frontend_histograms, scheduler_histograms
 from ..telemetry.metrics import SCHEDULER_METRICS, Metric
-from ..telemetry.startup import Phase
+from ..telemetry.startup import StartPhase
 from . import messages
 
 SUPERVISOR, TEMPLATE = "supervisor", "template"  # beside the actors' kinds; there is one of each, of that name
@@ -70,7 +70,7 @@ class ActorKind:
     kept: frozenset[int] = frozenset()  # those that count: a successor goes on from them
     metrics: tuple[Metric, ...] = ()  # those that /metrics shows as they are, the sum over all of its kind
     histograms: Callable[[int], list[HistogramSpec]] = _no_histograms  # by the model's longest sequence
-    phases: type[IntEnum] = Phase  # of its start; BIRTH, IMPORTS and SET_UP are in all of them
+    phases: type[IntEnum] = StartPhase  # of its start; BIRTH, IMPORTS and SET_UP are in all of them
     # what depends on it
     needed: bool = True  # the server is ready only while it is
     requests: Literal["all", "own", "none"] = "none"  # any request may pass it; those of its slots; none

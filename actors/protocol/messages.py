@@ -76,8 +76,8 @@ class Render(Message, frozen=True, tag=1):
     bad_words: list[str] = []
     think: Think | None = None
     thinking_budget: int | None = None  # tokens
-    wish: bytes | None = None  # JSON of a Wish (grammar/compiler.py)
-    wished_by: str = "response_format"  # the field that wants it
+    constraint: bytes | None = None  # JSON of a Constraint (grammar/compiler.py)
+    constrained_by: str = "response_format"  # the field that wants it
 
 
 CALLS_OF_LIFE = 1 << 20  # numbers between the first of one life and that of the next
@@ -218,7 +218,7 @@ class Failed(Message, frozen=True, tag=41):
     code: str | None = None  # how clients know this error, beside its status
 
 
-class ToldToken(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A token with its logprob, its rank among all words, and the most likely words as (bytes, id, logprob)."""
 
     text: bytes
@@ -243,15 +243,15 @@ class Delta(Message, frozen=True, tag=42):
     stop_reason: str | int | None = None
     last: bool = False
     thought: int = 0  # tokens of them that are thinking, where that is counted
-    told: list[ToldToken] = []  # where logprobs are asked for: those of the last tokens up to `tokens`
+    logprobs: list[TokenLogprobs] = []  # where logprobs are asked for: those of the last tokens up to `tokens`
 
 
-class PromptTold(Message, frozen=True, tag=46):
+class PromptTokenLogprobs(Message, frozen=True, tag=46):
     """Detokenizer → frontend: logprobs of a prompt's tokens from position `start` on. May come again."""
 
     ref: int
     start: int
-    told: list[ToldToken]
+    logprobs: list[TokenLogprobs]
 
 
 class Tokenized(Message, frozen=True, tag=43):
@@ -275,4 +275,4 @@ class PrefixCacheReset(Message, frozen=True, tag=47):
     call: int
 
 
-ToFrontend = Rendered | Failed | Delta | PromptTold | Tokenized | Detokenized | Synced | PrefixCacheReset
+ToFrontend = Rendered | Failed | Delta | PromptTokenLogprobs | Tokenized | Detokenized | Synced | PrefixCacheReset

@@ -31,18 +31,25 @@ class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     row: int
     ref: int
-    prompt_tokens: int
-    known: int  # prompt + generated tokens that are in the table now
-    computed: int  # tokens whose KV is in `blocks` already (prefix cache)
+    num_prompt_tokens: int
+    num_known_tokens: int  # prompt + generated tokens that are in the table now
+    num_computed_tokens: int  # tokens whose KV is in `blocks` already (prefix cache)
     packed_blocks: bytes
     sampling: Sampling
 
     @classmethod
     def make(
-        cls, row: int, ref: int, prompt_tokens: int, known: int, computed: int, blocks: Numbers, sampling: Sampling
+        cls,
+        row: int,
+        ref: int,
+        num_prompt_tokens: int,
+        num_known_tokens: int,
+        num_computed_tokens: int,
+        blocks: Numbers,
+        sampling: Sampling,
     ) -> NewRow:
         """`blocks` [n]: see the property."""
-        return cls(row, ref, prompt_tokens, known, computed, pack(blocks), sampling)
+        return cls(row, ref, num_prompt_tokens, num_known_tokens, num_computed_tokens, pack(blocks), sampling)
 
     @property
     def blocks(self) -> Int32s:

@@ -41,7 +41,7 @@ from ..protocol.messages import (
 )
 from ..runtime.in_flight import CALL, GivenUp, log_debug, request_name
 from ..runtime.process import RENEW, Actor, Context, run
-from ..telemetry.trace_events import Kind
+from ..telemetry.trace_events import EventKind
 from .artifacts import Renditions
 from .encode_cache import SegmentCache
 from .oversized import least_tokens
@@ -56,7 +56,7 @@ LONGEST_REASON = 2000  # characters of an error; a template may quote all of a m
 TOO_LONG = "context_length_exceeded"  # by this code clients know that they have to shorten
 
 
-class Refused(ValueError):
+class RenderRefused(ValueError):
     """The request cannot be; status, message, field and code for the client."""
 
     def __init__(self, status: int, message: str, param: str | None, code: str | None = None) -> None:
@@ -94,7 +94,7 @@ class RendererActor(Actor):
                 log_debug(self.context.log, "%s is rendered", self.table, message.refs[0])
                 self._guarded(lambda: self._render(message), message.refs[0], refs=message.refs)
                 now = time.monotonic_ns()
-                self.context.trace.add(now, Kind.RENDERING, now - began, message.refs[0], len(message.refs))
+                self.context.trace.add(now, EventKind.RENDERING, now - began, message.refs[0], len(message.refs))
             case Tokenize():
                 self._guarded(lambda: self._tokenize(message), CALL | message.call, call=message.call)
             case Detokenize():
@@ -108,35 +108,37 @@ class RendererActor(Actor):
         That holds for what kills this process, too: its successor finds `hand` on the board.
         """
         try:
-            with self.context.hand.hold(hand):
+            with self.context.in_flight.hold(hand):
                 self._answered(work, refs or [], call)
         except GivenUp as error:
             name = request_name(self.table, refs[0]) if refs else f"call {call}"
             self.context.log.error("%s is given up: %s", name, "it hung" if error.hung else "it is deadly")
             self._post_failed(self._give_up(error, name), refs or [], call)
 
-    def _give_up(self, error: GivenUp, name: str) -> Refused:
+    def _give_up(self, error: GivenUp, name: str) -> RenderRefused:
         if error.hung:
             limit = self.context.config.hang_timeout
-            return Refused(422, f"The prompt could not be rendered within {limit:g} s; {name} is given up.", "messages")
-        return Refused(500, f"Renderers have died on this prompt again and again; {name} is given up.", None)
+            return RenderRefused(
+                422, f"The prompt could not be rendered within {limit:g} s; {name} is given up.", "messages"
+            )
+        return RenderRefused(500, f"Renderers have died on this prompt again and again; {name} is given up.", None)
 
     def _answered(self, work: Callable[[], None], refs: list[int], call: int) -> None:
         try:
             work()
-        except Refused as error:
+        except RenderRefused as error:
             self._post_failed(error, refs, call)
         except TemplateProblem as error:
-            self._post_failed(Refused(400, str(error), error.param), refs, call)
+            self._post_failed(RenderRefused(400, str(error), error.param), refs, call)
             if isinstance(error, OutOfMemory):
                 self.worn_out = True
                 self.context.request_stop()
         except Exception:
             name = request_name(self.table, refs[0]) if refs else f"call {call}"
             self.context.log.exception("the prompt of %s could not be rendered", name)
-            self._post_failed(Refused(500, "The prompt could not be rendered.", None), refs, call)
+            self._post_failed(RenderRefused(500, "The prompt could not be rendered.", None), refs, call)
 
-    def _post_failed(self, error: Refused, refs: list[int], call: int) -> None:
+    def _post_failed(self, error: RenderRefused, refs: list[int], call: int) -> None:
         target = self.context.system.frontend_of(slot_of(refs[0])) if refs else self._caller(call)
         reason = str(error)[:LONGEST_REASON].encode(errors="replace").decode()  # it must not break the lane
         self.context.post(target, Failed(refs, error.status, reason, error.param, call, error.code))
@@ -147,7 +149,7 @@ class RendererActor(Actor):
     def _render(self, message: Render) -> None:
         refs = [ref for ref in message.refs if self._is_wanted(ref)]
         if not refs:
-            raise Refused(GONE, "the client has gone", None)
+            raise RenderRefused(GONE, "the client has gone", None)
         new = [ref for ref in refs if self.table.prompt_length(ref) is None]
         if new:  # the others have what a predecessor wrote, and the scheduler may have begun with it
             self._stamp(new, Stamp.RENDER_BEGUN)
@@ -167,10 +169,12 @@ class RendererActor(Actor):
         try:
             rendition = self.renditions.make(message, text)
         except GrammarError as error:
-            raise Refused(400, str(error), message.wished_by) from None
+            raise RenderRefused(400, str(error), message.constrained_by) from None
         if remarks := self.renditions.take_remarks():
             said = "%s: %s is not strict, and its answer is not held to: %s"
-            self.context.log.warning(said, request_name(self.table, refs[0]), message.wished_by, ", ".join(remarks))
+            self.context.log.warning(
+                said, request_name(self.table, refs[0]), message.constrained_by, ", ".join(remarks)
+            )
         self._check_length(message.prompt, text)
         tokens = self._truncated(self._prompt_tokens(message.prompt, text), message)
         limit = self._limit(len(tokens), message)
@@ -205,7 +209,7 @@ class RendererActor(Actor):
             tokens = [self.bos]
         if not tokens:
             field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
-            raise Refused(400, "The prompt is empty: it must contain at least one token.", field)
+            raise RenderRefused(400, "The prompt is empty: it must contain at least one token.", field)
         return tokens
 
     def _tokens(self, prompt: Prompt, chat: str | None) -> list[int]:
@@ -228,19 +232,19 @@ class RendererActor(Actor):
         if least := least_tokens(tokenizer, text, self.context.model.max_model_len):
             raise self._too_long(f"at least {least}", prompt)
 
-    def _too_long(self, count: str, prompt: Prompt) -> Refused:
+    def _too_long(self, count: str, prompt: Prompt) -> RenderRefused:
         field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
         text = (
             f"This model's maximum context length is {self.context.model.max_model_len} tokens. However, your prompt "
             f"has {count} tokens. Please shorten it."
         )
-        return Refused(400, text, field, TOO_LONG)
+        return RenderRefused(400, text, field, TOO_LONG)
 
     def _check_ids(self, tokens: list[int], field: str) -> None:
         size = self.context.model.vocab_size
         bad = next((token for token in tokens if not 0 <= token < size), None)
         if bad is not None:
-            raise Refused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", field)
+            raise RenderRefused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", field)
 
     def _chat_text(self, prompt: ChatPrompt) -> str:
         parts = (prompt.messages, prompt.documents, prompt.tools, prompt.template_kwargs)
@@ -275,7 +279,7 @@ class RendererActor(Actor):
         if message.max_tokens is None:
             return min(longest - count, message.cap or longest)
         if count + message.max_tokens > longest:
-            raise Refused(
+            raise RenderRefused(
                 400,
                 f"This model's maximum context length is {longest} tokens. However, you requested "
                 f"{count + message.max_tokens} tokens ({count} in the prompt, {message.max_tokens} for the answer). "
@@ -293,7 +297,7 @@ class RendererActor(Actor):
         strings = [self.tokenizer.id_to_token(token) or "" for token in tokens] if message.token_strings else None
         size = 5 * len(tokens) + sum(5 + 4 * len(string) for string in strings or ())
         if size + REPLY_ROOM > self.context.outboxes[caller].max_message:
-            raise Refused(413, f"The answer with its {len(tokens)} tokens is too long to send.", "prompt")
+            raise RenderRefused(413, f"The answer with its {len(tokens)} tokens is too long to send.", "prompt")
         self.context.post(caller, Tokenized(message.call, tokens, strings))
 
     def _detokenize(self, message: Detokenize) -> None:
@@ -301,7 +305,7 @@ class RendererActor(Actor):
         caller = self._caller(message.call)
         text = self.tokenizer.decode(message.tokens, skip_special_tokens=message.skip_special)
         if len(text.encode()) + REPLY_ROOM > self.context.outboxes[caller].max_message:
-            raise Refused(413, f"The text of {len(message.tokens)} tokens is too long to send.", "tokens")
+            raise RenderRefused(413, f"The text of {len(message.tokens)} tokens is too long to send.", "tokens")
         self.context.post(caller, Detokenized(message.call, text))
 
 

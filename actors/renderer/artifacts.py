@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..grammar.compiler import GrammarError, Grammars, Wish
+from ..grammar.compiler import Constraint, GrammarError, Grammars
 from ..protocol.messages import ChatPrompt, Prompt, Render
 from ..protocol.request import Rendition, Think, ThinkBudget
 from .reasoning_state import left_thinking
@@ -39,7 +39,7 @@ class Renditions:
     def make(self, message: Render, text: str | None) -> bytes:
         """The rendition as msgpack, nothing for a plain one.
 
-        `text` is the rendered conversation. GrammarError has the reason why there is no grammar of its wish.
+        `text` is the rendered conversation. GrammarError has the reason why there is no grammar of its constraint.
         """
         think, left = message.think, None
         if think is not None and text is not None:
@@ -49,7 +49,9 @@ class Renditions:
         if think is not None and message.thinking_budget is not None:
             budget = ThinkBudget(message.thinking_budget, self._ids(think.start), self._ids(think.end))
         bad_words = [tokens for word in message.bad_words for tokens in self._spellings(word)]
-        grammar = self._grammar(message.wish, None if left is False else think, opened) if message.wish else b""
+        grammar = (
+            self._grammar(message.constraint, None if left is False else think, opened) if message.constraint else b""
+        )
         rendition = Rendition(opened, bad_words, budget, grammar)
         if rendition.is_plain() and not opened:
             return b""
@@ -74,12 +76,12 @@ class Renditions:
         found = [self._ids(word), self._ids(" " + word.lstrip())]
         return [tokens for index, tokens in enumerate(found) if tokens and tokens not in found[:index]]
 
-    def _grammar(self, wish: bytes, think: Think | None, opened: bool) -> bytes:
+    def _grammar(self, constraint: bytes, think: Think | None, opened: bool) -> bytes:
         """`think` is None where the answer begins at once."""
         if self._grammars is None:
             self._grammars = Grammars(self._tokenizer, self._model.vocab_size, self._model.end_tokens)
         if think is not None:
-            decoded = msgspec.json.decode(wish, type=Wish)
+            decoded = msgspec.json.decode(constraint, type=Constraint)
             before = None if opened else think.start
-            wish = msgspec.json.encode(msgspec.structs.replace(decoded, after=think.end, before=before))
-        return self._grammars.make(wish)
+            constraint = msgspec.json.encode(msgspec.structs.replace(decoded, after=think.end, before=before))
+        return self._grammars.make(constraint)

@@ -56,14 +56,14 @@ class GivenUp(Exception):
         self.hung = hung
 
 
-class Hand:
+class InFlight:
     """One actor's hand; its successor finds in it what the predecessor let fall."""
 
     def __init__(self, status: BoardWriter, ended: Ended) -> None:
         self._status = status
-        self._suspect, self._tries = status.hand
+        self._suspect, self._tries = status.in_flight
         self._hung = ended is Ended.HUNG
-        status.set_hand(self._suspect, self._tries)  # clears what a death between two stores has left
+        status.set_in_flight(self._suspect, self._tries)  # clears what a death between two stores has left
 
     @contextmanager
     def hold(self, what: int) -> Iterator[None]:
@@ -83,9 +83,9 @@ class Hand:
             if self._hung or tries >= MOST_TRIES:
                 self._status.give_up()
                 raise GivenUp(self._hung)
-        self._status.set_hand(what, tries + 1)
+        self._status.set_in_flight(what, tries + 1)
         self._status.beat()
 
     def drop(self) -> None:
         """The work is done."""
-        self._status.set_hand(0, 0)
+        self._status.set_in_flight(0, 0)

@@ -6,7 +6,7 @@ import asyncio
 from time import monotonic_ns
 from typing import Any
 
-from ..telemetry.trace_events import Kind
+from ..telemetry.trace_events import EventKind
 from .process import FULL_LANE_S, Context
 
 BEAT_S = 0.5
@@ -60,8 +60,8 @@ class LoopTurns:
         flushed = context.flush()
         if done:
             now = monotonic_ns()
-            context.trace.add(now, Kind.FLUSH, now - handled, answers)
-            context.trace.add(now, Kind.TURN, now - began, done)
+            context.trace.add(now, EventKind.FLUSH, now - handled, answers)
+            context.trace.add(now, EventKind.TURN, now - began, done)
         if self._to_come is not None:
             self._to_come.cancel()
             self._to_come = None

@@ -34,9 +34,9 @@ from ..protocol import messages
 from ..protocol.kinds import SUPERVISOR
 from ..protocol.topology import ActorSpec, Lane, System
 from ..telemetry.log_format import log_to_stderr
-from ..telemetry.startup import Phase
-from ..telemetry.trace_events import Kind, hearer
-from .in_flight import Ended, Hand
+from ..telemetry.startup import StartPhase
+from ..telemetry.trace_events import EventKind, hearer
+from .in_flight import Ended, InFlight
 
 PR_SET_PDEATHSIG = 1
 REFUSED = 2  # exit status: an option cannot be
@@ -80,7 +80,7 @@ class Context:
         self.status = BoardWriter(self.board, self.spec.position, boot.incarnation, self.spec.traits.kept)
         began = self.board.snapshot(self.spec.position).started_ns
         self._phases = PhaseWriter(self.segment, self.system.phase_offsets[self.name], began)
-        self.hand = Hand(self.status, Ended(self.board.ended(self.spec.position)))
+        self.in_flight = InFlight(self.status, Ended(self.board.ended(self.spec.position)))
         self.table = RequestTable.attach(self.segment, self.system.table_offset)
         self.histograms = self.system.histograms(self.segment, self.spec)
         self.eventfds = boot.eventfds
@@ -89,7 +89,7 @@ class Context:
         self.stopping = False
         self.trace = TraceWriter(self.segment, self.system.trace_offsets[self.name])
         ended = self.board.ended(self.spec.position)
-        self.trace.add(monotonic_ns(), Kind.BORN, boot.incarnation, last_beat, ended)
+        self.trace.add(monotonic_ns(), EventKind.BORN, boot.incarnation, last_beat, ended)
         self.inbox = self._inbox()
         self.inbox.heard = hearer(self.trace)
         self.outboxes = {lane.target: self._outbox(lane) for lane in self.system.lanes if lane.source == self.name}
@@ -141,7 +141,7 @@ class Context:
     def set_state(self, state: ActorState) -> None:
         """Change this actor's state on the board and let the supervisor look."""
         if state is ActorState.READY:
-            self.phase_ends(Phase.SET_UP)
+            self.phase_ends(StartPhase.SET_UP)
         self.status.set_state(state)
         wake(self.eventfds[SUPERVISOR])
 
@@ -180,7 +180,7 @@ def run(actor: Actor, context: Context) -> None:
     An exception ends the process: its supervisor restarts it, and what was not committed is delivered again.
     """
     context.set_state(ActorState.READY)
-    add, turn = context.trace.add, int(Kind.TURN)
+    add, turn = context.trace.add, int(EventKind.TURN)
     while not context.stopping:
         began = monotonic_ns()
         done = context.inbox.drain(actor.handle, actor.one_record)
@@ -238,13 +238,13 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
 
     setproctitle(f"actorserve: {boot.name}")
     context = Context(boot)
-    context.phase_ends(Phase.BIRTH, born)
+    context.phase_ends(StartPhase.BIRTH, born)
     if boot.config.debug:
         signal.signal(signal.SIGUSR1, _fail_on_purpose)
     signal.signal(signal.SIGTERM, lambda *_: context.request_stop())
     try:
         play = play or importlib.import_module(context.spec.traits.module).main
-        context.phase_ends(Phase.IMPORTS)
+        context.phase_ends(StartPhase.IMPORTS)
         play(context)
     except ConfigError as error:  # the options do not fit what this actor found, e.g. in the model's files
         print(error, file=sys.stderr)

@@ -29,11 +29,11 @@ from ..protocol.messages import (
 from ..protocol.step import StepDone
 from ..runtime.in_flight import GivenUp, log_debug, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
-from ..telemetry.trace_events import Kind, counts, queues
+from ..telemetry.trace_events import EventKind, counts, queues
 from .limits import Limits
-from .metrics.gauges import Figures
-from .metrics.request_stats import Recorder
-from .policy.plan_timing import Timing
+from .metrics.gauges import GaugeWriter
+from .metrics.request_stats import RequestStats
+from .policy.plan_timing import PlanTiming
 from .recovery.takeover import Contradiction
 from .scheduler import Scheduler
 
@@ -58,10 +58,10 @@ class SchedulerActor(Actor):
         self._detokenizers = [actor.name for actor in system.of_kind("detokenizer")]
         kv = KVMap(context.segment.map, system.kv_map_offset, system.slots, system.sequence_blocks, system.max_blocks)
         self.scheduler = Scheduler(
-            context.table, limits, context.model.end_tokens, kv, Recorder(context.table, context.histograms)
+            context.table, limits, context.model.end_tokens, kv, RequestStats(context.table, context.histograms)
         )
-        self.timing = Timing(self.scheduler)
-        self.figures = Figures(self.scheduler, context.status, context.board.gauges(context.spec.position))
+        self.timing = PlanTiming(self.scheduler)
+        self.gauges = GaugeWriter(self.scheduler, context.status, context.board.gauges(context.spec.position))
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
         self.epochs = 0
         self.scheduler.recover(self._admit)
@@ -77,7 +77,7 @@ class SchedulerActor(Actor):
         match message:
             case StepDone():
                 scheduler.apply(message)
-                self._trace(Kind.APPLIED, message.step)
+                self._trace(EventKind.APPLIED, message.step)
             case Admit():
                 for ref in message.refs:
                     self._admit(ref)
@@ -98,7 +98,7 @@ class SchedulerActor(Actor):
     def _admit(self, ref: int) -> None:
         """A sequence of which schedulers die must not take the server with it."""
         try:
-            with self.context.hand.hold(ref):
+            with self.context.in_flight.hold(ref):
                 self.scheduler.admit(ref)
             log_debug(self.context.log, "%s was admitted", self.context.table, ref)
         except GivenUp:
@@ -122,12 +122,12 @@ class SchedulerActor(Actor):
             if not message.replaced:
                 self._blame()
             running = len(self.scheduler.batch)
-            self.scheduler.recorder.survived(self.scheduler.batch.running())
+            self.scheduler.stats.survived(self.scheduler.batch.running())
             self.context.log.warning("the worker was replaced: %d requests are computed again", running)
         first, self.worker = not self.worker, message.incarnation
         if not (first and self._take_over(message)):
             self.scheduler.begin_epoch(self._next_epoch(), message.num_blocks, self.worker)
-        self.figures.write()
+        self.gauges.write()
         wake(self.context.eventfds["supervisor"])  # now requests can be served
 
     def _blame(self) -> None:
@@ -144,7 +144,7 @@ class SchedulerActor(Actor):
         except Contradiction as error:
             log.error("the KV map is not to be trusted: %s", error)
             found = None
-        requests, known = len(scheduler.sequences), sum(s.known for s in scheduler.sequences.values())
+        requests, known = len(scheduler.sequences), sum(s.num_tokens for s in scheduler.sequences.values())
         if found is not None:
             text = "%d requests go on, %d of their %d tokens of KV and %d cached blocks are taken over"
             log.info(text, requests, found.tokens, known, len(found.cached))
@@ -174,10 +174,10 @@ class SchedulerActor(Actor):
         while not self._holds() and (step := self.scheduler.plan()) is not None:
             self._post_to_workers(step)
             planned = self.scheduler.in_flight[-1]
-            self._trace(Kind.PLANNED, step.step, counts(len(planned.rows), planned.tokens))
+            self._trace(EventKind.PLANNED, step.step, counts(len(planned.rows), planned.tokens))
             done += 1
         done += self._post_moved()
-        self.figures.write()
+        self.gauges.write()
         if not done and self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
         return done
@@ -188,13 +188,13 @@ class SchedulerActor(Actor):
         self.wait_s = hold_s or IDLE_S
         return hold_s > 0
 
-    def _trace(self, kind: Kind, step: int, small: int = 0) -> None:
+    def _trace(self, kind: EventKind, step: int, small: int = 0) -> None:
         number = queues(len(self.scheduler.batch), len(self.scheduler.waiting))
         self.context.trace.add(time.monotonic_ns(), kind, step, number, small)
 
     def published(self) -> None:
         """The Advances are in the lanes."""
-        self.scheduler.tell_ends()
+        self.scheduler.announce_ends()
 
     def _post_moved(self) -> int:
         moved = self.scheduler.lifecycle.take_moved()

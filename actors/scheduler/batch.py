@@ -1,10 +1,10 @@
 """The running batch: the hot state of each row, in arrays, so that a step costs a few vector operations.
 
 A row holds one running sequence. By position of its token log (V = virtual: counts tokens still being sampled):
-  [0, confirmed)          computed by steps that have come back
-  [confirmed, computed)   being computed by steps in flight
-  [computed, known)       to be planned; known is V
-A row whose computed + count reaches known samples one token, and known grows by one.
+  [0, num_confirmed_tokens)          computed by steps that have come back
+  [num_confirmed_tokens, num_computed_tokens)   being computed by steps in flight
+  [num_computed_tokens, num_known_tokens)       to be planned; num_known_tokens is V
+A row whose num_computed_tokens + count reaches num_known_tokens samples one, and that grows by it.
 Where it has room for drafts, both grow by that as well, as if all were accepted (see policy/speculation.py).
 """
 
@@ -31,17 +31,17 @@ class RunningBatch:
 
         self.size = size
         self.ticket, self.slot, self.generation = zeros(), zeros(), zeros()
-        self.computed, self.known, self.confirmed = zeros(), zeros(), zeros()
-        self.prompt, self.generated, self.total = zeros(), zeros(), zeros()
-        self.in_flight = zeros()  # tokens being sampled
-        self.capacity = zeros()  # tokens that its blocks hold
-        self.registered = (
+        self.num_computed_tokens, self.num_known_tokens, self.num_confirmed_tokens = zeros(), zeros(), zeros()
+        self.num_prompt_tokens, self.num_generated_tokens, self.max_num_tokens = zeros(), zeros(), zeros()
+        self.num_in_flight_tokens = zeros()  # tokens being sampled
+        self.num_block_tokens = zeros()  # tokens that its blocks hold
+        self.num_offered_blocks = (
             zeros()
         )  # its first blocks that the prefix cache has been offered; NEVER: it gets none of them
         self.ignore_eos: Bools = np.zeros(size, np.bool_)
         self.has_stop_ids: Bools = np.zeros(size, np.bool_)
-        self.plain: Bools = np.zeros(size, np.bool_)  # its tokens may be drafted
-        self.told: Bools = np.zeros(size, np.bool_)  # the worker knows of it: not yet where it was taken over
+        self.may_be_drafted: Bools = np.zeros(size, np.bool_)  # its tokens may be drafted
+        self.is_announced: Bools = np.zeros(size, np.bool_)  # the worker knows of it: not yet where it was taken over
         self.sequences: list[Sequence | None] = [None] * size
         self._free = list(range(size - 1, -1, -1))
         self._tickets = 0
@@ -74,14 +74,17 @@ class RunningBatch:
         self._tickets += 1
         self.ticket[row] = self._tickets
         self.slot[row], self.generation[row] = sequence.slot, generation_of(sequence.ref)
-        self.computed[row] = self.confirmed[row] = computed
-        self.known[row], self.prompt[row] = sequence.known, sequence.prompt_tokens
-        self.generated[row], self.total[row] = sequence.generated, sequence.total
-        self.in_flight[row] = 0
-        self.capacity[row], self.registered[row] = capacity, registered
+        self.num_computed_tokens[row] = self.num_confirmed_tokens[row] = computed
+        self.num_known_tokens[row], self.num_prompt_tokens[row] = sequence.num_tokens, sequence.num_prompt_tokens
+        self.num_generated_tokens[row], self.max_num_tokens[row] = (
+            sequence.num_generated_tokens,
+            sequence.max_num_tokens,
+        )
+        self.num_in_flight_tokens[row] = 0
+        self.num_block_tokens[row], self.num_offered_blocks[row] = capacity, registered
         self.ignore_eos[row], self.has_stop_ids[row] = sequence.ignore_eos, bool(sequence.stop_ids)
-        self.plain[row] = sequence.sampling.is_plain()
-        self.told[row] = True
+        self.may_be_drafted[row] = sequence.sampling.is_plain()
+        self.is_announced[row] = True
         self.sequences[row] = sequence
         sequence.row = row
         return row
@@ -90,7 +93,10 @@ class RunningBatch:
         """Free the sequence's row and hand its progress back to the sequence."""
         row = sequence.row
         assert row is not None
-        sequence.generated, sequence.in_flight = int(self.generated[row]), int(self.in_flight[row])
+        sequence.num_generated_tokens, sequence.num_in_flight_tokens = (
+            int(self.num_generated_tokens[row]),
+            int(self.num_in_flight_tokens[row]),
+        )
         sequence.row = None
         self.sequences[row] = None
         self.ticket[row] = 0
@@ -98,17 +104,17 @@ class RunningBatch:
 
     def due(self) -> tuple[Ints, Ints]:
         """(rows that decode: one token to compute, rows in prefill: several). Rows at their length limit are done."""
-        pending = self.known - self.computed
-        live = (self.ticket > 0) & (self.known < self.total) & self.told
+        pending = self.num_known_tokens - self.num_computed_tokens
+        live = (self.ticket > 0) & (self.num_known_tokens < self.max_num_tokens) & self.is_announced
         return np.flatnonzero(live & (pending == 1)), np.flatnonzero(live & (pending > 1))
 
-    def advance(self, rows: Ints, counts: Ints, room: Ints) -> Bools:
-        """Account for a planned step; of its `counts`, `room` is for drafts. Returns which rows sample."""
-        self.computed[rows] += counts
-        self.known[rows] += room
-        samples: Bools = self.computed[rows] == self.known[rows]
-        self.known[rows] += samples
-        self.in_flight[rows] += samples + room
+    def advance(self, rows: Ints, counts: Ints, num_draft_tokens: Ints) -> Bools:
+        """Account for a planned step; of its `counts`, `num_draft_tokens` are for drafts. Returns which rows sample."""
+        self.num_computed_tokens[rows] += counts
+        self.num_known_tokens[rows] += num_draft_tokens
+        samples: Bools = self.num_computed_tokens[rows] == self.num_known_tokens[rows]
+        self.num_known_tokens[rows] += samples
+        self.num_in_flight_tokens[rows] += samples + num_draft_tokens
         return samples
 
     def still(self, rows: Ints, tickets: Ints) -> Bools:
@@ -119,14 +125,14 @@ class RunningBatch:
     def confirm(self, rows: Ints, counts: Ints, missed: Ints) -> None:
         """These rows' part of a step has come back; of their `counts`, `missed` were room for drafts that came to
         nothing."""
-        self.confirmed[rows] += counts - missed
-        self.computed[rows] -= missed
-        self.known[rows] -= missed
-        self.in_flight[rows] -= missed
+        self.num_confirmed_tokens[rows] += counts - missed
+        self.num_computed_tokens[rows] -= missed
+        self.num_known_tokens[rows] -= missed
+        self.num_in_flight_tokens[rows] -= missed
 
     def withhold(self) -> None:
         """The prefix cache is offered no block of those that run now."""
-        self.registered[self.ticket > 0] = NEVER
+        self.num_offered_blocks[self.ticket > 0] = NEVER
 
     def check_integrity(self) -> None:
         """AssertionError says what does not hold."""
@@ -135,8 +141,16 @@ class RunningBatch:
                 assert self.ticket[row] == 0, f"row {row} has a ticket and no sequence"
                 continue
             assert sequence.row == row and self.ticket[row] > 0
-            known = self.prompt[row] + self.generated[row] + self.in_flight[row]
-            assert self.known[row] == known, f"row {row}: {self.known[row]} tokens known, {known} accounted for"
-            assert 0 <= self.confirmed[row] <= self.computed[row] <= self.known[row] <= self.total[row]
-            assert self.computed[row] <= self.capacity[row], f"row {row} computes beyond its blocks"
+            known = self.num_prompt_tokens[row] + self.num_generated_tokens[row] + self.num_in_flight_tokens[row]
+            assert self.num_known_tokens[row] == known, (
+                f"row {row}: {self.num_known_tokens[row]} tokens known, {known} accounted for"
+            )
+            assert (
+                0
+                <= self.num_confirmed_tokens[row]
+                <= self.num_computed_tokens[row]
+                <= self.num_known_tokens[row]
+                <= self.max_num_tokens[row]
+            )
+            assert self.num_computed_tokens[row] <= self.num_block_tokens[row], f"row {row} computes beyond its blocks"
         assert len(set(self._free)) == len(self._free) == sum(s is None for s in self.sequences)

@@ -52,16 +52,16 @@ class BlockPool:
                 del self._idle[block]
             self._refs[block] += 1
 
-    def allocate(self, count: int, after: int | None = None, room: int = 0) -> list[int] | None:
+    def allocate(self, count: int, after: int | None = None, num_spare: int = 0) -> list[int] | None:
         """`count` blocks with one holder, or None when there are not so many free.
 
-        Adjacent if possible: behind block `after`, else where `room` more follow.
+        Adjacent if possible: behind block `after`, else where `num_spare` more follow.
         """
         if count > self.free:
             return None
         while self._clean_count < count:
             self._evict()
-        blocks = self._choose(count, after, room)
+        blocks = self._choose(count, after, num_spare)
         for block in blocks:
             self._clean[block] = 0
             self._refs[block] = 1
@@ -106,11 +106,11 @@ class BlockPool:
         self._hash_of.clear()
         return found
 
-    def _choose(self, count: int, after: int | None, room: int) -> list[int]:
+    def _choose(self, count: int, after: int | None, num_spare: int) -> list[int]:
         run = b"\x01" * count
         if after is not None and self._clean.startswith(run, after + 1):
             return list(range(after + 1, after + 1 + count))
-        spacious = b"\x01" * (count + room)
+        spacious = b"\x01" * (count + num_spare)
         start = self._clean.find(spacious, self._hint)
         if start < 0:
             start = self._clean.find(spacious)

@@ -30,8 +30,8 @@ def check_blocks(batch: RunningBatch, pool: BlockPool, kv: KVMap) -> None:
         return
     assert sorted(kv.holders()) == sorted(sequence.ref for sequence in running), "the KV map has other holders"
     for sequence in running:
-        computed = batch.confirmed[sequence.row]
+        computed = batch.num_confirmed_tokens[sequence.row]
         assert kv.held(sequence.ref).tolist() == sequence.blocks, f"slot {sequence.slot} has another table"
         assert kv.computed(sequence.ref) == computed, f"slot {sequence.slot}: {computed} tokens are confirmed"
-        withheld = batch.registered[sequence.row] == NEVER
+        withheld = batch.num_offered_blocks[sequence.row] == NEVER
         assert kv.is_stale(sequence.ref) == withheld, f"slot {sequence.slot}: withheld from the cache: {withheld}"

@@ -15,7 +15,7 @@ from actorserve.shm.table.table import RequestTable
 from ..protocol.messages import Finish
 from ..protocol.request import Generation
 from .limits import Limits
-from .metrics.request_stats import Recorder
+from .metrics.request_stats import RequestStats
 from .sequence import Sequence
 from .waiting import WaitingQueue
 
@@ -30,7 +30,7 @@ class Lifecycle:
         table: RequestTable,
         limits: Limits,
         end_tokens: list[int],
-        recorder: Recorder,
+        stats: RequestStats,
         let_go: Callable[[Sequence], None],
     ) -> None:
         """`let_go` frees what a running sequence holds; its finish word is stored before."""
@@ -40,7 +40,7 @@ class Lifecycle:
         self.moved: dict[int, None] = {}
         self.ended: list[int] = []
         self.arrivals = self.prompted = self.rejected = self.finished = 0
-        self._table, self._recorder, self._let_go = table, recorder, let_go
+        self._table, self._stats, self._let_go = table, stats, let_go
         self._most = limits.max_num_seqs + limits.max_queued
         self._decoder = msgspec.msgpack.Decoder(Generation)
 
@@ -71,16 +71,16 @@ class Lifecycle:
         self.arrivals += 1
         params = self._decoder.decode(self._table.params(ref))
         sequence = Sequence(ref, self.arrivals, params, self.end_tokens)
-        sequence.prompt_tokens = prompt_tokens
-        sequence.limit = self._table.limit(ref)
-        sequence.generated = self._table.generated(ref)
-        sequence.seen = sequence.generated > 0
+        sequence.num_prompt_tokens = prompt_tokens
+        sequence.max_tokens = self._table.limit(ref)
+        sequence.num_generated_tokens = self._table.generated(ref)
+        sequence.has_run = sequence.num_generated_tokens > 0
         self.sequences[ref] = sequence
-        if self._recorder.admitted(ref):
+        if self._stats.admitted(ref):
             self.prompted += prompt_tokens
         self.waiting.add(sequence)
-        if sequence.generated:
-            last = self._table.token_ids(ref, sequence.known - 1, sequence.known)[0]
+        if sequence.num_generated_tokens:
+            last = self._table.token_ids(ref, sequence.num_tokens - 1, sequence.num_tokens)[0]
             self.finish_if_done(sequence, last)
 
     # --- the end -------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Lifecycle:
         """End the sequence if `token`, the last of its log, is an end or the length limit is reached."""
         if token in sequence.ends:
             self._finish(sequence, Finish.STOP)
-        elif sequence.generated >= sequence.limit:
+        elif sequence.num_generated_tokens >= sequence.max_tokens:
             self._finish(sequence, Finish.LENGTH)
 
     def _finish(self, sequence: Sequence, code: Finish) -> None:
@@ -106,11 +106,11 @@ class Lifecycle:
         self._let_go(sequence)
         del self.sequences[sequence.ref]
         self.finished += 1
-        self._recorder.ended(sequence)
+        self._stats.ended(sequence)
 
     def _end_with(self, ref: int, code: Finish) -> None:
         self._table.set_finish(ref, code)
-        self._recorder.ends[code] += 1
+        self._stats.ends[code] += 1
         self.has_ended(ref)
 
     # --- what is to be said --------------------------------------------------------------------------------------

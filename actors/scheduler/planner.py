@@ -18,34 +18,34 @@ from actorserve.shm.kv_map.map import KVMap
 from ..protocol.step import NewRow
 from .batch import NEVER, Bools, Ints, RunningBatch
 from .blocks import BlockPool
-from .prefix_cache import PrefixIndex
+from .prefix_cache import PrefixCache
 from .sequence import Sequence
 from .waiting import WaitingQueue
 
-GROWTH_BLOCKS = 4  # room that a new sequence is given behind its prompt, if there is any
-TELL_BLOCKS = 1 << 14  # a step that has told the worker of so many blocks tells of no more adopted rows
+NUM_SPARE_BLOCKS = 4  # room that a new sequence is given behind its prompt, if there is any
+MAX_ANNOUNCED_BLOCKS = 1 << 14  # a step that has told the worker of so many blocks tells of no more adopted rows
 
 
 @dataclass
-class Planned:
+class PlannedStep:
     """A step that was planned: what the worker is told and what is needed to apply its results."""
 
     rows: Ints
     counts: Ints
     tokens: int  # to compute, in all
-    room: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of `counts`, for drafts
+    num_draft_tokens: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of `counts`, for drafts
     samples: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     tickets: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     refs: list[int] = field(default_factory=list)  # of the rows that sample
     new: list[NewRow] = field(default_factory=list)
-    grown: list[tuple[int, int, int]] = field(default_factory=list)  # (row, index, block)
+    new_blocks: list[tuple[int, int, int]] = field(default_factory=list)  # (row, index, block)
 
 
 class Planner:
     """Gives rows, blocks and budget to sequences. Who holds what is in the KV map before the worker hears of it."""
 
     def __init__(
-        self, batch: RunningBatch, pool: BlockPool, waiting: WaitingQueue, prefix: PrefixIndex, kv: KVMap, budget: int
+        self, batch: RunningBatch, pool: BlockPool, waiting: WaitingQueue, prefix: PrefixCache, kv: KVMap, budget: int
     ) -> None:
         self.batch = batch
         self.pool = pool
@@ -56,18 +56,20 @@ class Planner:
         self.preemptions = 0
         self.preempted: list[int] = []  # refs, until they are recorded
         self.drafts = 0  # that a row of the next step may have
-        self.pace: Callable[[int], int] = lambda decoding: budget  # tokens of prompts beside so many decoding rows
+        self.chunk_size: Callable[[int], int] = lambda decoding: (
+            budget
+        )  # tokens of prompts beside so many decoding rows
         self._adopted: deque[tuple[Sequence, int]] = deque()  # of which the worker is not told yet, with their tickets
         self._turn = 0  # the row that decodes first where the budget is too small for all
 
-    def plan(self) -> Planned | None:
+    def plan(self) -> PlannedStep | None:
         """The next step, or None when there is nothing to compute."""
         preempted = self.preemptions
-        grown: list[tuple[int, int, int]] = []
-        new = self._tell_adopted()
-        decode = self._with_room(self._decode_rows(), grown)
+        new_blocks: list[tuple[int, int, int]] = []
+        new = self._announce_adopted()
+        decode = self._with_blocks(self._decode_rows(), new_blocks)
         rows, counts = [decode], [np.ones(len(decode), np.int64)]
-        left = min(self.budget - len(decode), self.pace(len(decode)))
+        left = min(self.budget - len(decode), self.chunk_size(len(decode)))
         kept = self.budget - len(decode) - left  # from prompts, so that the step is short
         chunk_rows, chunk_counts = self._prefill_chunks(left)
         left -= sum(chunk_counts)
@@ -76,23 +78,23 @@ class Planner:
             if row is None:
                 break
             chunk_rows.append(row)
-            chunk_counts.append(min(left, int(self.batch.known[row] - self.batch.computed[row])))
+            chunk_counts.append(min(left, int(self.batch.num_known_tokens[row] - self.batch.num_computed_tokens[row])))
             left -= chunk_counts[-1]
         rows.append(np.array(chunk_rows, np.int64))
         counts.append(np.array(chunk_counts, np.int64))
         left += kept
         tokens = self.budget - left
-        step = Planned(np.concatenate(rows), np.concatenate(counts), tokens, new=new, grown=grown)
+        step = PlannedStep(np.concatenate(rows), np.concatenate(counts), tokens, new=new, new_blocks=new_blocks)
         if self.drafts and left > 0 and len(decode):
-            step.room = np.zeros(len(step.rows), np.int64)
-            step.room[: len(decode)] = self._room(decode, left, grown)
-            step.counts += step.room
+            step.num_draft_tokens = np.zeros(len(step.rows), np.int64)
+            step.num_draft_tokens[: len(decode)] = self._num_draft_tokens(decode, left, new_blocks)
+            step.counts += step.num_draft_tokens
         return self._account(step)
 
-    def plan_alone(self, sequence: Sequence) -> Planned | None:
+    def plan_alone(self, sequence: Sequence) -> PlannedStep | None:
         """A step of this sequence and no other."""
         new: list[NewRow] = []
-        grown: list[tuple[int, int, int]] = []
+        new_blocks: list[tuple[int, int, int]] = []
         batch = self.batch
         while sequence.row is None and (batch.full or self._start(sequence, new) is None):
             running = batch.running()
@@ -101,58 +103,60 @@ class Planner:
             self.preempt(max(running, key=self.waiting.rank))
         row = sequence.row
         assert row is not None
-        if batch.computed[row] + 1 > batch.capacity[row]:
-            self._grow(sequence, grown)
+        if batch.num_computed_tokens[row] + 1 > batch.num_block_tokens[row]:
+            self._grow(sequence, new_blocks)
             if sequence.row is None:
                 return None
-        count = min(self.budget, int(batch.known[row] - batch.computed[row]))
+        count = min(self.budget, int(batch.num_known_tokens[row] - batch.num_computed_tokens[row]))
         rows = np.array([row] if count else [], np.int64)
-        return self._account(Planned(rows, np.full(len(rows), count, np.int64), count, new=new, grown=grown))
+        return self._account(
+            PlannedStep(rows, np.full(len(rows), count, np.int64), count, new=new, new_blocks=new_blocks)
+        )
 
     def adopt(self, sequence: Sequence, blocks: list[int], computed: int) -> None:
         """A predecessor's row goes on in blocks that it held, once the worker is told in which row."""
         self.waiting.remove(sequence.ref)
         sequence.blocks = blocks
-        sequence.seen = True
+        sequence.has_run = True
         registered = NEVER if self.kv.is_stale(sequence.ref) else 0
         row = self.batch.place(sequence, computed, len(blocks) * self.prefix.block_size, registered)
-        self.batch.told[row] = False
+        self.batch.is_announced[row] = False
         self._adopted.append((sequence, int(self.batch.ticket[row])))
 
-    def _tell_adopted(self) -> list[NewRow]:
+    def _announce_adopted(self) -> list[NewRow]:
         """Adopted rows that are still there, as many as a step may tell of; one may yet be preempted in this plan."""
         new: list[NewRow] = []
         blocks = 0
-        while self._adopted and blocks < TELL_BLOCKS:
+        while self._adopted and blocks < MAX_ANNOUNCED_BLOCKS:
             sequence, ticket = self._adopted.popleft()
             row = sequence.row
             if row is not None and self.batch.ticket[row] == ticket:
-                self.batch.told[row] = True
-                new.append(sequence.new_row(row, int(self.batch.computed[row])))
+                self.batch.is_announced[row] = True
+                new.append(sequence.new_row(row, int(self.batch.num_computed_tokens[row])))
                 blocks += len(sequence.blocks)
         return new
 
-    def _account(self, step: Planned) -> Planned | None:
+    def _account(self, step: PlannedStep) -> PlannedStep | None:
         if not len(step.rows):
             return None
-        if not len(step.room):
-            step.room = np.zeros(len(step.rows), np.int64)
+        if not len(step.num_draft_tokens):
+            step.num_draft_tokens = np.zeros(len(step.rows), np.int64)
         step.tickets = self.batch.ticket[step.rows]
-        step.samples = self.batch.advance(step.rows, step.counts, step.room)
+        step.samples = self.batch.advance(step.rows, step.counts, step.num_draft_tokens)
         step.refs = self.batch.refs(step.rows[step.samples])
         return step
 
-    def confirm(self, step: Planned, drawn: Ints) -> Bools:
+    def confirm(self, step: PlannedStep, drawn: Ints) -> Bools:
         """A step has come back, in which its sampling rows drew so many tokens each. What of it is computed stands in
         the KV map then; returns which of its rows have the same sequences still.
         """
         self.kv.prove()
         batch = self.batch
         alive = batch.still(step.rows, step.tickets)
-        rows, missed = step.rows[alive], step.room.copy()
+        rows, missed = step.rows[alive], step.num_draft_tokens.copy()
         missed[step.samples] -= drawn - 1
         batch.confirm(rows, step.counts[alive], missed[alive])
-        self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.confirmed[rows])
+        self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.num_confirmed_tokens[rows])
         return alive
 
     def _decode_rows(self) -> Ints:
@@ -164,32 +168,35 @@ class Planner:
         self._turn = int(chosen[-1]) + 1
         return chosen
 
-    def _with_room(self, decode: Ints, grown: list[tuple[int, int, int]]) -> Ints:
+    def _with_blocks(self, decode: Ints, new_blocks: list[tuple[int, int, int]]) -> Ints:
         """Add a block where the next token needs one; rows that were preempted for it are left out."""
         batch = self.batch
-        short = decode[batch.computed[decode] + 1 > batch.capacity[decode]]
+        short = decode[batch.num_computed_tokens[decode] + 1 > batch.num_block_tokens[decode]]
         for row in short.tolist():
             if batch.ticket[row]:  # not preempted for one before it
-                self._grow(batch.at(row), grown)
+                self._grow(batch.at(row), new_blocks)
         if len(short):
             decode = decode[batch.ticket[decode] > 0]
-            grown[:] = [entry for entry in grown if batch.ticket[entry[0]]]
+            new_blocks[:] = [entry for entry in new_blocks if batch.ticket[entry[0]]]
         return decode
 
-    def _room(self, decode: Ints, left: int, grown: list[tuple[int, int, int]]) -> Ints:
+    def _num_draft_tokens(self, decode: Ints, left: int, new_blocks: list[tuple[int, int, int]]) -> Ints:
         """How many drafts each of these rows may have beside its next token."""
         batch = self.batch
-        want = np.minimum(self.drafts, (batch.total[decode] - batch.known[decode] - 1) // 2) * batch.plain[decode]
-        short = decode[batch.computed[decode] + 1 + want > batch.capacity[decode]]
+        want = (
+            np.minimum(self.drafts, (batch.max_num_tokens[decode] - batch.num_known_tokens[decode] - 1) // 2)
+            * batch.may_be_drafted[decode]
+        )
+        short = decode[batch.num_computed_tokens[decode] + 1 + want > batch.num_block_tokens[decode]]
         for row in short.tolist():
             if self.pool.free <= len(batch):
                 break
-            self._grow(batch.at(row), grown)
-        want = np.minimum(want, batch.capacity[decode] - batch.computed[decode] - 1)
-        room: Ints = np.clip(left - (np.cumsum(want) - want), 0, want)
-        return room
+            self._grow(batch.at(row), new_blocks)
+        want = np.minimum(want, batch.num_block_tokens[decode] - batch.num_computed_tokens[decode] - 1)
+        num_draft_tokens: Ints = np.clip(left - (np.cumsum(want) - want), 0, want)
+        return num_draft_tokens
 
-    def _grow(self, sequence: Sequence, grown: list[tuple[int, int, int]]) -> None:
+    def _grow(self, sequence: Sequence, new_blocks: list[tuple[int, int, int]]) -> None:
         """One more block, taken from whoever ranks last if none is free: that may be the sequence itself."""
         last = sequence.blocks[-1]
         while (blocks := self.pool.allocate(1, after=last)) is None:
@@ -199,9 +206,9 @@ class Planner:
                 return
         assert sequence.row is not None
         self.kv.grow(sequence.ref, len(sequence.blocks), blocks[0])
-        grown.append((sequence.row, len(sequence.blocks), blocks[0]))
+        new_blocks.append((sequence.row, len(sequence.blocks), blocks[0]))
         sequence.blocks += blocks
-        self.batch.capacity[sequence.row] += self.prefix.block_size
+        self.batch.num_block_tokens[sequence.row] += self.prefix.block_size
 
     def preempt(self, sequence: Sequence) -> None:
         """Take row and blocks away; it waits, and is computed again from its log. Sampled tokens still come back."""
@@ -225,7 +232,7 @@ class Planner:
         for row in rows_by_age:
             if budget <= 0:
                 break
-            count = min(budget, int(self.batch.known[row] - self.batch.computed[row]))
+            count = min(budget, int(self.batch.num_known_tokens[row] - self.batch.num_computed_tokens[row]))
             chosen.append(row)
             counts.append(count)
             budget -= count
@@ -238,14 +245,14 @@ class Planner:
 
     def _start(self, sequence: Sequence, new: list[NewRow]) -> int | None:
         """Move a waiting sequence into a row, if its blocks are there and its last token has come back."""
-        if sequence.in_flight:
+        if sequence.num_in_flight_tokens:
             return None
         size = self.prefix.block_size
         cached = self.prefix.match(sequence)
-        needed = -(-sequence.known // size) - len(cached)
+        needed = -(-sequence.num_tokens // size) - len(cached)
         self.pool.hold(cached)  # before allocating, which may evict what nobody holds
-        room = min(GROWTH_BLOCKS, -(-sequence.total // size) - len(cached) - needed)
-        blocks = self.pool.allocate(needed, after=cached[-1] if cached else None, room=room)
+        num_spare = min(NUM_SPARE_BLOCKS, -(-sequence.max_num_tokens // size) - len(cached) - needed)
+        blocks = self.pool.allocate(needed, after=cached[-1] if cached else None, num_spare=num_spare)
         if blocks is None:
             self.pool.release(cached)
             return None
@@ -253,7 +260,7 @@ class Planner:
         sequence.blocks = cached + blocks
         computed = len(cached) * size
         row = self.batch.place(sequence, computed, len(sequence.blocks) * size, len(cached))
-        self.prefix.tell(sequence, computed)
+        self.prefix.count_start(sequence, computed)
         self.kv.hold(sequence.ref, sequence.blocks, computed)
         new.append(sequence.new_row(row, computed))
         return row

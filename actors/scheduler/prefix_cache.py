@@ -14,7 +14,7 @@ from .blocks import BlockPool
 from .sequence import Sequence
 
 
-class PrefixIndex:
+class PrefixCache:
     """Ties sequences to the pool's cached blocks; counts queries and hits in tokens."""
 
     def __init__(self, table: RequestTable, pool: BlockPool, block_size: int, enabled: bool) -> None:
@@ -29,31 +29,31 @@ class PrefixIndex:
         """The cached blocks of a sequence's longest computed prefix; one token at least is left to compute."""
         if not self.enabled or not sequence.cacheable:
             return []
-        full = (sequence.known - 1) // self.block_size
+        full = (sequence.num_tokens - 1) // self.block_size
         self._hash_up_to(sequence, full)
         return self.pool.match(sequence.hashes[:full])
 
-    def tell(self, sequence: Sequence, computed: int) -> None:
+    def count_start(self, sequence: Sequence, computed: int) -> None:
         """Count a start; the first one of a sequence is what its client is told as cached_tokens."""
-        if sequence.seen:
+        if sequence.has_run:
             return
-        sequence.seen = True
-        self.queries += sequence.prompt_tokens
+        sequence.has_run = True
+        self.queries += sequence.num_prompt_tokens
         self.hits += computed
-        self.table.set_cached(sequence.ref, min(computed, sequence.prompt_tokens))
+        self.table.set_cached(sequence.ref, min(computed, sequence.num_prompt_tokens))
 
     def offer(self, batch: RunningBatch, rows: Ints) -> None:
         """Register the blocks of these rows that are now computed to their end."""
         if not self.enabled:
             return
-        full = batch.confirmed[rows] // self.block_size
-        moved = full > batch.registered[rows]
+        full = batch.num_confirmed_tokens[rows] // self.block_size
+        moved = full > batch.num_offered_blocks[rows]
         for row, count in zip(rows[moved].tolist(), full[moved].tolist(), strict=True):
             sequence = batch.at(row)
             self._hash_up_to(sequence, count)
-            for index in range(int(batch.registered[row]), count):
+            for index in range(int(batch.num_offered_blocks[row]), count):
                 self.pool.register(sequence.blocks[index], sequence.hashes[index])
-            batch.registered[row] = count
+            batch.num_offered_blocks[row] = count
 
     def _hash_up_to(self, sequence: Sequence, count: int) -> None:
         """Know the hashes of the sequence's first `count` blocks."""

@@ -30,11 +30,11 @@ from .blocks import BlockPool
 from .integrity import check_blocks, check_sequences
 from .lifecycle import Lifecycle
 from .limits import Limits
-from .metrics.request_stats import Recorder
-from .planner import Planned, Planner
-from .policy.chunk_size import Pace
+from .metrics.request_stats import RequestStats
+from .planner import PlannedStep, Planner
+from .policy.chunk_size import ChunkSizePolicy
 from .policy.speculation import Speculation
-from .prefix_cache import PrefixIndex
+from .prefix_cache import PrefixCache
 from .recovery.suspects import Suspects
 from .recovery.takeover import Takeover, read_map
 from .results import Results
@@ -54,7 +54,7 @@ class Scheduler:
         limits: Limits,
         end_tokens: list[int],
         kv: KVMap | None = None,
-        recorder: Recorder | None = None,
+        stats: RequestStats | None = None,
     ) -> None:
         """`kv` is the map that a predecessor has left and a successor finds; without it there is neither."""
         self.table = table
@@ -62,13 +62,13 @@ class Scheduler:
             longest = -(-table.max_tokens // limits.block_size)
             kv = KVMap.private(table.slots, longest, longest * limits.max_num_seqs)
         self.kv = kv
-        self.recorder = recorder or Recorder(table)
+        self.stats = stats or RequestStats(table)
         self.limits = limits
-        self.lifecycle = Lifecycle(table, limits, end_tokens, self.recorder, self._let_go)
+        self.lifecycle = Lifecycle(table, limits, end_tokens, self.stats, self._let_go)
         self.suspects = Suspects()
         self.speculation = Speculation(limits.drafts)
-        self.pace = Pace(limits.max_num_batched_tokens, limits.target_itl_s)
-        self.results = Results(table, self.lifecycle, self.recorder, self.speculation, self.pace)
+        self.chunk_size = ChunkSizePolicy(limits.max_num_batched_tokens, limits.target_itl_s)
+        self.results = Results(table, self.lifecycle, self.stats, self.speculation, self.chunk_size)
         self.planned = 0  # tokens that the worker was given to compute
         self.preemptions = self.queries = self.hits = 0  # of earlier epochs
         self.prefix_resets = 0
@@ -90,12 +90,12 @@ class Scheduler:
     def _start_engine(self, num_blocks: int) -> None:
         limits = self.limits
         self.step = 0
-        self.in_flight: deque[Planned] = deque()
+        self.in_flight: deque[PlannedStep] = deque()
         self.batch = RunningBatch(limits.max_num_seqs)
         self.pool = BlockPool(num_blocks, self.kv)
-        self.prefix = PrefixIndex(self.table, self.pool, limits.block_size, limits.prefix_caching)
+        self.prefix = PrefixCache(self.table, self.pool, limits.block_size, limits.prefix_caching)
         self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
-        self.planner.pace = self.pace.chunk
+        self.planner.chunk_size = self.chunk_size.chunk
 
     def begin_epoch(self, epoch: int, num_blocks: int, worker: int = 0) -> None:
         """A worker without KV contents: every running sequence waits and is computed again from its log."""
@@ -108,7 +108,7 @@ class Scheduler:
             sequence.blocks = []
             self.waiting.add(sequence)
         for sequence in self.sequences.values():
-            sequence.in_flight = 0  # those tokens are lost, and will be sampled again alike
+            sequence.num_in_flight_tokens = 0  # those tokens are lost, and will be sampled again alike
         self.epoch = epoch
         self._start_engine(num_blocks)
 
@@ -129,7 +129,7 @@ class Scheduler:
         for holding in found.holdings:
             self.planner.adopt(holding.sequence, holding.blocks, holding.computed)
         batch, rows = self.batch, np.flatnonzero(self.batch.ticket)
-        self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.confirmed[rows])
+        self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.num_confirmed_tokens[rows])
         return found
 
     # --- sequences -----------------------------------------------------------------------------------------------
@@ -149,16 +149,16 @@ class Scheduler:
             self.planner.release_blocks(sequence)
         self.suspects.forget(sequence.ref)
 
-    def tell_ends(self) -> None:
+    def announce_ends(self) -> None:
         """All that had moved is published: a successor need not say again who has ended."""
         for ref in self.lifecycle.take_ended():
-            self.kv.tell(ref)
+            self.kv.set_announced(ref)
 
     def recover(self, admit: Callable[[int], None] | None = None) -> int:
         """Admit a predecessor's sequences, tell ends that it could not tell any more. Returns how many go on."""
         admit = admit or self.admit
         for ref in sorted(self.table.current_refs(0, self.table.slots), key=self.table.arrival_ns):
-            if self.table.finish(ref) and not self.kv.is_told(ref):
+            if self.table.finish(ref) and not self.kv.is_announced(ref):
                 self.lifecycle.has_ended(ref)
             admit(ref)
         return len(self.sequences)
@@ -170,12 +170,12 @@ class Scheduler:
         if not self.pool.count or len(self.in_flight) >= STEPS_AHEAD:
             return None
         planned = self._plan_next()
-        self.recorder.preempted(self.planner.preempted)
+        self.stats.preempted(self.planner.preempted)
         if planned is None:
             return None
         self.step += 1
         self.planned += planned.tokens
-        self.recorder.planned(planned.new)
+        self.stats.planned(planned.new)
         self.in_flight.append(planned)
         return Step.make(
             self.epoch,
@@ -183,15 +183,15 @@ class Scheduler:
             planned.new,
             planned.rows,
             planned.counts,
-            planned.grown,
+            planned.new_blocks,
             self.speculation.cost.share(len(planned.rows)),
         )
 
-    def _plan_next(self) -> Planned | None:
+    def _plan_next(self) -> PlannedStep | None:
         """What the planner says, unless somebody is on trial: that one runs alone."""
         ref = self.suspects.on_trial()
         if ref is None:
-            self.planner.drafts = self.speculation.room(len(self.batch))
+            self.planner.drafts = self.speculation.num_draft_tokens(len(self.batch))
             return self.planner.plan()
         return None if self.in_flight else self.planner.plan_alone(self.sequences[ref])
 
@@ -212,7 +212,7 @@ class Scheduler:
         step, batch = self.in_flight[0], self.batch
         alive = batch.still(step.rows, step.tickets)
         rows = step.rows[alive]
-        positions = batch.confirmed[rows] + step.counts[alive]
+        positions = batch.num_confirmed_tokens[rows] + step.counts[alive]
         refs = [batch.at(row).ref for row in rows.tolist()]
         convicted = self.suspects.blame(zip(refs, positions.tolist(), strict=True))
         for ref in convicted:
@@ -225,7 +225,7 @@ class Scheduler:
             if sequence is None:
                 self.suspects.forget(ref)
             elif sequence.row is not None:
-                self.suspects.clear(ref, int(self.batch.confirmed[sequence.row]))
+                self.suspects.clear(ref, int(self.batch.num_confirmed_tokens[sequence.row]))
 
     def fail_step(self) -> list[int]:
         """The worker could not compute the oldest step: who was part of it too often is given up (refs returned)."""
@@ -256,7 +256,7 @@ class Scheduler:
                 self.kv.disown()
             for sequence in self.batch.running():
                 self.planner.preempt(sequence)
-            self.recorder.preempted(self.planner.preempted)
+            self.stats.preempted(self.planner.preempted)
         return dropped
 
     def check_integrity(self) -> None:

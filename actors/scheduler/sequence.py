@@ -15,15 +15,15 @@ class Sequence:
     """A choice of a request: waiting (row is None) or running in a row of the batch.
 
     Tokens of its log, by position:
-      [0, prompt_tokens)                             written by the renderer
-      [prompt_tokens, prompt_tokens + generated)     appended by the scheduler
-      and `in_flight` more are being sampled by steps that have not come back
+      [0, num_prompt_tokens)                             written by the renderer
+      [num_prompt_tokens, num_tokens)     appended by the scheduler
+      and `num_in_flight_tokens` more are being sampled by steps that have not come back
     """
 
     __slots__ = (
-        "arrival", "blocks", "cacheable", "ends", "generated", "hashes", "ignore_eos",
-        "in_flight", "limit", "priority", "prompt_tokens",
-        "ref", "row", "salt", "sampling", "seen", "slot", "stop_ids", "strikes",
+        "arrival", "blocks", "cacheable", "ends", "has_run", "hashes", "ignore_eos",
+        "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens",
+        "priority", "ref", "row", "salt", "sampling", "slot", "stop_ids", "strikes",
     )  # fmt: skip
 
     def __init__(self, ref: int, arrival: int, params: Generation, end_tokens: list[int]) -> None:
@@ -37,29 +37,29 @@ class Sequence:
         self.cacheable = params.sampling.prompt_logprobs < 0  # each of its prompt's tokens has to be computed
         self.salt = first_hash(params.cache_salt)
         self.sampling = _with_suppressed(params.sampling, [*end_tokens, *params.stop_token_ids])
-        self.prompt_tokens = 0
-        self.limit = 0  # generated tokens at most
-        self.generated = 0
-        self.in_flight = 0
+        self.num_prompt_tokens = 0
+        self.max_tokens = 0  # generated tokens at most
+        self.num_generated_tokens = 0
+        self.num_in_flight_tokens = 0
         self.blocks: list[int] = []
         self.hashes: list[bytes] = []  # of its full blocks, as far as they are known
         self.row: int | None = None
-        self.seen = False  # it ran once: its cached prompt tokens are told
+        self.has_run = False  # it ran once: its cached prompt tokens are told
         self.strikes = 0  # failed steps that it was part of
 
     @property
-    def known(self) -> int:
+    def num_tokens(self) -> int:
         """Tokens in the log."""
-        return self.prompt_tokens + self.generated
+        return self.num_prompt_tokens + self.num_generated_tokens
 
     @property
-    def total(self) -> int:
+    def max_num_tokens(self) -> int:
         """Tokens in the log when the length limit is reached."""
-        return self.prompt_tokens + self.limit
+        return self.num_prompt_tokens + self.max_tokens
 
     def new_row(self, row: int, computed: int) -> NewRow:
         """This sequence as the worker is told of it."""
-        return NewRow.make(row, self.ref, self.prompt_tokens, self.known, computed, self.blocks, self.sampling)
+        return NewRow.make(row, self.ref, self.num_prompt_tokens, self.num_tokens, computed, self.blocks, self.sampling)
 
 
 def _with_suppressed(sampling: Sampling, stops: list[int]) -> Sampling:

@@ -33,7 +33,7 @@ class Activity:
         before, self._before = self._before, self._gauges()
         figures = figures_between(before, self._before, seconds)
         if figures:
-            log.info("%s", in_words(figures), extra={"fields": figures})
+            log.info("%s", describe_load(figures), extra={"fields": figures})
 
     def _gauges(self) -> list[int]:
         (scheduler,) = self._memory.system.of_kind("scheduler")
@@ -63,7 +63,7 @@ def figures_between(before: list[int], now: list[int], seconds: float) -> dict[s
     }
 
 
-def in_words(figures: dict[str, float | None]) -> str:
+def describe_load(figures: dict[str, float | None]) -> str:
     """For people; without the hit rate where no prompt was looked up."""
     hits = figures["prefix_hit_percent"]
     return (

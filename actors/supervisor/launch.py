@@ -23,7 +23,7 @@ from ..protocol.kinds import KINDS
 from ..protocol.topology import System
 from ..runtime.process import UNUSED
 from ..telemetry.discovery import socket_name
-from ..telemetry.startup import Phase
+from ..telemetry.startup import StartPhase
 from .connections.admission import BEYOND, Admission
 from .connections.descriptors import most_connections
 from .control.socket import Control
@@ -107,7 +107,11 @@ def _load(config: Config, manager: Manager, began: int, imported: int) -> Memory
     system = System(config, find_model(config))
     found = time.monotonic_ns()
     memory = Memory(system, began)
-    for phase, end in ((Phase.IMPORTS, imported), (Phase.MODEL, found), (Phase.MEMORY, time.monotonic_ns())):
+    for phase, end in (
+        (StartPhase.IMPORTS, imported),
+        (StartPhase.MODEL, found),
+        (StartPhase.MEMORY, time.monotonic_ns()),
+    ):
         memory.phase_ends(phase, end)
     return memory
 

@@ -21,7 +21,7 @@ LEAST = 0.1  # ... and of all that time: a healthy actor that hardly gets a core
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Pulse:
+class Liveness:
     """One life of one actor. `look` every LOOK_S seconds."""
 
     def __init__(self, pid: int) -> None:

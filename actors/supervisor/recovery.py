@@ -80,7 +80,7 @@ class Recovery:
         """Its successor gives the request up at once, or after some deaths, of which the first alone counts here: a few
         deadly requests must not end the server.
         """
-        what, tries = self._supervisor.memory.board.hand(child.spec.position)
+        what, tries = self._supervisor.memory.board.in_flight(child.spec.position)
         return bool(what) and (tries > 1 or (bool(death.hung) and death.was_busy))
 
     def _end_others(self, child: Child) -> None:

@@ -11,9 +11,9 @@ import time
 
 from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order
 from actorserve.shm.board.startup import PhaseWriter
-from actorserve.shm.journals.keyed_log import Recent
-from actorserve.shm.journals.request_journal import Journal
-from actorserve.shm.journals.response_journal import Answers
+from actorserve.shm.journals.keyed_log import KeyedLog
+from actorserve.shm.journals.request_journal import RequestJournal
+from actorserve.shm.journals.response_journal import ResponseJournal
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.logprobs import Logprobs
@@ -26,7 +26,7 @@ from ..runtime.process import Boot
 from ..telemetry.discovery import Description, publish, without_secrets
 from ..telemetry.gauges import WorkerGauge
 from ..telemetry.snapshot import phases_of
-from ..telemetry.startup import Phase, in_words
+from ..telemetry.startup import StartPhase, describe_phases
 
 
 class Memory:
@@ -41,9 +41,9 @@ class Memory:
         self._phases = PhaseWriter(self.segment, system.phase_offsets[SUPERVISOR], began)
         RequestTable.create(self.segment, system.table_offset, *system.table_sizes)
         self.files = {
-            "journal": Journal.create(*system.journal),
-            "answers": Answers.create(system.answers),
-            "recent": Recent.create(*system.recent),
+            "journal": RequestJournal.create(*system.journal),
+            "answers": ResponseJournal.create(system.answers),
+            "recent": KeyedLog.create(*system.recent),
             "meeting": os.memfd_create("actorserve-meeting", os.MFD_CLOEXEC),
             "logprobs": Logprobs.create(*system.logprobs),
         }
@@ -114,13 +114,13 @@ class Memory:
         """How many tokens the KV memory holds; of workers that share a model each has a part of all of them."""
         return self.board.gauge(self.system.of_kind("worker")[0].position, WorkerGauge.KV_TOKENS)
 
-    def phase_ends(self, phase: Phase, now: int | None = None) -> None:
+    def phase_ends(self, phase: StartPhase, now: int | None = None) -> None:
         """Of the server's start."""
         self._phases.end(phase, time.monotonic_ns() if now is None else now)
 
     def how_long(self, name: str = SUPERVISOR) -> str:
         """The start of the server or of an actor up to now, for a line of the log."""
-        return in_words(phases_of(self.system, self.segment, self.board, name))
+        return describe_phases(phases_of(self.system, self.segment, self.board, name))
 
     @property
     def inherited(self) -> list[int]:

@@ -18,18 +18,18 @@ from actorserve.shm.board.board import Order
 from ..protocol.kinds import SUPERVISOR
 from ..protocol.topology import System
 from ..runtime.process import UNUSED
-from ..telemetry.startup import Phase
+from ..telemetry.startup import StartPhase
 from .activity import Activity
 from .connections.admission import Admission
 from .connections.descriptors import PAUSE_S, is_scarce
 from .connections.pool import Connections
-from .control.commands import Verbs
+from .control.commands import ControlCommands
 from .control.socket import Control
 from .liveness import LOOK_S
 from .output import Output
 from .processes.child import Child
 from .processes.spawn import ACTOR_COMMAND, Template
-from .processes.subreaper import become_subreaper, reap_strays
+from .processes.subreaper import become_subreaper, reap_orphans
 from .recovery import Recovery
 from .restart_policy import Death
 from .rolling.restart import Rolling
@@ -64,7 +64,7 @@ class Supervisor:
         self.connections = Connections(listeners, frontends, admission or Admission(0))
         self.output = output
         self.control = control
-        Verbs(self).add_all()
+        ControlCommands(self).add_all()
         self.service = Service(self, manager)
         self.activity = Activity(memory)
         self.welcome = welcome  # what to say when the server is ready
@@ -185,13 +185,13 @@ class Supervisor:
                 if child.traits.has_clients and not self.ending.is_set():
                     self.connections.up(child.name)
                 if not self.ready:
-                    self.memory.phase_ends(Phase.ACTORS)
+                    self.memory.phase_ends(StartPhase.ACTORS)
                 self.output.say(f"{child.name} is up (pid {child.pid}, {self.memory.how_long(child.name)})")
             if draining and child.traits.has_clients:
                 self.connections.pass_by(child.name)
         if not self.ready and all(child.up for child in self.children) and self.service.is_warm():
             self.ready = True
-            self.memory.phase_ends(Phase.FIRST_TOKEN)
+            self.memory.phase_ends(StartPhase.FIRST_TOKEN)
             self.output.say(self.welcome())
             self.service.ready()
         self.rolling.look()
@@ -202,11 +202,11 @@ class Supervisor:
         """A hang is a death: whoever's loop stands still for too long is killed."""
         asyncio.get_running_loop().call_later(LOOK_S, self._look_after)
         for child in self.children:
-            if child.pulse is None or child.hung:
+            if child.liveness is None or child.hung:
                 continue
-            child.pulse.look(self.memory.board.snapshot(child.spec.position))
+            child.liveness.look(self.memory.board.snapshot(child.spec.position))
             if reason := why_hung(child, self.system.config):
-                child.was_busy = child.pulse.was_busy
+                child.was_busy = child.liveness.was_busy
             elif child.traits.has_clients:
                 reason = why_useless(self.connections.in_want_s(child.name), self.system.config)
             if reason:
@@ -216,15 +216,15 @@ class Supervisor:
         self.activity.look()
         for template in self.templates:
             template.look()
-        if not any(template.in_labour for template in self.templates):  # what they start is no child of anybody's yet
-            reap_strays({*(one.pid for one in self.templates), *(one.pid for one in self.children)})
+        if not any(template.is_starting for template in self.templates):  # what they start is no child of anybody's yet
+            reap_orphans({*(one.pid for one in self.templates), *(one.pid for one in self.children)})
 
     # --- down ----------------------------------------------------------------------------------------------------
 
     def _died(self, child: Child, death: Death) -> None:
         self._look()  # it may have come up and died in one turn
         was_up, child.up = child.up, False
-        child.pulse = None
+        child.liveness = None
         if child.traits.has_clients:
             self.connections.lost(child.name)
         wanted = self.rolling.died(child, death, was_up)

@@ -16,12 +16,12 @@ KILL_S = 10.0  # what the kernel gets to end a process after SIGKILL
 
 def why_hung(child: Child, config: Config) -> str:
     """Why this actor must be killed, or nothing."""
-    assert child.pulse is not None
-    pulse = child.pulse
-    if not pulse.was_up:
-        return f"it was not ready after {pulse.age_s:.0f} s" if pulse.age_s > child.traits.start_s else ""
+    assert child.liveness is not None
+    liveness = child.liveness
+    if not liveness.was_up:
+        return f"it was not ready after {liveness.age_s:.0f} s" if liveness.age_s > child.traits.start_s else ""
     limit = config.step_timeout if child.traits.computes else config.hang_timeout
-    return f"its loop stood still for {pulse.still_s:.1f} s" if pulse.still_s > limit else ""
+    return f"its loop stood still for {liveness.still_s:.1f} s" if liveness.still_s > limit else ""
 
 
 def why_useless(in_want_s: float, config: Config) -> str:
@@ -33,7 +33,7 @@ def is_in_order(child: Child, config: Config) -> bool:
     """Its loop turns, or it is being started again and has time left. False for one that should be dead and is not."""
     if child.hung:
         return False
-    if child.pulse is None:  # its process is still to be started
+    if child.liveness is None:  # its process is still to be started
         return child.waits or child.age <= child.traits.start_s
     return not why_hung(child, config)
 

@@ -1,7 +1,7 @@
 """All actors at one moment: what the board, the lanes and /proc say, read by anyone, written by nobody.
 
 It works whoever hangs or is stopped, since nobody is asked. Used by `actorserve ps` and `top` from outside, and by
-frontends from inside: `Lookout(context.system, context.segment, os.getppid()).look()`.
+frontends from inside: `SnapshotReader(context.system, context.segment, os.getppid()).look()`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from actorserve.shm.segment import Segment
 
 from ..protocol.kinds import SUPERVISOR, kind_of
 from ..protocol.topology import ActorSpec, Lane, System
-from .startup import Phase
+from .startup import StartPhase
 
 SECOND = 10**9
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -43,7 +43,7 @@ class ProcessView(msgspec.Struct, frozen=True):
     private_bytes: int  # resident, without shared memory and files
 
 
-class LaneSight(msgspec.Struct, frozen=True):
+class LaneStatus(msgspec.Struct, frozen=True):
     """One lane. Bytes and records are counted from the server's start; None: it moved too fast to be read."""
 
     source: str
@@ -56,7 +56,7 @@ class LaneSight(msgspec.Struct, frozen=True):
     oldest_s: float | None  # age of the oldest record that waits; None if nothing does
 
 
-class ActorSight(msgspec.Struct, frozen=True):
+class ActorStatus(msgspec.Struct, frozen=True):
     """One actor, or the supervisor or the template, whose name and kind that is. What is not known is None."""
 
     name: str
@@ -79,16 +79,16 @@ class ActorSight(msgspec.Struct, frozen=True):
     gauges: dict[str, int]  # by their names in gauges.py, in lower case
 
 
-class Overview(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True):
     """The server at one moment; the supervisor comes first, then the actors in the order of starting, then
     the template, if there is one.
     """
 
     at_s: float  # CLOCK_MONOTONIC
-    actors: list[ActorSight]
-    lanes: list[LaneSight]
+    actors: list[ActorStatus]
+    lanes: list[LaneStatus]
 
-    def actor(self, name: str) -> ActorSight:
+    def actor(self, name: str) -> ActorStatus:
         """The one of that name; KeyError if there is none."""
         for actor in self.actors:
             if actor.name == name:
@@ -101,7 +101,7 @@ class Overview(msgspec.Struct, frozen=True):
         return all(actor.state == "ready" for actor in self.actors if kind_of(actor.kind).needed)
 
 
-class Lookout:
+class SnapshotReader:
     """Looks at one server, again and again."""
 
     def __init__(self, system: System, segment: Segment, supervisor_pid: int) -> None:
@@ -113,13 +113,13 @@ class Lookout:
             histogram for spec in system.actors for histogram in system.histograms(segment, spec).items()
         ]
 
-    def look(self) -> Overview:
+    def look(self) -> Snapshot:
         """What is so now."""
         now_ns = time.monotonic_ns()
         lanes = [self._lane(lane, reader, now_ns) for lane in self.system.lanes for reader in lane.readers]
         specs = [*self.system.actors, *([self.system.template] if self._has_template() else [])]
         actors = [self._actor(spec, lanes, now_ns) for spec in specs]
-        return Overview(now_ns / 1e9, [self._supervisor(), *actors], lanes)
+        return Snapshot(now_ns / 1e9, [self._supervisor(), *actors], lanes)
 
     def histograms(self) -> dict[str, Counted]:
         """What all actors have counted up to now, by the keys of histograms.py."""
@@ -132,14 +132,14 @@ class Lookout:
     def _has_template(self) -> bool:
         return self.board.incarnation(self.system.template.position) > 0
 
-    def _lane(self, lane: Lane, reader: str, now_ns: int) -> LaneSight:
+    def _lane(self, lane: Lane, reader: str, now_ns: int) -> LaneStatus:
         """The lane as one of its readers has it."""
         view: LaneView | None = view_lane(
             self.segment, lane.offset, lane.capacity, len(lane.readers), lane.readers.index(reader)
         )
         if view is None:
-            return LaneSight(lane.source, reader, lane.capacity, None, None, None, None, None)
-        return LaneSight(
+            return LaneStatus(lane.source, reader, lane.capacity, None, None, None, None, None)
+        return LaneStatus(
             source=lane.source,
             target=reader,
             capacity=lane.capacity,
@@ -150,12 +150,12 @@ class Lookout:
             oldest_s=None if view.oldest_ns is None else max(0, now_ns - view.oldest_ns) / 1e9,
         )
 
-    def _actor(self, spec: ActorSpec, lanes: list[LaneSight], now_ns: int) -> ActorSight:
+    def _actor(self, spec: ActorSpec, lanes: list[LaneStatus], now_ns: int) -> ActorStatus:
         seen = self.board.snapshot(spec.position)
         process = view_process(seen.pid) if seen.pid else None
         own = [lane for lane in lanes if lane.target == spec.name]
         gauges = self.board.gauges(spec.position)
-        return ActorSight(
+        return ActorStatus(
             name=spec.name,
             kind=spec.kind,
             pid=seen.pid or None,
@@ -169,7 +169,7 @@ class Lookout:
             received_bytes=sum(lane.sent_bytes or 0 for lane in own),
             received_records=sum(lane.sent_records or 0 for lane in own),
             given_up=self.board.given_up(spec.position),
-            hand=self.board.hand(spec.position)[0],
+            hand=self.board.in_flight(spec.position)[0],
             cpu_s=process.cpu_s if process else None,
             memory_bytes=process.memory_bytes if process else None,
             private_bytes=process.private_bytes if process else None,
@@ -189,10 +189,10 @@ class Lookout:
             return "hung"
         return STATES[seen.state]
 
-    def _supervisor(self) -> ActorSight:
+    def _supervisor(self) -> ActorStatus:
         process = view_process(self.supervisor_pid)
         state = "dead" if process is None else "stopped" if process.state in "Tt" else "ready"
-        return ActorSight(
+        return ActorStatus(
             name=SUPERVISOR,
             kind=SUPERVISOR,
             pid=self.supervisor_pid,
@@ -219,7 +219,7 @@ def phases_of(system: System, segment: Segment, board: Board, name: str) -> dict
     actor = system.by_name.get(name)
     began = None if actor is None else board.snapshot(actor.position).started_ns
     took = read_phases(segment, system.phase_offsets[name], began)
-    phases = Phase if actor is None else actor.traits.phases
+    phases = StartPhase if actor is None else actor.traits.phases
     return {phases(number).name.lower(): ns / SECOND for number, ns in took.items()}
 
 

@@ -10,7 +10,7 @@ from enum import IntEnum
 SHOWN_S = 0.005  # what took less is not in a line for people
 
 
-class Phase(IntEnum):
+class StartPhase(IntEnum):
     """The value is its place among the words."""
 
     BIRTH = 0  # an actor's: until its own code runs; for one that is forked the template's imports and the fork
@@ -28,7 +28,7 @@ class Phase(IntEnum):
     FIRST_TOKEN = 12  # scheduler and worker have met; with --warm-up, a token was generated
 
 
-def in_words(took: dict[str, float]) -> str:
+def describe_phases(took: dict[str, float]) -> str:
     """For a line of the log: `1.5 s: imports 0.31, weights 1.20`."""
     parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in took.items() if seconds >= SHOWN_S)
     return f"{sum(took.values()):.1f} s" + (f": {parts}" if parts else "")

@@ -16,7 +16,7 @@ from actorserve.shm.rings.trace_ring import TraceWriter
 BITS = 24  # of the lower one of two counts in a small number
 
 
-class Kind(IntEnum):
+class EventKind(IntEnum):
     """What happened, with (first, second, small). A span's event is written at its end, with its length in `first`."""
 
     BORN = 1  # incarnation | the predecessor's last heartbeat | how that ended
@@ -51,7 +51,7 @@ def read_queues(number: int) -> tuple[int, int]:
 
 def hearer(trace: TraceWriter) -> Callable[[int, int, int], None]:
     """What an Inbox tells of its records, just before they are handled. It refers to nothing but the trace."""
-    add, received = trace.add, int(Kind.RECEIVED)  # an attribute of an enumeration is slow to come by
+    add, received = trace.add, int(EventKind.RECEIVED)  # an attribute of an enumeration is slow to come by
 
     def heard(lane: int, stamp_ns: int, count: int) -> None:
         add(monotonic_ns(), received, stamp_ns, count, lane)

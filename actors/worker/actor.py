@@ -1,4 +1,4 @@
-"""The worker actor: turns the scheduler's plans into steps of the Runner, and what they sample into messages.
+"""The worker actor: turns the scheduler's plans into steps of the CpuRunner, and what they sample into messages.
 
 It knows nothing of HTTP or text, and of requests only their slots. torch is imported only here and below, once its
 threads have been told how to wait.
@@ -30,19 +30,19 @@ from ..protocol.step import Step, StepDone
 from ..runtime.in_flight import Ended, log_debug
 from ..runtime.process import Actor, Context, run
 from ..telemetry.gauges import WorkerGauge as Gauge
-from ..telemetry.startup import Phase
-from ..telemetry.trace_events import Kind, counts
+from ..telemetry.startup import StartPhase
+from ..telemetry.trace_events import EventKind, counts
 
 if TYPE_CHECKING:
     import torch
 
     from ..protocol.wire import Numbers
-    from .tensor_parallel import Group
+    from .tensor_parallel import TensorParallelGroup
 
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
 
 
-class Steps(Protocol):
+class StepRunner(Protocol):
     """What runs steps."""
 
     def run(self, step: Step) -> np.ndarray:
@@ -54,17 +54,17 @@ class Steps(Protocol):
 
 
 class WorkerActor(Actor):
-    """Adapter between the rings and the Runner."""
+    """Adapter between the rings and the CpuRunner."""
 
-    def __init__(self, context: Context, runner: Steps, blocks: int) -> None:
+    def __init__(self, context: Context, runner: StepRunner, blocks: int) -> None:
         self.context = context
         self.runner = runner
         self.blocks = blocks
         self.epoch = 0  # of the scheduler's view that the rows belong to; 0: none
         self.broken = False  # a step of the epoch failed, so that its rows are not what the scheduler thinks
         self.step = 0
-        self.speaks = context.spec.index == 0  # for its group: all of it come to the same
-        self._say_ready()
+        self.reports = context.spec.index == 0  # for its group: all of it come to the same
+        self._report_ready()
 
     def handle(self, message: ToWorker) -> None:
         """One message, done completely and answered at once: behind it the next plan may wait already."""
@@ -74,16 +74,16 @@ class WorkerActor(Actor):
             case Step():
                 self._run(message)
             case Hello():
-                self._say_ready()
+                self._report_ready()
         self.context.flush()
         self.context.status.beat()
 
-    def _say_ready(self) -> None:
+    def _report_ready(self) -> None:
         replaced = self.context.board.ended(self.context.spec.position) == Ended.REPLACED
-        self._tell(WorkerReady(self.context.incarnation, self.blocks, self.step, replaced))
+        self._post(WorkerReady(self.context.incarnation, self.blocks, self.step, replaced))
 
-    def _tell(self, message: Message) -> None:
-        if self.speaks:
+    def _post(self, message: Message) -> None:
+        if self.reports:
             self.context.post("scheduler", message)
 
     def _run(self, message: Step) -> None:
@@ -109,13 +109,13 @@ class WorkerActor(Actor):
                 raise
             self.fail(message, str(error))
             return
-        self.tell_done(message, tokens, time.perf_counter() - start, self.runner.failed_rows)
+        self.report_done(message, tokens, time.perf_counter() - start, self.runner.failed_rows)
 
-    def tell_done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> None:
+    def report_done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> None:
         """A step has ended now; the arrays are as StepDone has them."""
-        self._tell(self.done(message, tokens, seconds, failed_rows))
+        self._post(self.done(message, tokens, seconds, failed_rows))
         small = counts(message.num_rows, message.num_tokens)
-        self.context.trace.add(time.monotonic_ns(), Kind.STEP, int(seconds * 1e9), message.step, small)
+        self.context.trace.add(time.monotonic_ns(), EventKind.STEP, int(seconds * 1e9), message.step, small)
         self.context.status.add(Gauge.STEPS, 1)
         self.context.status.add(Gauge.STEP_NS, int(seconds * 1e9))
 
@@ -126,12 +126,12 @@ class WorkerActor(Actor):
     def fail(self, message: Step, reason: str) -> None:
         """A step could not be computed, nor can those behind it."""
         self.broken = True
-        self._tell(StepFailed(message.epoch, message.step, reason))
+        self._post(StepFailed(message.epoch, message.step, reason))
 
 
 def main(context: Context) -> None:
     """Load the model and run steps until told to stop."""
-    _forget_old_plans(context)
+    _drop_old_steps(context)
     if context.config.worker == "scripted":
         from . import scripted
 
@@ -201,63 +201,65 @@ def import_late(config: Config) -> None:
         importlib.import_module(f".{name}", __package__)
 
 
-def _forget_old_plans(context: Context) -> None:
+def _drop_old_steps(context: Context) -> None:
     """Plans from before this incarnation speak of KV that is gone; one of them may be what ended the last one."""
     while context.inbox.drain(lambda message: None):
         context.inbox.commit()
 
 
-def join_group(context: Context, device: torch.device | None = None) -> Group | None:
+def join_group(context: Context, device: torch.device | None = None) -> TensorParallelGroup | None:
     """The group of this worker, once all are there; None for one that has the whole model. `device`: its GPU."""
-    from .tensor_parallel import Group
+    from .tensor_parallel import TensorParallelGroup
 
     size = context.config.tensor_parallel_size
     if size == 1:
         return None
     first = context.system.of_kind("worker")[0]
-    return Group(context.spec.index, size, context.files["meeting"], context.board.incarnation(first.position), device)
+    return TensorParallelGroup(
+        context.spec.index, size, context.files["meeting"], context.board.incarnation(first.position), device
+    )
 
 
 def _start_on_cpu(context: Context) -> WorkerActor:
     import torch
 
-    from .cpu.runner import Runner
+    from .cpu.runner import CpuRunner
     from .memory import make_pool
     from .models.weights import load_model
-    from .speculative.actor import SpeculatingActor, load_drafting
+    from .speculative.actor import SpeculativeWorkerActor, load_drafter
 
-    context.phase_ends(Phase.IMPORTS)
+    context.phase_ends(StartPhase.IMPORTS)
     config, log = context.config, context.log
     group = join_group(context)
-    context.phase_ends(Phase.GROUP)
+    context.phase_ends(StartPhase.GROUP)
     threads = config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size)
     torch.set_num_threads(threads)
     start = time.perf_counter()
     model = load_model(config, context.model, group)
-    context.phase_ends(Phase.WEIGHTS)
+    context.phase_ends(StartPhase.WEIGHTS)
     seconds, dtype = time.perf_counter() - start, str(model.dtype).removeprefix("torch.")
     log.info("%s in %s loaded in %.1f s, threads: %d", context.model.architecture, dtype, seconds, threads)
-    drafting = load_drafting(config, context.model, group)
-    context.phase_ends(Phase.DRAFTS)
-    beside = drafting.block_bytes if drafting else 0
+    drafter = load_drafter(config, context.model, group)
+    context.phase_ends(StartPhase.DRAFTS)
+    beside = drafter.block_bytes if drafter else 0
     blocks = count_blocks(config, model.shape, context.model.max_model_len, model.dtype, beside)
     if group is not None:
-        blocks = group.least(blocks)
+        blocks = group.minimum(blocks)
     each = block_bytes(model.shape, config.block_size, model.dtype) + beside
-    say_unused(context, blocks, each)
+    warn_unused_memory(context, blocks, each)
     size = blocks * each / 2**30
     tokens = f"{blocks * config.block_size:,} tokens in {blocks:,} blocks of {config.block_size}"
     log.info("KV memory: %.2f GiB, holds %s", size, tokens)
     pool = make_pool(model.shape, blocks, config.block_size, model.dtype)
     ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
-    speculation = drafting.make(config, blocks, ids.shape[1], group) if drafting else None
-    context.phase_ends(Phase.KV_MEMORY)
-    parts = request_parts(context, model.shape.vocab_size)
-    runner = Runner(model, pool, ids, config.block_size, rows, *parts, speculation)
-    return (SpeculatingActor if drafting else WorkerActor)(context, runner, blocks)
+    verifier = drafter.make(config, blocks, ids.shape[1], group) if drafter else None
+    context.phase_ends(StartPhase.KV_MEMORY)
+    parts = request_readers(context, model.shape.vocab_size)
+    runner = CpuRunner(model, pool, ids, config.block_size, rows, *parts, verifier)
+    return (SpeculativeWorkerActor if drafter else WorkerActor)(context, runner, blocks)
 
 
-def say_unused(context: Context, blocks: int, size: int) -> None:
+def warn_unused_memory(context: Context, blocks: int, size: int) -> None:
     """More KV memory was given than can be used: the rest is nobody's, which once is worth a line."""
     from ..model.machine import unused_memory
 
@@ -266,7 +268,7 @@ def say_unused(context: Context, blocks: int, size: int) -> None:
         context.log.warning("%s", words)
 
 
-def request_parts(
+def request_readers(
     context: Context, words: int
 ) -> tuple[Callable[[int], Rendition], Logprobs | None, Callable[[], Matchers]]:
     """What a runner needs of requests: their renditions, where their logprobs go, and what makes their matchers."""

@@ -29,7 +29,7 @@ from ..options.config import Config
 from ..protocol.topology import System
 from .actor import check_options, uses_gpu
 from .models.weights import choose_dtype, open_checkpoint
-from .speculative.actor import load_drafting
+from .speculative.actor import load_drafter
 
 Facts = Iterator[dict[str, Any]]
 log = logging.getLogger("check")
@@ -57,8 +57,8 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
 
 def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     dtype = choose_dtype(config, shape)
-    drafting = load_drafting(config, model, None)
-    beside = drafting.block_bytes if drafting else 0
+    drafter = load_drafter(config, model, None)
+    beside = drafter.block_bytes if drafter else 0
     block = block_bytes(shape, config.block_size, dtype) + beside
     yield {
         "device": "cpu",
@@ -69,7 +69,7 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
         "available_bytes": available_bytes(),
     }
     blocks = count_blocks(config, shape, model.max_model_len, dtype, beside)
-    _say_unused(config, model, blocks, block)
+    _warn_unused_memory(config, model, blocks, block)
     yield {"blocks": blocks, "kv_bytes": blocks * block, "estimated": False}
 
 
@@ -92,11 +92,11 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     }
     room = room_for_blocks(config, total, total - free + weights, 0)
     blocks = blocks_in(config, shape, model.max_model_len, kind, room)
-    _say_unused(config, model, blocks, block)
+    _warn_unused_memory(config, model, blocks, block)
     yield {"blocks": blocks, "kv_bytes": blocks * block, "estimated": True}
 
 
-def _say_unused(config: Config, model: ModelInfo, blocks: int, size: int) -> None:
+def _warn_unused_memory(config: Config, model: ModelInfo, blocks: int, size: int) -> None:
     if words := unused_memory(config, model.max_model_len, blocks, size):
         log.warning("%s", words)
 

@@ -25,7 +25,7 @@ NEVER = float("-inf")
 
 
 @dataclass
-class Thinking:
+class ThinkingState:
     """One row's way through its thinking: how much there is, and what has to come when there is too much."""
 
     budget: ThinkBudget
@@ -54,7 +54,7 @@ def _ends_with(answer: list[int], tokens: list[int]) -> bool:
 
 
 @dataclass
-class Asked:
+class RowProcessor:
     """What one row asks for, and the tokens of its answer so far."""
 
     sampling: Sampling
@@ -63,10 +63,10 @@ class Asked:
     bias: tuple[Tensor, Tensor] | None = None
     allowed: Tensor | None = None
     suppressed: Tensor | None = None
-    thinking: Thinking | None = None
+    thinking: ThinkingState | None = None
     penalized: bool = False
 
-    def adjust(self, logits: Tensor) -> None:
+    def apply(self, logits: Tensor) -> None:
         """Change the row's logits [words] in place."""
         if self.bias is not None:
             logits.index_add_(0, *self.bias)
@@ -88,7 +88,7 @@ class Asked:
             self.thinking.add(self.answer)
 
 
-class Adjustments:
+class LogitsProcessors:
     """The rows that ask for something."""
 
     def __init__(self, rows: int, words: int, make_matchers: Callable[[], Matchers] | None = None) -> None:
@@ -96,37 +96,37 @@ class Adjustments:
         self._size = rows, words
         self._make_matchers = make_matchers
         self._matchers: Matchers | None = None
-        self._asked: dict[int, Asked] = {}
+        self._processors: dict[int, RowProcessor] = {}
         self._prompted: Tensor | None = None  # [rows, words], made when the first request asks for penalties
         self._counts: Tensor | None = None
         self._penalties = Penalties(*(np.zeros(rows, np.float32) for _ in range(3)))
 
     def __bool__(self) -> bool:
-        return bool(self._asked)
+        return bool(self._processors)
 
     def place(self, row: int, sampling: Sampling, rendition: Rendition, prompt: Ints, answer: list[int]) -> None:
         """A sequence takes a row."""
-        self._asked.pop(row, None)
+        self._processors.pop(row, None)
         if self._matchers is not None:
             self._matchers.drop(row)
         if sampling.is_plain() and rendition.is_plain():
             return
-        asked = Asked(sampling, rendition)
+        processor = RowProcessor(sampling, rendition)
         if sampling.logit_bias:
             words, values = zip(*sampling.logit_bias, strict=True)
-            asked.bias = torch.tensor(words), torch.tensor(values, dtype=torch.float32)
+            processor.bias = torch.tensor(words), torch.tensor(values, dtype=torch.float32)
         if sampling.allowed_token_ids:
-            asked.allowed = torch.tensor(sampling.allowed_token_ids)
+            processor.allowed = torch.tensor(sampling.allowed_token_ids)
         if sampling.min_tokens and sampling.suppress:
-            asked.suppressed = torch.tensor(sampling.suppress)
+            processor.suppressed = torch.tensor(sampling.suppress)
         if rendition.budget is not None:
-            asked.thinking = Thinking(rendition.budget, rendition.opened)
+            processor.thinking = ThinkingState(rendition.budget, rendition.opened)
         for token in answer:
-            asked.add(token)
+            processor.add(token)
         if rendition.grammar:
             self._place_grammar(row, rendition.grammar, answer)
-        self._place_penalties(row, asked, prompt)
-        self._asked[row] = asked
+        self._place_penalties(row, processor, prompt)
+        self._processors[row] = processor
 
     def _place_grammar(self, row: int, grammar: bytes, answer: list[int]) -> None:
         if self._matchers is None:
@@ -135,11 +135,11 @@ class Adjustments:
             self._matchers = self._make_matchers()
         self._matchers.place(row, unpack(grammar), answer)
 
-    def _place_penalties(self, row: int, asked: Asked, prompt: Ints) -> None:
-        sampling = asked.sampling
+    def _place_penalties(self, row: int, processor: RowProcessor, prompt: Ints) -> None:
+        sampling = processor.sampling
         values = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
-        asked.penalized = values != (1, 0, 0)
-        if not asked.penalized:
+        processor.penalized = values != (1, 0, 0)
+        if not processor.penalized:
             return
         if self._prompted is None or self._counts is None:
             self._prompted = torch.zeros(self._size, dtype=torch.bool)
@@ -148,16 +148,20 @@ class Adjustments:
             array[row] = value
         self._prompted[row] = False
         self._prompted[row, torch.from_numpy(prompt)] = True
-        self._counts[row] = torch.bincount(torch.tensor(asked.answer, dtype=torch.int64), minlength=self._size[1])
+        self._counts[row] = torch.bincount(torch.tensor(processor.answer, dtype=torch.int64), minlength=self._size[1])
 
     def among(self, rows: Ints) -> Ints:
         """Which of these rows ask for something, as indices."""
-        return np.flatnonzero([row in self._asked for row in rows.tolist()]) if self._asked else np.empty(0, np.int64)
+        return (
+            np.flatnonzero([row in self._processors for row in rows.tolist()])
+            if self._processors
+            else np.empty(0, np.int64)
+        )
 
     def apply(self, logits: Tensor, rows: Ints) -> np.ndarray:
         """Change the logits [len(rows), words] of these rows in place; those whose grammar has failed (int32)."""
-        found = [(index, self._asked[row]) for index, row in enumerate(rows.tolist()) if row in self._asked]
-        some = [index for index, asked in found if asked.penalized]
+        found = [(index, self._processors[row]) for index, row in enumerate(rows.tolist()) if row in self._processors]
+        some = [index for index, processor in found if processor.penalized]
         if some and self._prompted is not None and self._counts is not None:
             chosen = rows[some]
             own, at = torch.from_numpy(chosen), torch.tensor(some)
@@ -165,21 +169,21 @@ class Adjustments:
             penalties = Penalties(*(values[chosen] for values in self._penalties))
             penalize(part, self._prompted[own], self._counts[own], penalties)
             logits[at] = part
-        bound = [index for index, asked in found if asked.rendition.grammar]
-        before = logits[torch.tensor(bound)] if bound else None
-        for index, asked in found:
-            asked.adjust(logits[index])
+        constrained = [index for index, processor in found if processor.rendition.grammar]
+        before = logits[torch.tensor(constrained)] if constrained else None
+        for index, processor in found:
+            processor.apply(logits[index])
         if before is None:
             return np.empty(0, np.int32)
-        self._bind(logits, rows, bound, before)
+        self._apply_grammars(logits, rows, constrained, before)
         assert self._matchers is not None
-        return self._matchers.failed(rows[bound])
+        return self._matchers.failed(rows[constrained])
 
-    def _bind(self, logits: Tensor, rows: Ints, bound: list[int], before: Tensor) -> None:
+    def _apply_grammars(self, logits: Tensor, rows: Ints, constrained: list[int], before: Tensor) -> None:
         """Keep to the grammars; where another mask leaves nothing of what one allows, the grammar is stronger."""
         assert self._matchers is not None
-        _, bits = self._matchers.fill(rows[bound])
-        at = np.array(bound)
+        _, bits = self._matchers.fill(rows[constrained])
+        at = np.array(constrained)
         apply_mask(logits, bits, at)
         none = torch.nonzero(logits[torch.from_numpy(at)].amax(-1) == NEVER)[:, 0].numpy()
         if none.size:
@@ -190,11 +194,11 @@ class Adjustments:
     def advance(self, rows: Ints, tokens: np.ndarray) -> None:
         """These rows have drawn these tokens."""
         for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
-            asked = self._asked.get(row)
-            if asked is None:
+            processor = self._processors.get(row)
+            if processor is None:
                 continue
-            asked.add(token)
-            if self._matchers is not None and asked.rendition.grammar:
+            processor.add(token)
+            if self._matchers is not None and processor.rendition.grammar:
                 self._matchers.advance(row, token)
-            if asked.penalized and self._counts is not None:
+            if processor.penalized and self._counts is not None:
                 self._counts[row, token] += 1

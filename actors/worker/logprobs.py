@@ -17,11 +17,11 @@ from actorserve.shm.table.logprobs import MOST, RECORD, Logprobs
 from ..protocol.request import Sampling
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
-PIECE = 64  # positions of a prompt whose logits are made at once: they are as long as the vocabulary
+CHUNK = 64  # positions of a prompt whose logits are made at once: they are as long as the vocabulary
 ENTRY = np.dtype([("id", "<i4"), ("logprob", "<f4")])
 
 
-class Told:
+class LogprobsWriter:
     """Which rows' tokens are told with their logprobs. Without an area nothing is written, but what the logits of a
     prompt need of a whole group is done by each of its members.
     """
@@ -29,7 +29,7 @@ class Told:
     def __init__(self, area: Logprobs | None, rows: int) -> None:
         self._area = area
         self._most = np.full(rows, -1, np.int64)
-        self._asking: set[int] = set()  # the rows of which tokens are told
+        self._rows_with_logprobs: set[int] = set()  # the rows of which tokens are told
         self._prompts: dict[int, tuple[int, int]] = {}  # row: most likely words, length of the prompt
         self._slot = np.zeros(rows, np.int64)
         self._used: set[int] = set()  # slots whose memory was written
@@ -41,7 +41,7 @@ class Told:
     def place(self, row: int, slot: int, sampling: Sampling, prompt_tokens: int) -> None:
         """A sequence takes a row."""
         self._most[row] = -1
-        self._asking.discard(row)
+        self._rows_with_logprobs.discard(row)
         self._prompts.pop(row, None)
         self._slot[row] = slot
         if sampling.prompt_logprobs >= 0:
@@ -50,7 +50,7 @@ class Told:
             return
         self._most[row] = sampling.logprobs
         if sampling.logprobs >= 0:
-            self._asking.add(row)
+            self._rows_with_logprobs.add(row)
         if sampling.logprobs >= 0 or sampling.prompt_logprobs >= 0:
             self._used.add(slot)
         elif slot in self._used:
@@ -59,7 +59,7 @@ class Told:
 
     def raw(self, logits: Tensor, rows: Ints) -> tuple[Ints, Tensor] | None:
         """(which of these rows are told, their logits as they are now); None if none is."""
-        if not self._asking:
+        if not self._rows_with_logprobs:
             return None
         asked = np.flatnonzero(self._most[rows] >= 0)
         return (asked, logits[torch.from_numpy(asked)].clone()) if asked.size else None
@@ -87,8 +87,8 @@ class Told:
             most, length = self._prompts[row]
             slot = int(self._slot[row])
             stop = min(start + count, length - 1)  # the last position's logits are for the first token of the answer
-            for begin in range(start, stop, PIECE):
-                end = min(begin + PIECE, stop)
+            for begin in range(start, stop, CHUNK):
+                end = min(begin + CHUNK, stop)
                 index = torch.arange(first + begin - start, first + end - start)
                 following = np.arange(begin + 1, end + 1)
                 self._write(logits(index), np.full(end - begin, slot), following, log[slot, following], most)

@@ -33,7 +33,11 @@ class ScriptedRunner:
     def run(self, step: Step) -> np.ndarray:
         """The tokens (int32) of the rows that sample: each follows from slot and position alone."""
         for new in step.new_rows:
-            self.computed[new.row], self.known[new.row], self.slot[new.row] = new.computed, new.known, slot_of(new.ref)
+            self.computed[new.row], self.known[new.row], self.slot[new.row] = (
+                new.num_computed_tokens,
+                new.num_known_tokens,
+                slot_of(new.ref),
+            )
         rows = step.rows
         ends = self.computed[rows] + step.counts
         self.computed[rows] = ends

@@ -19,7 +19,7 @@ from torch import Tensor
 MEET_S = 600.0  # what the slowest gets to load its part; one that hangs is killed by its supervisor before
 
 
-class Group:
+class TensorParallelGroup:
     """This worker's view of its group."""
 
     def __init__(self, rank: int, size: int, meeting_fd: int, life: int, device: torch.device | None = None) -> None:
@@ -35,25 +35,25 @@ class Group:
         wait = timedelta(seconds=MEET_S)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait, device_id=device)
 
-    def add_up(self, x: Tensor) -> Tensor:
+    def all_reduce(self, x: Tensor) -> Tensor:
         """x becomes the sum of all members' x, bit for bit the same for all."""
         dist.all_reduce(x)
         return x
 
-    def least(self, number: int) -> int:
+    def minimum(self, number: int) -> int:
         """The smallest of all members' numbers."""
         found = torch.tensor([number])
         dist.all_reduce(found, op=dist.ReduceOp.MIN)
         return int(found)
 
-    def side_by_side(self, part: Tensor) -> Tensor:
+    def all_gather(self, part: Tensor) -> Tensor:
         """[rows, size * columns] of all members' [rows, columns]."""
         parts = [torch.empty_like(part) for _ in range(self.size)]
         dist.all_gather(parts, part.contiguous())
         return torch.cat(parts, 1)
 
 
-def embed(ids: Tensor, table: Tensor, dtype: torch.dtype, group: Group | None) -> Tensor:
+def embed(ids: Tensor, table: Tensor, dtype: torch.dtype, group: TensorParallelGroup | None) -> Tensor:
     """Rows of `table`, of which each member of a group has a part."""
     if group is None:
         return F.embedding(ids, table).to(dtype)
@@ -61,4 +61,4 @@ def embed(ids: Tensor, table: Tensor, dtype: torch.dtype, group: Group | None) -
     own = ids - group.rank * count
     mine = (own >= 0) & (own < count)
     x = F.embedding(own.clamp(0, count - 1), table).to(dtype)
-    return group.add_up(x.masked_fill_(~mine[:, None], 0))
+    return group.all_reduce(x.masked_fill_(~mine[:, None], 0))

@@ -25,7 +25,7 @@ STOP_REASONS = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class MessageAnswer:
     """What the events of one message, or the whole of it, have in common."""
 
     key: str  # of which all ids are made

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from ..output.events import Arguments, Content, Piece, Reasoning, ToolCall
+from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText
 from .partial import ObjectText
 from .schemas import Object
 
@@ -83,7 +83,7 @@ class Blocks:
 
     def add(self, piece: Piece) -> tuple[AnswerBlock, str] | None:
         """The block that the piece belongs to, which may be new, and the text to write; None where it says nothing."""
-        if isinstance(piece, ToolCall):
+        if isinstance(piece, CallStart):
             return self._call(piece), ""
         if not piece.text:
             return None
@@ -92,7 +92,7 @@ class Blocks:
             return block, ""
         return block, block.add(piece.text)
 
-    def _current(self, piece: Content | Reasoning | Arguments) -> AnswerBlock:
+    def _current(self, piece: Content | ReasoningText | Arguments) -> AnswerBlock:
         if isinstance(piece, Arguments):
             if not self._calls or self._calls[-1] is not self.open or len(self._calls) - 1 != piece.index:
                 raise ValueError(f"arguments of call {piece.index} after something else had begun")
@@ -100,7 +100,7 @@ class Blocks:
         kind: Kind = "text" if isinstance(piece, Content) else "thinking"
         return self.open if self.open is not None and self.open.kind == kind else self._new(kind)
 
-    def _call(self, piece: ToolCall) -> AnswerBlock:
+    def _call(self, piece: CallStart) -> AnswerBlock:
         block = self._new("tool_use")
         block.name = piece.name
         taken = {call.call_id for call in self._calls}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from ..output.events import Piece
-from .answers import Answer, ends, usage_of
+from .answers import MessageAnswer, ends, usage_of
 from .blocks import AnswerBlock
 from .errors import error_body
 from .schemas import Object
@@ -19,7 +19,7 @@ DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinki
 class MessageEvents:
     """Pieces in, server-sent events out."""
 
-    def __init__(self, answer: Answer, usage: Object) -> None:
+    def __init__(self, answer: MessageAnswer, usage: Object) -> None:
         """`usage` is what the chat answer's is at the beginning: that of the prompt."""
         self.answer = answer
         self._usage = usage

@@ -24,7 +24,7 @@ from actorserve.actors.protocol.request import (
 from ..errors import ApiError, bad_request
 from ..openai.schemas import GenerationFields
 from .job import Engine, Job
-from .prepare import Asked
+from .prepare import PreparedRequest
 from .structured_output import OTHER_NAMES
 
 MAX_WIDTH = MOST_LOGPROBS // 2
@@ -79,7 +79,9 @@ def width_of(request: GenerationFields) -> int:
 class BeamSearch:
     """One request's."""
 
-    def __init__(self, engine: Engine, request: GenerationFields, asked: Asked, end_tokens: list[int]) -> None:
+    def __init__(
+        self, engine: Engine, request: GenerationFields, asked: PreparedRequest, end_tokens: list[int]
+    ) -> None:
         self._engine = engine
         self._width = width_of(request)
         self._penalty = 1.0 if request.length_penalty is None else request.length_penalty
@@ -125,9 +127,9 @@ class BeamSearch:
             self._engine.release(job)
         longer = []
         for beam, choice in zip(beams, job.choices, strict=True):
-            if not choice.told:
+            if not choice.logprobs:
                 raise ApiError(500, "The engine could not compute this request.")
-            for _, token, logprob in choice.told[0].best:
+            for _, token, logprob in choice.logprobs[0].best:
                 whole = beam.logprob + logprob
                 if token in self._ends:
                     longer.append(replace(beam, logprob=whole, reason="stop"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from actorserve.actors.protocol.messages import Delta, ToldToken
+from actorserve.actors.protocol.messages import Delta, TokenLogprobs
 
-from ..output.events import Content, OutputParser, Piece, ToolCall, merged
+from ..output.events import CallStart, Content, OutputParser, Piece, merged
 
 ENDED = 1 << 63  # in a choice's state: its end was given out
 TOKENS = 32  # bits of a state that count characters; those above count tokens
@@ -24,18 +24,18 @@ class PlainText:
 
 
 @dataclass
-class News:
+class ChoiceUpdate:
     """What is new of a choice since the last time."""
 
     pieces: list[Piece]
-    told: list[ToldToken]
+    logprobs: list[TokenLogprobs]
     ids: list[int]
     ended: bool
     skipped: list[Piece] = field(default_factory=list)  # what the client had before
-    passed: list[ToldToken] = field(default_factory=list)  # the same
+    passed: list[TokenLogprobs] = field(default_factory=list)  # the same
 
     def __bool__(self) -> bool:
-        return bool(self.pieces or self.told or self.ids or self.ended)
+        return bool(self.pieces or self.logprobs or self.ids or self.ended)
 
 
 @dataclass
@@ -50,12 +50,12 @@ class Choice:
     characters: int = 0  # received so far
     tokens: int = 0
     thought: int = 0  # of them, tokens of thinking
-    told_tokens: int = 0  # of them, those that were told with logprobs
+    logprob_tokens: int = 0  # of them, those that were told with logprobs
     text: list[str] = field(default_factory=list)  # received and not taken
-    told: list[ToldToken] = field(default_factory=list)  # the same
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # the same
     ids: list[int] = field(default_factory=list)  # the same, where they are wanted
     prompt_ids: list[int] = field(default_factory=list)
-    prompt_told: dict[int, ToldToken] = field(default_factory=dict)  # by position
+    prompt_logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # by position
     parser: OutputParser = field(default_factory=PlainText)
     calls: int = 0  # tool calls in what was taken
     finish_reason: str | None = None
@@ -74,16 +74,16 @@ class Choice:
     def add(self, delta: Delta) -> bool:
         """What is new in a delta; False if something before it is missing."""
         known = self.characters - delta.offset
-        first = delta.tokens - len(delta.told)
-        if known < 0 or (delta.told and first > self.told_tokens):
+        first = delta.tokens - len(delta.logprobs)
+        if known < 0 or (delta.logprobs and first > self.logprob_tokens):
             return False
         new = delta.text[known:] if known else delta.text
         if new:
             self.text.append(new)
             self.characters += len(new)
-        if delta.told:
-            self.told += delta.told[self.told_tokens - first :]
-            self.told_tokens = max(self.told_tokens, delta.tokens)
+        if delta.logprobs:
+            self.logprobs += delta.logprobs[self.logprob_tokens - first :]
+            self.logprob_tokens = max(self.logprob_tokens, delta.tokens)
         if delta.tokens > self.tokens:
             self.tokens = delta.tokens
         if delta.thought > self.thought:
@@ -92,7 +92,7 @@ class Choice:
 
     def take_plain(self) -> str | None:
         """The new text, where that is all there is to an answer that goes on: the way of most deltas."""
-        more = self.told or self.ids or self.finish_reason or self.skip_characters or self.grain
+        more = self.logprobs or self.ids or self.finish_reason or self.skip_characters or self.grain
         if more or type(self.parser) is not PlainText:
             return None
         text = self.text[0] if len(self.text) == 1 else "".join(self.text)
@@ -100,10 +100,10 @@ class Choice:
         self._taken += len(text)
         return text
 
-    def take(self) -> News:
+    def take(self) -> ChoiceUpdate:
         """What is new since the last time and behind what is skipped."""
-        text, told, ids = "".join(self.text), self.told, self.ids
-        self.text, self.told, self.ids = [], [], []
+        text, told, ids = "".join(self.text), self.logprobs, self.ids
+        self.text, self.logprobs, self.ids = [], [], []
         passed = min(len(text), max(0, self.skip_characters - self._taken))
         skipped = self.parser.feed(text[:passed]) if passed else []
         self._count(skipped)
@@ -116,10 +116,10 @@ class Choice:
         self._count(pieces)
         if ended and self.calls and self.finish_reason == "stop" and self.stop_reason is None:
             self.finish_reason = "tool_calls"
-        had = max(0, self.skip_tokens - (self.told_tokens - len(told)))  # of those that are told
+        had = max(0, self.skip_tokens - (self.logprob_tokens - len(told)))  # of those that are told
         new_ids = ids[max(0, self.skip_tokens - (self.tokens - len(ids))) :]
         pieces = pieces if len(pieces) < 2 or self.grain else merged(pieces)
-        return News(pieces, told[had:], new_ids, ended, skipped, told[:had])
+        return ChoiceUpdate(pieces, told[had:], new_ids, ended, skipped, told[:had])
 
     def _in_grains(self, text: str, ended: bool) -> list[Piece]:
         """Pieces of texts of `grain` characters each, whatever came at a time; what is too short waits."""
@@ -129,7 +129,7 @@ class Choice:
         return [piece for at in range(0, whole, self.grain) for piece in self.parser.feed(text[at : at + self.grain])]
 
     def _count(self, pieces: list[Piece]) -> None:
-        self.calls += sum(isinstance(piece, ToolCall) for piece in pieces)
+        self.calls += sum(isinstance(piece, CallStart) for piece in pieces)
 
     @property
     def state(self) -> int:

@@ -53,7 +53,7 @@ def check_same(key: Key, kept: Kept) -> None:
 
 
 @dataclass
-class Progress:
+class StreamProgress:
     """How far a stream has been given out: the state of each choice (choice.py), and what stands around them."""
 
     states: list[int]
@@ -62,10 +62,10 @@ class Progress:
     on_wire: bool = False  # the answer's head was, on this connection
 
     @classmethod
-    def none(cls, choices: int) -> Progress:
+    def none(cls, choices: int) -> StreamProgress:
         return cls([0] * choices)
 
-    def at_least(self, other: Progress) -> None:
+    def at_least(self, other: StreamProgress) -> None:
         """Both were given out."""
         self.states = [further(*pair) for pair in zip(self.states, other.states, strict=True)]
         self.begun |= other.begun
@@ -86,7 +86,7 @@ def _written(state: int) -> str:
     return f"{characters:x}-{tokens:x}{'x' * ended}"
 
 
-def last_event(headers: Mapping[str, str], choices: int) -> Progress | None:
+def last_event(headers: Mapping[str, str], choices: int) -> StreamProgress | None:
     """Behind which event the client wants the stream to go on; None for all of it."""
     given = headers.get("Last-Event-ID")
     if not given:
@@ -96,4 +96,4 @@ def last_event(headers: Mapping[str, str], choices: int) -> Progress | None:
     if len(found) != choices or len(parts) != len(found):
         raise bad_request("Last-Event-ID is not the id of an event of this stream.", "Last-Event-ID")
     states = [make_state(int(part[1], 16), int(part[2], 16), bool(part[3])) for part in found]
-    return Progress(states, True, given.endswith(CLOSED))
+    return StreamProgress(states, True, given.endswith(CLOSED))

@@ -105,7 +105,7 @@ class Job:
 
     def _broken_grammar(self) -> ApiError:
         """What there is of the answer looks like one that has ended, and is none."""
-        field = self.rendering.get("wished_by")
+        field = self.rendering.get("constrained_by")
         text = f"{field}: its grammar became too complex while the answer was generated, which is cut there. A simpler "
         return ApiError(500, text + "schema or pattern may help.", field, "grammar_failed")
 

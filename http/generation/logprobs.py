@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterable
 from typing import Any
 
-from actorserve.actors.protocol.messages import ToldToken
+from actorserve.actors.protocol.messages import TokenLogprobs
 
 LOWEST = -9999.0  # JSON has no infinity: what may not be drawn at all
 
@@ -16,7 +16,7 @@ def token_text(text: bytes, token: int, as_id: bool) -> str:
     return f"token_id:{token}" if as_id else text.decode(errors="replace")
 
 
-def chat_logprobs(told: Iterable[ToldToken], as_ids: bool, itself: bool = False) -> dict[str, Any]:
+def chat_logprobs(told: Iterable[TokenLogprobs], as_ids: bool, itself: bool = False) -> dict[str, Any]:
     """`choices[].logprobs` of chat. `itself`: where no likely words are asked for, the token stands for them."""
 
     def entry(text: bytes, token: int, logprob: float) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def chat_logprobs(told: Iterable[ToldToken], as_ids: bool, itself: bool = False)
     return {"content": content, "refusal": None}
 
 
-class CompletionLogprobs:
+class LogprobLists:
     """`choices[].logprobs` of completions; offsets go on from one part of a stream to the next.
 
     They count characters of the text: several tokens of one character all begin where it does.
@@ -48,7 +48,7 @@ class CompletionLogprobs:
         offset = self._pass(text, name)
         return {"tokens": [name], "token_logprobs": [None], "top_logprobs": [None], "text_offset": [offset]}
 
-    def part(self, told: Iterable[ToldToken]) -> dict[str, Any]:
+    def part(self, told: Iterable[TokenLogprobs]) -> dict[str, Any]:
         """The next tokens."""
         names, values, best, offsets = [], [], [], []
         for one in told:
@@ -75,7 +75,7 @@ def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return {name: first[name] + second[name] for name in first}
 
 
-def prompt_logprobs(told: dict[int, ToldToken], length: int) -> list[dict[str, Any] | None]:
+def prompt_logprobs(told: dict[int, TokenLogprobs], length: int) -> list[dict[str, Any] | None]:
     """One entry a token of the prompt, null for the first: its own and the most likely words by their ids."""
 
     def entry(logprob: float, rank: int, text: bytes) -> dict[str, Any]:

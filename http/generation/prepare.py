@@ -13,33 +13,33 @@ from actorserve.actors.protocol.request import Think
 
 from ..errors import ApiError, bad_request
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
-from ..output.answer import Wants
+from ..output.answer import AnswerOptions
 from ..output.events import FirstCall, OutputParser
 from ..output.parsers.calls import ShortIds
 from ..output.parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, STARTS_INSIDE, THINK_MARKERS, make_parser
 from ..settings import Settings
 from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
 from .sampling import check_fields, max_tokens_of, parameters
-from .structured_output import wish_of
+from .structured_output import constraint_of
 
 Request = TypeVar("Request", bound=GenerationFields)
 MAX_SEQUENCES = 1024  # prompts times choices of one request
 
 
 @dataclass(frozen=True)
-class Asked:
+class PreparedRequest:
     """A request as the engine takes it."""
 
     prompts: list[Prompt]
     params: list[bytes]
     rendering: dict[str, Any]
-    wants: Wants
+    wants: AnswerOptions
     make_parser: Callable[[bool, str], OutputParser] | None = None
     wants_ids: bool = False
     echoed: list[Prompt] = field(default_factory=list)  # prompts whose text the answer begins with
 
 
-def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> Asked:
+def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A chat request, checked. `client` is the key's name (idempotency_keys.client_of)."""
     check_fields(body, settings.vocab_size)
     body = _salted(body, settings, client)
@@ -65,7 +65,7 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
     keep_special = bool({reasoning, tools} & NEEDS_SPECIAL)
     params = parameters(body, settings.sampling_defaults, request_id, think, keep_special)
     options, continuous = body.stream_options, _continuous(body)
-    wants = Wants(
+    wants = AnswerOptions(
         usage=bool(options and options.include_usage) or continuous,
         continuous_usage=continuous,
         logprobs=bool(body.logprobs),
@@ -77,7 +77,7 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
         forced=named is not None,
     )
     rendering = _rendering(body, settings) | {"think": think, "thinking_budget": budget}
-    return Asked([chat_prompt(body)], params, rendering, wants, parser if parsed else None, wants.ids)
+    return PreparedRequest([chat_prompt(body)], params, rendering, wants, parser if parsed else None, wants.ids)
 
 
 def _continuous(body: GenerationFields) -> bool:
@@ -104,7 +104,7 @@ def _schema(parameters: dict[str, Any] | bool | None) -> dict[str, Any]:
 
 def _rendering(body: GenerationFields, settings: Settings) -> dict[str, Any]:
     """The fields of its Render that all requests have."""
-    wish, field_ = wish_of(body, settings.tool_parser)
+    constraint, field_ = constraint_of(body, settings.tool_parser)
     limit, cap = max_tokens_of(body), settings.sampling_defaults.get("max_new_tokens")
     return {
         "cap": None if cap is None else max(1, int(cap)),
@@ -113,8 +113,8 @@ def _rendering(body: GenerationFields, settings: Settings) -> dict[str, Any]:
         "keep_first": body.truncation_side == "right",
         "cache_salt": body.cache_salt or "",
         "bad_words": body.bad_words or [],
-        "wish": wish,
-        "wished_by": field_,
+        "constraint": constraint,
+        "constrained_by": field_,
     }
 
 
@@ -125,7 +125,7 @@ def _salted(body: Request, settings: Settings, client: str) -> Request:
     return msgspec.structs.replace(body, cache_salt=f"{client} {body.cache_salt or ''}")
 
 
-def ask_completion(body: CompletionRequest, settings: Settings, request_id: str, client: str = "") -> Asked:
+def ask_completion(body: CompletionRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A completion request, checked. `client` is the key's name (idempotency_keys.client_of)."""
     check_fields(body, settings.vocab_size)
     body = _salted(body, settings, client)
@@ -134,7 +134,7 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
     if len(prompts) * len(params) > MAX_SEQUENCES:
         raise bad_request(f"At most {MAX_SEQUENCES} prompts times n are taken in one request.", "prompt")
     options, continuous = body.stream_options, _continuous(body)
-    wants = Wants(
+    wants = AnswerOptions(
         usage=bool(options and options.include_usage) or continuous,
         continuous_usage=continuous,
         logprobs=body.logprobs is not None and body.logprobs is not False,
@@ -148,4 +148,6 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
     if wants.nothing and body.min_tokens:
         raise ApiError(400, "min_tokens must be 0 with max_tokens 0.", "min_tokens")
     needs_ids = wants.ids or (wants.logprobs and wants.echo is not None)
-    return Asked(prompts, params, _rendering(body, settings), wants, None, needs_ids, prompts if body.echo else [])
+    return PreparedRequest(
+        prompts, params, _rendering(body, settings), wants, None, needs_ids, prompts if body.echo else []
+    )

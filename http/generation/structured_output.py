@@ -1,7 +1,7 @@
 """What the answer has to look like: response_format, structured_outputs and forced tool calls, for the renderer.
 
-Its JSON is a Wish of actors/grammar/compiler.py. Whether a grammar can be made of it is found out there; if not, the
-reason comes back as a 400.
+Its JSON is a Constraint of actors/grammar/compiler.py. Whether a grammar can be made of it is found out there; if not,
+the reason comes back as a 400.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ OTHER_NAMES = {  # fields by which older clients, and those of other servers, sa
 }
 
 
-class Asked(NamedTuple):
-    """A wish and the field that it is in."""
+class AskedConstraint(NamedTuple):
+    """A constraint and the field that it is in."""
 
-    wish: bytes | None
+    constraint: bytes | None
     field: str
 
 
-def wish_of(request: GenerationFields, tool_parser: str | None = None) -> Asked:
+def constraint_of(request: GenerationFields, tool_parser: str | None = None) -> AskedConstraint:
     """What the request asks for; at most one of its fields may ask. `tool_parser`: of calls that are not forced.
 
     A call that is forced is the answer, whatever format answers have; one that is not may stand in its place.
@@ -45,21 +45,25 @@ def wish_of(request: GenerationFields, tool_parser: str | None = None) -> Asked:
     forced = _forced_call(request) if isinstance(request, ChatRequest) else None
     by_format = _response_format(request.response_format)
     found = [
-        (field, wish)
-        for field, wish in (
+        (field, constraint)
+        for field, constraint in (
             ("response_format", by_format if forced is None else None),
             ("structured_outputs", _structured_outputs(request.structured_outputs)),
             ("tool_choice", forced),
             *((field, _by_other_name(request, field)) for field in OTHER_NAMES),
         )
-        if wish is not None
+        if constraint is not None
     ]
     if len(found) > 1:
         raise bad_request(f"Only one of {found[0][0]} and {found[1][0]} can be given.", found[1][0])
-    field, wish = found[0] if found else ("tools", None)
+    field, constraint = found[0] if found else ("tools", None)
     if field in ("response_format", "tools") and isinstance(request, ChatRequest):
-        wish = _beside_calls(request, wish, tool_parser)
-    return Asked(None, "response_format") if wish is None else Asked(msgspec.json.encode(wish), field)
+        constraint = _beside_calls(request, constraint, tool_parser)
+    return (
+        AskedConstraint(None, "response_format")
+        if constraint is None
+        else AskedConstraint(msgspec.json.encode(constraint), field)
+    )
 
 
 def _by_other_name(request: GenerationFields, field: str) -> Object | None:
@@ -179,20 +183,20 @@ def _forced_call(request: ChatRequest) -> Object | None:
     }
 
 
-def _beside_calls(request: ChatRequest, wish: Object | None, tool_parser: str | None) -> Object | None:
+def _beside_calls(request: ChatRequest, constraint: Object | None, tool_parser: str | None) -> Object | None:
     """Calls that the model may make by itself: strict ones in free text, or any in the place of what is wished."""
     if tool_parser is None or request.tool_choice not in (None, "auto"):
-        return wish
+        return constraint
     functions = [tool.function for tool in tools_of(request)]
     parallel = request.parallel_tool_calls is not False
-    if wish is None:
+    if constraint is None:
         strict = any(function.strict for function in functions)
         tags = amid_text(tool_parser, functions, parallel) if strict else None
-    elif functions and "structural_tag" not in wish:
-        schema = {"type": "object"} if wish.get("json_object") else wish["json_schema"]
-        answer = {"type": "json_schema", "json_schema": schema, "strict": wish.get("strict", True)}
+    elif functions and "structural_tag" not in constraint:
+        schema = {"type": "object"} if constraint.get("json_object") else constraint["json_schema"]
+        answer = {"type": "json_schema", "json_schema": schema, "strict": constraint.get("strict", True)}
         calls = only_calls(tool_parser, functions, parallel)
         tags = None if calls is None else {"type": "or", "elements": [answer, calls]}
     else:
         tags = None
-    return wish if tags is None else {"structural_tag": {"type": "structural_tag", "format": tags}}
+    return constraint if tags is None else {"structural_tag": {"type": "structural_tag", "format": tags}}

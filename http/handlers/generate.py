@@ -21,19 +21,28 @@ from ..generation.adapter import chat_request
 from ..generation.beam_search import BeamSearch, check_beams
 from ..generation.choice import read_state
 from ..generation.decoding import check_model
-from ..generation.idempotency import Progress, check_same, key_of, last_event
+from ..generation.idempotency import StreamProgress, check_same, key_of, last_event
 from ..generation.idempotency_keys import Key
 from ..generation.job import Engine, Job
-from ..generation.prepare import Asked, ask_chat, ask_completion
+from ..generation.prepare import PreparedRequest, ask_chat, ask_completion
 from ..generation.sampling import max_tokens_of
 from ..generation.unsupported import read
-from ..middleware.context import CLIENT, GIVEN_AWAY, NOTED, REPLAYED, REQUEST_ID, Noted, log_prompts, name_request
+from ..middleware.context import (
+    CLIENT,
+    GIVEN_AWAY,
+    NOTED,
+    REPLAYED,
+    REQUEST_ID,
+    RequestContext,
+    log_prompts,
+    name_request,
+)
 from ..openai.chat import ChatAnswer
 from ..openai.completions import CompletionAnswer
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerateRequest, GenerationFields
-from ..openai.token_ids import TokensForm, completion_of
+from ..openai.token_ids import TokensFormat, completion_of
 from ..output.answer import Answer
-from ..output.formats import Form, MakeForm, MessagesForm
+from ..output.formats import AnswerFormat, MakeAnswerFormat, MessagesFormat
 from ..settings import Settings
 from ..transport.json_response import json_response
 from ..transport.resume import record_of
@@ -77,12 +86,14 @@ class Generator:
         given = completion_of(body)
         asked = ask_completion(given, self.settings, name_request(request, given.request_id), request[CLIENT])
 
-        def form(answer: Answer, job: Job, progress: Progress | None) -> Form:
-            return TokensForm(answer, job, progress, request[REQUEST_ID])
+        def form(answer: Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
+            return TokensFormat(answer, job, progress, request[REQUEST_ID])
 
         return await self.answer(request, raw, given, asked, form)
 
-    async def _beams(self, request: web.Request, body: GenerationFields, asked: Asked, make: MakeForm) -> web.Response:
+    async def _beams(
+        self, request: web.Request, body: GenerationFields, asked: PreparedRequest, make: MakeAnswerFormat
+    ) -> web.Response:
         """The likeliest answers to each prompt."""
         model = check_model(body.model, self.settings.served)
         search = BeamSearch(self.engine, body, asked, self.settings.end_tokens)
@@ -94,7 +105,7 @@ class Generator:
                 choice.text.append(await self.engine.detokenize(beam.tokens, True) if beam.tokens else "")
                 choice.tokens, choice.finish_reason = len(beam.tokens), beam.reason
         answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()))
-        request[NOTED] = Noted(request[REQUEST_ID], model, job, answer.id)
+        request[NOTED] = RequestContext(request[REQUEST_ID], model, job, answer.id)
         return json_response(make(answer, job, None).whole())
 
     async def messages(self, request: web.Request, raw: bytes) -> web.StreamResponse:
@@ -110,10 +121,10 @@ class Generator:
         except ApiError as error:
             raise renamed(error) from None
         asked.rendering.update(max_tokens=None, cap=body.max_tokens)  # more than the model's length is no error here
-        asked.rendering["wished_by"] = named(asked.rendering["wished_by"])
+        asked.rendering["constrained_by"] = named(asked.rendering["constrained_by"])
 
-        def form(answer: Answer, job: Job, progress: Progress | None) -> Form:
-            made = MessagesForm(answer, job, omits_thinking(body), body.max_tokens)
+        def form(answer: Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
+            made = MessagesFormat(answer, job, omits_thinking(body), body.max_tokens)
             request[NOTED].answer_id = made.answer.id
             return made
 
@@ -124,8 +135,8 @@ class Generator:
         request: web.Request,
         raw: bytes,
         body: GenerationFields,
-        asked: Asked,
-        make: MakeForm,
+        asked: PreparedRequest,
+        make: MakeAnswerFormat,
         owner: int | None = None,
     ) -> web.StreamResponse:
         """The answer to a checked request, streamed or whole. `owner`: the frontend that must make it."""
@@ -133,7 +144,7 @@ class Generator:
         key = await self._key(request, raw, owner)
         job = new_job(asked)
         answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()), asked.wants)
-        noted = request[NOTED] = Noted(request[REQUEST_ID], model, job)
+        noted = request[NOTED] = RequestContext(request[REQUEST_ID], model, job)
         log_prompts(noted, self.settings.max_log_len)
         start = self._submit(request, job, answer, key, bool(body.stream))
         noted.answer_id = answer.id
@@ -174,19 +185,21 @@ class Generator:
         await asyncio.Event().wait()
         raise AssertionError("a request that was given away is not answered here")
 
-    def _submit(self, request: web.Request, job: Job, answer: Answer, key: Key | None, streamed: bool) -> Progress:
+    def _submit(
+        self, request: web.Request, job: Job, answer: Answer, key: Key | None, streamed: bool
+    ) -> StreamProgress:
         """Begin to generate, or go on with what was begun; what has been given out of the answer."""
         record = record_of(request)
         before = record.predecessor if record else None
         behind = last_event(request.headers, len(job.choices)) if streamed else None
-        start = behind or Progress.none(len(job.choices))
+        start = behind or StreamProgress.none(len(job.choices))
         kept = self.engine.kept(key) if key else None
         if record and before and not before.begun:
             record.go_on()
         refs = None
         if before and (before.begun or self.engine.has(before.refs)):
             refs, answer.seed, answer.created = before.refs, before.seed, before.created
-            start.at_least(Progress(before.states, before.first, before.closed, before.begun))
+            start.at_least(StreamProgress(before.states, before.first, before.closed, before.begun))
         elif key and kept:
             check_same(key, kept)
             refs, answer.seed, answer.created = kept.refs, kept.seed, kept.created
@@ -213,12 +226,14 @@ async def _has_started(job: Job, on_wire: bool) -> None:
             raise
 
 
-def new_job(asked: Asked) -> Job:
+def new_job(asked: PreparedRequest) -> Job:
     """One that has not begun."""
     return Job(asked.prompts, asked.params, asked.rendering, asked.make_parser, asked.wants_ids)
 
 
-async def stream_answer(request: web.Request, job: Job, form: Form, start: Progress) -> web.StreamResponse:
+async def stream_answer(
+    request: web.Request, job: Job, form: AnswerFormat, start: StreamProgress
+) -> web.StreamResponse:
     """All of a stream."""
     stream = EventStream(request, job, form, start)
     try:

@@ -11,20 +11,20 @@ from aiohttp import web
 from ..errors import ApiError, bad_request
 from ..generation.adapter import chat_request
 from ..generation.decoding import check_model
-from ..generation.idempotency import Progress
+from ..generation.idempotency import StreamProgress
 from ..generation.idempotency_keys import Background
 from ..generation.job import Job
-from ..generation.prepare import Asked, ask_chat
+from ..generation.prepare import PreparedRequest, ask_chat
 from ..generation.unsupported import read
-from ..middleware.context import CLIENT, NOTED, REQUEST_ID, Noted, name_request
-from ..openai.responses.answers import Answer
+from ..middleware.context import CLIENT, NOTED, REQUEST_ID, RequestContext, name_request
+from ..openai.responses.answers import ResponseAnswer
 from ..openai.responses.requests import echo, input_items, named, renamed, to_chat
 from ..openai.responses.schemas import ResponsesRequest
-from ..openai.responses.store import Keeping, Running, owner_of, response_id
-from ..openai.responses.stored import Stored, history, not_found
+from ..openai.responses.store import ResponseStore, RunningResponse, owner_of, response_id
+from ..openai.responses.stored import StoredResponse, history, not_found
 from ..openai.schemas import ChatRequest
 from ..output import answer as answers
-from ..output.formats import Form, ResponsesForm
+from ..output.formats import AnswerFormat, ResponsesFormat
 from ..transport.json_response import json_response
 from .generate import Generator, new_job, stream_answer
 
@@ -37,13 +37,13 @@ class ResponsesApi:
     def __init__(self, generator: Generator) -> None:
         self._generator = generator
         self._engine, self._settings = generator.engine, generator.settings
-        self._keeping = Keeping(self._engine)
+        self._keeping = ResponseStore(self._engine)
         self._keeping.go_on(self._background_again)
 
-    def going_on(self) -> list[Noted]:
+    def going_on(self) -> list[RequestContext]:
         """What runs in the background and was not begun here, once this is made."""
         running = self._keeping.running.items()
-        return [Noted("", one.answer.model, one.job, name, background=True) for name, one in running]
+        return [RequestContext("", one.answer.model, one.job, name, background=True) for name, one in running]
 
     # --- making ----------------------------------------------------------------------------------------------------
 
@@ -59,11 +59,11 @@ class ResponsesApi:
         if body.background:
             return await self._begin(request, raw, body, asked, model)
 
-        def form(answer: answers.Answer, job: Job, progress: Progress | None) -> Form:
+        def form(answer: answers.Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
             key = response_id(self._engine.index, answer.seed, answer.created)
-            own = Answer(key, model, answer.created, echo(body, self._settings.sampling_defaults))
+            own = ResponseAnswer(key, model, answer.created, echo(body, self._settings.sampling_defaults))
             request[NOTED].answer_id = own.id
-            return ResponsesForm(own, job, at_end=lambda ended: self._keep(body, key, ended, request[CLIENT]))
+            return ResponsesFormat(own, job, at_end=lambda ended: self._keep(body, key, ended, request[CLIENT]))
 
         try:
             return await self._generator.answer(request, raw, chat, asked, form, owner)
@@ -90,7 +90,7 @@ class ResponsesApi:
             history(lambda _: None, name)  # says that there is none
             raise
 
-    def _ask(self, body: ResponsesRequest, request_id: str, client: str) -> tuple[ChatRequest, Asked]:
+    def _ask(self, body: ResponsesRequest, request_id: str, client: str) -> tuple[ChatRequest, PreparedRequest]:
         previous = body.previous_response_id
         earlier = history(lambda name: self._keeping.find(name, client), previous) if previous is not None else []
         try:
@@ -98,40 +98,40 @@ class ResponsesApi:
             asked = ask_chat(chat, self._settings, request_id, client)
         except ApiError as error:
             raise renamed(error) from None
-        asked.rendering["wished_by"] = named(asked.rendering["wished_by"])
+        asked.rendering["constrained_by"] = named(asked.rendering["constrained_by"])
         return chat, asked
 
     def _keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any], client: str) -> None:
         if body.store is not False:
-            self._keeping.put(Stored(ended, input_items(body, key), client))
+            self._keeping.put(StoredResponse(ended, input_items(body, key), client))
 
     # --- in the background -----------------------------------------------------------------------------------------
 
     async def _begin(
-        self, request: web.Request, raw: bytes, body: ResponsesRequest, asked: Asked, model: str
+        self, request: web.Request, raw: bytes, body: ResponsesRequest, asked: PreparedRequest, model: str
     ) -> web.StreamResponse:
         seed, created = secrets.randbits(64), int(time.time())
         key = response_id(self._engine.index, seed, created)
-        answer = Answer(key, model, created, echo(body, self._settings.sampling_defaults))
+        answer = ResponseAnswer(key, model, created, echo(body, self._settings.sampling_defaults))
         job = new_job(asked)
         job.seed = seed
-        request[NOTED] = Noted(request[REQUEST_ID], model, job, answer.id, background=True)
+        request[NOTED] = RequestContext(request[REQUEST_ID], model, job, answer.id, background=True)
         self._engine.submit(job)
         begun = answer.response("in_progress")
-        running = Running(asked, answer, job, job.refs)
-        stored = Stored(begun, input_items(body, key), request[CLIENT])
+        running = RunningResponse(asked, answer, job, job.refs)
+        stored = StoredResponse(begun, input_items(body, key), request[CLIENT])
         self._keeping.begin(answer.id, raw, seed, running, stored)
         return await self._events(request, running, -1) if body.stream else json_response(begun | {"status": "queued"})
 
-    def _background_again(self, left: Background, client: str) -> tuple[Asked, Answer]:
+    def _background_again(self, left: Background, client: str) -> tuple[PreparedRequest, ResponseAnswer]:
         """What a predecessor had begun, from its request."""
         body = read(ResponsesRequest, left.raw)
         chat, asked = self._ask(body, left.id, client)
         key = response_id(self._engine.index, left.seed, left.created)
         model = check_model(chat.model, self._settings.served)
-        return asked, Answer(key, model, left.created, echo(body, self._settings.sampling_defaults))
+        return asked, ResponseAnswer(key, model, left.created, echo(body, self._settings.sampling_defaults))
 
-    async def _events(self, request: web.Request, running: Running, after: int) -> web.StreamResponse:
+    async def _events(self, request: web.Request, running: RunningResponse, after: int) -> web.StreamResponse:
         """Its events from the first or behind one on."""
         if not self._engine.has(running.refs):
             raise ApiError(404, "The events of this response are no longer kept.", "stream")
@@ -140,7 +140,9 @@ class ResponsesApi:
         job.choices[0].grain = GRAIN
         self._engine.submit(job, running.refs)
         try:
-            return await stream_answer(request, job, ResponsesForm(running.answer, job, after), Progress.none(1))
+            return await stream_answer(
+                request, job, ResponsesFormat(running.answer, job, after), StreamProgress.none(1)
+            )
         finally:
             self._engine.release(job)
 

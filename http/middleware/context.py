@@ -22,7 +22,7 @@ log = logging.getLogger("http")
 
 
 @dataclass
-class Noted:
+class RequestContext:
     """A request that generates."""
 
     request_id: str  # as all actors name it
@@ -32,7 +32,7 @@ class Noted:
     background: bool = False  # it goes on when its first answer is out
 
 
-def log_prompts(noted: Noted, most: int | None) -> None:
+def log_prompts(noted: RequestContext, most: int | None) -> None:
     """For who debugs, and for nobody else: what was asked, the first `most` characters of each prompt."""
     if log.isEnabledFor(logging.DEBUG):
         for prompt in noted.job.prompts:
@@ -58,11 +58,11 @@ REQUEST_ID = web.RequestKey("request_id", str)
 CLIENT = web.RequestKey("client", str)  # whose key it sent (idempotency_keys.client_of); empty without keys
 MAX_REQUEST_ID = 128  # characters
 REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too
-NOTED = web.RequestKey("noted", Noted)
+NOTED = web.RequestKey("noted", RequestContext)
 EXPECTS = web.RequestKey("expects", bool)  # 100 Continue, before it sends its body
 UNFIT = web.RequestKey("unfit", ApiError)  # what its head asks for cannot be
 REFUSED = web.RequestKey("refused", ApiError)  # why the answer is an error
-GO_ON = web.AppKey("go_on", list[Noted])  # in the background, for a predecessor's clients
+GO_ON = web.AppKey("go_on", list[RequestContext])  # in the background, for a predecessor's clients
 GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it
 
 

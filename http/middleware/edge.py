@@ -31,7 +31,7 @@ STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and 
 NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
-class Edge:
+class Middlewares:
     """The middlewares, and the headers of every answer."""
 
     def __init__(self, settings: Settings) -> None:

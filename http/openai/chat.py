@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ApiError
-from ..generation.choice import Choice, News
-from ..generation.idempotency import Progress
+from ..generation.choice import Choice, ChoiceUpdate
+from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs, prompt_logprobs
 from ..output.answer import Answer, Events, encode, usage
-from ..output.events import Arguments, Content, Piece, Reasoning, ToolCall, Turn
+from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
 
 AFTER = b'},"logprobs":null,"finish_reason":null}'  # behind the text of one that goes on
 
@@ -18,7 +18,7 @@ AFTER = b'},"logprobs":null,"finish_reason":null}'  # behind the text of one tha
 class ChatAnswer:
     """Implements output.answer.Writer, and makes the whole answer."""
 
-    def __init__(self, answer: Answer, job: Job, progress: Progress | None = None) -> None:
+    def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None = None) -> None:
         self._answer = answer
         self._job = job
         self._events = Events(answer, job, progress)
@@ -32,7 +32,7 @@ class ChatAnswer:
         """The answer that is not streamed."""
         job, wants = self._job, self._answer.wants
         first = job.choices[0]
-        told = prompt_logprobs(first.prompt_told, first.prompt_tokens) if wants.prompt_logprobs else None
+        told = prompt_logprobs(first.prompt_logprobs, first.prompt_tokens) if wants.prompt_logprobs else None
         return {
             **self._answer.head(False),
             "choices": [self._whole_choice(choice) for choice in job.choices],
@@ -60,10 +60,10 @@ class ChatAnswer:
     def _id(self, choice: Choice, index: int, own: str | None) -> str:
         return own or self._answer.call_id(choice.index, index)
 
-    def _beside(self, news: News) -> dict[str, Any]:
+    def _beside(self, news: ChoiceUpdate) -> dict[str, Any]:
         """What stands beside a message or delta."""
         wants = self._answer.wants
-        logprobs = chat_logprobs(news.told, wants.as_ids) if wants.logprobs else None
+        logprobs = chat_logprobs(news.logprobs, wants.as_ids) if wants.logprobs else None
         return {"logprobs": logprobs, **({"token_ids": news.ids} if wants.ids else {})}
 
     # --- streamed --------------------------------------------------------------------------------------------------
@@ -99,28 +99,28 @@ class ChatAnswer:
             return b"".join((around[0], encode(text), around[1]))
         return self._events.event(choice, b"%s%s%s" % (_before(choice), encode(text), AFTER))
 
-    def _deltas(self, choice: Choice, news: News, inside: bool) -> list[bytes]:
+    def _deltas(self, choice: Choice, news: ChoiceUpdate, inside: bool) -> list[bytes]:
         """`inside`: the last one tells the choice's end, too."""
         deltas = [delta for piece in news.pieces if (delta := self._delta(choice, piece))]
         if not self._separate:
             deltas = [_one(deltas)] if deltas else []
-        if not deltas and (news.told or news.ids):
+        if not deltas and (news.logprobs or news.ids):
             deltas = [{"content": ""}]
         beside, ends = self._beside(news), self._ends(choice) if inside else {"finish_reason": None}
         events = []
         for delta in deltas:
             body = {"index": choice.index, "delta": delta, **beside, **ends}
             events.append(self._events.event(choice, encode(body), ended=inside))
-            beside = self._beside(News([], [], [], False)) if self._answer.wants.ids else {"logprobs": None}
+            beside = self._beside(ChoiceUpdate([], [], [], False)) if self._answer.wants.ids else {"logprobs": None}
         return events
 
     def _delta(self, choice: Choice, piece: Piece) -> dict[str, Any]:
         match piece:
             case Content(text=text):
                 return {"content": text}
-            case Reasoning(text=text):
+            case ReasoningText(text=text):
                 return {"reasoning": text, "reasoning_content": text} if self._answer.wants.reasoning else {}
-            case ToolCall(index=index, name=name, id=own):
+            case CallStart(index=index, name=name, id=own):
                 return {"tool_calls": [{"index": index, **_call(self._id(choice, index, own), name, "")}]}
             case Arguments(index=index, text=text):
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorserve.actors.protocol.messages import ToldToken
+from actorserve.actors.protocol.messages import TokenLogprobs
 
 from ..errors import ApiError
-from ..generation.choice import Choice, News
-from ..generation.idempotency import Progress
+from ..generation.choice import Choice, ChoiceUpdate
+from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
-from ..generation.logprobs import CompletionLogprobs, joined, prompt_logprobs
+from ..generation.logprobs import LogprobLists, joined, prompt_logprobs
 from ..output.answer import Answer, Events, encode, usage
 from ..output.events import Content, Piece
 
@@ -20,11 +20,11 @@ AFTER = b',"logprobs":null,"finish_reason":null}'  # behind the text of one that
 class CompletionAnswer:
     """Implements output.answer.Writer, and makes the whole answer."""
 
-    def __init__(self, answer: Answer, job: Job, progress: Progress | None = None) -> None:
+    def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None = None) -> None:
         self._answer = answer
         self._job = job
         self._events = Events(answer, job, progress)
-        self._logprobs = [CompletionLogprobs(answer.wants.as_ids) for _ in job.choices]
+        self._logprobs = [LogprobLists(answer.wants.as_ids) for _ in job.choices]
         wants = answer.wants
         self._plain = not (wants.logprobs or wants.ids or wants.nothing)
         self._around = [self._events.around(b'{"index":%d,"text":' % choice.index, AFTER) for choice in job.choices]
@@ -61,15 +61,15 @@ class CompletionAnswer:
             "prompt_token_ids": choice.prompt_ids if wants.ids else None,
         }
 
-    def _prompt_told(self, choice: Choice) -> dict[int, ToldToken]:
+    def _prompt_told(self, choice: Choice) -> dict[int, TokenLogprobs]:
         """The logprobs of its prompt: the prompt's first choice has them."""
         width = len(self._job.params)
-        return self._job.choices[choice.index // width * width].prompt_told
+        return self._job.choices[choice.index // width * width].prompt_logprobs
 
-    def _take(self, choice: Choice) -> News:
+    def _take(self, choice: Choice) -> ChoiceUpdate:
         news = choice.take()
         if self._answer.wants.nothing:
-            return News([], [], [], news.ended)
+            return ChoiceUpdate([], [], [], news.ended)
         return news
 
     def _ends(self, choice: Choice) -> dict[str, Any]:
@@ -81,18 +81,18 @@ class CompletionAnswer:
         echo = self._answer.wants.echo
         return "" if echo is None else echo[choice.index // len(self._job.params)]
 
-    def _beside(self, choice: Choice, news: News, begins: bool) -> dict[str, Any]:
+    def _beside(self, choice: Choice, news: ChoiceUpdate, begins: bool) -> dict[str, Any]:
         """What stands beside a text; `begins`: it is the choice's first, so the prompt's tokens come before it."""
         wants, logprobs = self._answer.wants, None
         if wants.logprobs:
             maker = self._logprobs[choice.index]
             before = self._echoed(choice, maker) if wants.echo is not None and not maker.begun else None
             maker.part(news.passed)  # the client has these, and the prompt's, from a predecessor
-            part = maker.part(news.told)
+            part = maker.part(news.logprobs)
             logprobs = joined(before, part) if begins and before is not None else part
         return {"logprobs": logprobs, **({"token_ids": news.ids} if wants.ids else {})}
 
-    def _echoed(self, choice: Choice, maker: CompletionLogprobs) -> dict[str, Any]:
+    def _echoed(self, choice: Choice, maker: LogprobLists) -> dict[str, Any]:
         """The prompt's tokens."""
         told = [one for _, one in sorted(self._prompt_told(choice).items())]
         echo = self._echo(choice)
@@ -106,7 +106,7 @@ class CompletionAnswer:
         wants = self._answer.wants
         if wants.echo is None and not wants.ids:
             return b""
-        news = News([Content(self._echo(choice))], [], [], False)
+        news = ChoiceUpdate([Content(self._echo(choice))], [], [], False)
         body = {"index": choice.index, "text": self._echo(choice), **self._beside(choice, news, True)}
         if wants.ids:
             body["prompt_token_ids"] = choice.prompt_ids
@@ -145,4 +145,4 @@ def _text(pieces: list[Piece]) -> str:
 
 def _likelihood(choice: Choice) -> float:
     """The mean logprob of the choice's tokens."""
-    return sum(one.logprob for one in choice.told) / max(1, len(choice.told))
+    return sum(one.logprob for one in choice.logprobs) / max(1, len(choice.logprobs))

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from ..errors import ApiError, bad_request
-from ..generation.choice import Choice, News
-from ..generation.idempotency import Progress
+from ..generation.choice import Choice, ChoiceUpdate
+from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs, prompt_logprobs
 from ..output.answer import Answer, Events, encode, usage
@@ -30,10 +30,10 @@ def completion_of(body: GenerateRequest) -> TokensRequest:
     return msgspec.structs.replace(request, return_token_ids=True)
 
 
-class TokensForm:
-    """Implements output.formats.Form."""
+class TokensFormat:
+    """Implements output.formats.AnswerFormat."""
 
-    def __init__(self, answer: Answer, job: Job, progress: Progress | None, request_id: str) -> None:
+    def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None, request_id: str) -> None:
         self._answer = answer
         self._job = job
         self._request_id = request_id
@@ -48,11 +48,11 @@ class TokensForm:
             "usage": usage(job),
         }
         if self._answer.wants.prompt_logprobs:
-            body["prompt_logprobs"] = prompt_logprobs(job.choices[0].prompt_told, job.choices[0].prompt_tokens)
+            body["prompt_logprobs"] = prompt_logprobs(job.choices[0].prompt_logprobs, job.choices[0].prompt_tokens)
         return body
 
-    def _choice(self, choice: Choice, news: News) -> dict[str, Any]:
-        logprobs = chat_logprobs(news.told, as_ids=True, itself=True) if self._answer.wants.logprobs else None
+    def _choice(self, choice: Choice, news: ChoiceUpdate) -> dict[str, Any]:
+        logprobs = chat_logprobs(news.logprobs, as_ids=True, itself=True) if self._answer.wants.logprobs else None
         reason = choice.finish_reason if news.ended else None
         stop = choice.stop_reason if news.ended else None
         ends = {"finish_reason": reason, "stop_reason": stop}
@@ -63,7 +63,7 @@ class TokensForm:
 
     def update(self, choice: Choice) -> bytes:
         news = choice.take()
-        if not (news.ids or news.told or news.ended):
+        if not (news.ids or news.logprobs or news.ended):
             return b""
         return self._events.event(choice, encode(self._choice(choice, news)), ended=news.ended)
 

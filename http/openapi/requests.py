@@ -149,11 +149,11 @@ def _chat(schema: Schema, book: Book) -> None:
     fields["echo"]["description"] = "The assistant's message, where that is the last, stands before the answer."
     if book.settings.reasoning_parser is None:
         fields["thinking_token_budget"] = NULL
-    _wishes(fields)
+    _constraints(fields)
     _conversation(fields, book)
 
 
-def _wishes(fields: Schema) -> None:
+def _constraints(fields: Schema) -> None:
     fields["response_format"] = {"anyOf": [_response_format(), NULL]}
     fields["structured_outputs"] = {"anyOf": [_structured_outputs(), NULL]}
 
@@ -207,7 +207,7 @@ def _completion(schema: Schema, book: Book) -> None:
     lists = {"type": "array", "items": tokens, "minItems": 1}
     fields["prompt"] = {"anyOf": [{"type": "string"}, texts, tokens, lists]}
     schema["required"] = ["prompt"]
-    _wishes(fields)
+    _constraints(fields)
     fields["max_tokens"]["description"] = f"null: {COMPLETION_MAX_TOKENS}. 0 goes with echo."
 
 

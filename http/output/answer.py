@@ -9,14 +9,14 @@ import msgspec
 
 from ..errors import ApiError
 from ..generation.choice import Choice
-from ..generation.idempotency import Progress
+from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 
 encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
-class Wants:
+class AnswerOptions:
     """What the client wants to be told beside the text."""
 
     usage: bool = False  # an event at the end of a stream
@@ -41,7 +41,7 @@ class Answer:
     chat: bool
     seed: int  # 64 bits, of which the id is made
     created: int  # Unix seconds
-    wants: Wants = field(default_factory=Wants)
+    wants: AnswerOptions = field(default_factory=AnswerOptions)
 
     @property
     def id(self) -> str:
@@ -96,7 +96,7 @@ def counts(prompt: int, completion: int, cached: int, reasoning: int) -> dict[st
 class Events:
     """The bytes around the choices of one stream's events: `data: {…"choices":[` choice `]…}`."""
 
-    def __init__(self, answer: Answer, job: Job, progress: Progress | None) -> None:
+    def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None) -> None:
         """With `progress`, events carry ids, by which the stream can be asked for again from there on."""
         wants = answer.wants
         self.answer, self.job, self.progress = answer, job, progress

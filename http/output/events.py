@@ -18,13 +18,13 @@ class Content(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-class Reasoning(msgspec.Struct, frozen=True, gc=False):
+class ReasoningText(msgspec.Struct, frozen=True, gc=False):
     """Text of the model's thinking, without its markup."""
 
     text: str
 
 
-class ToolCall(msgspec.Struct, frozen=True, gc=False):
+class CallStart(msgspec.Struct, frozen=True, gc=False):
     """A call begins; its arguments follow. `id` only where the model's own markup has one."""
 
     index: int
@@ -39,7 +39,7 @@ class Arguments(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-Piece = Content | Reasoning | ToolCall | Arguments
+Piece = Content | ReasoningText | CallStart | Arguments
 
 
 class OutputParser(Protocol):
@@ -70,7 +70,7 @@ class FirstCall:
 
 
 def _without_more_calls(pieces: list[Piece]) -> list[Piece]:
-    return [piece for piece in pieces if not (isinstance(piece, ToolCall | Arguments) and piece.index)]
+    return [piece for piece in pieces if not (isinstance(piece, CallStart | Arguments) and piece.index)]
 
 
 @dataclass
@@ -96,9 +96,9 @@ class Turn:
             match piece:
                 case Content(text=text):
                     self.content += text
-                case Reasoning(text=text):
+                case ReasoningText(text=text):
                     self.reasoning += text
-                case ToolCall():
+                case CallStart():
                     self.calls.append(Call(piece.name, piece.id))
                 case Arguments(index=index, text=text):
                     self.calls[index].arguments += text
@@ -111,8 +111,8 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
         before = result[-1] if result else None
         if isinstance(piece, Content) and isinstance(before, Content):
             result[-1] = Content(before.text + piece.text)
-        elif isinstance(piece, Reasoning) and isinstance(before, Reasoning):
-            result[-1] = Reasoning(before.text + piece.text)
+        elif isinstance(piece, ReasoningText) and isinstance(before, ReasoningText):
+            result[-1] = ReasoningText(before.text + piece.text)
         elif isinstance(piece, Arguments) and isinstance(before, Arguments) and piece.index == before.index:
             result[-1] = Arguments(before.index, before.text + piece.text)
         else:

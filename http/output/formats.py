@@ -12,24 +12,24 @@ from ..anthropic.answers import CONTEXT_ENDED
 from ..anthropic.events import MessageEvents
 from ..errors import ApiError
 from ..generation.choice import Choice, make_state
-from ..generation.idempotency import Progress
+from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..openai.responses import answers as responses
 from ..openai.responses.events import ResponseEvents
 from .answer import Answer, Writer, counts, usage
 
 
-class Form(Writer, Protocol):
+class AnswerFormat(Writer, Protocol):
     """Writes a stream, or makes the whole answer."""
 
     def whole(self) -> dict[str, Any]:
         """The answer that is not streamed."""
 
 
-class MakeForm(Protocol):
+class MakeAnswerFormat(Protocol):
     """Makes the form of one answer."""
 
-    def __call__(self, answer: Answer, job: Job, progress: Progress | None, /) -> Form: ...
+    def __call__(self, answer: Answer, job: Job, progress: StreamProgress | None, /) -> AnswerFormat: ...
 
 
 def key_of_answer(answer: Answer) -> str:
@@ -37,12 +37,12 @@ def key_of_answer(answer: Answer) -> str:
     return f"{answer.seed:016x}{answer.created:08x}"
 
 
-class MessagesForm:
+class MessagesFormat:
     """POST /v1/messages."""
 
     def __init__(self, answer: Answer, job: Job, omit_thinking: bool, most: int) -> None:
         """`most`: tokens; where the model's length leaves fewer, the answer ends there, and says so."""
-        self.answer = anthropic.Answer(key_of_answer(answer), answer.model, omit_thinking)
+        self.answer = anthropic.MessageAnswer(key_of_answer(answer), answer.model, omit_thinking)
         self._job = job
         self._most = most
 
@@ -80,12 +80,12 @@ class MessagesForm:
         return self._events.error(error.message, error.status)
 
 
-class ResponsesForm:
+class ResponsesFormat:
     """POST /v1/responses. Where a choice's state counts tokens, a response's counts events."""
 
     def __init__(
         self,
-        answer: responses.Answer,
+        answer: responses.ResponseAnswer,
         job: Job,
         after: int = -1,
         at_end: Callable[[dict[str, Any]], object] | None = None,
@@ -102,7 +102,7 @@ class ResponsesForm:
 
     def whole(self) -> dict[str, Any]:
         (choice,) = self._job.choices
-        told, pieces = choice.told, choice.take().pieces
+        told, pieces = choice.logprobs, choice.take().pieces
         body = self.answer.whole(pieces, choice.finish_reason or "", usage(self._job), int(time.time()), told)
         if self._at_end is not None:
             self._at_end(body)
@@ -111,7 +111,7 @@ class ResponsesForm:
     def failed_body(self, error: ApiError) -> dict[str, Any]:
         """The response object of one that failed."""
         (choice,) = self._job.choices
-        told, pieces = choice.told, choice.take().pieces
+        told, pieces = choice.logprobs, choice.take().pieces
         output = self.answer.output(pieces, told)
         return self.answer.failed(output, error.message, error.status)
 
@@ -120,7 +120,7 @@ class ResponsesForm:
         return self._behind(self._events.first())
 
     def update(self, choice: Choice) -> bytes:
-        self._events.tell(choice.told)  # also what is skipped: the state counts no tokens here
+        self._events.tell(choice.logprobs)  # also what is skipped: the state counts no tokens here
         news = choice.take()
         if not self._begun:  # a predecessor has
             self._begun = True

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from ..generation.choice import CHARACTERS, ENDED
 
-__all__ = ["ENDED", "Predecessor", "Record", "record_of"]
+__all__ = ["ENDED", "ConnectionRecord", "Predecessor", "record_of"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Predecessor:
         return [state & CHARACTERS for state in self.states]
 
 
-class Record(Protocol):
+class ConnectionRecord(Protocol):
     """One connection's record."""
 
     predecessor: Predecessor | None
@@ -64,6 +64,6 @@ class Record(Protocol):
         """
 
 
-def record_of(request: web.BaseRequest) -> Record | None:
+def record_of(request: web.BaseRequest) -> ConnectionRecord | None:
     """The record of the request's connection, where it has one."""
     return getattr(request.protocol, "record", None)

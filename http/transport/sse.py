@@ -13,7 +13,7 @@ from aiohttp import web
 
 from ..errors import ApiError
 from ..generation.choice import ENDED, Choice
-from ..generation.idempotency import Progress
+from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..output.answer import Writer
 from .resume import record_of
@@ -25,7 +25,7 @@ HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": 
 class EventStream:
     """The streamed answer to one request."""
 
-    def __init__(self, request: web.Request, job: Job, writer: Writer, start: Progress) -> None:
+    def __init__(self, request: web.Request, job: Job, writer: Writer, start: StreamProgress) -> None:
         """`start`: what the client has of this stream, from a predecessor or by an earlier request."""
         self._request = request
         self._job = job

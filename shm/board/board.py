@@ -2,10 +2,10 @@
 
 Layout of an actor's block, in words:
     line 0      incarnation, start (ns), how the life before ended, order                 the supervisor
-    line 1      incarnation << 32 | state, pid, heartbeat (ns), hand, tries, given up     the actor
+    line 1      incarnation << 32 | state, pid, heartbeat (ns), in_flight, tries, given up     the actor
     lines 2..5  GAUGES general words, whose names are not known here     the actor
 What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
-The exceptions are for its successor: `hand` names what an actor works on, `tries` how many lives have begun that;
+The exceptions are for its successor: `in_flight` names what an actor works on, `tries` how many lives have begun that;
 and the general words that count: a successor goes on from where its predecessor died.
 
 The order counts for this life of an actor and those to come: one that is started behind it finds it, too. GIVE_UP is
@@ -26,7 +26,7 @@ from ..layout import LOW32, WORD_BYTES, check_place
 from ..segment import Segment
 
 INCARNATION, STARTED, ENDED, ORDER = 0, 1, 2, 3
-STATE, PID, HEARTBEAT, HAND, TRIES, GIVEN_UP = 8, 9, 10, 11, 12, 13
+STATE, PID, HEARTBEAT, IN_FLIGHT, TRIES, GIVEN_UP = 8, 9, 10, 11, 12, 13
 FIRST_GAUGE, GAUGES = 16, 32
 BLOCK_WORDS = FIRST_GAUGE + GAUGES
 
@@ -106,9 +106,9 @@ class Board:
         """Which life of the actor counts."""
         return self.words[self.word(index, INCARNATION)]
 
-    def hand(self, index: int) -> tuple[int, int]:
+    def in_flight(self, index: int) -> tuple[int, int]:
         """(what the actor, alive or dead, is working on; how many lives have begun it). 0 is nothing."""
-        return self.words[self.word(index, HAND)], self.words[self.word(index, TRIES)]
+        return self.words[self.word(index, IN_FLIGHT)], self.words[self.word(index, TRIES)]
 
     def last_heartbeat(self, index: int) -> int:
         """When the actor, or the one that was there before it, last said that it was alive; 0: never."""
@@ -174,15 +174,15 @@ class BoardWriter:
         self._words[self._heartbeat] = time.monotonic_ns()
 
     @property
-    def hand(self) -> tuple[int, int]:
+    def in_flight(self) -> tuple[int, int]:
         """(what this actor, or its predecessor, is working on; how many lives have begun it). 0 is nothing."""
-        return self._words[self._block + HAND], self._words[self._block + TRIES]
+        return self._words[self._block + IN_FLIGHT], self._words[self._block + TRIES]
 
-    def set_hand(self, what: int, tries: int) -> None:
+    def set_in_flight(self, what: int, tries: int) -> None:
         """Work on `what` begins, or ends (0). Between the stores nothing is."""
-        self._words[self._block + HAND] = 0
+        self._words[self._block + IN_FLIGHT] = 0
         self._words[self._block + TRIES] = tries
-        self._words[self._block + HAND] = what
+        self._words[self._block + IN_FLIGHT] = what
 
     def give_up(self) -> None:
         """Count a request that is given up."""

@@ -24,7 +24,7 @@ START, END = range(2)
 LARGEST_SHARE = 8  # of the room: a record that fills more of it would cost too many others
 
 
-class Recent:
+class KeyedLog:
     """Region `index` of the file."""
 
     def __init__(self, fd: int, count: int, room: int, index: int) -> None:

@@ -25,7 +25,7 @@ MOST_READ = 1 << 18  # bytes, at once
 LOST, NOT_BEGUN = (1 << 64) - 1, (1 << 64) - 2
 
 
-class Journal:
+class RequestJournal:
     """Records 0 to count - 1, of `room` bytes each. Numbers beyond are nobody's: nothing is kept of them."""
 
     def __init__(self, fd: int, count: int, room: int) -> None:

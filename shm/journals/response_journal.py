@@ -33,7 +33,7 @@ NOBODY = (1 << 64) - 1
 REGION_WORDS = region_words(RING)
 
 
-class Answers:
+class ResponseJournal:
     """Records 0 to count - 1. Numbers beyond are nobody's: nothing is kept of them."""
 
     def __init__(self, fd: int, count: int, access: int = mmap.ACCESS_DEFAULT) -> None:

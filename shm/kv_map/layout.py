@@ -2,7 +2,7 @@
 
 Layout, from the region's offset; who writes what, and when, stands in map.py.
     header    worker | blocks | takeovers
-    a slot    held, computed, told, stale: four arrays of words
+    a slot    held, computed, announced, stale: four arrays of words
               table: int32[blocks of a sequence]
     a block   hash: 16 bytes, then of all blocks cached: a byte
 """

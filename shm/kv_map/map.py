@@ -6,7 +6,7 @@ leaves behind, and for that the order in which one thread stores is enough. Wher
               takeovers: successors that have begun with it since the last step came back
     a slot    held: generation << 32 | blocks in its table, 0 for none
               computed: generation << 32 | tokens whose KV is certainly in these blocks; counts only while it holds any
-              told: generation whose end the detokenizer was told; that is no matter of a worker
+              announced: generation whose end the detokenizer was told; that is no matter of a worker
               stale: generation that held its blocks when the cache was reset: no prefix is to be found in them
               table: int32, the blocks in the order of the tokens
     a block   cached (a byte): its 16-byte hash is valid, and so are its contents
@@ -39,7 +39,7 @@ class KVMap:
         self._header: Ints = np.ndarray(HEADER_WORDS, np.int64, memory, places.header)
         self._held: Ints = np.ndarray(slots, np.int64, memory, places.held)
         self._computed: Ints = np.ndarray(slots, np.int64, memory, places.computed)
-        self._told: Ints = np.ndarray(slots, np.int64, memory, places.told)
+        self._announced: Ints = np.ndarray(slots, np.int64, memory, places.told)
         self._stale: Ints = np.ndarray(slots, np.int64, memory, places.stale)
         self._tables: NDArray[np.int32] = np.ndarray((slots, sequence_blocks), np.int32, memory, places.tables)
         self._hashes = places.hashes
@@ -120,12 +120,12 @@ class KVMap:
         word = int(self._computed[ref & LOW32])
         return word & LOW32 if word >> 32 == ref >> 32 else None
 
-    def tell(self, ref: int) -> None:
+    def set_announced(self, ref: int) -> None:
         """The message that this sequence has ended is published."""
-        self._told[ref & LOW32] = ref >> 32
+        self._announced[ref & LOW32] = ref >> 32
 
-    def is_told(self, ref: int) -> bool:
-        return bool(self._told[ref & LOW32] == ref >> 32)
+    def is_announced(self, ref: int) -> bool:
+        return bool(self._announced[ref & LOW32] == ref >> 32)
 
     # --- what a block stands for ---------------------------------------------------------------------------------
 

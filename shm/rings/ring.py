@@ -24,7 +24,7 @@ No end keeps a copy of its own words, so that an exception in the middle leaves 
 
 from __future__ import annotations
 
-from ..end_lock import Claim, RingBusy
+from ..end_lock import EndLock, RingBusy
 from ..fence import load_fence, store_fence
 from ..layout import CACHE_LINE, LINE_WORDS, LOW32, WORD_BYTES, check_place
 from ..segment import Segment
@@ -76,7 +76,7 @@ class _End:
         what = f"the {type(self).__name__.lower()} of the ring at {offset}"
         if own_word > READ:
             what = f"reader {(own_word - READ) // READER_WORDS}: {what}"
-        self._claim = Claim(segment, offset + WORD_BYTES * own_word, what)
+        self._end_lock = EndLock(segment, offset + WORD_BYTES * own_word, what)
         self._map = segment.map
         self._words = segment.words
         self._capacity = capacity
@@ -106,7 +106,7 @@ class _End:
     def close(self) -> None:
         """Give the end up; another may take it. Using it afterwards raises ValueError."""
         self._words = _closed
-        self._claim.close()
+        self._end_lock.close()
 
 
 class Producer(_End):

@@ -11,7 +11,7 @@ from .layout import FINISH, GENERATION, TEXT, TOKENS
 from .table import RequestTable
 
 
-class Follower:
+class TokenCursor:
     """Of the ref's use; a successor makes its own."""
 
     __slots__ = ("_control", "_generation", "_words")

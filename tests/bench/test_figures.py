@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actorserve.actors.bench.load.record import Record
+from actorserve.actors.bench.load.record import RequestRecord
 from actorserve.actors.bench.results.compare import verdict
 from actorserve.actors.bench.results.metrics import figures, is_good, spread
 
 
-def record(*, sizes: list[int] | None = None, usage: int | None = None, error: str = "") -> Record:
+def record(*, sizes: list[int] | None = None, usage: int | None = None, error: str = "") -> RequestRecord:
     """Sent at 10 s; chunks after 100, 120, 180 ms; ended after 200 ms."""
-    return Record(10.0, 10.2, [10.1, 10.12, 10.18], sizes or [], 5, usage, error)
+    return RequestRecord(10.0, 10.2, [10.1, 10.12, 10.18], sizes or [], 5, usage, error)
 
 
 def test_percentiles_are_numpys() -> None:
@@ -68,7 +68,7 @@ def test_goodput_wants_every_limit_kept(limits: dict[str, float], good: bool) ->
 
 def test_goodput_of_failures_and_of_single_tokens() -> None:
     assert not is_good(record(error="timeout"), {"ttft": 1e9})
-    assert is_good(Record(1.0, 1.1, [1.1], [1], 5, 1), {"tpot": 0.001})
+    assert is_good(RequestRecord(1.0, 1.1, [1.1], [1], 5, 1), {"tpot": 0.001})
 
 
 def test_failures_are_counted_by_kind_and_leave_the_rates() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.bench.load.prompts import Prompt, PromptError, Wanted, make_prompts, words_counted
+from actorserve.actors.bench.load.prompts import DatasetError, Prompt, PromptOptions, make_prompts, words_counted
 
 
 def syllables(text: str) -> int:
@@ -16,7 +16,7 @@ def syllables(text: str) -> int:
 
 
 def test_random_prompts_have_their_lengths() -> None:
-    found = make_prompts(Wanted(count=50, input_len=40, output_len=10, range_ratio=0.5), syllables)
+    found = make_prompts(PromptOptions(count=50, input_len=40, output_len=10, range_ratio=0.5), syllables)
     assert all(prompt.tokens == syllables(prompt.text) for prompt in found)
     inputs, outputs = [prompt.tokens for prompt in found], [prompt.output_tokens for prompt in found]
     assert 20 <= min(inputs) < 30 and 50 < max(inputs) <= 60
@@ -26,22 +26,22 @@ def test_random_prompts_have_their_lengths() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 2, 7, 100, 1001])
 def test_a_length_is_met_exactly(tokens: int) -> None:
-    found = make_prompts(Wanted(count=5, input_len=tokens), syllables)
+    found = make_prompts(PromptOptions(count=5, input_len=tokens), syllables)
     assert [prompt.tokens for prompt in found] == [tokens] * 5
 
 
 def test_a_seed_is_a_series() -> None:
-    wanted = [make_prompts(Wanted(count=3, input_len=9, seed=seed), words_counted) for seed in (1, 1, 2)]
+    wanted = [make_prompts(PromptOptions(count=3, input_len=9, seed=seed), words_counted) for seed in (1, 1, 2)]
     assert wanted[0] == wanted[1] != wanted[2]
 
 
 def test_fixed_prompts_are_one() -> None:
-    found = make_prompts(Wanted(dataset="fixed", count=4, input_len=9), words_counted)
+    found = make_prompts(PromptOptions(dataset="fixed", count=4, input_len=9), words_counted)
     assert found == [found[0]] * 4 and found[0].tokens == 9
 
 
 def test_prefixes_are_shared_in_turn() -> None:
-    wanted = Wanted(dataset="shared-prefix", count=6, input_len=5, prefix_len=20, prefixes=2)
+    wanted = PromptOptions(dataset="shared-prefix", count=6, input_len=5, prefix_len=20, prefixes=2)
     found = make_prompts(wanted, words_counted)
     starts = [" ".join(prompt.text.split()[:20]) for prompt in found]
     assert starts[0] != starts[1] and starts == starts[:2] * 3
@@ -60,7 +60,7 @@ def test_files_are_read(tmp_path: Path) -> None:
     lines.write_text("\n".join(map(json.dumps, entries)))
     array.write_text(json.dumps(entries))
     for path in (lines, array):
-        found = make_prompts(Wanted(dataset="file", path=str(path), count=6, output_len=None), words_counted)
+        found = make_prompts(PromptOptions(dataset="file", path=str(path), count=6, output_len=None), words_counted)
         assert sorted(prompt.text for prompt in found) == sorted(["one", "two", "three"] * 2)
         assert Prompt("one", 3) in found
         assert Prompt("two", 128, messages=[{"role": "user", "content": "two"}]) in found
@@ -70,5 +70,5 @@ def test_files_are_read(tmp_path: Path) -> None:
 def test_a_file_without_prompts_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(text)
-    with pytest.raises(PromptError, match=r"a\.jsonl"):
-        make_prompts(Wanted(dataset="file", path=str(path)), words_counted)
+    with pytest.raises(DatasetError, match=r"a\.jsonl"):
+        make_prompts(PromptOptions(dataset="file", path=str(path)), words_counted)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.detokenizer.decoder import word_bytes
-from actorserve.actors.protocol.messages import Delta, Finish, PromptTold
+from actorserve.actors.detokenizer.decoder import bytes_of_tokens
+from actorserve.actors.protocol.messages import Delta, Finish, PromptTokenLogprobs
 from actorserve.actors.protocol.request import Sampling
 from actorserve.shm.table.logprobs import ENTRY, Logprobs
 from actorserve.shm.table.table import slot_of
@@ -42,7 +42,7 @@ def told(engine: Engine) -> dict[int, tuple[bytes, int, float, int, int]]:
     """What a frontend knows of each generated token, by its number."""
     found: dict[int, tuple[bytes, int, float, int, int]] = {}
     for delta in engine.deltas:
-        for number, token in enumerate(delta.told, delta.tokens - len(delta.told)):
+        for number, token in enumerate(delta.logprobs, delta.tokens - len(delta.logprobs)):
             entry = (token.text, token.id, token.logprob, token.rank, len(token.best))
             assert found.setdefault(number, entry) == entry
     return found
@@ -76,8 +76,8 @@ def test_a_long_log_is_told_in_pieces_from_its_start(engine: Asking) -> None:
     engine.write(ref, len(PROMPT), len(PROMPT) + len(ids))
     engine.advance(ref, [], Finish.LENGTH)
     engine.turn()
-    assert max(len(delta.told) for delta in engine.deltas) <= 128 and sorted(told(engine)) == list(range(400))
-    assert not any(token.best for delta in engine.deltas for token in delta.told)
+    assert max(len(delta.logprobs) for delta in engine.deltas) <= 128 and sorted(told(engine)) == list(range(400))
+    assert not any(token.best for delta in engine.deltas for token in delta.logprobs)
 
 
 @pytest.mark.parametrize("prompt_logprobs", [-1, 0, 2])
@@ -92,19 +92,19 @@ def test_prompts_are_told_before_their_answers(engine: Asking, prompt_logprobs: 
     engine.die()
     engine.advance(ref, [], Finish.ABORT)
     engine.turn()
-    prompts = [message for message in engine.received if isinstance(message, PromptTold)]
+    prompts = [message for message in engine.received if isinstance(message, PromptTokenLogprobs)]
     if prompt_logprobs < 0:
         assert not prompts
         return
-    assert isinstance(engine.received[0], PromptTold) and len(prompts) == 1
-    assert [token.id for token in prompts[0].told] == PROMPT[1:] and prompts[0].start == 1
-    assert [len(token.best) for token in prompts[0].told] == [prompt_logprobs] * 2
+    assert isinstance(engine.received[0], PromptTokenLogprobs) and len(prompts) == 1
+    assert [token.id for token in prompts[0].logprobs] == PROMPT[1:] and prompts[0].start == 1
+    assert [len(token.best) for token in prompts[0].logprobs] == [prompt_logprobs] * 2
     assert any(isinstance(message, Delta) for message in engine.received)
 
 
 def test_the_bytes_of_words() -> None:
     for tokenizer in (byte_level(), byte_fallback()):
-        of = word_bytes(tokenizer)
+        of = bytes_of_tokens(tokenizer)
         for text in ("Hello world, 🦊 Grüße", "a b"):
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             assert b"".join(map(of, ids)).decode().lstrip() == text

@@ -21,10 +21,10 @@ from actorserve.actors.frontend.connections import connection, framing, pool, tr
 from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.http.middleware.context import EXPECTS
 from actorserve.http.transport.body import CONTINUE
-from actorserve.http.transport.resume import Predecessor, Record, record_of
+from actorserve.http.transport.resume import ConnectionRecord, Predecessor, record_of
 from actorserve.shm.journals import byte_ring, request_journal, response_journal
-from actorserve.shm.journals.request_journal import Journal
-from actorserve.shm.journals.response_journal import Answers
+from actorserve.shm.journals.request_journal import RequestJournal
+from actorserve.shm.journals.response_journal import ResponseJournal
 
 MODULES = (pool, connection, framing, transport, request_journal, response_journal, byte_ring)
 TRACED = {module.__file__ for module in MODULES}
@@ -101,9 +101,9 @@ class Life:
         self.loop.run_until_complete(self._start(channel))
 
     async def _start(self, channel: socket.socket) -> None:
-        journal = Journal(self._files[0], KEPT, ROOM)
+        journal = RequestJournal(self._files[0], KEPT, ROOM)
         self.server = web.Server(self._handle, handler_cancellation=True, access_log=None, lingering_time=9)
-        self.pool = ConnectionPool(channel, journal, Answers(self._files[1], KEPT), self.server)
+        self.pool = ConnectionPool(channel, journal, ResponseJournal(self._files[1], KEPT), self.server)
 
     # --- what it does --------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class Life:
             await asyncio.sleep(0)
         return answer
 
-    async def _stream(self, request: web.BaseRequest, record: Record) -> web.StreamResponse:
+    async def _stream(self, request: web.BaseRequest, record: ConnectionRecord) -> web.StreamResponse:
         before: Predecessor | None = record.predecessor
         if before is None or not before.begun:
             record.go_on()

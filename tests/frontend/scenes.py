@@ -15,8 +15,8 @@ from actorserve.actors.frontend.connections import pool
 from actorserve.actors.supervisor.connections.admission import Admission
 from actorserve.actors.supervisor.connections.pool import Connections
 from actorserve.http.transport.body import CONTINUE
-from actorserve.shm.journals.request_journal import Journal
-from actorserve.shm.journals.response_journal import Answers
+from actorserve.shm.journals.request_journal import RequestJournal
+from actorserve.shm.journals.response_journal import ResponseJournal
 
 from .lives import MOST, ROOM, TEXT, Killed, Lethal, Life, Socket, one_turn
 
@@ -44,7 +44,7 @@ class Scene:
         listener.setblocking(False)
         self.address = listener.getsockname()
         self.connections = Connections([listener], NAMES, Admission(MOST))
-        self.files = Journal.create(MOST, ROOM), Answers.create(MOST)
+        self.files = RequestJournal.create(MOST, ROOM), ResponseJournal.create(MOST)
         self.lives: list[Life] = []
         for index in range(len(NAMES)):
             self.lives.append(self.born(index))

@@ -7,7 +7,7 @@ import asyncio
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from actorserve.actors.frontend.admission import Turns
+from actorserve.actors.frontend.admission import AdmissionQueue
 
 
 class Counted:
@@ -22,13 +22,13 @@ class Counted:
         self.now += 1
         self.handle = asyncio.get_running_loop().call_soon(self._tick)
 
-    async def begin(self, turns: Turns, number: int) -> None:
+    async def begin(self, turns: AdmissionQueue, number: int) -> None:
         await turns.take()
         self.begun[number] = self.now
 
 
 async def test_a_few_in_each_turn_in_order() -> None:
-    counted, turns = Counted(), Turns(2)
+    counted, turns = Counted(), AdmissionQueue(2)
     await asyncio.gather(*(counted.begin(turns, number) for number in range(9)))
     counted.handle.cancel()
     assert list(counted.begun) == list(range(9))
@@ -37,7 +37,7 @@ async def test_a_few_in_each_turn_in_order() -> None:
 
 
 async def test_one_alone_does_not_wait() -> None:
-    counted, turns = Counted(), Turns(2)
+    counted, turns = Counted(), AdmissionQueue(2)
     for number in range(3):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -48,7 +48,7 @@ async def test_one_alone_does_not_wait() -> None:
 
 
 async def test_who_has_gone_takes_nobodys_place() -> None:
-    counted, turns = Counted(), Turns(1)
+    counted, turns = Counted(), AdmissionQueue(1)
     tasks = [asyncio.create_task(counted.begin(turns, number)) for number in range(6)]
     await asyncio.sleep(0)
     for number in (1, 2, 4):
@@ -60,7 +60,7 @@ async def test_who_has_gone_takes_nobodys_place() -> None:
 
 
 async def test_one_that_goes_in_its_own_turn_stops_nobody() -> None:
-    turns = Turns(1)
+    turns = AdmissionQueue(1)
     tasks = [asyncio.create_task(turns.take()) for _ in range(3)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)  # the second has been told, and has not run yet
@@ -70,7 +70,7 @@ async def test_one_that_goes_in_its_own_turn_stops_nobody() -> None:
 
 
 async def test_health_passes_by() -> None:
-    turns = Turns(1)
+    turns = AdmissionQueue(1)
 
     async def handler(request: web.Request) -> web.StreamResponse:
         return web.Response(text=request.path)

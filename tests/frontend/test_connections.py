@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from actorserve.actors.frontend.connections.connection import Wire
+from actorserve.actors.frontend.connections.connection import RecordedProtocol
 from actorserve.actors.frontend.connections.framing import behind_first
 from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.actors.protocol.connection_handover import GIVEN_BYTES, MOST_GIVEN, read_given
@@ -156,16 +156,16 @@ def test_a_death_anywhere_costs_who_does_not_wait_for_answers_one_moment(first: 
 @pytest.mark.parametrize("piece", [0, 1, 2])
 def test_a_death_before_anybody_knows_what_the_kernel_has_read(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     """The bytes are gone from the kernel and in the journal already."""
-    know, pieces = Wire.buffer_updated, 0
+    know, pieces = RecordedProtocol.buffer_updated, 0
 
-    def die(self: Wire, nbytes: int) -> None:
+    def die(self: RecordedProtocol, nbytes: int) -> None:
         nonlocal pieces
         pieces += 1
         if pieces == piece + 1:
             raise Killed
         know(self, nbytes)
 
-    monkeypatch.setattr(Wire, "buffer_updated", die)
+    monkeypatch.setattr(RecordedProtocol, "buffer_updated", die)
     with scene_of() as (scene, client):
         assert client.ask(b"one", b"two") == [b"one", b"two"] and not client.over and scene.kills == 1
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import pytest
 
 from actorserve.actors.frontend.observability import metrics
-from actorserve.actors.frontend.observability.metrics import Figures
+from actorserve.actors.frontend.observability.metrics import ServerMetrics
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.gauges import FrontendGauge, SchedulerGauge
-from actorserve.actors.telemetry.startup import Phase
+from actorserve.actors.telemetry.startup import StartPhase
 from actorserve.shm.board.board import HEARTBEAT, PID, ActorState, BoardWriter
 from actorserve.shm.board.startup import PhaseWriter
 
@@ -38,7 +38,7 @@ class Scene:
         for writer in self.writers.values():
             writer.set_state(ActorState.READY)
         self.writers["scheduler"].set_gauge(SchedulerGauge.BLOCKS_TOTAL, 10)
-        self.figures = Figures(self.context)
+        self.figures = ServerMetrics(self.context)
 
     def set_word(self, name: str, word: int, value: int) -> None:
         self.board.words[self.board.word(self.system.by_name[name].position, word)] = value
@@ -135,10 +135,10 @@ def test_how_long_a_start_took(scene: Scene) -> None:
     assert startup(scene, "worker") == {"all": "0.0"}
     began = scene.board.snapshot(spec.position).started_ns
     writer = PhaseWriter(words, scene.system.phase_offsets["worker"], began)
-    writer.end(Phase.IMPORTS, began + 250_000_000)
-    writer.end(Phase.WEIGHTS, began + 1_750_000_000)
+    writer.end(StartPhase.IMPORTS, began + 250_000_000)
+    writer.end(StartPhase.WEIGHTS, began + 1_750_000_000)
     assert startup(scene, "worker") == {"imports": "0.25", "weights": "1.5", "all": "1.75"}
-    scene.memory.phase_ends(Phase.MEMORY, began + 10**9)
+    scene.memory.phase_ends(StartPhase.MEMORY, began + 10**9)
     assert startup(scene, "supervisor").keys() == {"memory", "all"}
     scene.memory.raise_incarnation(spec)  # another life has none of them yet
     assert startup(scene, "worker") == {"all": "0.0"}

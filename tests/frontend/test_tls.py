@@ -20,17 +20,17 @@ from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.options.tls import make_context
 from actorserve.actors.protocol.connection_handover import CLOSED, GIVEN_BYTES, NEW, hand_over, read_given
 from actorserve.http.transport import header_timeout
-from actorserve.shm.journals.request_journal import Journal
-from actorserve.shm.journals.response_journal import Answers
-from tests.support.certificates import OPENSSL, Files, lock
+from actorserve.shm.journals.request_journal import RequestJournal
+from actorserve.shm.journals.response_journal import ResponseJournal
+from tests.support.certificates import OPENSSL, Certificates, encrypt_key
 
 pytestmark = pytest.mark.skipif(OPENSSL is None, reason="certificates are made by the openssl command")
 WAIT_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    return Files(tmp_path_factory.mktemp("certificates"))
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 Runner = Callable[[Coroutine[Any, Any, None]], None]
@@ -39,13 +39,17 @@ Runner = Callable[[Coroutine[Any, Any, None]], None]
 class Side:
     """A frontend's connections with TLS, and the end of the channel that is the supervisor's. Inside of a loop."""
 
-    def __init__(self, files: Files, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+    def __init__(
+        self, files: Certificates, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+    ) -> None:
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.setblocking(False)
         certificate, key = map(str, files.server)
-        journal = Journal(Journal.create(1, 4096), 0, 4096)
+        journal = RequestJournal(RequestJournal.create(1, 4096), 0, 4096)
         context = make_context(Config(ssl_certfile=certificate, ssl_keyfile=key))
-        self.pool = ConnectionPool(theirs, journal, Answers(Answers.create(1), 0), web.Server(handler), context)
+        self.pool = ConnectionPool(
+            theirs, journal, ResponseJournal(ResponseJournal.create(1), 0), web.Server(handler), context
+        )
 
     def connect(self, number: int) -> socket.socket:
         """A client's new connection, which the frontend is handed."""
@@ -76,7 +80,7 @@ async def no_handler(request: web.BaseRequest) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_a_handshake_that_does_not_come(files: Files, monkeypatch: pytest.MonkeyPatch, run: Runner) -> None:
+def test_a_handshake_that_does_not_come(files: Certificates, monkeypatch: pytest.MonkeyPatch, run: Runner) -> None:
     monkeypatch.setattr(pool, "HANDSHAKE_S", 0.05)
 
     async def scene() -> None:
@@ -91,7 +95,9 @@ def test_a_handshake_that_does_not_come(files: Files, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\n"])
-def test_a_head_that_does_not_come(files: Files, monkeypatch: pytest.MonkeyPatch, run: Runner, begun: bytes) -> None:
+def test_a_head_that_does_not_come(
+    files: Certificates, monkeypatch: pytest.MonkeyPatch, run: Runner, begun: bytes
+) -> None:
     monkeypatch.setattr(header_timeout, "HEAD_S", 0.1)
 
     async def scene() -> None:
@@ -108,7 +114,7 @@ def test_a_head_that_does_not_come(files: Files, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_a_slow_reader_makes_its_writer_wait(files: Files, run: Runner) -> None:
+def test_a_slow_reader_makes_its_writer_wait(files: Certificates, run: Runner) -> None:
     """Before more than a little waits in this process, as without TLS."""
     waiting: list[int] = []
 
@@ -141,7 +147,7 @@ def test_a_slow_reader_makes_its_writer_wait(files: Files, run: Runner) -> None:
 # --- files that will not do ----------------------------------------------------------------------------------------
 
 
-def test_certificate_and_key_may_be_in_one_file(files: Files, tmp_path: Path) -> None:
+def test_certificate_and_key_may_be_in_one_file(files: Certificates, tmp_path: Path) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(files.server[0].read_bytes() + files.server[1].read_bytes())
     assert make_context(Config(ssl_certfile=str(both))) is not None
@@ -152,11 +158,11 @@ def test_without_certificate_there_is_no_tls() -> None:
     assert make_context(Config()) is None and Config().scheme == "http"
 
 
-def test_what_will_not_do_is_refused_by_name(files: Files, tmp_path: Path) -> None:
+def test_what_will_not_do_is_refused_by_name(files: Certificates, tmp_path: Path) -> None:
     junk, none = tmp_path / "junk", str(tmp_path / "none")
     junk.write_text("junk\n")
     certificate, key = map(str, files.server)
-    locked = str(lock(files.server[1], "secret"))
+    locked = str(encrypt_key(files.server[1], "secret"))
     cases: list[tuple[dict[str, object], str]] = [
         ({"ssl_keyfile": key}, "--ssl-keyfile: there is no TLS without --ssl-certfile"),
         ({"ssl_ca_certs": certificate}, "--ssl-ca-certs: there is no TLS without --ssl-certfile"),

@@ -29,9 +29,9 @@ class Model(NamedTuple):
     grammars: Grammars
     closing: np.ndarray  # how much each word helps to come to an end
 
-    def grammar(self, **wish: Any) -> str:
-        """The grammar for the fields of a Wish, by the way that a renderer and a worker go."""
-        return unpack(self.grammars.make(msgspec.json.encode(wish)))
+    def grammar(self, **constraint: Any) -> str:
+        """The grammar for the fields of a Constraint, by the way that a renderer and a worker go."""
+        return unpack(self.grammars.make(msgspec.json.encode(constraint)))
 
     def matchers(self) -> Matchers:
         """As a worker makes them."""

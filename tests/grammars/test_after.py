@@ -34,8 +34,8 @@ BODIES: list[tuple[dict[str, Any], str]] = [
 def test_random_answers(kind: str, mark: str) -> None:
     """Random thinking seldom comes to its end by itself: the mark is put behind it."""
     of = model(kind)
-    for at, (wish, pattern) in enumerate(BODIES):
-        grammar = of.grammar(after=mark, **wish)
+    for at, (constraint, pattern) in enumerate(BODIES):
+        grammar = of.grammar(after=mark, **constraint)
         for start in (mark, f'I think\nthat {{"x": }} </thin is\n\nright <f> {mark}'):
             text = answer(of, grammar, at, start)
             assert text.startswith(start)

@@ -35,7 +35,7 @@ def check(turn: Turn) -> None:
         jsonschema.Draft202012Validator(SCHEMAS[call.name]).validate(json.loads(call.arguments))
 
 
-def wish(form: Object | None) -> dict[str, Any]:
+def constraint(form: Object | None) -> dict[str, Any]:
     assert form is not None
     return {"structural_tag": {"type": "structural_tag", "format": form}}
 
@@ -44,7 +44,7 @@ def wish(form: Object | None) -> dict[str, Any]:
 def test_what_is_drawn_is_read(parser: str) -> None:
     of = model("demo")
     names, counts = set(), set()
-    several, one = (of.grammar(**wish(only_calls(parser, TOOLS, parallel))) for parallel in (True, False))
+    several, one = (of.grammar(**constraint(only_calls(parser, TOOLS, parallel))) for parallel in (True, False))
     for seed in range(8):
         turn = read(parser, answer(of, several, seed, patience=40))
         assert turn.calls and not turn.content.strip()
@@ -58,10 +58,10 @@ def test_what_is_drawn_is_read(parser: str) -> None:
 @pytest.mark.parametrize("parser", MARKUPS)
 def test_in_free_text_calls_are_held_to_their_tools(parser: str) -> None:
     of = model("demo")
-    grammar = of.grammar(**wish(amid_text(parser, TOOLS, True)))
+    grammar = of.grammar(**constraint(amid_text(parser, TOOLS, True)))
     call = '{"name": "weather", "parameters": {"town": "Oslo"}}'
     if parser != "llama3_json":
-        call = answer(of, of.grammar(**wish(only_calls(parser, TOOLS[:1], False))), 3)
+        call = answer(of, of.grammar(**constraint(only_calls(parser, TOOLS[:1], False))), 3)
     assert "Oslo" in call or "Rome" in call
     assert accepts(of, grammar, call) and accepts(of, grammar, "It is {not} a call, 1 < 2.")
     assert not accepts(of, grammar, call.replace("Oslo", "Bonn").replace("Rome", "Bonn"))
@@ -73,10 +73,10 @@ def test_in_free_text_calls_are_held_to_their_tools(parser: str) -> None:
 @pytest.mark.parametrize("parser", [*MARKUPS, "pythonic"])
 def test_a_call_or_an_answer(parser: str) -> None:
     of = model("demo")
-    grammar = of.grammar(**wish({"type": "or", "elements": [ANSWER, only_calls(parser, TOOLS, True)]}))
+    grammar = of.grammar(**constraint({"type": "or", "elements": [ANSWER, only_calls(parser, TOOLS, True)]}))
     call = "[weather(town='Oslo')]"
     if parser != "pythonic":
-        call = answer(of, of.grammar(**wish(only_calls(parser, STRICT, False))), 1)
+        call = answer(of, of.grammar(**constraint(only_calls(parser, STRICT, False))), 1)
     assert accepts(of, grammar, '{"sum": 7}') and accepts(of, grammar, call)
     for text in ('{"sum": "a"}', "It is 7.", f"So: {call}", ""):
         assert not accepts(of, grammar, text)
@@ -108,7 +108,7 @@ def test_as_models_write_them(parser: str, text: str) -> None:
     loose = [ToolFunction("weather", None, TOWN), ToolFunction("weather_at", None, DEEP, True)]
     for tools, other in ((TOOLS, False), (loose, True)):
         for make in (only_calls, amid_text):
-            grammar = of.grammar(**wish(make(parser, tools, True)))
+            grammar = of.grammar(**constraint(make(parser, tools, True)))
             assert accepts(of, grammar, text)
             assert accepts(of, grammar, text.replace("Oslo", "Bonn")) is other
     (call,) = read(parser, text).calls

@@ -11,7 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.actors.grammar.compiler import MAX_PACKED, GrammarError, Grammars, Wish, make_grammar, pack, unpack
+from actorserve.actors.grammar.compiler import (
+    MAX_PACKED,
+    Constraint,
+    GrammarError,
+    Grammars,
+    make_grammar,
+    pack,
+    unpack,
+)
 from actorserve.actors.grammar.trial import try_out
 from tests.grammars.drawing import accepts, allowed, draw, model
 from tests.grammars.schemas import EXPLODES, INTEGER, NOTHING, STRING, made
@@ -111,7 +119,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "intersection": ({"grammar": "start: A\nA: /a{1,5000}/ & ~/(.{500,2000}){2,}/"}, "more than 1000 times"),
     "many GBNF rules": ({"grammar": "\n".join(f"r{n} ::= r{n + 1}" for n in range(600))}, "500 rules"),
     "nothing": ({}, "exactly one"),
-    "two wishes": ({"json_object": True, "regex": "a"}, "json_object, regex"),
+    "two constraints": ({"json_object": True, "regex": "a"}, "json_object, regex"),
     "unknown field": ({"jsno": {}}, "jsno"),
     "wrong type": ({"choice": "yes"}, "choice"),
     "no choice": ({"choice": []}, "empty"),
@@ -134,9 +142,9 @@ def test_large_schemas_that_work(name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(name: str) -> None:
-    wish, reason = REFUSED[name]
+    constraint, reason = REFUSED[name]
     with pytest.raises(GrammarError, match=reason) as caught:
-        model("demo").grammar(**wish)
+        model("demo").grammar(**constraint)
     assert len(str(caught.value)) <= 450 and "\n" not in str(caught.value)
 
 
@@ -145,15 +153,15 @@ def test_what_does_not_fit_into_shared_memory() -> None:
     words = ["".join(chance.choices(string.ascii_letters, k=30)) for _ in range(3000)]
     with pytest.raises(GrammarError, match=f"{MAX_PACKED} are allowed"):
         model("demo").grammar(choice=words)
-    assert len(pack(make_grammar(Wish(choice=words[:1000])))) < MAX_PACKED
+    assert len(pack(make_grammar(Constraint(choice=words[:1000])))) < MAX_PACKED
     assert unpack(pack("grün")) == "grün"
 
 
 def test_checks_by_themselves() -> None:
     of = model("demo")
-    for wish in (Wish(json_object=True), Wish(regex="(")):
-        grammar = make_grammar(wish)
-        with pytest.raises(GrammarError, match="regex") if wish.regex else contextlib.nullcontext():
+    for constraint in (Constraint(json_object=True), Constraint(regex="(")):
+        grammar = make_grammar(constraint)
+        with pytest.raises(GrammarError, match="regex") if constraint.regex else contextlib.nullcontext():
             try_out(grammar, grammar, of.grammars.lltokenizer)
     with pytest.raises(zlib.error):
         unpack(b"no packed grammar")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actorserve.actors.grammar.compiler import Wish, make_grammar
+from actorserve.actors.grammar.compiler import Constraint, make_grammar
 from tests.grammars.drawing import allowed, draw, model
 from tests.grammars.schemas import EXPLODES, LOGIN, TREE, array
 
-WISHES: list[dict[str, Any]] = [
+CONSTRAINTS: list[dict[str, Any]] = [
     {"json_schema": TREE},
     {"json_schema": LOGIN, "after": "</think>"},
     {"regex": r"(\w+ ){2,5}\w+"},
@@ -22,13 +22,13 @@ WISHES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
 @pytest.mark.parametrize("kind", ["demo", "byte fallback"])
-def test_replay_is_the_same_at_every_position(wish: dict[str, Any], kind: str) -> None:
+def test_replay_is_the_same_at_every_position(constraint: dict[str, Any], kind: str) -> None:
     of = model(kind)
-    grammar = of.grammar(**wish)
+    grammar = of.grammar(**constraint)
     first = of.matchers()
-    start = of.ids("so</think>" if "after" in wish else "")
+    start = of.ids("so</think>" if "after" in constraint else "")
     first.place(3, grammar, start)
     answer = start + draw(of, first, 3, seed=7)
     first.place(3, grammar)
@@ -152,7 +152,7 @@ def test_a_grammar_that_fails_on_the_way(caplog: pytest.LogCaptureFixture) -> No
     """There are ever more ways in which it may have read what was drawn."""
     of = model("demo")
     matchers = of.matchers()
-    matchers.place(0, make_grammar(Wish(grammar='start: b{0,50} b{0,50}\nb: A b | "" | b b\nA: /a/')))
+    matchers.place(0, make_grammar(Constraint(grammar='start: b{0,50} b{0,50}\nb: A b | "" | b b\nA: /a/')))
     (token,) = of.ids("a")
     drawn = 0
     while token in allowed(matchers, 0):
@@ -177,7 +177,7 @@ START = '{"a":"T'
 
 def exploding() -> str:
     """A grammar that fails behind START, and not before. The renderer refuses it."""
-    return make_grammar(Wish(json_schema=EXPLODES))
+    return make_grammar(Constraint(json_schema=EXPLODES))
 
 
 def test_a_row_that_has_failed_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.actors.grammar.compiler import Wish, make_grammar
+from actorserve.actors.grammar.compiler import Constraint, make_grammar
 from actorserve.actors.grammar.matchers import Matchers
-from actorserve.actors.grammar.vocabulary import make_lltokenizer, make_words
+from actorserve.actors.grammar.vocabulary import make_lltokenizer, make_special_tokens
 from tests.support.tokenizers_made import byte_level
 
 TOKENIZER = byte_level()
@@ -28,8 +28,8 @@ SIZE = TOKENIZER.get_vocab_size()
 )
 def test_with_and_without_thinking(text: str, taken: bool) -> None:
     lltokenizer = make_lltokenizer(TOKENIZER, SIZE, [END])
-    wish = Wish(choice=["yes", "no"], after="</think>", before="<think>")
-    grammar = make_grammar(wish, make_words(TOKENIZER, lltokenizer))
+    constraint = Constraint(choice=["yes", "no"], after="</think>", before="<think>")
+    grammar = make_grammar(constraint, make_special_tokens(TOKENIZER, lltokenizer))
     matchers = Matchers(lltokenizer, SIZE)
     matchers.place(0, grammar)
     ids = TOKENIZER.encode(text, add_special_tokens=False).ids

@@ -63,8 +63,8 @@ def test_blanks_as_the_client_wants_them() -> None:
     of, schema = model("demo"), {"type": "array", "items": {"type": "integer"}, "minItems": 2}
     texts = ["[1,2]", "[1, 2]", "[1,  2]", "[1,\n2]"]
 
-    def taken(**wish: Any) -> list[bool]:
-        grammar = of.grammar(**wish)
+    def taken(**constraint: Any) -> list[bool]:
+        grammar = of.grammar(**constraint)
         return [accepts(of, grammar, text) for text in texts]
 
     assert taken(json_schema=schema) == [True, True, False, True]

@@ -78,8 +78,8 @@ def test_references_without_their_hash() -> None:
     of = model("demo")
     parameters = made({"event": {"$ref": "/$defs/Event"}}) | {"$defs": {"Event": {"type": "integer"}}}
     tools = [{"name": "note", "parameters": parameters}]
-    for wish, text in (({"named": "note"}, '{"event":5}'), ({}, '[{"name":"note","parameters":{"event":5}}]')):
-        grammar = of.grammar(tools=tools, **wish)
+    for constraint, text in (({"named": "note"}, '{"event":5}'), ({}, '[{"name":"note","parameters":{"event":5}}]')):
+        grammar = of.grammar(tools=tools, **constraint)
         assert accepts(of, grammar, text) and not accepts(of, grammar, text.replace("5", '"a"'))
 
 

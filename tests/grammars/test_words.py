@@ -7,7 +7,7 @@ import pytest
 
 from actorserve.actors.grammar.compiler import GrammarError, Grammars
 from actorserve.actors.grammar.matchers import Matchers
-from actorserve.actors.grammar.vocabulary import Words, make_lltokenizer, make_words
+from actorserve.actors.grammar.vocabulary import SpecialTokens, make_lltokenizer, make_special_tokens
 from tests.grammars.drawing import accepts, allowed, model
 from tests.support import tokenizers_made
 from tests.support.tokenizers_made import token_id
@@ -85,14 +85,14 @@ def test_an_end_token_that_is_an_ordinary_word() -> None:
 
 
 def test_splitting() -> None:
-    words = Words({"<a>": 7, "<a>b": 8})
+    words = SpecialTokens({"<a>": 7, "<a>b": 8})
     assert words.split("x<a>y<a>b<a>") == ["x", 7, "y", 8, 7]
-    assert words.split("") == [] and Words().split("") == [] and Words().split("<a>") == ["<a>"]
+    assert words.split("") == [] and SpecialTokens().split("") == [] and SpecialTokens().split("<a>") == ["<a>"]
 
 
 def test_added_tokens_that_look_special() -> None:
     """llguidance takes <tool_call> for special, though clients read it as text."""
     tokenizer = tokenizers_made.byte_level()
-    words = make_words(tokenizer, make_lltokenizer(tokenizer, 600, [1, 3]))
+    words = make_special_tokens(tokenizer, make_lltokenizer(tokenizer, 600, [1, 3]))
     assert words.specials.keys() == {"<s>", "<|im_start|>", "<pad>", "<tool_call>"} and words.ends == {1, 3}
     assert words.shown == {words.specials["<tool_call>"]}

@@ -157,7 +157,7 @@ async def test_a_grammar_that_fails_on_the_way_is_no_answer(
         client = await served.client()
         client.send("POST", path, body | {"stream": stream})
         job = await served.job()
-        assert job.rendering["wished_by"] == field
+        assert job.rendering["constrained_by"] == field
         rendered(job)
         say(job, 0, '{"a":', 2)
         say(job, 0, "", 3, Finish.GRAMMAR)

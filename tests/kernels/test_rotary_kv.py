@@ -15,7 +15,7 @@ if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
 from actorserve.actors.model.rope import Rope  # noqa: E402
-from actorserve.actors.worker.cpu.executor import RMSNorm, _rotate, turn_table  # noqa: E402
+from actorserve.actors.worker.cpu.executor import RMSNorm, _rotate, rotation_table  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales  # noqa: E402
 from actorserve.kernels.triton.rotary_kv import Norms, Pools, Turns, rotate_and_write  # noqa: E402
 from tests.kernels.reference.quantised_kv import dequantise, quantise  # noqa: E402
@@ -232,7 +232,7 @@ def test_offsets_beyond_32_bits() -> None:
 )
 def test_it_is_what_the_model_does(rope: Rope, norm: bool) -> None:
     data = Data(Case(norm=norm, interleaved=True))
-    table = turn_table(rope, 64, POSITIONS)
+    table = rotation_table(rope, 64, POSITIONS)
     data.turns = Turns(table.real.contiguous().to(DEVICE), table.imag.contiguous().to(DEVICE))
     heads = data.merged[:, :6].cpu().clone()
     if data.norms is not None:

@@ -16,7 +16,7 @@ from actorserve.actors.protocol.messages import Admit, Cancel
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.gauges import SchedulerGauge
-from actorserve.actors.telemetry.snapshot import ActorSight, Lookout, view_process
+from actorserve.actors.telemetry.snapshot import ActorStatus, SnapshotReader, view_process
 from actorserve.shm.board.board import HEARTBEAT, PID, ActorState, BoardWriter
 from actorserve.shm.rings.mailbox import Inbox, Outbox
 from actorserve.shm.rings.ring import Consumer, Producer
@@ -32,7 +32,7 @@ class Scene:
         config = Config(max_num_seqs=2, max_num_queued_reqs=2, renderers=2, hang_timeout=HANG_S, step_timeout=STEP_S)
         self.memory = Memory(System(config, MODEL))
         self.system = self.memory.system
-        self.lookout = Lookout(self.system, self.memory.segment, os.getpid())
+        self.snapshots = SnapshotReader(self.system, self.memory.segment, os.getpid())
 
     def born(self, name: str, state: ActorState = ActorState.READY) -> BoardWriter:
         writer = BoardWriter(self.memory.board, self.system.by_name[name].position)
@@ -57,8 +57,8 @@ class Scene:
         eventfd, sleeping = self.memory.eventfds[target], self.system.mailbox_offsets[target]
         return Inbox(self.memory.segment, sleeping, lanes, eventfd, Admit | Cancel)
 
-    def seen(self, name: str) -> ActorSight:
-        return self.lookout.look().actor(name)
+    def seen(self, name: str) -> ActorStatus:
+        return self.snapshots.look().actor(name)
 
 
 @pytest.fixture
@@ -69,30 +69,30 @@ def scene() -> Iterator[Scene]:
 
 
 def test_the_supervisor_comes_first_then_all_actors(scene: Scene) -> None:
-    overview = scene.lookout.look()
-    assert [actor.name for actor in overview.actors] == ["supervisor", *scene.system.by_name]
-    supervisor = overview.actor("supervisor")
+    snapshot = scene.snapshots.look()
+    assert [actor.name for actor in snapshot.actors] == ["supervisor", *scene.system.by_name]
+    supervisor = snapshot.actor("supervisor")
     assert (supervisor.pid, supervisor.state, supervisor.heartbeat_s) == (os.getpid(), "ready", None)
-    assert not overview.ready
+    assert not snapshot.ready
     with pytest.raises(KeyError):
-        overview.actor("nobody")
+        snapshot.actor("nobody")
 
 
 def test_the_template_comes_last_once_there_is_one(scene: Scene, child: subprocess.Popen[bytes]) -> None:
     """The supervisor speaks for it. A server without one is ready all the same."""
     for name in scene.system.by_name:
         scene.born(name)
-    assert scene.lookout.look().ready
+    assert scene.snapshots.look().ready
     status = scene.memory.show_template(child.pid)
     assert (scene.seen("template").pid, scene.seen("template").state) == (child.pid, "starting")
     status.set_state(ActorState.READY)
-    seen = scene.lookout.look().actors[-1]
+    seen = scene.snapshots.look().actors[-1]
     assert (seen.name, seen.kind, seen.state, seen.restarts) == ("template", "template", "ready", 0)
     scene.memory.show_template(child.pid)
     assert scene.seen("template").restarts == 1
     child.kill()
     child.wait()
-    assert scene.seen("template").state == "dead" and scene.lookout.look().ready
+    assert scene.seen("template").state == "dead" and scene.snapshots.look().ready
 
 
 def test_who_has_said_nothing_is_starting(scene: Scene) -> None:
@@ -121,7 +121,7 @@ def test_an_actor_says_how_it_is(scene: Scene, state: ActorState, name: str) -> 
 def test_all_are_ready(scene: Scene) -> None:
     for name in scene.system.by_name:
         scene.born(name)
-    assert scene.lookout.look().ready
+    assert scene.snapshots.look().ready
 
 
 @pytest.mark.parametrize(("name", "limit_s"), [("scheduler", HANG_S), ("worker", STEP_S)])
@@ -156,7 +156,7 @@ def test_stopped_and_dead_processes(scene: Scene, child: subprocess.Popen[bytes]
     child.wait()
     assert view_process(child.pid) is None
     assert scene.seen("frontend-0").state == "dead"
-    scene.lookout.supervisor_pid = child.pid
+    scene.snapshots.supervisor_pid = child.pid
     assert scene.seen("supervisor").state == "dead"
 
 
@@ -175,9 +175,9 @@ def test_what_waits_in_a_mailbox_over_its_lanes(scene: Scene) -> None:
     for outbox in (first, second, second):
         outbox.post(Admit([1]))
         assert outbox.flush()
-    overview = scene.lookout.look()
-    scheduler = overview.actor("scheduler")
-    lanes = {lane.source: lane for lane in overview.lanes if lane.target == "scheduler"}
+    snapshot = scene.snapshots.look()
+    scheduler = snapshot.actor("scheduler")
+    lanes = {lane.source: lane for lane in snapshot.lanes if lane.target == "scheduler"}
     assert scheduler.waiting_records == scheduler.received_records == 3
     assert (
         scheduler.waiting_bytes == scheduler.received_bytes == sum(lane.waiting_bytes or 0 for lane in lanes.values())
@@ -197,7 +197,7 @@ def test_what_waits_in_a_mailbox_over_its_lanes(scene: Scene) -> None:
 def test_a_lane_that_cannot_be_read_is_unknown(scene: Scene) -> None:
     lane = scene.system.lanes[0]
     scene.memory.segment.words[lane.offset // 8] = 1
-    seen = scene.lookout.look().lanes[0]
+    seen = scene.snapshots.look().lanes[0]
     assert (seen.source, seen.target) == (lane.source, lane.target)
     assert (seen.sent_bytes, seen.waiting_records, seen.oldest_s) == (None, None, None)
     assert scene.seen(lane.target).waiting_records == 0
@@ -206,7 +206,7 @@ def test_a_lane_that_cannot_be_read_is_unknown(scene: Scene) -> None:
 def test_gauges_have_their_names(scene: Scene) -> None:
     writer = scene.born("scheduler")
     writer.set_gauge(SchedulerGauge.WAITING, 7)
-    writer.set_hand(5, 1)
+    writer.set_in_flight(5, 1)
     writer.give_up()
     seen = scene.seen("scheduler")
     assert seen.gauges["waiting"] == 7 and set(seen.gauges) == {gauge.name.lower() for gauge in SchedulerGauge}
@@ -218,7 +218,7 @@ def test_histograms_of_all_actors_are_one(scene: Scene) -> None:
     spec = scene.system.by_name["frontend-0"]
     key = "vllm:time_to_first_token_seconds"
     scene.system.histograms(scene.memory.segment, spec)[key].observe(3_000_000, 2)
-    counted = scene.lookout.histograms()[key]
+    counted = scene.snapshots.histograms()[key]
     assert (counted.total, counted.sum) == (2, 6_000_000)
 
 
@@ -228,8 +228,8 @@ def test_looking_writes_nothing(scene: Scene) -> None:
     outbox.post(Cancel([1]))
     outbox.flush()
     before = bytes(scene.memory.segment.map)
-    scene.lookout.look()
-    scene.lookout.histograms()
+    scene.snapshots.look()
+    scene.snapshots.histograms()
     assert bytes(scene.memory.segment.map) == before
 
 

@@ -21,9 +21,9 @@ from msgspec import structs
 from actorserve.actors.cli import main
 from actorserve.actors.observer import attach as module
 from actorserve.actors.observer.ask import AskError, ask
-from actorserve.actors.observer.attach import AttachError, Found, attach, choose, find_servers
+from actorserve.actors.observer.attach import AttachError, RunningServer, attach, choose, find_servers
 from actorserve.actors.protocol.control_wire import STATUS, ControlCommand, NoArguments, ServerStatus
-from actorserve.actors.telemetry.snapshot import Overview
+from actorserve.actors.telemetry.snapshot import Snapshot
 from tests.support.server import Server
 
 from .commands import DEADLINE_S, HEADERS, KEY, port_of, report, run
@@ -56,7 +56,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)  # an observer is told of nothing
 
 
-def look(server: Server) -> Overview:
+def look(server: Server) -> Snapshot:
     """The same without a process of its own."""
     observed = attach(server.pid)
     try:
@@ -65,7 +65,7 @@ def look(server: Server) -> Overview:
         observed.close()
 
 
-def found(server: Server) -> Found:
+def found(server: Server) -> RunningServer:
     return choose(find_servers(), server.pid)
 
 
@@ -224,12 +224,12 @@ def test_two_servers(server: Server, another: Callable[[], Server]) -> None:
     ],
 )
 def test_which_server(servers: list[tuple[int, int]], wanted: int | None, chosen: tuple[int, int] | str) -> None:
-    there = [Found(port, pid, 0) for port, pid in servers]
+    there = [RunningServer(port, pid, 0) for port, pid in servers]
     if isinstance(chosen, str):
         with pytest.raises(AttachError, match=chosen):
             choose(there, wanted)
     else:
-        assert choose(there, wanted) == Found(*chosen, 0)
+        assert choose(there, wanted) == RunningServer(*chosen, 0)
 
 
 def test_a_name_that_another_user_has_taken_is_no_server(
@@ -238,14 +238,16 @@ def test_a_name_that_another_user_has_taken_is_no_server(
     real = next(line for line in module.SOCKETS.read_text().splitlines() if line.endswith(f"@{found(server).name}"))
     inode = int(real.split()[module.INODE])
 
-    def listed(uid: int, pid: int, flags: str = "00010000", inode: int = inode) -> list[Found]:
+    def listed(uid: int, pid: int, flags: str = "00010000", inode: int = inode) -> list[RunningServer]:
         line = f"0000: 00000002 00000000 {flags} 0001 01 {inode} @actorserve-{uid}-1-{pid}-0123456789abcdef"
         (tmp_path / "unix").write_text(f"Num RefCount Protocol Flags Type St Inode Path\n0000: 2 0 0 1 1 7\n{line}\n")
         monkeypatch.setattr(module, "SOCKETS", tmp_path / "unix")
         return find_servers()
 
     uid = os.getuid()
-    assert listed(uid, server.pid) == [Found(1, server.pid, uid, f"actorserve-{uid}-1-{server.pid}-0123456789abcdef")]
+    assert listed(uid, server.pid) == [
+        RunningServer(1, server.pid, uid, f"actorserve-{uid}-1-{server.pid}-0123456789abcdef")
+    ]
     assert listed(uid, server.pid, inode=1 << 40) == [], "another process has that socket"
     assert listed(uid + 1, server.pid) == [], "it names a process of another user"
     assert listed(uid, 1 << 30) == [], "it names none"
@@ -333,7 +335,7 @@ def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
         thread = threading.Thread(target=drip)
         thread.start()
         with pytest.raises(AskError, match=r"does not answer 'status' within 0\.2 s"):
-            ask(Found(1, os.getpid(), os.getuid(), name), STATUS, NoArguments(), timeout=0.2)
+            ask(RunningServer(1, os.getpid(), os.getuid(), name), STATUS, NoArguments(), timeout=0.2)
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
 

@@ -12,22 +12,22 @@ from actorserve.actors.observer.screen import GRAPH, graph
 from actorserve.actors.observer.table import duration, size
 from actorserve.actors.protocol.kinds import KINDS
 from actorserve.actors.telemetry.gauges import SchedulerGauge
-from actorserve.actors.telemetry.snapshot import ActorSight, Overview
+from actorserve.actors.telemetry.snapshot import ActorStatus, Snapshot
 from actorserve.shm.histogram import Counted
 
 SIZES = {spec.key: len(spec.bounds) + 1 for kind in KINDS.values() for spec in kind.histograms(64)}
 
 
-def sight(name: str, **values: Any) -> ActorSight:
-    empty: dict[str, Any] = dict.fromkeys(ActorSight.__struct_fields__, 0)
-    return ActorSight(**{**empty, "name": name, "kind": name, "pid": 7, "state": "ready", "gauges": {}, **values})
+def status(name: str, **values: Any) -> ActorStatus:
+    empty: dict[str, Any] = dict.fromkeys(ActorStatus.__struct_fields__, 0)
+    return ActorStatus(**{**empty, "name": name, "kind": name, "pid": 7, "state": "ready", "gauges": {}, **values})
 
 
-def look(at_s: float, cpu_s: float = 0.0, pid: int = 7, worked: tuple[int, int] = (0, 0), **gauges: int) -> Overview:
+def look(at_s: float, cpu_s: float = 0.0, pid: int = 7, worked: tuple[int, int] = (0, 0), **gauges: int) -> Snapshot:
     """`worked`: the worker's steps, and what they took."""
     every = {gauge.name.lower(): 0 for gauge in SchedulerGauge} | gauges
-    worker = sight("worker", gauges={"steps": worked[0], "step_ns": worked[1]}, cpu_s=None)
-    return Overview(at_s, [worker, sight("scheduler", gauges=every, cpu_s=cpu_s, pid=pid)], [])
+    worker = status("worker", gauges={"steps": worked[0], "step_ns": worked[1]}, cpu_s=None)
+    return Snapshot(at_s, [worker, status("scheduler", gauges=every, cpu_s=cpu_s, pid=pid)], [])
 
 
 def counted(**buckets: dict[int, int]) -> dict[str, Counted]:
@@ -154,5 +154,5 @@ def test_sizes(count: int, text: str) -> None:
 
 
 def test_an_overview_is_plain_data() -> None:
-    overview = look(1.0, running=2)
-    assert msgspec.json.decode(msgspec.json.encode(overview), type=Overview) == overview
+    snapshot = look(1.0, running=2)
+    assert msgspec.json.decode(msgspec.json.encode(snapshot), type=Snapshot) == snapshot

@@ -19,7 +19,7 @@ import requests
 from actorserve.actors.cli import main
 from actorserve.actors.observer.attach import attach
 from actorserve.actors.observer.requests import Requests
-from actorserve.actors.observer.why import Answer, explain, take_scene
+from actorserve.actors.observer.why import Explanation, explain, take_scene
 from actorserve.actors.protocol.messages import Finish
 from actorserve.shm.table.stamps import Stamp
 from tests.support.server import Server
@@ -53,7 +53,7 @@ def asking(server: Server, name: str, **fields: Any) -> Iterator[Callable[[], No
     assert answers == [200]
 
 
-def look(server: Server, name: str) -> list[Answer]:
+def look(server: Server, name: str) -> list[Explanation]:
     """The same without a process of its own."""
     observed = attach(server.pid)
     try:
@@ -266,12 +266,12 @@ def test_the_queue_waits_for_blocks_or_budget(server: Server, free: int, reason:
     begun = (Stamp.RENDER_BEGUN, Stamp.RENDERED, Stamp.ADMITTED)
     life = replace(found.life, at={stamp: found.life.at[stamp] for stamp in begun})
     waits = replace(found, prompt=90, generated=0, finish=Finish.NONE, held=0, life=life)
-    overview = observed.look()
-    gauges = {**overview.actor("scheduler").gauges, "blocks_total": 10, "blocks_free": free}
+    snapshot = observed.look()
+    gauges = {**snapshot.actor("scheduler").gauges, "blocks_total": 10, "blocks_free": free}
     actors = [
         msgspec.structs.replace(actor, gauges=gauges) if actor.name == "scheduler" else actor
-        for actor in overview.actors
+        for actor in snapshot.actors
     ]
-    scene = take_scene(observed.system, msgspec.structs.replace(overview, actors=actors), [waits])
+    scene = take_scene(observed.system, msgspec.structs.replace(snapshot, actors=actors), [waits])
     assert explain(scene, waits).waits_for == [reason]
     observed.close()

@@ -18,7 +18,7 @@ import pytest
 import actorserve.shm
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol import fingerprint as module
-from actorserve.actors.protocol.fingerprint import LAYOUTS, WORDS, fingerprint
+from actorserve.actors.protocol.fingerprint import LAYOUTS, SHARED_VALUES, fingerprint
 from actorserve.actors.protocol.kinds import KINDS
 from actorserve.actors.protocol.request import Generation
 from actorserve.actors.protocol.topology import System
@@ -53,7 +53,7 @@ def swapped(enumeration: Any) -> Any:
 
 
 def enumerations() -> list[tuple[str, str]]:
-    names = [*(f"actorserve.shm.{layout}" for layout in LAYOUTS), *WORDS]
+    names = [*(f"actorserve.shm.{layout}" for layout in LAYOUTS), *SHARED_VALUES]
     found = ((name, key, one) for name in names for key, one in vars(importlib.import_module(name)).items())
     return [(name, key) for name, key, one in found if isinstance(one, type) and issubclass(one, Enum) and len(one) > 1]
 
@@ -88,8 +88,8 @@ def test_all_enumerations_are_looked_at() -> None:
     assert known >= {
         "Finish",
         "Ended",
-        "Kind",
-        "Phase",
+        "EventKind",
+        "StartPhase",
         "Stamp",
         "ActorState",
         "Order",

@@ -196,9 +196,11 @@ def test_what_of_a_schema_is_not_enforced_is_logged_once(bench: Bench, caplog: p
             "oneOf": [{"type": "integer"}, {"type": "number"}, {"type": "string", "format": "iri"}],
         },
     }
-    wishes = [json.dumps({"json_schema": one, "strict": False}).encode() for one in (schema, {"type": "object"})]
-    for wish in (*wishes, *wishes):
-        assert isinstance(bench.render(TextPrompt("a"), wish=wish, wished_by="response_format"), Rendered)
+    constraints = [json.dumps({"json_schema": one, "strict": False}).encode() for one in (schema, {"type": "object"})]
+    for constraint in (*constraints, *constraints):
+        assert isinstance(
+            bench.render(TextPrompt("a"), constraint=constraint, constrained_by="response_format"), Rendered
+        )
     (record,) = caplog.records
     text = record.getMessage()
     assert "response_format is not strict" in text and record.levelname == "WARNING"

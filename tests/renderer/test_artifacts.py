@@ -105,12 +105,12 @@ def test_a_budget_has_its_marks_as_tokens(renditions: Renditions) -> None:
 def test_grammars_hold_behind_the_thinking(
     renditions: Renditions, text: str, think: Think | None, waits: bool, may_begin: bool
 ) -> None:
-    grammar = unpack(make(renditions, text, think=think, wish=b'{"choice": ["yes", "no"]}').grammar)
+    grammar = unpack(make(renditions, text, think=think, constraint=b'{"choice": ["yes", "no"]}').grammar)
     assert ("think" in grammar or "x{3C}" in grammar) is waits and ("<think>" in grammar) is may_begin
 
 
 def test_a_wish_that_cannot_be(renditions: Renditions) -> None:
     with pytest.raises(GrammarError, match=r"regex|regular"):
-        make(renditions, wish=b'{"regex": "(("}')
+        make(renditions, constraint=b'{"regex": "(("}')
     with pytest.raises(GrammarError, match="bytes"):
         make(Renditions(TOKENIZER, MODEL, 64), bad_words=["a long word"] * 20)

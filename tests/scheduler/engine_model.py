@@ -82,8 +82,8 @@ class ScriptedWorker:
             self.rows.clear()
         for new in step.new_rows:
             blocks = new.blocks.tolist()
-            log = self.tokens[slot_of(new.ref), : new.known].tolist()
-            self.rows[new.row] = Row(slot_of(new.ref), new.computed, new.known, blocks, log)
+            log = self.tokens[slot_of(new.ref), : new.num_known_tokens].tolist()
+            self.rows[new.row] = Row(slot_of(new.ref), new.num_computed_tokens, new.num_known_tokens, blocks, log)
         for number, index, block in step.new_blocks.tolist():
             assert len(self.rows[number].blocks) == index
             self.rows[number].blocks.append(block)

@@ -95,7 +95,7 @@ def lives(caplog: pytest.LogCaptureFixture) -> Iterator[Lives]:
 def start_of(life: Life) -> int:
     """Where the first row of a life begins to compute."""
     (row,) = life.steps[0].new_rows
-    return row.computed
+    return row.num_computed_tokens
 
 
 def test_the_next_life_goes_on_in_the_same_worker(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:

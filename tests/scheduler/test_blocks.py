@@ -16,8 +16,8 @@ def new_pool(count: int) -> BlockPool:
 
 def test_blocks_are_adjacent() -> None:
     pool = new_pool(32)
-    first = pool.allocate(5, room=3)
-    second = pool.allocate(5, room=3)
+    first = pool.allocate(5, num_spare=3)
+    second = pool.allocate(5, num_spare=3)
     assert first == [0, 1, 2, 3, 4] and second == [8, 9, 10, 11, 12]
     assert pool.allocate(3, after=4) == [5, 6, 7]
     assert pool.allocate(1, after=7) == [16], "its neighbour is taken"
@@ -84,7 +84,7 @@ def test_random_use(seed: int) -> None:
     for _ in range(300):
         choice = rng.random()
         if choice < 0.4:
-            blocks = pool.allocate(rng.randrange(1, 6), after=rng.choice([None, rng.randrange(24)]), room=2)
+            blocks = pool.allocate(rng.randrange(1, 6), after=rng.choice([None, rng.randrange(24)]), num_spare=2)
             if blocks is not None:
                 assert len(set(blocks)) == len(blocks)
                 held.append(blocks)

@@ -107,7 +107,7 @@ class DatedWorker(ScriptedWorker):
         done = super().run(step, alive)
         for new in step.new_rows:
             row = self.rows[new.row]
-            places = [row.blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(new.computed)]
+            places = [row.blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(new.num_computed_tokens)]
             self.found += len(places)
             assert all(self.dates[place] >= self.oldest.get(new.ref, 0) for place in places), "it was dropped"
         return done

@@ -256,7 +256,7 @@ def test_prompts_get_as_much_of_a_step_as_the_pace_leaves() -> None:
     bench.plan()
     bench.work()
     late = bench.submit(prompt_of(60, 2), 5, ignore_eos=True)
-    bench.scheduler.planner.pace = lambda decoding: 7 if decoding else 64
+    bench.scheduler.planner.chunk_size = lambda decoding: 7 if decoding else 64
     bench.worker.largest_step = 0
     while not bench.table.generated(late):
         bench.plan()

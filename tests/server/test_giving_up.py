@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.certificates import OPENSSL, Files
+from tests.support.certificates import OPENSSL, Certificates
 from tests.support.client import http_session
 from tests.support.server import READY, Server
 
@@ -216,7 +216,7 @@ async def test_a_frontend_that_stands_still_has_its_clients_told_by_its_successo
 
 @pytest.mark.skipif(OPENSSL is None, reason="there is no openssl here")
 async def test_also_by_tls(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = Certificates(tmp_path)
     with Server(*ARGUMENTS, *PATIENT, "--max-num-seqs", ROWS, *files.options()) as server:
         await all_are_told(server, lambda: os.kill(server.pids()["worker"], signal.SIGKILL), files.context())
 

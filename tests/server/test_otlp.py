@@ -23,7 +23,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from actorserve.actors.frontend.observability.finished import Ended, Times
+from actorserve.actors.frontend.observability.finished import FinishedRequest, Times
 from actorserve.actors.frontend.observability.tracing import Tracer
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -156,8 +156,8 @@ class Exporter(SpanExporter):
         return self.result
 
 
-def ends(count: int) -> Iterable[Ended]:
-    return (Ended(f"r{n}", "/v1/chat/completions", "1.2.3.4", 200, Times(1, 2)) for n in range(count))
+def ends(count: int) -> Iterable[FinishedRequest]:
+    return (FinishedRequest(f"r{n}", "/v1/chat/completions", "1.2.3.4", 200, Times(1, 2)) for n in range(count))
 
 
 async def test_the_queue_is_bounded_and_drops_are_said(caplog: pytest.LogCaptureFixture) -> None:

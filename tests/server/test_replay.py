@@ -15,7 +15,7 @@ import pytest
 
 from actorserve.actors.cli import main
 from actorserve.actors.protocol.messages import Cancel, Stopped
-from actorserve.actors.scheduler.replay.file import Reading, Turn
+from actorserve.actors.scheduler.replay.file import Reading, RecordedTurn
 from tests.support.server import Server
 
 REQUESTS = 24
@@ -67,7 +67,7 @@ def test_a_servers_plans_come_again(tmp_path: Path, capsys: pytest.CaptureFixtur
     found = msgspec.json.decode(capsys.readouterr().out)
     assert found["equal"] and found["sections"] == 2 and not found["cut"] and found["plans"] > 200
     assert found["recorded"]["preemptions"] > 0 and found["recorded"]["requests"] > REQUESTS
-    seen = {type(message) for turn in Reading(str(path)) if isinstance(turn, Turn) for message in turn.messages}
+    seen = {type(message) for turn in Reading(str(path)) if isinstance(turn, RecordedTurn) for message in turn.messages}
     assert {Cancel, Stopped} <= seen
     assert main(["replay", str(path), "--json", "--policy", "fcfs", "--blocks", "2000"]) == 0
     other = msgspec.json.decode(capsys.readouterr().out)

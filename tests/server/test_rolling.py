@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from actorserve.actors.protocol.kinds import KINDS
-from tests.support.certificates import OPENSSL, Files
+from tests.support.certificates import OPENSSL, Certificates
 from tests.support.client import CAPITAL, connect, http_session
 from tests.support.rolling import CodeCopy, Load, command, restart, stream
 from tests.support.server import Server
@@ -187,7 +187,7 @@ def test_behind_tls_a_frontend_ends_its_streams_first(tmp_path: Path) -> None:
             await asyncio.to_thread(restart, server, "frontend")
             assert running.done() and await running
 
-    files = Files(tmp_path)
+    files = Certificates(tmp_path)
     with Server(*SCRIPTED, "--scripted-step-ms", "3", *files.options()) as server:
         before = server.pids()["frontend-0"]
         asyncio.run(restart_under_a_stream(server))

@@ -19,7 +19,7 @@ from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.options.speculative import count_drafts, read_speculative
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.telemetry.gauges import SchedulerGauge as Gauge
-from actorserve.actors.worker.speculative.actor import load_drafting
+from actorserve.actors.worker.speculative.actor import load_drafter
 from actorserve.shm.board.board import Board
 from actorserve.shm.segment import Segment
 from tests.server.test_deaths import all_streams
@@ -143,7 +143,7 @@ def test_what_is_read() -> None:
     assert found is not None and count_drafts(config) == 4 and found.lookup == (5, 5)  # type: ignore[union-attr]
     assert count_drafts(make_config({})) == 0
     config = make_config({"speculative_config": '{"model": "x", "num_speculative_tokens": 2}'})
-    assert type(read_speculative(config)).__name__ == "DraftModel"
+    assert type(read_speculative(config)).__name__ == "DraftModelOptions"
 
 
 def drafting_config(model: str) -> str:
@@ -157,13 +157,13 @@ def test_a_draft_model_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**values, "vocab_size": 2000}))
     config = make_config({"speculative_config": drafting_config(str(folder))})
     with pytest.raises(ConfigError, match=f"--speculative-config: model: {folder}: it has 2000 words"):
-        load_drafting(config, resolve_model(config), None)
+        load_drafter(config, resolve_model(config), None)
 
 
 def test_its_kv_memory_is_counted() -> None:
     config = make_config({"speculative_config": drafting_config(str(DEMO_FOLDER))})
     info = resolve_model(config)
-    drafting = load_drafting(config, info, None)
+    drafting = load_drafter(config, info, None)
     assert drafting is not None and drafting.model is not None
     shape, dtype = drafting.model.shape, drafting.model.dtype
     assert drafting.block_bytes == block_bytes(shape, config.block_size, dtype)

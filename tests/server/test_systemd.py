@@ -17,7 +17,7 @@ import pytest
 from actorserve.actors.cli import main
 from actorserve.actors.commands.systemd.quoting import argument, line, path, word
 from tests.support.client import http_client
-from tests.support.manager import FakeManager, HeldSocket
+from tests.support.manager import FakeServiceManager, PassedSocket
 from tests.support.server import LAUNCH, Server
 
 EXPOSURE = 20  # tenths, of 100; the network and JIT compilers are what is left
@@ -147,10 +147,10 @@ def test_systemd_finds_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_ready_after_a_token_and_clients_wait_for_the_next_life() -> None:
     """Two lives on one socket: between them a client connects and sends its request, which the second life answers."""
-    held = HeldSocket(socket.create_server(("127.0.0.1", 0)))
+    held = PassedSocket(socket.create_server(("127.0.0.1", 0)))
     command = (*held.command, *LAUNCH)
     try:
-        with FakeManager() as manager:
+        with FakeServiceManager() as manager:
             with Server(*SMALL, command=command, env=held.env | manager.env) as server:
                 manager.wait_for("READY", "1")
                 with http_client(server) as asking:

@@ -15,7 +15,7 @@ import httpx2 as httpx
 import pytest
 from openai import OpenAI
 
-from tests.support.certificates import OPENSSL, Files
+from tests.support.certificates import OPENSSL, Certificates
 from tests.support.client import CAPITAL, address, complete, connect, open_socket
 from tests.support.server import Server
 
@@ -24,12 +24,12 @@ WAIT_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    return Files(tmp_path_factory.mktemp("certificates"))
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
-def server(files: Files) -> Iterator[Server]:
+def server(files: Certificates) -> Iterator[Server]:
     with Server("--frontends", "2", "--threads", "1", *files.options()) as running:
         yield running
         assert running.stop() == 0
@@ -54,7 +54,7 @@ def is_reset(connection: socket.socket) -> bool:
     return False
 
 
-def test_the_openai_client(server: Server, files: Files) -> None:
+def test_the_openai_client(server: Server, files: Certificates) -> None:
     """Whole answers and streams, one after the other on the same connections."""
     host, port = address(server)
     with httpx.Client(verify=files.context()) as transport:
@@ -65,7 +65,7 @@ def test_the_openai_client(server: Server, files: Files) -> None:
             assert "".join(chunk.choices[0].text for chunk in stream) == " Paris."
 
 
-def test_a_long_request_and_a_long_answer(server: Server, files: Files) -> None:
+def test_a_long_request_and_a_long_answer(server: Server, files: Certificates) -> None:
     connection = connect(server, files.context())
     connection.request("POST", "/detokenize", json.dumps({"tokens": [35] * 300_000, "user": "x" * 1_000_000}))
     assert len(json.load(connection.getresponse())["prompt"]) >= 300_000
@@ -73,7 +73,7 @@ def test_a_long_request_and_a_long_answer(server: Server, files: Files) -> None:
     connection.close()
 
 
-def test_a_client_that_does_not_know_the_authority_is_not_served(server: Server, files: Files) -> None:
+def test_a_client_that_does_not_know_the_authority_is_not_served(server: Server, files: Certificates) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         connect(server, ssl.create_default_context())
     assert complete(connect(server, files.context())) == " Paris."
@@ -82,7 +82,7 @@ def test_a_client_that_does_not_know_the_authority_is_not_served(server: Server,
 @pytest.mark.parametrize(
     "words", [b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x00\x05junk!", b"\xff" * 5000]
 )
-def test_what_is_no_tls_is_refused(server: Server, files: Files, words: bytes) -> None:
+def test_what_is_no_tls_is_refused(server: Server, files: Certificates, words: bytes) -> None:
     pids = server.pids()
     with open_socket(server) as connection:
         connection.sendall(words)
@@ -97,7 +97,7 @@ def test_what_is_no_tls_is_refused(server: Server, files: Files, words: bytes) -
     assert server.pids() == pids
 
 
-def test_a_stream_is_reset_when_its_frontend_dies(server: Server, files: Files) -> None:
+def test_a_stream_is_reset_when_its_frontend_dies(server: Server, files: Certificates) -> None:
     """As is a connection between two requests; the next one works."""
     streaming, resting = connect(server, files.context()), connect(server, files.context())
     assert complete(resting) == " Paris."
@@ -110,7 +110,7 @@ def test_a_stream_is_reset_when_its_frontend_dies(server: Server, files: Files) 
     assert complete(connect(server, files.context())) == " Paris."
 
 
-def test_a_frontend_that_is_terminated_answers_what_it_has(server: Server, files: Files) -> None:
+def test_a_frontend_that_is_terminated_answers_what_it_has(server: Server, files: Certificates) -> None:
     """Nobody could go on with that; new ones are not given to it."""
     connections = [connect(server, files.context()) for _ in range(2)]
     for connection in connections:
@@ -126,7 +126,7 @@ def test_a_frontend_that_is_terminated_answers_what_it_has(server: Server, files
     assert complete(connect(server, files.context())) == " Paris."
 
 
-def test_who_has_not_begun_to_speak_is_served_by_the_successor(server: Server, files: Files) -> None:
+def test_who_has_not_begun_to_speak_is_served_by_the_successor(server: Server, files: Certificates) -> None:
     connections = [open_socket(server) for _ in range(4)]
     assert all(
         complete(connect(server, files.context())) == " Paris." for _ in range(2)
@@ -139,7 +139,7 @@ def test_who_has_not_begun_to_speak_is_served_by_the_successor(server: Server, f
         connection.close()
 
 
-def test_half_a_handshake_is_reset(server: Server, files: Files) -> None:
+def test_half_a_handshake_is_reset(server: Server, files: Certificates) -> None:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = files.context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):
@@ -153,7 +153,7 @@ def test_half_a_handshake_is_reset(server: Server, files: Files) -> None:
         assert is_reset(connection)
 
 
-def test_keys_of_requests_are_handled_by_whoever_has_the_connection(server: Server, files: Files) -> None:
+def test_keys_of_requests_are_handled_by_whoever_has_the_connection(server: Server, files: Certificates) -> None:
     """Without TLS half of them would be another frontend's."""
     connection = connect(server, files.context())
     for number in range(12):
@@ -164,7 +164,7 @@ def test_keys_of_requests_are_handled_by_whoever_has_the_connection(server: Serv
         assert response.headers["Idempotent-Replayed"] == "true" and b"Paris" in response.read()
 
 
-def test_clients_must_have_a_certificate_where_authorities_are_named(files: Files) -> None:
+def test_clients_must_have_a_certificate_where_authorities_are_named(files: Certificates) -> None:
     with Server("--threads", "1", *files.options(), "--ssl-ca-certs", str(files.authority[0])) as server:
         assert complete(connect(server, files.context(files.client))) == " Paris."
         for wrong in (None, files.stranger):
@@ -175,7 +175,7 @@ def test_clients_must_have_a_certificate_where_authorities_are_named(files: File
         assert "Traceback" not in server.read_all()
 
 
-def test_the_server_does_not_start_with_them(files: Files, tmp_path: Path) -> None:
+def test_the_server_does_not_start_with_them(files: Certificates, tmp_path: Path) -> None:
     server = Server("--ssl-certfile", str(tmp_path / "none"), wait=False)
     with server:
         assert server.wait() == 2

@@ -77,7 +77,7 @@ def die_ready(context: Context) -> None:
 def deadly(context: Context) -> None:
     """Dies on a request, as it did before: each costs three lives."""
     number, tries = divmod(context.incarnation - 1, 3)
-    context.status.set_hand(number + 1, tries + 1)
+    context.status.set_in_flight(number + 1, tries + 1)
     run(Mortal(), context)
 
 

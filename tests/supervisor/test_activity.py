@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from actorserve.actors.supervisor import activity
-from actorserve.actors.supervisor.activity import Activity, figures_between, in_words
+from actorserve.actors.supervisor.activity import Activity, describe_load, figures_between
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.gauges import SchedulerGauge as Gauge
 
@@ -49,7 +49,7 @@ def test_what_was_done_since_the_last_look() -> None:
         "kv_use_percent": 25.0,
         "prefix_hit_percent": 75.0,
     }
-    assert in_words(figures) == (
+    assert describe_load(figures) == (
         "3 running, 1 waiting; 4.0 prompt and 25.0 generated tokens/s; 25.0 % of KV memory in use, "
         "75.0 % of prompts from the prefix cache"
     )
@@ -58,7 +58,7 @@ def test_what_was_done_since_the_last_look() -> None:
 def test_nothing_is_said_of_nothing() -> None:
     assert figures_between(AFTER, gauges(generated=350, prompted=90), 10.0) == {}
     assert figures_between(gauges(), gauges(waiting=1), 10.0)["prefix_hit_percent"] is None
-    assert "prefix" not in in_words(figures_between(gauges(), gauges(waiting=1), 10.0))
+    assert "prefix" not in describe_load(figures_between(gauges(), gauges(waiting=1), 10.0))
 
 
 def test_counts_of_a_new_life_that_begin_again_are_no_negative_rates() -> None:

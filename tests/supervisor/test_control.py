@@ -15,7 +15,7 @@ import pytest
 
 from actorserve.actors.protocol.control_wire import REQUEST_BYTES
 from actorserve.actors.supervisor.control import socket as module
-from actorserve.actors.supervisor.control.socket import MOST_CLIENTS, Control, Refused
+from actorserve.actors.supervisor.control.socket import MOST_CLIENTS, CommandRefused, Control
 
 WAIT_S = 10.0
 
@@ -56,7 +56,7 @@ def name() -> str:
 async def control(name: str) -> AsyncIterator[Control]:
     async def double(arguments: dict[str, Any]) -> Any:
         if "number" not in arguments:
-            raise Refused("which number?")
+            raise CommandRefused("which number?")
         return 2 * arguments["number"]
 
     made = Control(name)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from actorserve.actors.supervisor import liveness as module
-from actorserve.actors.supervisor.liveness import LOOK_S, Pulse, cpu_seconds, queued_seconds
+from actorserve.actors.supervisor.liveness import LOOK_S, Liveness, cpu_seconds, queued_seconds
 from actorserve.shm.board.board import ActorSnapshot, ActorState
 
 
@@ -22,44 +22,44 @@ def seen(beat: int, state: ActorState = ActorState.READY) -> ActorSnapshot:
 
 
 def test_looks_are_counted_while_the_heartbeat_stands_still() -> None:
-    pulse = Pulse(os.getpid())
+    liveness = Liveness(os.getpid())
     for beat in (1, 2, 3):
-        pulse.look(seen(beat))
-        assert pulse.still_s == 0.0
+        liveness.look(seen(beat))
+        assert liveness.still_s == 0.0
     for count in range(1, 5):
-        pulse.look(seen(3))
-        assert pulse.still_s == count * LOOK_S
-    pulse.look(seen(4))
-    assert pulse.still_s == 0.0 and pulse.age_s == 8 * LOOK_S
+        liveness.look(seen(3))
+        assert liveness.still_s == count * LOOK_S
+    liveness.look(seen(4))
+    assert liveness.still_s == 0.0 and liveness.age_s == 8 * LOOK_S
 
 
 def test_a_late_look_counts_for_no_more() -> None:
     """The machine slept, or the supervisor was stopped: the clock has gone on, and nobody is to blame."""
-    pulse = Pulse(os.getpid())
-    pulse.look(seen(int(time.monotonic_ns())))
-    pulse.look(seen(int(time.monotonic_ns()) - 10**15))
-    pulse.look(seen(int(time.monotonic_ns()) - 10**15))
-    assert pulse.still_s <= 2 * LOOK_S
+    liveness = Liveness(os.getpid())
+    liveness.look(seen(int(time.monotonic_ns())))
+    liveness.look(seen(int(time.monotonic_ns()) - 10**15))
+    liveness.look(seen(int(time.monotonic_ns()) - 10**15))
+    assert liveness.still_s <= 2 * LOOK_S
 
 
 def test_who_starts_is_told_from_who_was_up() -> None:
-    pulse = Pulse(os.getpid())
-    pulse.look(seen(1, ActorState.STARTING))
-    assert not pulse.was_up
-    pulse.look(seen(1, ActorState.DRAINING))
-    pulse.look(seen(1, ActorState.STARTING))
-    assert pulse.was_up
+    liveness = Liveness(os.getpid())
+    liveness.look(seen(1, ActorState.STARTING))
+    assert not liveness.was_up
+    liveness.look(seen(1, ActorState.DRAINING))
+    liveness.look(seen(1, ActorState.STARTING))
+    assert liveness.was_up
 
 
 def test_busy_is_told_from_stopped() -> None:
-    pulse = Pulse(os.getpid())
-    pulse.look(seen(1))
-    pulse.look(seen(1))
+    liveness = Liveness(os.getpid())
+    liveness.look(seen(1))
+    liveness.look(seen(1))
     began = cpu_seconds(os.getpid())
     while cpu_seconds(os.getpid()) - began < module.BUSY * LOOK_S + 0.02:
         pass  # burns CPU
-    assert pulse.was_busy
-    stopped = Pulse(os.getppid())
+    assert liveness.was_busy
+    stopped = Liveness(os.getppid())
     for _ in range(2000):
         stopped.look(seen(1))
     assert not stopped.was_busy
@@ -83,12 +83,12 @@ def test_a_loop_on_a_busy_machine_is_told_from_one_that_gets_no_core(
     now = [5.0, 7.0]
     monkeypatch.setattr(module, "cpu_seconds", lambda pid: now[0])
     monkeypatch.setattr(module, "queued_seconds", lambda pid: now[1])
-    pulse = Pulse(1)
+    liveness = Liveness(1)
     for _ in range(int(1 / LOOK_S) + 1):
-        pulse.look(seen(1))
-    assert pulse.still_s == 1.0
+        liveness.look(seen(1))
+    assert liveness.still_s == 1.0
     now[0], now[1] = now[0] + used, now[1] + queued
-    assert pulse.was_busy is busy
+    assert liveness.was_busy is busy
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="this kernel does not count it")
@@ -123,10 +123,10 @@ def test_no_descriptor_is_left_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Path, "read_text", read_text)
     assert math.isnan(cpu_seconds(os.getpid())) and math.isnan(queued_seconds(os.getpid()))
-    pulse = Pulse(os.getpid())
+    liveness = Liveness(os.getpid())
     for _ in range(3):
-        pulse.look(seen(1))
-    assert pulse.still_s == 2 * LOOK_S and not pulse.was_busy
+        liveness.look(seen(1))
+    assert liveness.still_s == 2 * LOOK_S and not liveness.was_busy
     monkeypatch.undo()
-    pulse.look(seen(2))
-    assert not pulse.still_s and pulse.was_busy  # no time has passed
+    liveness.look(seen(2))
+    assert not liveness.still_s and liveness.was_busy  # no time has passed

@@ -23,7 +23,7 @@ from actorserve.actors.supervisor.systemd.notify import Manager, find_manager
 from actorserve.actors.supervisor.systemd.service import Service
 from actorserve.actors.supervisor.timeouts import is_in_order, stop_seconds
 from tests.support.checkpoints import write_shape
-from tests.support.manager import FakeManager, HeldSocket
+from tests.support.manager import FakeServiceManager, PassedSocket
 from tests.support.server import Server
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_launch.py")))
@@ -53,7 +53,7 @@ def launch(tmp_path: Path) -> Launch:
 
 
 def test_ready_waits_for_the_first_token(launch: Launch, tmp_path: Path) -> None:
-    with FakeManager() as manager, launch(env=manager.env, lives={"frontend-0": ["cold"]}, wait=False) as server:
+    with FakeServiceManager() as manager, launch(env=manager.env, lives={"frontend-0": ["cold"]}, wait=False) as server:
         manager.wait_for("STATUS", "starting: waits for the first token")
         assert manager.messages[-1]["EXTEND_TIMEOUT_USEC"] == "30000000"
         assert not manager.heard("READY")
@@ -69,14 +69,14 @@ def test_ready_waits_for_the_first_token(launch: Launch, tmp_path: Path) -> None
 
 
 def test_a_server_that_cannot_start_is_never_ready(launch: Launch) -> None:
-    with FakeManager() as manager, launch(env=manager.env, lives={"worker": ["exit_3"]}, wait=False) as server:
+    with FakeServiceManager() as manager, launch(env=manager.env, lives={"worker": ["exit_3"]}, wait=False) as server:
         assert server.wait() == 3
         manager.wait_for("STOPPING", "1")
         assert not manager.heard("READY")
 
 
 def test_restarts_are_told(launch: Launch) -> None:
-    with FakeManager() as manager, launch(env=manager.env) as server:
+    with FakeServiceManager() as manager, launch(env=manager.env) as server:
         os.kill(server.pids()["renderer-0"], signal.SIGKILL)
         server.wait_for("renderer-0 is up")
         manager.wait_for("STATUS", "ready: 0 running, 0 waiting, 0 tokens/s, 1 restarts")
@@ -86,7 +86,7 @@ def test_restarts_are_told(launch: Launch) -> None:
 
 
 def test_no_actor_can_speak_for_the_service(launch: Launch) -> None:
-    with FakeManager(watchdog_s=60) as manager:
+    with FakeServiceManager(watchdog_s=60) as manager:
         lives = {name: ["show_environment"] for name in ("worker", "renderer-0")}
         with launch(env=manager.env, lives=lives) as server:
             for _ in lives:
@@ -103,7 +103,7 @@ def test_a_manager_that_cannot_be_told(launch: Launch, tmp_path: Path) -> None:
 
 
 def test_beats_go_on_while_a_hung_actor_is_replaced(launch: Launch) -> None:
-    with FakeManager(watchdog_s=1.0) as manager, launch("--hang-timeout", "1", env=manager.env) as server:
+    with FakeServiceManager(watchdog_s=1.0) as manager, launch("--hang-timeout", "1", env=manager.env) as server:
         os.kill(server.pids()["renderer-0"], signal.SIGSTOP)
         server.wait_for("renderer-0 ended .* killed, since its loop stood still")
         server.wait_for("renderer-0 is up")
@@ -113,7 +113,7 @@ def test_beats_go_on_while_a_hung_actor_is_replaced(launch: Launch) -> None:
 
 
 def test_no_beats_while_the_supervisor_stands_still(launch: Launch) -> None:
-    with FakeManager(watchdog_s=0.5) as manager, launch(env=manager.env) as server:
+    with FakeServiceManager(watchdog_s=0.5) as manager, launch(env=manager.env) as server:
         manager.wait_for("WATCHDOG")
         server.signal(signal.SIGSTOP)
         with pytest.raises(TimeoutError):  # after those that were under way
@@ -122,35 +122,40 @@ def test_no_beats_while_the_supervisor_stands_still(launch: Launch) -> None:
         manager.wait_for("WATCHDOG")
 
 
-class FakePulse:
-    """A pulse as the test says."""
+class FakeLiveness:
+    """A liveness as the test says."""
 
     def __init__(self, *, was_up: bool = True, still_s: float = 0.0, age_s: float = 1.0) -> None:
         self.was_up, self.still_s, self.age_s = was_up, still_s, age_s
 
 
 def fake_child(
-    kind: str = "renderer", pulse: FakePulse | None = None, *, hung: str = "", waits: bool = False, age: float = 1.0
+    kind: str = "renderer",
+    liveness: FakeLiveness | None = None,
+    *,
+    hung: str = "",
+    waits: bool = False,
+    age: float = 1.0,
 ) -> Any:
     return SimpleNamespace(
-        name=kind, traits=KINDS[kind], pulse=pulse, hung=hung, waits=waits, age=age, up=True, restarts=0
+        name=kind, traits=KINDS[kind], liveness=liveness, hung=hung, waits=waits, age=age, up=True, restarts=0
     )
 
 
 @pytest.mark.parametrize(
     ("child", "good"),
     [
-        (fake_child(pulse=FakePulse()), True),
-        (fake_child(pulse=FakePulse(still_s=9.9)), True),
-        (fake_child(pulse=FakePulse(still_s=10.5)), False),
-        (fake_child("worker", FakePulse(still_s=10.5)), True),
-        (fake_child("worker", FakePulse(still_s=121)), False),
-        (fake_child(pulse=FakePulse(was_up=False, age_s=59, still_s=59)), True),
-        (fake_child(pulse=FakePulse(was_up=False, age_s=61)), False),
-        (fake_child(pulse=FakePulse(), hung="it was killed, and is still there"), False),
-        (fake_child(pulse=None), True),
-        (fake_child(pulse=None, age=61), False),
-        (fake_child(pulse=None, age=61, waits=True), True),
+        (fake_child(liveness=FakeLiveness()), True),
+        (fake_child(liveness=FakeLiveness(still_s=9.9)), True),
+        (fake_child(liveness=FakeLiveness(still_s=10.5)), False),
+        (fake_child("worker", FakeLiveness(still_s=10.5)), True),
+        (fake_child("worker", FakeLiveness(still_s=121)), False),
+        (fake_child(liveness=FakeLiveness(was_up=False, age_s=59, still_s=59)), True),
+        (fake_child(liveness=FakeLiveness(was_up=False, age_s=61)), False),
+        (fake_child(liveness=FakeLiveness(), hung="it was killed, and is still there"), False),
+        (fake_child(liveness=None), True),
+        (fake_child(liveness=None, age=61), False),
+        (fake_child(liveness=None, age=61, waits=True), True),
     ],
 )
 def test_what_is_in_order(child: Any, good: bool) -> None:
@@ -158,15 +163,15 @@ def test_what_is_in_order(child: Any, good: bool) -> None:
 
 
 async def test_the_watchdog_is_fed_only_while_all_are_in_order() -> None:
-    child = fake_child(pulse=FakePulse(), hung="it cannot be killed")
+    child = fake_child(liveness=FakeLiveness(), hung="it cannot be killed")
     supervisor: Any = SimpleNamespace(
-        children=[fake_child(pulse=FakePulse()), child],
+        children=[fake_child(liveness=FakeLiveness()), child],
         system=SimpleNamespace(config=Config(), of_kind=lambda kind: [SimpleNamespace(position=0)]),
         memory=SimpleNamespace(board=SimpleNamespace(gauge=lambda position, number: 0)),
         ready=True,
         ending=asyncio.Event(),
     )
-    with FakeManager() as manager:
+    with FakeServiceManager() as manager:
         service = Service(supervisor, Manager(manager.env["NOTIFY_SOCKET"], watchdog_s=0.5))
         service.ready()
         assert manager.hear()["READY"] == "1"
@@ -190,7 +195,7 @@ def test_the_variables_of_a_manager() -> None:
 
 
 def test_a_line_break_begins_no_other_field(tmp_path: Path) -> None:
-    with FakeManager(str(tmp_path / "notify")) as manager:
+    with FakeServiceManager(str(tmp_path / "notify")) as manager:
         Manager(manager.env["NOTIFY_SOCKET"]).tell(STATUS="one\nREADY=1")
         assert manager.hear() == {"STATUS": "one READY=1"}
 
@@ -204,12 +209,12 @@ def test_the_time_to_stop_follows_from_the_options() -> None:
 
 @pytest.fixture
 def held() -> Any:
-    held = HeldSocket(socket.create_server(("127.0.0.1", 0)))
+    held = PassedSocket(socket.create_server(("127.0.0.1", 0)))
     yield held
     held.close()
 
 
-def test_the_passed_socket_is_served_and_outlives_the_server(launch: Launch, held: HeldSocket) -> None:
+def test_the_passed_socket_is_served_and_outlives_the_server(launch: Launch, held: PassedSocket) -> None:
     port = held.listener.getsockname()[1]
     for _ in range(2):
         with launch(env=dict(held.env), before=held.command) as server:

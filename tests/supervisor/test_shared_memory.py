@@ -13,7 +13,7 @@ from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Boot, Context
 from actorserve.actors.supervisor.shared_memory import Memory
-from actorserve.actors.telemetry.startup import Phase
+from actorserve.actors.telemetry.startup import StartPhase
 from actorserve.shm.board.board import ActorState, BoardWriter
 from actorserve.shm.table.table import RequestTable
 
@@ -72,8 +72,8 @@ def test_nothing_has_a_name(memory: Memory) -> None:
 def test_how_long_a_start_took() -> None:
     memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), MODEL), began=10**9)
     assert memory.how_long() == "0.0 s"
-    memory.phase_ends(Phase.IMPORTS, 10**9 + 4_000_000)  # not worth a word
-    memory.phase_ends(Phase.ACTORS, 10**9 + 1_504_000_000)
+    memory.phase_ends(StartPhase.IMPORTS, 10**9 + 4_000_000)  # not worth a word
+    memory.phase_ends(StartPhase.ACTORS, 10**9 + 1_504_000_000)
     assert memory.how_long() == "1.5 s: actors 1.50"
     memory.close()
 
@@ -82,7 +82,7 @@ def test_how_long_an_actors_start_took(memory: Memory) -> None:
     spec = memory.system.by_name["renderer-0"]
     assert memory.how_long(spec.name) == "0.0 s"
     context = Context(memory.boot(spec))
-    context.phase_ends(Phase.BIRTH, memory.board.snapshot(spec.position).started_ns + 2 * 10**9)
+    context.phase_ends(StartPhase.BIRTH, memory.board.snapshot(spec.position).started_ns + 2 * 10**9)
     assert memory.how_long(spec.name) == "2.0 s: birth 2.00"
     memory.raise_incarnation(spec)
     assert memory.how_long(spec.name) == "0.0 s"

@@ -11,7 +11,7 @@ OPENSSL = shutil.which("openssl")
 CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
 
 
-class Files:
+class Certificates:
     """What was signed by whom."""
 
     def __init__(self, folder: Path) -> None:
@@ -42,7 +42,7 @@ def make_certificate(folder: Path, name: str, authority: tuple[Path, Path]) -> t
     return _make(folder, name, *names, "-CA", str(authority[0]), "-CAkey", str(authority[1]))
 
 
-def lock(key: Path, password: str) -> Path:
+def encrypt_key(key: Path, password: str) -> Path:
     """The key, to be read with a password only."""
     locked = key.with_suffix(".locked")
     _run("ec", "-in", str(key), "-aes256", "-passout", f"pass:{password}", "-out", str(locked))

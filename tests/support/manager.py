@@ -17,8 +17,8 @@ FIRST_FD = 3
 WAIT_S = 60.0
 
 
-class FakeManager:
-    """`with FakeManager() as manager: Server(env=manager.env)`."""
+class FakeServiceManager:
+    """`with FakeServiceManager() as manager: Server(env=manager.env)`."""
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
         """`address` as for NOTIFY_SOCKET; an abstract one if left out."""
@@ -49,7 +49,7 @@ class FakeManager:
         """All values of a field so far."""
         return [message[name] for message in self.messages if name in message]
 
-    def __enter__(self) -> FakeManager:
+    def __enter__(self) -> FakeServiceManager:
         return self
 
     def __exit__(
@@ -58,7 +58,7 @@ class FakeManager:
         self._socket.close()
 
 
-class HeldSocket:
+class PassedSocket:
     """A listening socket that outlives servers; each fetches it with `command` before its own and `env`."""
 
     def __init__(self, listener: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""A stand-in for the scheduler: it makes plans for a Runner out of sequences, and nothing else.
+"""A stand-in for the scheduler: it makes plans for a CpuRunner out of sequences, and nothing else.
 
 Blocks are handed out in random order, so that sequences lie in several runs; chunks are random, so that prompts and
 decoding mix; now and then a sequence is thrown out and comes back, its blocks and KV forgotten, as after a preemption.
@@ -18,10 +18,10 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config, make_config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
-from actorserve.actors.worker.cpu.runner import Runner
+from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.memory import make_pool
 from actorserve.actors.worker.models.weights import load_model
-from actorserve.actors.worker.speculative.verifier import Proposer, Speculation
+from actorserve.actors.worker.speculative.verifier import DraftVerifier, Proposer
 from actorserve.shm.table.table import make_ref
 
 GREEDY = Sampling(0, temperature=0.0)
@@ -39,13 +39,13 @@ def make_runner(
     blocks: int = 128,
     log: np.ndarray | None = None,
     proposer: Proposer | None = None,
-) -> Runner:
+) -> CpuRunner:
     """A runner; without a log of others', with one slot for each row."""
     model = load_model(config, resolve_model(config))
     pool = make_pool(model.shape, blocks, config.block_size, model.dtype)
     own = np.zeros((rows, LENGTH), np.int32) if log is None else log
-    speculation = Speculation(proposer, rows, own.shape[1]) if proposer else None
-    return Runner(model, pool, own, config.block_size, rows, speculation=speculation)
+    verifier = DraftVerifier(proposer, rows, own.shape[1]) if proposer else None
+    return CpuRunner(model, pool, own, config.block_size, rows, verifier=verifier)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Driver:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: CpuRunner,
         budget: int = 32,
         preempt: float = 0.0,
         seed: int = 0,

@@ -20,8 +20,8 @@ from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.gauges import WorkerGauge
 from actorserve.actors.worker.actor import WorkerActor, main
-from actorserve.actors.worker.speculative.actor import SpeculatingActor
-from actorserve.actors.worker.speculative.verifier import Outcome
+from actorserve.actors.worker.speculative.actor import SpeculativeWorkerActor
+from actorserve.actors.worker.speculative.verifier import DraftOutcome
 
 from .driver import GREEDY, Driver, Sequence, config_for, make_runner
 
@@ -171,11 +171,11 @@ def test_no_step_is_begun_while_stopping(scheduler: Scheduler, actor: Any) -> No
     assert isinstance(only, WorkerReady) and not scheduler.got
 
 
-@pytest.mark.parametrize("outcome", [None, Outcome(np.array([2]), np.array([3]))], ids=["no drafts", "drafts"])
-def test_the_time_of_each_step_is_counted(outcome: Outcome | None, scheduler: Scheduler) -> None:
+@pytest.mark.parametrize("outcome", [None, DraftOutcome(np.array([2]), np.array([3]))], ids=["no drafts", "drafts"])
+def test_the_time_of_each_step_is_counted(outcome: DraftOutcome | None, scheduler: Scheduler) -> None:
     runner: Any = FailingRunner()
     runner.outcome = outcome
-    worker = SpeculatingActor(scheduler.born("worker"), runner, 10)
+    worker = SpeculativeWorkerActor(scheduler.born("worker"), runner, 10)
     for number in (1, 2):
         worker.handle(Step.make(1, number, [], [], []))
     _, first, second = scheduler.receive(3)

@@ -12,8 +12,8 @@ import torch
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.worker.cpu.batch import Tables, places, prepare
-from actorserve.actors.worker.cpu.executor import Model
+from actorserve.actors.worker.cpu.batch import BlockTables, prepare_inputs, row_positions
+from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.memory import make_pool
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.quantization.int8 import Int8Linear
@@ -66,7 +66,7 @@ def test_a_model_of_8_bits(checkpoints: Folders) -> None:
     folder = checkpoints("qwen3", initializer_range=0.1)
     options = {"block_size": 16, "quantization": "int8"}
     model = load_model(config_for(folder, **options), resolve_model(config_for(folder)))
-    assert isinstance(model, Model) and isinstance(model.layers[0].qkv, Int8Linear)
+    assert isinstance(model, CpuModel) and isinstance(model.layers[0].qkv, Int8Linear)
     exact = load_model(config_for(folder), resolve_model(config_for(folder)))
     x = torch.randn(40, model.shape.hidden_size)
     assert (model.logits(x) - exact.logits(x)).norm() < 0.03 * exact.logits(x).norm()
@@ -92,18 +92,18 @@ MOST = 32  # sequences at once
 Part = tuple[int, int, int]  # a sequence, the first of its positions that is computed, and how many are
 
 
-def run_steps(model: Model, ids: torch.Tensor, steps: list[list[Part]], block: int) -> torch.Tensor:
+def run_steps(model: CpuModel, ids: torch.Tensor, steps: list[list[Part]], block: int) -> torch.Tensor:
     """Logits [sequence, position, word] of what these steps compute, each sequence in scattered blocks of its own."""
     count = -(-LENGTH // block)
     blocks = np.random.default_rng(len(steps)).permutation(MOST * count).reshape(MOST, count).astype(np.int64)
-    tables = Tables(blocks, np.ones(MOST, np.bool_))
+    tables = BlockTables(blocks, np.ones(MOST, np.bool_))
     pool = make_pool(model.shape, MOST * count, block, model.dtype)
     kv = PagedKV(pool, block, aligned=model.shape.quantization.batch_invariant)
     found = torch.full((MOST, LENGTH, model.shape.vocab_size), float("nan"))
     for step in steps:
         rows, starts, counts = (np.array(column, np.int64) for column in zip(*step, strict=True))
-        owners, positions = places(rows, counts, starts)
-        inputs = prepare(model, kv, tables, rows, counts, starts, ids.numpy()[owners, positions])
+        owners, positions = row_positions(rows, counts, starts)
+        inputs = prepare_inputs(model, kv, tables, rows, counts, starts, ids.numpy()[owners, positions])
         found[owners, positions] = model.logits(inputs.forward(model, kv))
     return found
 

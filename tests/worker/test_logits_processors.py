@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from actorserve.actors.protocol.request import Rendition, Sampling, ThinkBudget
-from actorserve.actors.worker.cpu.executor import Model
-from actorserve.actors.worker.cpu.runner import Runner
+from actorserve.actors.worker.cpu.executor import CpuModel
+from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 from tests.support.checkpoints import VOCABULARY
@@ -42,10 +42,10 @@ class Bench:
         os.close(fd)
         self.renditions: dict[int, Rendition] = {}
         read = lambda ref: self.renditions.get(slot_of(ref), Rendition())  # noqa: E731
-        self.runner = Runner(self._model_of(plain), plain.kv.pool, plain.log, 16, ROWS, read, self.area)
+        self.runner = CpuRunner(self._model_of(plain), plain.kv.pool, plain.log, 16, ROWS, read, self.area)
 
     @staticmethod
-    def _model_of(runner: Runner) -> Model:
+    def _model_of(runner: CpuRunner) -> CpuModel:
         return runner.model
 
     def logits(self, tokens: list[int]) -> torch.Tensor:

@@ -14,12 +14,12 @@ import torch
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.request import Sampling
-from actorserve.actors.worker.cpu.batch import Tables
+from actorserve.actors.worker.cpu.batch import BlockTables
 from actorserve.actors.worker.memory import make_pool
 from actorserve.actors.worker.models.weights import load_model
-from actorserve.actors.worker.speculative.draft_model import DraftModel
-from actorserve.actors.worker.speculative.ngram import Lookup
-from actorserve.actors.worker.speculative.verifier import FIRST_PAUSE, Ints, Speculation, Tokens, Work
+from actorserve.actors.worker.speculative.draft_model import DraftModelProposer
+from actorserve.actors.worker.speculative.ngram import NgramProposer
+from actorserve.actors.worker.speculative.verifier import FIRST_PAUSE, DraftBatch, DraftVerifier, Ints, Tokens
 from actorserve.kernels.cpu.attention import PagedKV
 from actorserve.kernels.cpu.sampling import Parameters
 from tests.support.checkpoints import KINDS, VOCABULARY
@@ -50,7 +50,7 @@ class Oracle:
     def place(self, row: int, computed: int) -> None:
         pass
 
-    def propose(self, work: Work, tokens: Tokens) -> Ints:
+    def propose(self, work: DraftBatch, tokens: Tokens) -> Ints:
         known = work.starts + work.pending
         for row, size, room in zip(work.rows.tolist(), known.tolist(), work.room.tolist(), strict=True):
             so_far = tokens[row, :size].tolist()
@@ -61,19 +61,21 @@ class Oracle:
         return work.room
 
 
-def work_of(rows: Ints, starts: Ints, pending: Ints, room: Ints) -> Work:
+def work_of(rows: Ints, starts: Ints, pending: Ints, room: Ints) -> DraftBatch:
     """For proposers that read no KV memory."""
     nothing = np.empty(0)
-    return Work(rows, starts, pending, room, Tables(nothing, nothing), Parameters(*[nothing] * len(Parameters._fields)))
+    return DraftBatch(
+        rows, starts, pending, room, BlockTables(nothing, nothing), Parameters(*[nothing] * len(Parameters._fields))
+    )
 
 
-def drafter(config: Config, group: Any = None) -> DraftModel:
+def drafter(config: Config, group: Any = None) -> DraftModelProposer:
     """That model, for runners of make_runner's size; the second of a group has none."""
     if group is not None and group.rank:
-        return DraftModel(None, None, 8, 5, group)
+        return DraftModelProposer(None, None, 8, 5, group)
     model = load_model(config, resolve_model(config))
     pool = make_pool(model.shape, 128, config.block_size, model.dtype)
-    return DraftModel(model, PagedKV(pool, config.block_size), 8, 5, group)
+    return DraftModelProposer(model, PagedKV(pool, config.block_size), 8, 5, group)
 
 
 def prompt(length: int, seed: int = 1) -> list[int]:
@@ -92,7 +94,7 @@ def test_the_tokens_are_those_without_drafts(kind: str, preempt: float, checkpoi
     plain = make_runner(config, rows=len(SAMPLINGS))
     expected = Driver(plain, preempt=preempt).run(sequences())
     oracle = Oracle([s.prompt + tokens for s, tokens in zip(sequences(), expected, strict=True)])
-    for proposer in (oracle, Lookup(1, 3)):
+    for proposer in (oracle, NgramProposer(1, 3)):
         driver = Driver(make_runner(config, rows=len(SAMPLINGS), proposer=proposer), preempt=preempt, drafts=5, seed=7)
         assert driver.run(sequences()) == expected
         assert driver.drafted > 0
@@ -102,7 +104,7 @@ def test_the_tokens_are_those_without_drafts(kind: str, preempt: float, checkpoi
 
 def test_rows_with_other_wishes_have_no_drafts(checkpoints: Folders) -> None:
     config = config_for(checkpoints("llama"), block_size=16)
-    driver = Driver(make_runner(config, proposer=Lookup(1, 3)), drafts=5)
+    driver = Driver(make_runner(config, proposer=NgramProposer(1, 3)), drafts=5)
     driver.run([Sequence(prompt(40), 40, Sampling(1, temperature=0.0, frequency_penalty=0.1))])
     assert driver.drafted == 0
     driver.run([Sequence(prompt(10) * 4, 40)])
@@ -132,10 +134,10 @@ def test_each_token_that_is_kept_is_told_with_its_own_logprob(checkpoints: Folde
                 assert rows[index] in range(8) and positions[index] not in told
                 told[int(positions[index])] = (float(words[at, tokens[index]]), int(tokens[index]))
 
-        runner.told._most[:] = 2
-        runner.told._asking.add(0)
-        runner.told.write = write  # type: ignore[method-assign]
-        runner.told.place = lambda row, *_, told=runner.told: told._most.__setitem__(row, 2)  # type: ignore[method-assign]
+        runner.logprobs._most[:] = 2
+        runner.logprobs._rows_with_logprobs.add(0)
+        runner.logprobs.write = write  # type: ignore[method-assign]
+        runner.logprobs.place = lambda row, *_, told=runner.logprobs: told._most.__setitem__(row, 2)  # type: ignore[method-assign]
         sequence = Sequence(prompt(30), 40, asked)
         (tokens,) = Driver(runner, budget=64, drafts=drafts).run([sequence])
         answers.append(sequence.prompt + tokens)
@@ -155,7 +157,7 @@ def test_what_is_drawn_has_the_models_distribution(checkpoints: Folders) -> None
         def place(self, row: int, computed: int) -> None:
             pass
 
-        def propose(self, work: Work, tokens: Tokens) -> Ints:
+        def propose(self, work: DraftBatch, tokens: Tokens) -> Ints:
             known = work.starts + work.pending
             for row, size, room in zip(work.rows.tolist(), known.tolist(), work.room.tolist(), strict=True):
                 tokens[row, size : size + room] = common[:room]
@@ -163,8 +165,8 @@ def test_what_is_drawn_has_the_models_distribution(checkpoints: Folders) -> None
 
     def third(proposer: Fixed | None, seeds: range) -> np.ndarray:
         runner = make_runner(config, rows=64, blocks=256, proposer=proposer)
-        if runner.speculation is not None:
-            runner.speculation._share[:] = 1e9  # nobody gives up
+        if runner.verifier is not None:
+            runner.verifier._share[:] = 1e9  # nobody gives up
         counts = np.zeros(64)
         for first in range(seeds.start, seeds.stop, 64):
             lines = [Sequence(start, 3, Sampling(s, temperature=0.5)) for s in range(first, first + 64)]
@@ -206,7 +208,7 @@ def test_what_is_looked_up(tokens: list[int], expected: list[int]) -> None:
     lines[1, : len(tokens)] = tokens
     one = np.array([1])
     work = work_of(one, np.array([len(tokens) - 1]), one, np.array([5]))
-    drafted = Lookup(2, 4).propose(work, lines)
+    drafted = NgramProposer(2, 4).propose(work, lines)
     assert lines[1, len(tokens) : len(tokens) + int(drafted[0])].tolist() == expected
 
 
@@ -224,7 +226,7 @@ def test_a_lookup_finds_what_a_slow_one_finds() -> None:
         line = random.integers(0, random.integers(2, 9), random.integers(1, 40)).astype(np.int32)
         shortest = int(random.integers(1, 4))
         longest = shortest + int(random.integers(0, 3))
-        assert Lookup(shortest, longest).find(line) == slow(line.tolist(), shortest, longest)
+        assert NgramProposer(shortest, longest).find(line) == slow(line.tolist(), shortest, longest)
 
 
 class Never:
@@ -233,41 +235,41 @@ class Never:
     def place(self, row: int, computed: int) -> None:
         pass
 
-    def propose(self, work: Work, tokens: Tokens) -> Ints:
+    def propose(self, work: DraftBatch, tokens: Tokens) -> Ints:
         return work.room
 
 
 def test_a_row_whose_drafts_fail_has_none_for_a_while() -> None:
-    speculation = Speculation(Never(), 2, 64)
+    verifier = DraftVerifier(Never(), 2, 64)
     row, one = np.array([0]), np.array([1])
-    speculation.place(0, np.arange(3), 0)
+    verifier.place(0, np.arange(3), 0)
     tried = []
     for _ in range(1000):
-        drafted = speculation.draft(work_of(row, one, one, np.array([4])), 0.5)
+        drafted = verifier.draft(work_of(row, one, one, np.array([4])), 0.5)
         tried.append(bool(drafted[0]))
         if drafted[0]:
-            assert speculation.accepted(row, np.array([2]), drafted, np.full(5, 77, np.int32)).tolist() == [0]
+            assert verifier.accepted(row, np.array([2]), drafted, np.full(5, 77, np.int32)).tolist() == [0]
     pauses = np.diff(np.flatnonzero(tried))
     assert sum(tried) < 10 and pauses.max() > 4 * FIRST_PAUSE, "each failure doubles the while"
     last = int(np.flatnonzero(tried)[-1])
-    speculation.place(0, np.arange(3), 0)
-    assert last and speculation.draft(work_of(row, one, one, np.array([4])), 0.5).tolist() == [4]
+    verifier.place(0, np.arange(3), 0)
+    assert last and verifier.draft(work_of(row, one, one, np.array([4])), 0.5).tolist() == [4]
 
 
 def test_a_row_whose_drafts_are_right_goes_on() -> None:
-    speculation = Speculation(Never(), 1, 64)
+    verifier = DraftVerifier(Never(), 1, 64)
     row, one = np.array([0]), np.array([1])
-    speculation.place(0, np.arange(3), 0)
+    verifier.place(0, np.arange(3), 0)
     for _ in range(300):
-        drafted = speculation.draft(work_of(row, one, one, np.array([4])), 0.5)
+        drafted = verifier.draft(work_of(row, one, one, np.array([4])), 0.5)
         assert drafted.tolist() == [4]
-        speculation.tokens[0, 2:6] = [5, 6, 7, 8]
-        assert speculation.accepted(row, np.array([2]), drafted, np.array([5, 6, 7, 9, 1], np.int32)).tolist() == [3]
+        verifier.tokens[0, 2:6] = [5, 6, 7, 8]
+        assert verifier.accepted(row, np.array([2]), drafted, np.array([5, 6, 7, 9, 1], np.int32)).tolist() == [3]
 
 
 def test_looking_up_costs_little() -> None:
     line = np.random.default_rng(1).integers(0, 30_000, 8192).astype(np.int32)
-    lookup = Lookup(2, 4)
+    lookup = NgramProposer(2, 4)
     start = time.process_time()
     for _ in range(1000):
         lookup.find(line)
@@ -327,14 +329,14 @@ def test_what_the_others_of_a_group_are_told(checkpoints: Folders) -> None:
     class First:
         rank = 0
 
-        def add_up(self, x: torch.Tensor) -> torch.Tensor:
+        def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
             told.append(x.clone())
             return x
 
     class Second:
         rank = 1
 
-        def add_up(self, x: torch.Tensor) -> torch.Tensor:
+        def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
             assert not x.any()
             return x + told.pop(0)
 

@@ -17,7 +17,7 @@ from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.gpu.executor import GpuModel
 from actorserve.actors.worker.gpu.graphs import capture_sizes
 from actorserve.actors.worker.gpu.memory import make_pools
-from actorserve.actors.worker.gpu.runner import GpuRunner, Pending, Sizes
+from actorserve.actors.worker.gpu.runner import GpuRunner, PendingStep, Sizes
 from actorserve.actors.worker.models.weights import random_tensors
 from actorserve.kernels.triton.rotary_kv import Pools
 from actorserve.shm.table.table import make_ref
@@ -180,9 +180,9 @@ class Bench:
         self.number += 1
         return Step.make(1, self.number, new, range(len(counts)), counts)
 
-    def decode(self, rows: int, steps: int) -> list[Pending]:
+    def decode(self, rows: int, steps: int) -> list[PendingStep]:
         """Steps of one token a row, one started while the one before it runs."""
-        done: list[Pending] = []
+        done: list[PendingStep] = []
         for _ in range(steps):
             done.append(self.runner.launch(self.step([], [1] * rows)))
             if len(done) > 1:

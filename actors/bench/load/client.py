@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from .prompts import Prompt
-from .record import Record
+from .record import RequestRecord
 from .sse import EventReader
 
 DONE = b"[DONE]"
@@ -118,7 +118,7 @@ async def _note_kept(session: aiohttp.ClientSession, context: Any, parameters: A
     context.trace_request_ctx.kept = True
 
 
-async def _ask(session: aiohttp.ClientSession, target: Target, body: bytes, record: Record) -> None:
+async def _ask(session: aiohttp.ClientSession, target: Target, body: bytes, record: RequestRecord) -> None:
     """One request. A kept connection that the server closed just then says nothing about it: another one is taken."""
     while True:
         way = _Way()
@@ -133,9 +133,9 @@ async def _ask(session: aiohttp.ClientSession, target: Target, body: bytes, reco
                 raise
 
 
-async def send(session: aiohttp.ClientSession, target: Target, prompt: Prompt) -> Record:
+async def send(session: aiohttp.ClientSession, target: Target, prompt: Prompt) -> RequestRecord:
     """Send one request; whatever goes wrong on the way stands in the record."""
-    record = Record(prompt_tokens=prompt.tokens)
+    record = RequestRecord(prompt_tokens=prompt.tokens)
     body = target.body(prompt)
     record.started = time.perf_counter()
     try:
@@ -154,7 +154,7 @@ async def send(session: aiohttp.ClientSession, target: Target, prompt: Prompt) -
     return record
 
 
-async def _read(response: aiohttp.ClientResponse, record: Record) -> None:
+async def _read(response: aiohttp.ClientResponse, record: RequestRecord) -> None:
     """Take the events up to `[DONE]`, or to the end if the answer has told its own; otherwise it was broken off."""
     reader = EventReader()
     seen = 0
@@ -170,7 +170,7 @@ async def _read(response: aiohttp.ClientResponse, record: Record) -> None:
         raise _Failed("broken off", f"the stream ended {said}")
 
 
-def _take(event: bytes, record: Record, now: float, seen: int) -> int:
+def _take(event: bytes, record: RequestRecord, now: float, seen: int) -> int:
     """Enter one event, and say how many tokens the server has counted up to it."""
     try:
         chunk = _decode(event)

@@ -20,7 +20,7 @@ ROUNDS = 12  # in which a prompt's length is put right
 _SYLLABLES = ("ba", "de", "fi", "go", "ku", "la", "me", "ni", "po", "ra", "se", "ti", "vo", "zu", "ton", "ler")
 
 
-class PromptError(ValueError):
+class DatasetError(ValueError):
     """What is asked for cannot be made, or not read."""
 
 
@@ -35,7 +35,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PromptOptions:
     """The options of the prompts, by the names that users know."""
 
     dataset: str = "random"
@@ -54,7 +54,7 @@ def words_counted(text: str) -> int:
     return len(text.split())
 
 
-def make_prompts(wanted: Wanted, count: Count) -> list[Prompt]:
+def make_prompts(wanted: PromptOptions, count: Count) -> list[Prompt]:
     """As many as are wanted, always the same from the same seed."""
     if wanted.dataset == "file":
         return read_prompts(wanted)
@@ -67,7 +67,7 @@ def make_prompts(wanted: Wanted, count: Count) -> list[Prompt]:
     return [_random_prompt(wanted, maker, prefixes[number % len(prefixes)]) for number in range(wanted.count)]
 
 
-def _random_prompt(wanted: Wanted, maker: _TextMaker, prefix: str) -> Prompt:
+def _random_prompt(wanted: PromptOptions, maker: _TextMaker, prefix: str) -> Prompt:
     own = maker.length(wanted.input_len, wanted.range_ratio)
     output = maker.length(wanted.output_len or 128, wanted.range_ratio)
     text = maker.text(own + (wanted.prefix_len if prefix else 0), prefix)
@@ -112,7 +112,7 @@ class _TextMaker:
         return ["".join(_SYLLABLES[one] for one in word) for word in drawn]
 
 
-def read_prompts(wanted: Wanted) -> list[Prompt]:
+def read_prompts(wanted: PromptOptions) -> list[Prompt]:
     """From JSON Lines, or a JSON array, of `{"prompt" | "messages", "output_len"}` or of ShareGPT's conversations.
 
     Begins again at the end if more are wanted.
@@ -126,18 +126,18 @@ def read_prompts(wanted: Wanted) -> list[Prompt]:
             else [json.loads(line) for line in text.splitlines() if line.strip()]
         )
     except (OSError, ValueError) as error:
-        raise PromptError(f"{path}: {error}") from None
+        raise DatasetError(f"{path}: {error}") from None
     found = [prompt for entry in entries if (prompt := _read_entry(path, entry, wanted)) is not None]
     if not found:
-        raise PromptError(f"{path}: no prompt in it")
+        raise DatasetError(f"{path}: no prompt in it")
     order = np.random.default_rng(wanted.seed).permutation(len(found))
     return [found[order[number % len(found)]] for number in range(wanted.count)]
 
 
-def _read_entry(path: Path, entry: Any, wanted: Wanted) -> Prompt | None:
+def _read_entry(path: Path, entry: Any, wanted: PromptOptions) -> Prompt | None:
     """One prompt; None for a conversation in which nobody answers."""
     if not isinstance(entry, dict):
-        raise PromptError(f"{path}: an entry is no object: {str(entry)[:60]}")
+        raise DatasetError(f"{path}: an entry is no object: {str(entry)[:60]}")
     output = wanted.output_len
     if output is None:
         output = int(entry.get("output_len") or entry.get("output_tokens") or entry.get("max_tokens") or 128)
@@ -149,4 +149,4 @@ def _read_entry(path: Path, entry: Any, wanted: Wanted) -> Prompt | None:
         return Prompt(text, output, messages=entry["messages"])
     if isinstance(entry.get("prompt"), str):
         return Prompt(entry["prompt"], output)
-    raise PromptError(f"{path}: an entry has neither prompt, messages nor conversations: {str(entry)[:60]}")
+    raise DatasetError(f"{path}: an entry has neither prompt, messages nor conversations: {str(entry)[:60]}")

@@ -13,7 +13,7 @@ MS = 1000.0
 
 
 @dataclass(slots=True)
-class Record:
+class RequestRecord:
     """One request, from the moment it was sent; times are those of `time.perf_counter`."""
 
     started: float = 0.0

@@ -16,7 +16,7 @@ from .. import processes
 from ..server import ServerError
 from .client import Target, open_session, send
 from .prompts import Count, Prompt, words_counted
-from .record import Record
+from .record import RequestRecord
 
 BUSY = 0.8  # of one core: from here on the client may be what is measured
 
@@ -25,7 +25,7 @@ BUSY = 0.8  # of one core: from here on the client may be what is measured
 class Run:
     """What one run gave."""
 
-    records: list[Record]
+    records: list[RequestRecord]
     duration_s: float
     usage: dict[str, Any]  # CPU and memory, of the server and of this process
 
@@ -87,13 +87,13 @@ async def run_load(
     prompts: Sequence[Prompt],
     offsets: Sequence[float],
     limit: int | None = None,
-    done: Callable[[Record], None] | None = None,
-) -> tuple[list[Record], float]:
+    done: Callable[[RequestRecord], None] | None = None,
+) -> tuple[list[RequestRecord], float]:
     """Send each prompt at its time, at most `limit` at once; the records in order, and how long all took."""
     gate = asyncio.Semaphore(limit or max(1, len(prompts)))
     async with open_session(target) as session:
 
-        async def one(prompt: Prompt) -> Record:
+        async def one(prompt: Prompt) -> RequestRecord:
             async with gate:
                 record = await send(session, target, prompt)
             if done:
@@ -101,7 +101,7 @@ async def run_load(
             return record
 
         began = time.perf_counter()  # uvloop's clock has milliseconds
-        tasks: list[asyncio.Task[Record]] = []
+        tasks: list[asyncio.Task[RequestRecord]] = []
         async with asyncio.TaskGroup() as group:
             for prompt, offset in zip(prompts, offsets, strict=True):
                 if (ahead := began + offset - time.perf_counter()) > 0:
@@ -117,7 +117,7 @@ def measured(
     limit: int | None = None,
     *,
     pid: int | None = None,
-    done: Callable[[Record], None] | None = None,
+    done: Callable[[RequestRecord], None] | None = None,
 ) -> Run:
     """A run with what it cost the server's process tree, where that is known, and this process."""
     import uvloop

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..load.record import Record
+from ..load.record import RequestRecord
 
 PERCENTILES = (50.0, 90.0, 99.0)
 METRICS = {
@@ -18,7 +18,7 @@ METRICS = {
     "icl": "inter-chunk latency",
     "e2el": "end to end",
 }
-_ONE: dict[str, Callable[[Record], float | None]] = {
+_ONE: dict[str, Callable[[RequestRecord], float | None]] = {
     "ttft": lambda record: record.ttft_ms,
     "tpot": lambda record: record.tpot_ms,
     "e2el": lambda record: record.e2el_ms,
@@ -36,7 +36,7 @@ def spread(values: Sequence[float], percentiles: Sequence[float] = PERCENTILES) 
     return found
 
 
-def is_good(record: Record, limits: Mapping[str, float]) -> bool:
+def is_good(record: RequestRecord, limits: Mapping[str, float]) -> bool:
     """Whether it went well and within all limits, in ms. Where there is no such figure there is nothing to exceed."""
     if record.error:
         return False
@@ -44,7 +44,7 @@ def is_good(record: Record, limits: Mapping[str, float]) -> bool:
     return all(value is None or value <= limit for value, limit in figures)
 
 
-def values_of(records: Sequence[Record], metric: str) -> list[float]:
+def values_of(records: Sequence[RequestRecord], metric: str) -> list[float]:
     """A metric's values in ms, over all requests that went well."""
     if metric == "itl":
         return [value for record in records for value in record.itl_ms()]
@@ -54,7 +54,7 @@ def values_of(records: Sequence[Record], metric: str) -> list[float]:
 
 
 def figures(
-    records: Sequence[Record],
+    records: Sequence[RequestRecord],
     duration_s: float,
     limits: Mapping[str, float] | None = None,
     percentiles: Sequence[float] = PERCENTILES,

@@ -55,7 +55,7 @@ GPU_DEVICES = "DevicePolicy=closed\n" + "".join(
 )
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class UnitOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the units are made of."""
 
     name: str
@@ -67,7 +67,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Sequence[str] = ()  # that a socket unit listens on; none: there is no such unit
 
 
-def service_unit(plan: Plan) -> str:
+def service_unit(plan: UnitOptions) -> str:
     """NAME.service."""
     stop_s = ceil(stop_seconds(plan.config.shutdown_timeout)) + MARGIN_S
     socket = f"Requires={plan.name}.socket\nAfter={plan.name}.socket\n" if plan.addresses else ""
@@ -104,7 +104,7 @@ WantedBy=multi-user.target
 """
 
 
-def socket_unit(plan: Plan) -> str:
+def socket_unit(plan: UnitOptions) -> str:
     """NAME.socket."""
     streams = "".join(f"ListenStream={address}\n" for address in plan.addresses)
     own = "ipv6-only" if len(plan.addresses) > 1 else "both"
@@ -122,11 +122,11 @@ WantedBy=sockets.target
 """
 
 
-def _user(plan: Plan) -> str:
+def _user(plan: UnitOptions) -> str:
     return f"User={plan.user}\n" if plan.user is not None else "DynamicUser=yes\n"
 
 
-def _binds(plan: Plan) -> str:
+def _binds(plan: UnitOptions) -> str:
     """What the service would not see otherwise, each folder once."""
     hidden = sorted({need for need in plan.needs if any(need.is_relative_to(home) for home in HIDDEN)})
     tops = [one for one in hidden if not any(one != other and one.is_relative_to(other) for other in hidden)]

@@ -1,6 +1,6 @@
 """One connection as a frontend serves it: aiohttp's protocol with an account of what came and what was answered.
 
-`Wire` stands between it and the transport: what the kernel reads goes straight into the connection's
+`RecordedProtocol` stands between it and the transport: what the kernel reads goes straight into the connection's
 record of the journal, so that at no moment it is nowhere but in this process.
 
 Both records (shm/journals/request_journal.py, shm/journals/response_journal.py) speak of one request; who has the
@@ -31,23 +31,23 @@ from aiohttp import web
 from actorserve.http.transport.body import AnnouncedLength
 from actorserve.http.transport.header_timeout import LONGEST_HEAD, TimedConnection
 from actorserve.http.transport.resume import Predecessor
-from actorserve.shm.journals.request_journal import Journal
-from actorserve.shm.journals.response_journal import Answers
+from actorserve.shm.journals.request_journal import RequestJournal
+from actorserve.shm.journals.response_journal import ResponseJournal
 
 from ...protocol.connection_handover import CLOSED, moved_to
 from .framing import CHUNKED, LAST_CHUNK
 from .tcp_info import written_so_far
-from .transport import Tap
+from .transport import RecordedTransport
 
 MOST_UNSENT = 64 << 10  # bytes that wait here for a slow reader before its writer pauses; with TLS it would be more
 
 
-class Pool(Protocol):
+class ConnectionOwner(Protocol):
     """What a connection needs of its frontend."""
 
     server: web.Server
-    journal: Journal
-    answers: Answers
+    journal: RequestJournal
+    answers: ResponseJournal
     spare: memoryview
     answered: Callable[[web.BaseRequest, int], None] | None
     reserved: set[int]
@@ -63,7 +63,7 @@ class Pool(Protocol):
 
 
 @dataclass(frozen=True)
-class Left:
+class Unfinished:
     """What a predecessor has left undone on a connection."""
 
     request: bytes = b""  # to be read again
@@ -72,17 +72,17 @@ class Left:
     behind: bytes = b""  # of a next request, which nobody has looked at
 
 
-NOTHING = Left()
+NOTHING_LEFT = Unfinished()
 
 
-class Connection(TimedConnection):
+class RecordedConnection(TimedConnection):
     """aiohttp's protocol, which keeps account of what comes and of what is answered, and says when all is over."""
 
     def __init__(
-        self, pool: Pool, connection: socket.socket, number: int, read: int, state: Left, options: Any
+        self, pool: ConnectionOwner, connection: socket.socket, number: int, read: int, state: Unfinished, options: Any
     ) -> None:
         super().__init__(pool.server, **options)
-        self.record: Tap | None = None
+        self.record: RecordedTransport | None = None
         self._left = state
         self._pool = pool
         self._socket = connection
@@ -105,7 +105,7 @@ class Connection(TimedConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         left, below = self._left, cast(asyncio.Transport, transport)
         below.set_write_buffer_limits(MOST_UNSENT)
-        self.record = Tap(
+        self.record = RecordedTransport(
             below,
             self._pool.answers,
             self._number,
@@ -122,7 +122,7 @@ class Connection(TimedConnection):
             self.record.go_on()
         if left.request:
             super().data_received(left.request)
-        self._left = NOTHING
+        self._left = NOTHING_LEFT
         self.data_received(left.behind)
 
     def data_received(self, data: bytes) -> None:
@@ -265,10 +265,10 @@ class Connection(TimedConnection):
         self._pool.lost(self._number, self._where)
 
 
-class Wire(asyncio.BufferedProtocol):
+class RecordedProtocol(asyncio.BufferedProtocol):
     """What the transport calls: says where the bytes go that are read, and passes all else on."""
 
-    def __init__(self, connection: Connection, pool: Pool, number: int) -> None:
+    def __init__(self, connection: RecordedConnection, pool: ConnectionOwner, number: int) -> None:
         self._connection = connection
         self._pool = pool
         self._number = number

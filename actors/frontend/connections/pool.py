@@ -33,8 +33,8 @@ from aiohttp.typedefs import Handler
 from actorserve.http.errors import overloaded
 from actorserve.http.routes import PROBE_PATHS
 from actorserve.http.transport.json_response import error_response
-from actorserve.shm.journals.request_journal import MOST_READ, Journal
-from actorserve.shm.journals.response_journal import Answers
+from actorserve.shm.journals.request_journal import MOST_READ, RequestJournal
+from actorserve.shm.journals.response_journal import ResponseJournal
 
 from ...protocol.connection_handover import (
     CLOSED,
@@ -48,7 +48,7 @@ from ...protocol.connection_handover import (
     read_handed,
     reset_when_closed,
 )
-from .connection import NOTHING, Connection, Left, Wire
+from .connection import NOTHING_LEFT, RecordedConnection, RecordedProtocol, Unfinished
 from .framing import behind_first
 from .tcp_info import read_so_far, written_so_far
 from .transport import read_predecessor
@@ -67,8 +67,8 @@ class ConnectionPool:
     def __init__(
         self,
         channel: socket.socket,
-        journal: Journal,
-        answers: Answers,
+        journal: RequestJournal,
+        answers: ResponseJournal,
         server: web.Server,
         tls: ssl.SSLContext | None = None,
         answered: Callable[[web.BaseRequest, int], None] | None = None,
@@ -88,7 +88,7 @@ class ConnectionPool:
             times = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S}
             self._tls = {"ssl": tls, **times}
         self._attaching: set[asyncio.Task[None]] = set()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, RecordedConnection] = {}
         self.reserved: set[int] = set()  # numbers of connections for one question about the server itself
         self._in_want = False  # the last connection could not be taken
         self.taken = 0  # connections that were handed over so far
@@ -170,7 +170,7 @@ class ConnectionPool:
                 self._resume(connection, number, read)
             else:  # new, also if it was on its way to a predecessor
                 self.rest(number, 0)
-                self._serve(connection, number, 0, NOTHING)
+                self._serve(connection, number, 0, NOTHING_LEFT)
 
     def _give_back_untaken(self, number: int, flags: int) -> None:
         """The kernel has dropped the descriptor, since this process may have no more; the supervisor has another."""
@@ -198,19 +198,19 @@ class ConnectionPool:
         connection.close()
         self.lost(number)
 
-    def _what_is_left(self, number: int, read: int, written: int) -> Left | None:
+    def _what_is_left(self, number: int, read: int, written: int) -> Unfinished | None:
         """What a predecessor has left undone; None if that cannot be told."""
         if number >= self.answers.count or (unsent := self.answers.unsent(number, written)) is None:
             return None
         if self.journal.is_at_rest(number, read):
             self.rest(number, read)
-            return Left(unsent=unsent)
+            return Unfinished(unsent=unsent)
         request = self.journal.request(number, read)
         if request is None:
             return None
         if not self.journal.is_begun(number):
             self.journal.take_over(number, request)
-            return Left(unsent=unsent, behind=request)
+            return Unfinished(unsent=unsent, behind=request)
         if not self.answers.untouched(number) and self.answers.is_complete(number):
             return self._behind(number, read, request, unsent)
         predecessor = read_predecessor(self.answers, number)
@@ -219,9 +219,9 @@ class ConnectionPool:
         if self.answers.untouched(number):
             self.answers.settle(number)
         self.journal.take_over(number, request)
-        return Left(request, predecessor, unsent)
+        return Unfinished(request, predecessor, unsent)
 
-    def _behind(self, number: int, read: int, request: bytes, unsent: bytes) -> Left | None:
+    def _behind(self, number: int, read: int, request: bytes, unsent: bytes) -> Unfinished | None:
         """All of an answer was handed over; something of a next request may have come."""
         behind = behind_first(request)
         if behind is None:
@@ -231,19 +231,19 @@ class ConnectionPool:
             self.journal.take_over(number, request, len(request) - len(behind))
         else:
             self.rest(number, read)
-        return Left(unsent=unsent, behind=behind)
+        return Unfinished(unsent=unsent, behind=behind)
 
-    def _serve(self, connection: socket.socket, number: int, read: int, left: Left) -> None:
+    def _serve(self, connection: socket.socket, number: int, read: int, left: Unfinished) -> None:
         task = self._loop.create_task(self._attach(connection, number, read, left))
         self._attaching.add(task)
         task.add_done_callback(self._attaching.discard)
 
-    async def _attach(self, connection: socket.socket, number: int, read: int, left: Left) -> None:
+    async def _attach(self, connection: socket.socket, number: int, read: int, left: Unfinished) -> None:
         options = {"loop": self._loop, **self.server._kwargs}  # what AppRunner was given for its own connections
 
-        def protocol() -> Wire:
-            self._connections[number] = Connection(self, connection, number, read, left, options)
-            return Wire(self._connections[number], self, number)
+        def protocol() -> RecordedProtocol:
+            self._connections[number] = RecordedConnection(self, connection, number, read, left, options)
+            return RecordedProtocol(self._connections[number], self, number)
 
         try:
             await self._loop.connect_accepted_socket(protocol, connection, **self._tls)
@@ -255,7 +255,7 @@ class ConnectionPool:
 @web.middleware
 async def only_about_the_server(request: web.Request, handler: Handler) -> web.StreamResponse:
     """On a connection of the reserve one question about the server itself is answered, and nothing else."""
-    if not isinstance(request.protocol, Connection) or not request.protocol.is_reserved:
+    if not isinstance(request.protocol, RecordedConnection) or not request.protocol.is_reserved:
         return await handler(request)
     if request.path in PROBE_PATHS:
         response = await handler(request)

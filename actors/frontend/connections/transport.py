@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from actorserve.http.transport.resume import ENDED, Predecessor
-from actorserve.shm.journals.response_journal import ANSWER_STATES, MOST_REFS, NOBODY, Answers
+from actorserve.shm.journals.response_journal import ANSWER_STATES, MOST_REFS, NOBODY, ResponseJournal
 
 NO_STEP = (NOBODY, 0)
 
 
-class Tap:
+class RecordedTransport:
     """Everything that is written is committed to the record first. Implements http.transport.resume.Record.
 
     `predecessor`: a stream that is gone on with. Until the app says so, nothing is written: what it says, the
@@ -22,7 +22,7 @@ class Tap:
     def __init__(
         self,
         transport: asyncio.Transport,
-        answers: Answers,
+        answers: ResponseJournal,
         number: int,
         predecessor: Predecessor | None,
         unsent: bytes,
@@ -105,7 +105,7 @@ class Tap:
             self._unsent = b""
 
 
-def read_predecessor(answers: Answers, number: int) -> Predecessor | None:
+def read_predecessor(answers: ResponseJournal, number: int) -> Predecessor | None:
     """The answer that a predecessor has left on this connection."""
     found = answers.streamed(number)
     if found is None:

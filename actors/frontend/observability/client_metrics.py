@@ -13,7 +13,7 @@ from ...protocol.messages import Delta, Finish
 from ...runtime.process import Context
 from ...telemetry.gauges import FrontendGauge as Gauge
 from ...telemetry.histograms import HOP
-from ..slots import Use
+from ..slots import SlotUse
 
 FAILED = frozenset({Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR})  # of these nobody waits for the end
 HOPS = (  # from, to, what the first and what the second has written; the last one where text is streamed
@@ -23,7 +23,7 @@ HOPS = (  # from, to, what the first and what the second has written; the last o
 )
 
 
-class Clients:
+class ClientMetrics:
     """The counting of one frontend."""
 
     def __init__(self, context: Context) -> None:
@@ -37,19 +37,19 @@ class Clients:
         self._longest = named["vllm:request_max_num_generation_tokens"]
         self._hops = [(named[f"{HOP}/{a}/{b}"], sent, came) for a, b, sent, came in HOPS]
 
-    def told(self, use: Use, delta: Delta) -> None:
+    def delivered(self, use: SlotUse, delta: Delta) -> None:
         """Text, or the end, of a sequence is handed to those who read it."""
         if delta.tokens and not use.begun:
             use.begun = True
-            self._tell_first(use.ref, bool(delta.finish))
+            self._count_first(use.ref, bool(delta.finish))
         if delta.finish:
             if delta.finish not in FAILED:
-                self._tell_end(use, delta.tokens)
+                self._count_end(use, delta.tokens)
             words = self._stamps.words(use.ref)  # now, since the slot may soon be another's
             for job in use.jobs:
                 job.lives[use.index] = words
 
-    def _tell_first(self, ref: int, is_all: bool) -> None:
+    def _count_first(self, ref: int, is_all: bool) -> None:
         """What comes in one piece waits for its end: then the first token's time is the scheduler's, and no hop's."""
         now = time.monotonic_ns()
         if not self._stamps.set_first(ref, Stamp.FIRST_TOLD, now):
@@ -61,7 +61,7 @@ class Clients:
             if start and end:
                 histogram.observe(end - start)
 
-    def _tell_end(self, use: Use, tokens: int) -> None:
+    def _count_end(self, use: SlotUse, tokens: int) -> None:
         now = time.monotonic_ns()
         if not self._stamps.set_first(use.ref, Stamp.END_TOLD, now):
             return

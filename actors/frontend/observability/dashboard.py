@@ -1,4 +1,4 @@
-"""What the page is told: the overview and the KV map, both read from shared memory, in the form that http knows."""
+"""What the page is told: the snapshot and the KV map, both read from shared memory, in the form that http knows."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from actorserve.shm.kv_map.view import KVView
 
 from ...protocol.kinds import TEMPLATE
 from ...runtime.process import Context
-from ...telemetry.snapshot import ActorSight, Lookout
+from ...telemetry.snapshot import ActorStatus, SnapshotReader
 
 CELLS = 1024  # of the picture of KV memory
 MOST_IN_A_BYTE = 255
 
 
-class Sight:
+class DashboardFigures:
     """Looks when it is asked; between looks it costs nothing."""
 
     def __init__(self, context: Context) -> None:
         system = context.system
-        self._lookout = Lookout(system, context.segment, os.getppid())
+        self._snapshots = SnapshotReader(system, context.segment, os.getppid())
         self._blocks = KVView(
             context.segment, system.kv_map_offset, system.slots, system.sequence_blocks, system.max_blocks
         )
 
     def figures(self) -> PageFigures:
         """The server as it is now."""
-        seen = self._lookout.look()
+        seen = self._snapshots.look()
         lanes = [PageLane(lane.source, lane.target, lane.sent_records, lane.waiting_records) for lane in seen.lanes]
         held, cached = self._blocks.look()
         gauges = seen.actor("scheduler").gauges
@@ -78,7 +78,7 @@ def _digits(size: int) -> bytes:
 _ALL_OR_NOTHING = b"\0" + b"\1" * 255
 
 
-def _actor(seen: ActorSight) -> PageActor:
+def _actor(seen: ActorStatus) -> PageActor:
     return PageActor(
         name=seen.name,
         kind=seen.kind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actorserve.http.middleware.context import Noted
+from actorserve.http.middleware.context import RequestContext
 from actorserve.http.routes import GENERATING
 
 
@@ -44,7 +44,7 @@ class Times:
 
 
 @dataclass(slots=True)
-class Ended:
+class FinishedRequest:
     """One request at its end."""
 
     request_id: str
@@ -52,7 +52,7 @@ class Ended:
     client: str
     status: int
     times: Times
-    noted: Noted | None = None
+    noted: RequestContext | None = None
     finish_reason: str = ""
     error: str = ""
     replayed: bool = False

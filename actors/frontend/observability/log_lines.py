@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from ...telemetry.log_format import LEVELS, json_line
-from .finished import Ended
+from .finished import FinishedRequest
 
 MS = 1e6  # ns
 STDERR = 2
@@ -22,7 +22,7 @@ class Logger:
         self._actor, self._as_json = actor, as_json
         self._pid = os.getpid()
 
-    def tell(self, end: Ended) -> None:
+    def tell(self, end: FinishedRequest) -> None:
         """One line: at info, at warning where the server failed, at debug for what generates nothing."""
         level = logging.DEBUG if not end.generates else logging.WARNING if end.status >= 500 else logging.INFO
         if not log.isEnabledFor(level):
@@ -36,7 +36,7 @@ class Logger:
         os.write(STDERR, line + b"\n")
 
 
-def fields_of(end: Ended) -> dict[str, Any]:
+def fields_of(end: FinishedRequest) -> dict[str, Any]:
     """What stands in an object beside the message. Times are milliseconds."""
     times, noted = end.times, end.noted
     fields: dict[str, Any] = {
@@ -67,7 +67,7 @@ def fields_of(end: Ended) -> dict[str, Any]:
     return fields
 
 
-def text_of(end: Ended) -> str:
+def text_of(end: FinishedRequest) -> str:
     """The same in a form that people read."""
     times = end.times
     parts = [f"request {end.request_id}: {end.client} {end.endpoint} {end.status}"]

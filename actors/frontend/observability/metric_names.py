@@ -1,4 +1,4 @@
-"""What `/metrics` calls the numbers on the board and in an overview; plain gauges: telemetry/metrics.py.
+"""What `/metrics` calls the numbers on the board and in a snapshot; plain gauges: telemetry/metrics.py.
 
 vLLM's names where the thing is the same, so that dashboards which people have go on working.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from ...telemetry.gauges import SchedulerGauge as Gauge
-from ...telemetry.snapshot import ActorSight
+from ...telemetry.snapshot import ActorStatus
 
 ACCEPTED_AT = {str(at): Gauge[f"ACCEPTED_AT_{at}"] for at in range(8)}  # by position in a draft
 ENDS = {  # vllm:request_success_total, by finished_reason
@@ -23,7 +23,7 @@ SURVIVED = {"scheduler": Gauge.SURVIVED_SCHEDULER, "worker": Gauge.SURVIVED_WORK
 STARTUP = "actorserve:startup_seconds", "Each phase of its latest start; the supervisor's are the whole server's"
 STARTUP_TOTAL = "actorserve:startup_total_seconds", "All of these together: until it was ready, if it is"
 
-ACTORS: tuple[tuple[Literal["gauge", "counter"], str, str, Callable[[ActorSight], float | None]], ...] = (
+ACTORS: tuple[tuple[Literal["gauge", "counter"], str, str, Callable[[ActorStatus], float | None]], ...] = (
     ("gauge", "actorserve:actor_up", "1 when the actor can do its part", lambda actor: actor.state == "ready"),
     ("counter", "actorserve:actor_restarts", "Times that it was replaced", lambda actor: actor.restarts),
     (

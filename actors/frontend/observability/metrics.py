@@ -17,20 +17,20 @@ from ...runtime.process import Context
 from ...telemetry.gauges import FrontendGauge
 from ...telemetry.gauges import SchedulerGauge as Gauge
 from ...telemetry.histograms import HistogramSpec
-from ...telemetry.snapshot import ActorSight, Lookout, Overview, phases_of
+from ...telemetry.snapshot import ActorStatus, Snapshot, SnapshotReader, phases_of
 from .metric_names import ACCEPTED_AT, ACTORS, ENDS, STARTUP, STARTUP_TOTAL, SURVIVED
 
 STALE_S = 3.0  # every loop but the worker's turns at least once a second
 
 
-class Figures:
+class ServerMetrics:
     """The server at one moment, as the HTTP side asks for it."""
 
     def __init__(self, context: Context) -> None:
         self._system, self._segment = context.system, context.segment
         self._board = context.board
         self._own = context.name
-        self._lookout = Lookout(context.system, context.segment, os.getppid())
+        self._snapshots = SnapshotReader(context.system, context.segment, os.getppid())
         self._labels = {"model_name": context.config.served_names()[0], "engine": "0"}
         self._config = context.config
         self._scheduler = context.system.by_name["scheduler"].position
@@ -51,10 +51,10 @@ class Figures:
 
     def not_ready(self) -> list[str]:
         """Why a request could not be served now: actors, each with its reason."""
-        actors = [(actor, self._trouble(actor)) for actor in self._lookout.look().actors]
+        actors = [(actor, self._trouble(actor)) for actor in self._snapshots.look().actors]
         return [f"{actor.name}: {trouble}" for actor, trouble in actors if trouble]
 
-    def _trouble(self, actor: ActorSight) -> str | None:
+    def _trouble(self, actor: ActorStatus) -> str | None:
         """A worker's loop turns once a step, which may be long: only --step-timeout tells whether it hangs."""
         if not kind_of(actor.kind).needed:
             return None
@@ -87,7 +87,7 @@ class Figures:
         yield from self._plain()
         yield from self._engine(words)
         yield from self._counted()
-        yield from self._actors(self._lookout.look())
+        yield from self._actors(self._snapshots.look())
         yield from self._starts()
 
     def _plain(self) -> Iterator[Family]:
@@ -146,7 +146,7 @@ class Figures:
             family.samples.append(({**self._labels, **dict(spec.labels)}, shown))
         return families.values()
 
-    def _actors(self, seen: Overview) -> Iterator[Family]:
+    def _actors(self, seen: Snapshot) -> Iterator[Family]:
         for kind, name, text, read in ACTORS:
             values = ((actor.name, read(actor)) for actor in seen.actors)
             samples: list[tuple[Labels, float | Distribution]] = [

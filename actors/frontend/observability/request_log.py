@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from actorserve.http.generation.job import Job
-from actorserve.http.middleware.context import GIVEN_AWAY, GO_ON, NOTED, REFUSED, REPLAYED, REQUEST_ID, Noted
+from actorserve.http.middleware.context import GIVEN_AWAY, GO_ON, NOTED, REFUSED, REPLAYED, REQUEST_ID, RequestContext
 from actorserve.http.routes import GENERATING, RESPONSES
 from actorserve.http.settings import printable
 from actorserve.shm.table.layout import (
@@ -38,7 +38,7 @@ from actorserve.shm.table.table import RequestTable
 
 from ...protocol.request import Generation
 from ...runtime.process import Context
-from .finished import Ended, Times
+from .finished import FinishedRequest, Times
 from .log_lines import Logger, log
 
 GONE = 499
@@ -78,7 +78,7 @@ def watch_ends(context: Context, app: web.Application) -> Callable[[web.BaseRequ
 class RequestLog:
     """The ends of one frontend's requests. `tell` is called once for each."""
 
-    def __init__(self, table: RequestTable, tells: Sequence[Callable[[Ended], None]]) -> None:
+    def __init__(self, table: RequestTable, tells: Sequence[Callable[[FinishedRequest], None]]) -> None:
         self._table = table
         self._stamps = Stamps(table)
         self._tells = tells
@@ -110,7 +110,7 @@ class RequestLog:
     def _tell(self, request: web.Request, status: int) -> None:
         noted, headers = request.get(NOTED), request.headers
         times = Times(request[BEGAN], time.monotonic_ns())
-        end = Ended(
+        end = FinishedRequest(
             noted.request_id if noted is not None else request.get(REQUEST_ID, ""),
             request.path if request.path in GENERATING else printable(request.path),
             request.remote or "",
@@ -124,22 +124,22 @@ class RequestLog:
         )
         self._tell_all(end)
 
-    def goes_on(self, noted: Noted) -> None:
+    def goes_on(self, noted: RequestContext) -> None:
         """This runs in the background for a client of a predecessor's: it is told of when it has ended."""
         noted.request_id = msgspec.msgpack.decode(self._table.params(noted.job.refs[0]), type=Generation).request_id
         noted.job.done.add_done_callback(lambda _: self._tell_inherited(noted))
 
-    def _tell_inherited(self, noted: Noted) -> None:
+    def _tell_inherited(self, noted: RequestContext) -> None:
         now, error = time.monotonic_ns(), _why(None, noted)
-        self._tell_all(Ended(noted.request_id, RESPONSES, UNKNOWN, 200, Times(now, now), noted, error=error))
+        self._tell_all(FinishedRequest(noted.request_id, RESPONSES, UNKNOWN, 200, Times(now, now), noted, error=error))
 
-    def _tell_all(self, end: Ended) -> None:
+    def _tell_all(self, end: FinishedRequest) -> None:
         if end.noted is not None:
             self._read(end, end.noted.job)
         for tell in self._tells:
             tell(end)
 
-    def _read(self, end: Ended, job: Job) -> None:
+    def _read(self, end: FinishedRequest, job: Job) -> None:
         """What the job and the request table say."""
         reasons = [choice.finish_reason for choice in job.choices]
         end.finish_reason = reasons[0] or "" if len(set(reasons)) == 1 else ", ".join(one or "none" for one in reasons)
@@ -168,7 +168,7 @@ class RequestLog:
         return job.lives.get(index) or self._stamps.words(ref)
 
 
-def _why(error: Any, noted: Noted | None) -> str:
+def _why(error: Any, noted: RequestContext | None) -> str:
     """Why it failed. What is the client's mistake may hold words of its request: of that only the field is named."""
     if error is None and noted is not None and noted.job.done.done() and not noted.job.done.cancelled():
         error = noted.job.done.exception()

@@ -35,7 +35,7 @@ from actorserve.http.routes import CHAT, GENERATING
 
 from ...options.otlp import EXPORTERS, GRPC, HTTP, uses_grpc, with_path
 from ...protocol.request import Generation
-from .finished import Ended, Times
+from .finished import FinishedRequest, Times
 
 ROOT = "llm_request"
 MOST_WAITING = 2048  # requests
@@ -102,7 +102,7 @@ class Tracer:
         """Requests of which no span was sent."""
         return self._full + self._failed
 
-    def tell(self, end: Ended) -> None:
+    def tell(self, end: FinishedRequest) -> None:
         """A request has ended. Never waits."""
         if not end.generates:
             return
@@ -200,7 +200,7 @@ class Spans:
         return context if context.is_valid else None
 
 
-def _attributes(end: Ended) -> dict[str, Any]:
+def _attributes(end: FinishedRequest) -> dict[str, Any]:
     """Under the names of the semantic conventions, and those that vLLM has beside them. Times are seconds."""
     times, noted = end.times, end.noted
     found: dict[str, Any] = {

@@ -24,7 +24,7 @@ from .bounds import MAX_TEXT, check, check_binop, check_call, check_output, chec
 __all__ = ["MAX_TEXT", "Sandbox", "make_environment"]
 
 
-class Generation(Extension):
+class GenerationBlock(Extension):
     """`{% generation %}` marks what an assistant said, for training; here it is only passed over."""
 
     tags = {"generation"}  # Jinja declares it so
@@ -141,7 +141,7 @@ def make_environment() -> ImmutableSandboxedEnvironment:
     environment = Sandbox(
         trim_blocks=True,
         lstrip_blocks=True,
-        extensions=[Generation, "jinja2.ext.loopcontrols"],
+        extensions=[GenerationBlock, "jinja2.ext.loopcontrols"],
         finalize=check_output,
     )
     environment.filters.update(filters.BOUNDED)

@@ -10,7 +10,7 @@ from ...telemetry.gauges import SchedulerGauge as Gauge
 from ..scheduler import Scheduler
 
 
-class Figures:
+class GaugeWriter:
     """Writes what has changed, since a turn is short. Counts go on from what stands on the board at the start."""
 
     def __init__(self, scheduler: Scheduler, status: BoardWriter, before: list[int]) -> None:
@@ -32,8 +32,8 @@ class Figures:
 
     def _now(self) -> list[int]:
         """This life's figures, in the order of SchedulerGauge."""
-        scheduler, recorder, lifecycle = self._scheduler, self._scheduler.recorder, self._scheduler.lifecycle
-        ends, planner, prefix, pool = recorder.ends, scheduler.planner, scheduler.prefix, scheduler.pool
+        scheduler, stats, lifecycle = self._scheduler, self._scheduler.stats, self._scheduler.lifecycle
+        ends, planner, prefix, pool = stats.ends, scheduler.planner, scheduler.prefix, scheduler.pool
         return [
             len(scheduler.batch),
             len(scheduler.waiting),
@@ -52,8 +52,8 @@ class Figures:
             ends[Finish.LENGTH],
             ends[Finish.ABORT],
             ends[Finish.ERROR] + ends[Finish.GRAMMAR],
-            recorder.survived_scheduler,
-            recorder.survived_worker,
-            *scheduler.speculation.figures(),
+            stats.survived_scheduler,
+            stats.survived_worker,
+            *scheduler.speculation.counts(),
             scheduler.prefix_resets,
         ]

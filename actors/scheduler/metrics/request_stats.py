@@ -27,7 +27,7 @@ BETWEEN_TOKENS = "vllm:inter_token_latency_seconds"
 STEP_TOKENS = "vllm:iteration_tokens_total"
 
 
-class Recorder:
+class RequestStats:
     """The scheduler's stamps and histograms; `ends` counts ended sequences, admitted or not, by their finish code."""
 
     def __init__(self, table: RequestTable, histograms: Mapping[str, Histogram] | None = None) -> None:
@@ -102,10 +102,10 @@ class Recorder:
         get, ref = self._stamps.get, sequence.ref
         admitted, scheduled = get(ref, Stamp.ADMITTED), get(ref, Stamp.SCHEDULED)
         first, last = get(ref, Stamp.FIRST_TOKEN), get(ref, Stamp.LAST_TOKEN)
-        self._count("prompt_tokens", sequence.prompt_tokens)
-        self._count("generation_tokens", sequence.generated)
-        self._count("prefill_kv_computed_tokens", max(0, sequence.prompt_tokens - self._cached(ref)))
-        self._count("params_max_tokens", sequence.limit)
+        self._count("prompt_tokens", sequence.num_prompt_tokens)
+        self._count("generation_tokens", sequence.num_generated_tokens)
+        self._count("prefill_kv_computed_tokens", max(0, sequence.num_prompt_tokens - self._cached(ref)))
+        self._count("params_max_tokens", sequence.max_tokens)
         self._count("num_preemptions", self._stamps.preemptions(ref))
         if admitted and scheduled:
             self._count("queue_time_seconds", scheduled - admitted)
@@ -114,8 +114,8 @@ class Recorder:
         self._count("prefill_time_seconds", first - scheduled)
         self._count("decode_time_seconds", last - first)
         self._count("inference_time_seconds", last - scheduled)
-        if sequence.generated > 1:
-            self._count("time_per_output_token_seconds", (last - first) // (sequence.generated - 1))
+        if sequence.num_generated_tokens > 1:
+            self._count("time_per_output_token_seconds", (last - first) // (sequence.num_generated_tokens - 1))
 
     def _count(self, name: str, value: int) -> None:
         self._histograms["vllm:request_" + name].observe(value)

@@ -11,7 +11,7 @@ Where nobody decodes, the whole budget is the prompts'. All follows from the tim
 
 from __future__ import annotations
 
-from .step_cost import Cost
+from .step_cost import StepCost
 
 LEAST = 16  # tokens of prompts that every step may have
 FIRST = 128  # as long as nothing was measured
@@ -20,14 +20,14 @@ LENIENT_S = 0.05
 SLOWLY = 0.3  # of the way is gone with each step
 
 
-class Pace:
+class ChunkSizePolicy:
     """Measures steps, and says how long the next chunk may be."""
 
     def __init__(self, budget: int, target_s: float | None) -> None:
         """`budget`: tokens of a step; `target_s`: seconds between two tokens of a stream, None: not said."""
         self.budget = budget
         self.target_s = target_s
-        self.decoding = Cost()
+        self.decoding = StepCost()
         self.prompt_token_s = 0.0
 
     def observe(self, decoding: int, prompts: int, seconds: float) -> None:

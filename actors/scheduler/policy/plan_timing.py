@@ -22,7 +22,7 @@ GATHER = 0.02  # of a step may pass from one arrival to the next ...
 GATHER_ALL = 0.2  # ... and since the first one
 
 
-class Timing:
+class PlanTiming:
     """Watches a scheduler; `clock` counts seconds."""
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,14 +46,14 @@ class Timing:
         number = (scheduler.epoch, scheduler.step - len(scheduler.in_flight))
         if number != self._running:
             self._running, step = number, scheduler.in_flight[0]
-            decoding = int((step.counts - step.room == 1).sum())
-            expected = scheduler.pace.expected(decoding, step.tokens - decoding)
+            decoding = int((step.counts - step.num_draft_tokens == 1).sum())
+            expected = scheduler.chunk_size.expected(decoding, step.tokens - decoding)
             self._due = now + EARLY * expected if expected > SHORT_S else now
         return max(0.0, self._due - now)
 
     def _until_all_are_there(self) -> float:
         scheduler = self._scheduler
-        shortest = scheduler.pace.expected(1, 0)
+        shortest = scheduler.chunk_size.expected(1, 0)
         if shortest < GATHERING_S or len(scheduler.batch) or not len(scheduler.waiting):
             self._first = None
             return 0.0

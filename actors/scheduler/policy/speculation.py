@@ -2,17 +2,17 @@
 
 Only the worker has a row's last tokens (the scheduler plans up to two steps ahead of what it knows), so the worker
 proposes drafts and verifies them in the same forward pass. A plan gives a row room for some: its count goes beyond
-`known`, and its blocks hold as many tokens. The worker moves the row on by as many tokens as it draws,
+`num_known_tokens`, and its blocks hold as many tokens. The worker moves the row on by as many tokens as it draws,
 1 … 1 + room.
 
 The scheduler plans the next steps by upper bounds: it counts as if all drafts of the steps in flight were accepted.
-`computed` and `known` of a row are then too large by the same number, so that a row that decodes
+`num_computed_tokens` and `num_known_tokens` of a row are then too large by the same number, so that a row that decodes
 is seen to decode, its blocks always suffice, and its length limit is never passed; the worker, which has the exact
 numbers, does what is left of the row's count. When a step comes back, both are lowered by what was not drawn.
-`confirmed` is exact always, and with it all that goes by it: the KV map, what a successor takes over,
+`num_confirmed_tokens` is exact always, and with it all that goes by it: the KV map, what a successor takes over,
 the blocks that the prefix cache is offered.
-- A rejected draft leaves KV behind `confirmed`. It is written again before anything reads it, as the next
-  token of the row goes there; a block is offered only when it lies before `confirmed` as a whole.
+- A rejected draft leaves KV behind `num_confirmed_tokens`. It is written again before anything reads it, as the next
+  token of the row goes there; a block is offered only when it lies before `num_confirmed_tokens` as a whole.
 - The room is at most half of what the limit leaves, so that the next step ahead can be planned as well.
 - Room never preempts anybody: blocks for it are taken only while every running row would get one, and tokens of the
   budget only where no decode, prompt or waiting sequence wants them.
@@ -34,7 +34,7 @@ import numpy as np
 from ...protocol.step import StepDone
 from ..batch import Ints
 from ..sequence import Sequence
-from .step_cost import Cost
+from .step_cost import StepCost
 
 HOPELESS = 0.85  # the share above which there is no room
 POSITIONS = 8  # at which accepted drafts are counted one by one
@@ -46,12 +46,12 @@ class Speculation:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.cost = Cost()
+        self.cost = StepCost()
         self.drafts = self.draft_tokens = self.accepted_tokens = 0
         self.accepted_at: Ints = np.zeros(POSITIONS, np.int64)
         self._steps = 0
 
-    def room(self, rows: int) -> int:
+    def num_draft_tokens(self, rows: int) -> int:
         """Drafts that a row of the next step may have."""
         if not self.most:
             return 0
@@ -68,12 +68,12 @@ class Speculation:
         self.accepted_tokens += int(accepted.sum())
         self.accepted_at += (accepted[:, None] > np.arange(len(self.accepted_at))).sum(0)
 
-    def figures(self) -> list[int]:
+    def counts(self) -> list[int]:
         """Drafts, their tokens, those accepted, and of these how many at each of the first POSITIONS."""
         return [self.drafts, self.draft_tokens, self.accepted_tokens, *self.accepted_at.tolist()]
 
 
-class Drawn:
+class SampledTokens:
     """What each sampling row of a step has drawn: `counts` tokens of the flat `tokens`, from `firsts` on."""
 
     def __init__(self, done: StepDone, rows: int) -> None:

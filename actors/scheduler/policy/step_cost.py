@@ -8,7 +8,7 @@ MEMORY = 0.98  # what a step weighs in the fit when the next one has come
 SPREAD = 0.05  # of the steps' sizes (deviation / mean), from which their times say what a token costs
 
 
-class Cost:
+class StepCost:
     """Seconds of a step by its tokens: a straight line through the last steps."""
 
     def __init__(self) -> None:

@@ -68,12 +68,14 @@ def _holding(kv: KVMap, sequence: Sequence, num_blocks: int, limits: Limits) -> 
     """One sequence's blocks. A death between `computed` and the tokens cursor leaves the last tokens to draw again."""
     table, computed, block_size = kv.held(sequence.ref), kv.computed(sequence.ref), limits.block_size
     where = f"the table of slot {sequence.slot}"
-    if computed is None or computed > sequence.known + limits.drafts:
-        raise Contradiction(f"{where}: {computed} tokens are computed, {sequence.known} are known")
-    computed = min(computed, sequence.known - 1)
+    if computed is None or computed > sequence.num_tokens + limits.drafts:
+        raise Contradiction(f"{where}: {computed} tokens are computed, {sequence.num_tokens} are known")
+    computed = min(computed, sequence.num_tokens - 1)
     if not len(table) or table.min() < 0 or table.max() >= num_blocks:
         raise Contradiction(f"{where} names a block that is not there, or none")
-    needed = sequence.known if computed < sequence.known - 1 else computed  # a row that decodes gets its block later
+    needed = (
+        sequence.num_tokens if computed < sequence.num_tokens - 1 else computed
+    )  # a row that decodes gets its block later
     if len(table) * block_size < needed:
         raise Contradiction(f"{where} has {len(table)} blocks of {block_size} for {needed} tokens")
     return Holding(sequence, table.tolist(), computed)

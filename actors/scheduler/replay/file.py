@@ -3,7 +3,7 @@
     file      MAGIC, then frames
     frame     length of the content, its CRC-32, number of records (uint32 each, little endian), then the content:
               so many records in msgpack
-A Head begins a section, the life of one scheduler; what came and was planned in each turn follows. A death
+A RecordedLife begins a section, the life of one scheduler; what came and was planned in each turn follows. A death
 may cut the last frame: a successor cuts it off before it appends, a reader stops there. Prompts and answers are in the
 file, so that only its owner may read it.
 """
@@ -36,7 +36,7 @@ CHUNK = 64 << 10  # so much is written at once ...
 LATEST_S = 1.0  # ... or what there is after so long
 
 
-class Fact(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class RecordedSequence(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A sequence as its frontend and its renderer left it in the request table, and how far predecessors had come."""
 
     ref: int
@@ -58,14 +58,14 @@ class Fact(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return unpack(self.packed_tokens)[self.prompt_tokens :]
 
 
-class Flag(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class RecordedFlag(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A word of the table that was found set: cancelled, or (stop > 0) stopped."""
 
     ref: int
     stop: int = 0
 
 
-class Use(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class RecordedSlot(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The latest use of a slot when the scheduler was born."""
 
     ref: int
@@ -73,7 +73,7 @@ class Use(msgspec.Struct, array_like=True, frozen=True, gc=False):
     finish: int
 
 
-class Plan(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class RecordedPlan(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A step that was planned; `digest` is of the whole message to the worker."""
 
     step: int
@@ -92,11 +92,11 @@ class Plan(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return unpack(self.packed_counts)
 
 
-Found = list[tuple[int, Fact]]
-Flags = list[tuple[int, Flag]]
+Found = list[tuple[int, RecordedSequence]]
+Flags = list[tuple[int, RecordedFlag]]
 
 
-class Head(msgspec.Struct, array_like=True, frozen=True, tag="head"):
+class RecordedLife(msgspec.Struct, array_like=True, frozen=True, tag="head"):
     """A scheduler is born: its options, and what it finds."""
 
     at_ns: int  # CLOCK_MONOTONIC, as everywhere here
@@ -108,26 +108,26 @@ class Head(msgspec.Struct, array_like=True, frozen=True, tag="head"):
     hand: tuple[int, int]  # what its predecessor had in hand, and how often it was tried
     ended: int  # how that one ended
     kv_map: bytes  # zlib of the whole map; nothing where there was no predecessor
-    uses: list[Use]  # in the order in which it looked
+    uses: list[RecordedSlot]  # in the order in which it looked
     facts: Found = []
     flags: Flags = []
     died: str = ""
 
 
-class Turn(msgspec.Struct, array_like=True, frozen=True, tag="turn"):
+class RecordedTurn(msgspec.Struct, array_like=True, frozen=True, tag="turn"):
     """What came at once and what was planned then."""
 
     at_ns: int
     idle: int  # turns before it in which nothing came and nothing was planned
     messages: list[ToScheduler]
-    plans: list[Plan]
+    plans: list[RecordedPlan]
     facts: Found = []  # each with the number of the message at which it was read
     flags: Flags = []
     died: str = ""  # of this error
     held: bool = False  # behind its plans it did not ask for another one
 
 
-Record = Head | Turn
+Record = RecordedLife | RecordedTurn
 
 
 class RecordFile:

@@ -3,7 +3,7 @@
 A scheduler's plans follow from its options, what it finds at birth (the request table, the KV map, what a predecessor
 had in hand), its messages in their order, what the table says of the sequences that these name, and the number of
 turns: each asks for a plan. All that is in the file. What others write to the table meanwhile is noted as it is read
-(Witness), so that the file has what this scheduler read, and not what stood there a moment later.
+(RecordedTable), so that the file has what this scheduler read, and not what stood there a moment later.
 
 What is not determined otherwise, and why it does not matter or is kept:
 - Clocks: stamps and histograms alone follow them, and those decide nothing. Times of steps, by which room for drafts
@@ -36,13 +36,23 @@ from ...protocol.step import Step
 from ...runtime.process import Context, run
 from ...telemetry.discovery import without_secrets
 from ..actor import SchedulerActor
-from .file import Fact, Flag, Flags, Found, Head, Plan, RecordFile, Turn, Use
+from .file import (
+    Flags,
+    Found,
+    RecordedFlag,
+    RecordedLife,
+    RecordedPlan,
+    RecordedSequence,
+    RecordedSlot,
+    RecordedTurn,
+    RecordFile,
+)
 
 DIGEST_BYTES = 8
 FIRST = 1  # incarnation of a scheduler without predecessor
 
 
-class Witness(RequestTable):
+class RecordedTable(RequestTable):
     """The request table as one scheduler reads it: notes what others have written there when that is looked at."""
 
     def __init__(self, segment: Segment, offset: int) -> None:
@@ -63,21 +73,21 @@ class Witness(RequestTable):
             self.facts.append((self.message, self._fact(ref, length)))
         return length
 
-    def _fact(self, ref: int, length: int) -> Fact:
+    def _fact(self, ref: int, length: int) -> RecordedSequence:
         tokens = bytes(self.token_ids(ref, 0, length + self.generated(ref)))
         arrival = super().arrival_ns(ref)
-        return Fact(ref, arrival, self.params(ref), tokens, length, self.limit(ref), self.hashes(ref))
+        return RecordedSequence(ref, arrival, self.params(ref), tokens, length, self.limit(ref), self.hashes(ref))
 
     def is_cancelled(self, ref: int) -> bool:
         cancelled = super().is_cancelled(ref)
         if cancelled:
-            self.flags.append((self.message, Flag(ref)))
+            self.flags.append((self.message, RecordedFlag(ref)))
         return cancelled
 
     def stop(self, ref: int) -> int:
         stop = super().stop(ref)
         if stop:
-            self.flags.append((self.message, Flag(ref, stop)))
+            self.flags.append((self.message, RecordedFlag(ref, stop)))
         return stop
 
     def current_refs(self, first_slot: int, count: int) -> list[int]:
@@ -114,8 +124,8 @@ class RecordedActor(SchedulerActor):
         self._idle = 0
         self._held = False
         self._encode = msgspec.msgpack.Encoder().encode
-        self._witness = Witness(context.segment, context.system.table_offset)
-        context.table = self._witness
+        self._recorded_table = RecordedTable(context.segment, context.system.table_offset)
+        context.table = self._recorded_table
         before = _before_birth(context)
         try:
             super().__init__(context)
@@ -124,17 +134,20 @@ class RecordedActor(SchedulerActor):
             raise
         self._begin(before)
 
-    def _begin(self, before: Head, died: str = "") -> None:
-        witness = self._witness
-        uses = [Use(ref, witness.arrivals.get(ref, 0), witness.finishes.get(ref, 0)) for ref in witness.uses]
-        witness.born = True
-        facts, flags = witness.take()
+    def _begin(self, before: RecordedLife, died: str = "") -> None:
+        recorded_table = self._recorded_table
+        uses = [
+            RecordedSlot(ref, recorded_table.arrivals.get(ref, 0), recorded_table.finishes.get(ref, 0))
+            for ref in recorded_table.uses
+        ]
+        recorded_table.born = True
+        facts, flags = recorded_table.take()
         self._file.add(msgspec.structs.replace(before, uses=uses, facts=facts, flags=flags, died=died))
         self._file.write()
 
     def handle(self, message: ToScheduler) -> None:
         """Keep it before anything can go wrong with it."""
-        self._witness.message = len(self._messages)
+        self._recorded_table.message = len(self._messages)
         self._messages.append(message)
         try:
             super().handle(message)
@@ -166,7 +179,7 @@ class RecordedActor(SchedulerActor):
         return done
 
     def _end_turn(self, at: int, died: str = "") -> None:
-        self._turns.append((at, self._idle, self._messages, self._steps, self._witness.take(), died, self._held))
+        self._turns.append((at, self._idle, self._messages, self._steps, self._recorded_table.take(), died, self._held))
         self._messages, self._steps, self._idle = [], [], 0
 
     def published(self) -> None:
@@ -178,7 +191,7 @@ class RecordedActor(SchedulerActor):
     def _write_turns(self) -> None:
         for at, idle, messages, steps, (facts, flags), died, held in self._turns:
             plans = [plan_of(self._encode, step) for step in steps]
-            self._file.add(Turn(at, idle, messages, plans, facts, flags, died, held))
+            self._file.add(RecordedTurn(at, idle, messages, plans, facts, flags, died, held))
         self._turns.clear()
 
     def _die(self, error: BaseException) -> None:
@@ -194,24 +207,24 @@ class RecordedActor(SchedulerActor):
         self._file.close()
 
 
-def plan_of(encode: Callable[[Step], bytes], step: Step) -> Plan:
+def plan_of(encode: Callable[[Step], bytes], step: Step) -> RecordedPlan:
     """The step as it is kept; `encode` is msgpack's."""
     digest = blake2b(encode(step), digest_size=DIGEST_BYTES).digest()
-    return Plan(step.step, digest, step.packed_rows, step.packed_counts)
+    return RecordedPlan(step.step, digest, step.packed_rows, step.packed_counts)
 
 
-def _before_birth(context: Context) -> Head:
+def _before_birth(context: Context) -> RecordedLife:
     """All that a scheduler finds besides the request table."""
     system, incarnation = context.system, context.incarnation
     kv_map = bytes(context.segment.map[system.kv_map_offset : system.size]) if incarnation > FIRST else b""
-    return Head(
+    return RecordedLife(
         at_ns=time.monotonic_ns(),
         wall_ns=time.time_ns(),
         version=actorserve.__version__,
         config=without_secrets(context.config),
         model=context.model,
         incarnation=incarnation,
-        hand=context.status.hand,
+        hand=context.status.in_flight,
         ended=context.board.ended(context.spec.position),
         kv_map=zlib.compress(kv_map, 1) if kv_map else b"",
         uses=[],

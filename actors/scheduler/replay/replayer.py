@@ -28,9 +28,9 @@ from ...protocol.topology import System
 from ...runtime.process import Boot, Context
 from ...telemetry.gauges import SCHEDULER_KEPT
 from ..actor import SchedulerActor
-from .file import Fact, Flags, Found, Head, Plan, Record, Turn
+from .file import Flags, Found, Record, RecordedLife, RecordedPlan, RecordedSequence, RecordedTurn
 from .recorder import plan_of
-from .summary import Tally
+from .summary import ReplayStatistics
 
 NAME = "scheduler"
 
@@ -39,7 +39,7 @@ class Difference(Exception):
     """A plan is not the recorded one; the message says which and how."""
 
 
-def describe_plan(plan: Plan | None) -> str:
+def describe_plan(plan: RecordedPlan | None) -> str:
     """Rows with their counts, as people read them."""
     if plan is None:
         return "none"
@@ -58,7 +58,7 @@ def private_segment(size: int) -> Segment:
 class PrivateMemory:
     """What a scheduler is born into."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: RecordedLife) -> None:
         system = System(head.config, head.model)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._segment = segment = private_segment(system.size)
@@ -80,17 +80,17 @@ class PrivateMemory:
             self._open(use.ref, b"", use.arrival_ns)
             self._set(use.ref, FINISH, use.finish)
 
-    def _fill(self, segment: Segment, system: System, head: Head) -> None:
+    def _fill(self, segment: Segment, system: System, head: RecordedLife) -> None:
         position = system.by_name[NAME].position
         board = Board(segment, system.board_offset, system.board_blocks)
         board.set_incarnation(position, head.incarnation)
         board.set_ended(position, head.ended)
-        BoardWriter(board, position, head.incarnation, SCHEDULER_KEPT).set_hand(*head.hand)
+        BoardWriter(board, position, head.incarnation, SCHEDULER_KEPT).set_in_flight(*head.hand)
         RequestTable.create(segment, system.table_offset, *system.table_sizes)
         if head.kv_map:
             segment.map[system.kv_map_offset : system.size] = zlib.decompress(head.kv_map)
 
-    def tell(self, facts: Found, flags: Flags, message: int) -> None:
+    def restore(self, facts: Found, flags: Flags, message: int) -> None:
         """Bring the table to what was read while this message was handled."""
         for number, fact in facts:
             if number == message:
@@ -99,7 +99,7 @@ class PrivateMemory:
             if number == message:
                 self._set(flag.ref, STOP if flag.stop else CANCEL, flag.stop or 1)
 
-    def _write(self, fact: Fact) -> None:
+    def _write(self, fact: RecordedSequence) -> None:
         self._open(fact.ref, fact.params, fact.arrival_ns)
         self.table.write_prompt(fact.ref, fact.packed_prompt, fact.hashes, fact.limit)
         if len(fact.generated):
@@ -124,17 +124,17 @@ class PrivateMemory:
 class ReplayedActor(SchedulerActor):
     """Its posts stay here."""
 
-    def __init__(self, context: Context, tally: Tally) -> None:
+    def __init__(self, context: Context, statistics: ReplayStatistics) -> None:
         self.steps: list[Step] = []
         self.most: int | None = None  # plans of this turn, after which it did not ask for another one
-        self.tally = tally
+        self.statistics = statistics
         context.post = self._keep  # type: ignore[method-assign]
         super().__init__(context)
 
     def _keep(self, target: str, message: Message) -> None:
         if isinstance(message, Advance):
             for ref in message.refs:
-                self.tally.advanced(ref, self.context.table)
+                self.statistics.advanced(ref, self.context.table)
 
     def _holds(self) -> bool:
         return len(self.steps) == self.most
@@ -145,23 +145,23 @@ class ReplayedActor(SchedulerActor):
 
 
 @dataclass
-class Wishes:
+class ReplayOptions:
     """What the replay shall do beside replaying. Plans are counted over the whole file, from 1."""
 
     until: int | None = None
     stop_at: int | None = None  # begin a debugger before this plan
-    tell_plan: Callable[[int, Plan], None] | None = None
+    on_plan: Callable[[int, RecordedPlan], None] | None = None
 
 
 class Replay:
     """All sections of a file. `plans` counts those that were equal."""
 
-    def __init__(self, wishes: Wishes | None = None) -> None:
-        self.wishes = wishes or Wishes()
-        self.tally = Tally()
+    def __init__(self, options: ReplayOptions | None = None) -> None:
+        self.options = options or ReplayOptions()
+        self.statistics = ReplayStatistics()
         self.sections = self.turns = self.plans = 0
         self.deaths: list[str] = []  # of schedulers by exceptions, which came again
-        self.head: Head | None = None  # of the last section
+        self.head: RecordedLife | None = None  # of the last section
         self.blocks = 0  # of the last worker
         self._encode = msgspec.msgpack.Encoder().encode
         self._memory: PrivateMemory | None = None
@@ -171,9 +171,9 @@ class Replay:
         """Difference at the first plan that is another one."""
         try:
             for record in records:
-                if self.wishes.until is not None and self.plans >= self.wishes.until:
+                if self.options.until is not None and self.plans >= self.options.until:
                     break
-                if isinstance(record, Head):
+                if isinstance(record, RecordedLife):
                     self._end_section()
                     self._begin(record)
                 else:
@@ -182,28 +182,28 @@ class Replay:
         finally:
             self._close()
 
-    def _begin(self, head: Head) -> None:
+    def _begin(self, head: RecordedLife) -> None:
         self.sections += 1
         self.head = head
         self._memory = PrivateMemory(head)
-        self.tally.begin(head.at_ns)
-        self._memory.tell(head.facts, head.flags, 0)
+        self.statistics.begin(head.at_ns)
+        self._memory.restore(head.facts, head.flags, 0)
         for _, fact in head.facts:
-            self.tally.admitted(fact)
+            self.statistics.admitted(fact)
         try:
-            self._actor = ReplayedActor(self._memory.context, self.tally)
+            self._actor = ReplayedActor(self._memory.context, self.statistics)
         except Exception as error:
             self._check_death(head.died, error)
         else:
             self._check_death(head.died)
 
-    def _turn(self, turn: Turn) -> None:
+    def _turn(self, turn: RecordedTurn) -> None:
         actor, memory = self._actor, self._memory
         if actor is None or memory is None:
             raise ValueError("a turn stands before the birth of its scheduler")
         self.turns += 1
-        self.tally.now = turn.at_ns
-        if (stop_at := self.wishes.stop_at) is not None and self.plans < stop_at <= self.plans + len(turn.plans):
+        self.statistics.now = turn.at_ns
+        if (stop_at := self.options.stop_at) is not None and self.plans < stop_at <= self.plans + len(turn.plans):
             pdb.set_trace()  # `actor` and `turn` are at hand
         actor.steps.clear()
         try:
@@ -215,27 +215,27 @@ class Replay:
         else:
             self._check_plans(actor, turn)
             self._check_death(turn.died)
-        self.tally.preempted(actor.scheduler)
+        self.statistics.preempted(actor.scheduler)
         self.blocks = actor.scheduler.pool.count or self.blocks
 
-    def _act(self, actor: ReplayedActor, memory: PrivateMemory, turn: Turn) -> None:
+    def _act(self, actor: ReplayedActor, memory: PrivateMemory, turn: RecordedTurn) -> None:
         actor.most = None
         for _ in range(turn.idle):
             actor.do_work()
             actor.published()
         for number, message in enumerate(turn.messages):
-            memory.tell(turn.facts, turn.flags, number)
+            memory.restore(turn.facts, turn.flags, number)
             for at, fact in turn.facts:
                 if at == number:
-                    self.tally.admitted(fact)
+                    self.statistics.admitted(fact)
             if isinstance(message, StepDone):
-                self.tally.came_back(message, actor.scheduler)
+                self.statistics.came_back(message, actor.scheduler)
             actor.handle(message)
         actor.most = len(turn.plans) if turn.held else None
         actor.do_work()
         actor.published()
 
-    def _check_plans(self, actor: ReplayedActor, turn: Turn) -> None:
+    def _check_plans(self, actor: ReplayedActor, turn: RecordedTurn) -> None:
         for number in range(max(len(actor.steps), len(turn.plans))):
             step = actor.steps[number] if number < len(actor.steps) else None
             recorded = turn.plans[number] if number < len(turn.plans) else None
@@ -243,11 +243,11 @@ class Replay:
             if step is None or made is None or made != recorded:
                 raise Difference(self._difference(made, recorded, step))
             self.plans += 1
-            self.tally.planned(step, actor.scheduler)
-            if self.wishes.tell_plan is not None:
-                self.wishes.tell_plan(self.plans, made)
+            self.statistics.planned(step, actor.scheduler)
+            if self.options.on_plan is not None:
+                self.options.on_plan(self.plans, made)
 
-    def _difference(self, made: Plan | None, recorded: Plan | None, step: Step | None) -> str:
+    def _difference(self, made: RecordedPlan | None, recorded: RecordedPlan | None, step: Step | None) -> str:
         where = f"plan {self.plans + 1} (section {self.sections}, turn {self.turns})"
         lines = [f"{where} is not the recorded one", f"  recorded: {describe_plan(recorded)}"]
         lines.append(f"  now:      {describe_plan(made)}")
@@ -266,7 +266,7 @@ class Replay:
 
     def _end_section(self) -> None:
         if self._memory is not None:
-            self.tally.end(self._memory.table)
+            self.statistics.end(self._memory.table)
         self._close()
 
     def _close(self) -> None:

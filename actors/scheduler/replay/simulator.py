@@ -25,11 +25,11 @@ from ...protocol.messages import Finish
 from ...protocol.step import Step, StepDone
 from ...protocol.topology import System
 from ..limits import Limits
-from ..policy.plan_timing import Timing
+from ..policy.plan_timing import PlanTiming
 from ..scheduler import Scheduler
-from .file import Head
+from .file import RecordedLife
 from .replayer import private_segment
-from .summary import Story, Tally
+from .summary import ReplayStatistics, SequenceHistory
 
 NATURAL = (Finish.STOP, Finish.LENGTH)  # a sequence comes to these by itself
 OUTLIER = 5.0  # times the median: the machine did something else in that step
@@ -60,9 +60,11 @@ class StepTime:
 
 
 class Simulation:
-    """One run over all stories of a recording."""
+    """One run over all histories of a recording."""
 
-    def __init__(self, head: Head, config: Config, stories: list[Story], step_time: StepTime, blocks: int) -> None:
+    def __init__(
+        self, head: RecordedLife, config: Config, histories: list[SequenceHistory], step_time: StepTime, blocks: int
+    ) -> None:
         system = System(config, head.model)
         limits = Limits(
             max_num_seqs=config.max_num_seqs,
@@ -73,9 +75,9 @@ class Simulation:
             by_priority=config.scheduling_policy == "priority",
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3,
         )
-        known = [story for story in stories if _is_known(story)]
-        self.left_out = len(stories) - len(known)
-        self.tally = Tally()
+        known = [history for history in histories if _is_known(history)]
+        self.left_out = len(histories) - len(known)
+        self.statistics = ReplayStatistics()
         self._step_time = step_time
         sizes = (min(len(known), config.max_num_seqs + system.max_queued) + 1, *system.table_sizes[1:])
         self._segment = private_segment(table_bytes(*sizes))
@@ -84,20 +86,20 @@ class Simulation:
         self._scheduler = Scheduler(self._table, limits, head.model.end_tokens)
         self._filler = next(token for token in range(head.model.vocab_size) if token not in head.model.end_tokens)
         self._scheduler.begin_epoch(1, min(blocks, self._scheduler.kv.blocks))
-        self._timing = Timing(self._scheduler, lambda: self.tally.now / 1e9)
+        self._timing = PlanTiming(self._scheduler, lambda: self.statistics.now / 1e9)
         self._hold = 0  # the time before which it does not plan
-        self._events: list[tuple[int, int, Story]] = []
-        for number, story in enumerate(known):
-            self._events.append((story.admitted, number, story))
+        self._events: list[tuple[int, int, SequenceHistory]] = []
+        for number, history in enumerate(known):
+            self._events.append((history.admitted, number, history))
         heapq.heapify(self._events)
-        self._running: dict[int, Story] = {}  # by simulated refs
+        self._running: dict[int, SequenceHistory] = {}  # by simulated refs
         self._drawn: dict[int, int] = {}  # tokens that the worker has sampled
         self._cancels: list[tuple[int, int]] = []  # (when, ref) of those that were cancelled before any token
         self._worker: deque[tuple[int, Step]] = deque()  # (when it is done, step)
 
     def run(self) -> None:
         """Until all have ended. ValueError if the scheduler can plan nothing for those that wait."""
-        self.tally.begin(self._events[0][0] if self._events else 1)
+        self.statistics.begin(self._events[0][0] if self._events else 1)
         while self._events or self._running:
             times = [self._events[0][0]] if self._events else []
             times += [self._worker[0][0]] if self._worker else []
@@ -105,12 +107,12 @@ class Simulation:
             times += [self._hold] if self._hold else []
             if not times:
                 raise ValueError(f"{len(self._running)} sequences wait, and there are too few blocks for the first")
-            self.tally.now = max(self.tally.now, min(times))
+            self.statistics.now = max(self.statistics.now, min(times))
             self._turn()
         self._segment.close()
 
     def _turn(self) -> None:
-        now = self.tally.now
+        now = self.statistics.now
         while self._worker and self._worker[0][0] <= now:
             self._come_back(*self._worker.popleft())
         while self._events and self._events[0][0] <= now:
@@ -118,56 +120,56 @@ class Simulation:
         while self._cancels and self._cancels[0][0] <= now:
             self._scheduler.end(heapq.heappop(self._cancels)[1], Finish.ABORT)
         while not self._holds() and (step := self._scheduler.plan()) is not None:
-            self.tally.planned(step, self._scheduler)
+            self.statistics.planned(step, self._scheduler)
             tokens = self._scheduler.in_flight[-1].tokens
             begun = max(now, self._worker[-1][0] if self._worker else 0)
             self._worker.append((begun + max(1, int(1e9 * self._step_time(tokens))), step))
-        self.tally.preempted(self._scheduler)
+        self.statistics.preempted(self._scheduler)
         self._clear_moved()
 
     def _holds(self) -> bool:
         hold_s = self._timing.hold_s()
-        self._hold = self.tally.now + math.ceil(1e9 * hold_s) if hold_s else 0
+        self._hold = self.statistics.now + math.ceil(1e9 * hold_s) if hold_s else 0
         return hold_s > 0
 
-    def _admit(self, story: Story) -> None:
-        fact = story.fact
-        ref = self._table.open_slot(self._free.pop(), fact.params, self.tally.now)
+    def _admit(self, history: SequenceHistory) -> None:
+        fact = history.fact
+        ref = self._table.open_slot(self._free.pop(), fact.params, self.statistics.now)
         self._table.write_prompt(ref, fact.packed_prompt, fact.hashes, fact.limit)
-        self.tally.admitted(msgspec.structs.replace(fact, ref=ref, packed_tokens=fact.packed_prompt))
-        self._running[ref], self._drawn[ref] = story, 0
+        self.statistics.admitted(msgspec.structs.replace(fact, ref=ref, packed_tokens=fact.packed_prompt))
+        self._running[ref], self._drawn[ref] = history, 0
         self._scheduler.admit(ref)
-        if not story.answer:
-            heapq.heappush(self._cancels, (self.tally.now + story.ended - story.admitted, ref))
+        if not history.answer:
+            heapq.heappush(self._cancels, (self.statistics.now + history.ended - history.admitted, ref))
         self._clear_moved()
 
     def _come_back(self, _: int, step: Step) -> None:
         scheduler, tokens = self._scheduler, []
         planned = scheduler.in_flight[0]
         for ref in planned.refs:
-            story = self._running.get(ref)
+            history = self._running.get(ref)
             place = self._drawn.get(ref, 0)
-            tokens.append(story.answer[place] if story and place < len(story.answer) else self._filler)
-            if story:
+            tokens.append(history.answer[place] if history and place < len(history.answer) else self._filler)
+            if history:
                 self._drawn[ref] = place + 1
         scheduler.apply(StepDone.make(step, tokens, self._step_time(planned.tokens)))
         for ref in planned.refs:
-            story = self._running.get(ref)
-            if story and story.answer and story.finish not in NATURAL and self._drawn[ref] >= len(story.answer):
+            history = self._running.get(ref)
+            if history and history.answer and history.finish not in NATURAL and self._drawn[ref] >= len(history.answer):
                 scheduler.end(ref, Finish.ABORT)
 
     def _clear_moved(self) -> None:
         """Who has ended gives its slot back."""
         for ref in self._scheduler.lifecycle.take_moved():
-            self.tally.advanced(ref, self._table)
+            self.statistics.advanced(ref, self._table)
             if self._table.finish(ref) and self._running.pop(ref, None) is not None:
                 del self._drawn[ref]
                 self._free.append(slot_of(ref))
-        self._scheduler.tell_ends()
+        self._scheduler.announce_ends()
 
 
-def _is_known(story: Story) -> bool:
-    return bool(story.answer) or (story.finish != Finish.REJECTED and story.ended > 0)
+def _is_known(history: SequenceHistory) -> bool:
+    return bool(history.answer) or (history.finish != Finish.REJECTED and history.ended > 0)
 
 
 def with_options(config: Config, **options: Any) -> Config:

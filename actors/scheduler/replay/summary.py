@@ -1,4 +1,4 @@
-"""What a scheduler did, over a replay or a simulation: steps, waits, KV use, and the story of each sequence."""
+"""What a scheduler did, over a replay or a simulation: steps, waits, KV use, and the history of each sequence."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from actorserve.shm.table.table import RequestTable
 
 from ...protocol.step import Step, StepDone
-from .file import Fact
+from .file import RecordedSequence
 
 if TYPE_CHECKING:
     from ..scheduler import Scheduler
 
 
 @dataclass
-class Story:
+class SequenceHistory:
     """One sequence. Times are ns; 0 where it did not come to that."""
 
-    fact: Fact
+    fact: RecordedSequence
     admitted: int
     scheduled: int = 0
     first: int = 0
@@ -30,7 +30,7 @@ class Story:
     answer: list[int] = field(default_factory=list)
 
 
-class Figures(msgspec.Struct, frozen=True):
+class ReplaySummary(msgspec.Struct, frozen=True):
     """Times in seconds; waits begin with admission. None where nobody came so far."""
 
     seconds: float
@@ -47,12 +47,12 @@ class Figures(msgspec.Struct, frozen=True):
     most_kv_use: float
 
 
-class Tally:
+class ReplayStatistics:
     """Told of everything; `now` is the time at which that happens."""
 
     def __init__(self) -> None:
         self.now = self._begun = 0
-        self.stories: dict[int, Story] = {}
+        self.histories: dict[int, SequenceHistory] = {}
         self.measured: list[tuple[int, float]] = []  # tokens of a step, and its seconds in the worker
         self.steps = self.tokens = 0
         self._preempted = self._preempted_before = 0
@@ -65,9 +65,9 @@ class Tally:
         self._preempted_before += self._preempted
         self._preempted = 0
 
-    def admitted(self, fact: Fact) -> None:
+    def admitted(self, fact: RecordedSequence) -> None:
         """A sequence is heard of, perhaps by another scheduler again."""
-        self.stories.setdefault(fact.ref, Story(fact, self.now))
+        self.histories.setdefault(fact.ref, SequenceHistory(fact, self.now))
 
     def came_back(self, done: StepDone, scheduler: Scheduler) -> None:
         """A step's result, before the scheduler has it."""
@@ -80,8 +80,8 @@ class Tally:
         self.tokens += step.num_tokens
         self._use.append(1 - scheduler.pool.free / scheduler.pool.count)
         for row in step.new_rows:
-            if story := self.stories.get(row.ref):
-                story.scheduled = story.scheduled or self.now
+            if history := self.histories.get(row.ref):
+                history.scheduled = history.scheduled or self.now
 
     def preempted(self, scheduler: Scheduler) -> None:
         """How often so far."""
@@ -89,29 +89,29 @@ class Tally:
 
     def advanced(self, ref: int, table: RequestTable) -> None:
         """Log or finish word of a sequence have moved."""
-        story = self.stories.get(ref)
-        if story is None:
+        history = self.histories.get(ref)
+        if history is None:
             return
-        if not story.first and table.generated(ref):
-            story.first = self.now
-        if not story.ended and (finish := table.finish(ref)):
-            story.finish, story.ended = finish, self.now
-            _keep_answer(story, table)
+        if not history.first and table.generated(ref):
+            history.first = self.now
+        if not history.ended and (finish := table.finish(ref)):
+            history.finish, history.ended = finish, self.now
+            _keep_answer(history, table)
 
     def end(self, table: RequestTable) -> None:
         """A scheduler is dead."""
-        for story in self.stories.values():
-            if not story.ended and table.prompt_length(story.fact.ref) is not None:
-                _keep_answer(story, table)
+        for history in self.histories.values():
+            if not history.ended and table.prompt_length(history.fact.ref) is not None:
+                _keep_answer(history, table)
 
-    def figures(self) -> Figures:
+    def summary(self) -> ReplaySummary:
         """All of it in numbers."""
-        stories = list(self.stories.values())
-        queue = [(story.scheduled - story.admitted) / 1e9 for story in stories if story.scheduled]
-        first = [(story.first - story.admitted) / 1e9 for story in stories if story.first]
-        return Figures(
+        histories = list(self.histories.values())
+        queue = [(history.scheduled - history.admitted) / 1e9 for history in histories if history.scheduled]
+        first = [(history.first - history.admitted) / 1e9 for history in histories if history.first]
+        return ReplaySummary(
             seconds=(self.now - self._begun) / 1e9,
-            requests=len(stories),
+            requests=len(histories),
             steps=self.steps,
             tokens=self.tokens,
             tokens_a_step=self.tokens / max(1, self.steps),
@@ -125,9 +125,9 @@ class Tally:
         )
 
 
-def _keep_answer(story: Story, table: RequestTable) -> None:
-    ref, start = story.fact.ref, story.fact.prompt_tokens
-    story.answer = list(table.token_ids(ref, start, start + table.generated(ref)))
+def _keep_answer(history: SequenceHistory, table: RequestTable) -> None:
+    ref, start = history.fact.ref, history.fact.prompt_tokens
+    history.answer = list(table.token_ids(ref, start, start + table.generated(ref)))
 
 
 def _mean(values: list[float]) -> float | None:

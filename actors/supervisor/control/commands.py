@@ -8,7 +8,7 @@ import msgspec
 
 from ...protocol import control_wire as wire
 from ...telemetry.gauges import FrontendGauge
-from .socket import Refused
+from .socket import CommandRefused
 
 if TYPE_CHECKING:
     from ..supervisor import Supervisor
@@ -18,7 +18,7 @@ A = TypeVar("A")
 LONGEST_S = 7 * 86_400.0
 
 
-class Verbs:
+class ControlCommands:
     """What each command of the control socket does."""
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -52,17 +52,17 @@ class Verbs:
         """What a restart has come to; waits a while for news."""
         asked, roll = _read(arguments, wire.RESTART_PROGRESS.arguments), self._supervisor.rolling.roll
         if roll is None or roll.number != asked.number:
-            raise Refused(f"restart {asked.number} is not the last one")
+            raise CommandRefused(f"restart {asked.number} is not the last one")
         return await roll.progress(asked.seen)
 
     async def drain(self, arguments: dict[str, Any]) -> wire.DrainBegun:
         """Begin to end; `left` tells how far that is."""
         asked, supervisor = _read(arguments, wire.DRAIN.arguments), self._supervisor
         if supervisor.ending.is_set():
-            raise Refused("the server ends already")
+            raise CommandRefused("the server ends already")
         seconds = supervisor.shutdown_s if asked.timeout is None else asked.timeout
         if not 0 <= seconds <= LONGEST_S:
-            raise Refused(f"a timeout lies between 0 and {LONGEST_S:.0f} s")
+            raise CommandRefused(f"a timeout lies between 0 and {LONGEST_S:.0f} s")
         supervisor.drain(seconds)
         return wire.DrainBegun(seconds)
 
@@ -79,4 +79,4 @@ def _read(arguments: dict[str, Any], kind: type[A]) -> A:
     try:
         return msgspec.convert(arguments, kind)
     except msgspec.ValidationError as error:
-        raise Refused(str(error)) from None
+        raise CommandRefused(str(error)) from None

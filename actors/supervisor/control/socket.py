@@ -25,10 +25,10 @@ DEADLINE_S = 5.0  # for a request to come, and for its answer to be taken; the c
 BACKLOG = 64
 ROOT = 0
 
-Verb = Callable[[dict[str, Any]], Awaitable[Any]]
+Command = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """A command does not do what it is asked; the message is the answer."""
 
 
@@ -37,14 +37,14 @@ class Control:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._verbs: dict[str, Verb] = {}
+        self._commands: dict[str, Command] = {}
         self._listener: socket.socket | None = None
         self._clients: dict[asyncio.Task[None], bool] = {}  # may they ask?
         self._users = {os.getuid(), ROOT}
 
-    def add(self, name: str, verb: Verb) -> None:
-        """From now on `name` is answered by this coroutine function, which may raise Refused."""
-        self._verbs[name] = verb
+    def add(self, name: str, verb: Command) -> None:
+        """From now on `name` is answered by this coroutine function, which may raise CommandRefused."""
+        self._commands[name] = verb
 
     async def start(self) -> None:
         """OSError if the address is taken."""
@@ -115,9 +115,9 @@ class Control:
         try:
             while line := await _line(reader):
                 if not may_ask:  # told now, since a connection that ends unread is reset, and the answer lost
-                    raise Refused("only the server's own user and root may ask")
+                    raise CommandRefused("only the server's own user and root may ask")
                 await _say(writer, await self._answer(line))
-        except Refused as refused:
+        except CommandRefused as refused:
             await _say(writer, ControlAnswer(error=str(refused)))
 
     async def _answer(self, line: bytes) -> ControlAnswer:
@@ -125,12 +125,12 @@ class Control:
             request = read_request(line)
         except msgspec.DecodeError as error:
             return ControlAnswer(error=f"this is no request: {error}")
-        verb = self._verbs.get(request.verb)
+        verb = self._commands.get(request.verb)
         if verb is None:
-            return ControlAnswer(error=f"there is no {request.verb!r} among {', '.join(sorted(self._verbs))}")
+            return ControlAnswer(error=f"there is no {request.verb!r} among {', '.join(sorted(self._commands))}")
         try:
             return ControlAnswer(await verb(request.arguments))
-        except Refused as refused:
+        except CommandRefused as refused:
             return ControlAnswer(error=str(refused))
         except OSError as error:
             if not is_scarce(error):
@@ -144,7 +144,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
         try:
             return await reader.readline()
         except ValueError:
-            raise Refused(f"a request is one line of at most {REQUEST_BYTES} bytes") from None
+            raise CommandRefused(f"a request is one line of at most {REQUEST_BYTES} bytes") from None
 
 
 async def _say(writer: asyncio.StreamWriter, answer: ControlAnswer) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..connections.descriptors import close_all
-from ..liveness import Pulse
+from ..liveness import Liveness
 from ..output import Lines, Output
 from ..restart_policy import WITHIN_S, Death, Intensity
-from .spawn import ACTOR_COMMAND, Process, Template, born_cold
+from .spawn import ACTOR_COMMAND, Process, Template, start_cold
 
 if TYPE_CHECKING:
     from ...options.config import Config
@@ -54,9 +54,9 @@ class Child:
         self.restarts = -1
         self.config: Config | None = None  # of its next lives, where that is not the server's
         self.process: Process | None = None
-        self.pulse: Pulse | None = None
+        self.liveness: Liveness | None = None
         self._output = output
-        self.be_born_of(template)
+        self.use_template(template)
         self._command = command
         self._lines: Lines | None = None
         self._pending_signal: signal.Signals | None = None  # came before there was a process
@@ -67,7 +67,7 @@ class Child:
     def pid(self) -> int:
         return self.process.pid if self.process else 0
 
-    def be_born_of(self, template: Template | None) -> None:
+    def use_template(self, template: Template | None) -> None:
         """The next lives are forked from this template, if those of its kind are."""
         self._template = template if self.traits.prefork else None
 
@@ -95,7 +95,7 @@ class Child:
         except OSError:
             close_all(read_end, write_end)
             raise
-        self.process, self.pulse, self._pending_signal = None, None, None
+        self.process, self.liveness, self._pending_signal = None, None, None
         self.up, self.hung, self.was_busy = False, "", False
         self.restarts += 1
         self._began = time.monotonic()
@@ -105,7 +105,7 @@ class Child:
         def started(pid: int | None) -> None:
             try:
                 if pid is None:
-                    self._live(born_cold(self._command, boot_fd, write_end, pass_fds), died)
+                    self._live(start_cold(self._command, boot_fd, write_end, pass_fds), died)
                 else:
                     self._live(Process(pid), died)
             except OSError as error:
@@ -124,7 +124,7 @@ class Child:
 
     def _live(self, process: Process, died: Callable[[Death], None]) -> None:
         self.process = process
-        self.pulse = Pulse(process.pid)
+        self.liveness = Liveness(process.pid)
         asyncio.get_running_loop().add_reader(process.pidfd, self._died, process, died)
         if self._pending_signal is not None:
             process.send_signal(self._pending_signal)

@@ -74,13 +74,13 @@ class Process:
         return self.returncode
 
 
-def born_cold(command: Sequence[str], told: int, says: int, pass_fds: Sequence[int]) -> Process:
-    """Start a process that reads `told` and writes `says`; OSError if that cannot be."""
+def start_cold(command: Sequence[str], boot_fd: int, output_fd: int, pass_fds: Sequence[int]) -> Process:
+    """Start a process that reads `boot_fd` and writes `output_fd`; OSError if that cannot be."""
     popen = subprocess.Popen(
         command,
-        stdin=told,
-        stdout=says,
-        stderr=says,
+        stdin=boot_fd,
+        stdout=output_fd,
+        stderr=output_fd,
         pass_fds=pass_fds,
         start_new_session=True,  # Ctrl-C is for the supervisor alone
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -115,7 +115,7 @@ class Template:
         return self._control is not None
 
     @property
-    def in_labour(self) -> bool:
+    def is_starting(self) -> bool:
         """Are there processes of which the answer has not come yet?"""
         return bool(self._waiting)
 
@@ -129,13 +129,13 @@ class Template:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             theirs_only.enter_context(theirs)
             all_of_it.enter_context(ours)
-            said, says = os.pipe2(os.O_CLOEXEC)
-            theirs_only.callback(os.close, says)
+            said, output_fd = os.pipe2(os.O_CLOEXEC)
+            theirs_only.callback(os.close, output_fd)
             all_of_it.callback(os.close, said)
             nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             theirs_only.callback(os.close, nothing)
             command = (*TEMPLATE_COMMAND, str(theirs.fileno()))
-            self._process = born_cold(command, nothing, says, (theirs.fileno(), *self._memory.inherited))
+            self._process = start_cold(command, nothing, output_fd, (theirs.fileno(), *self._memory.inherited))
             all_of_it.pop_all()
         ours.setblocking(False)
         self._control = ours
@@ -165,15 +165,15 @@ class Template:
     def _said(self, line: bytes) -> None:
         self.last_line = self._output.line(NAME, line, self.pid).decode(errors="replace").strip() or self.last_line
 
-    def ask(self, told: int, says: int, channel: int | None, born: Callable[[int | None], None]) -> None:
-        """Fork an actor; `born` is called with its process id, or with None if that cannot be."""
-        self._send(FORK, fork_descriptors(Forked(told, says, channel)), ANSWER_S, born)
+    def ask(self, boot_fd: int, output_fd: int, channel: int | None, started: Callable[[int | None], None]) -> None:
+        """Fork an actor; `started` is called with its process id, or with None if that cannot be."""
+        self._send(FORK, fork_descriptors(Forked(boot_fd, output_fd, channel)), ANSWER_S, started)
 
-    def check(self, expected: str, told: int, checked: Callable[[int | None], None]) -> None:
+    def check(self, expected: str, boot_fd: int, checked: Callable[[int | None], None]) -> None:
         """Does its code fit a server of this fingerprint? `checked` is called with 0 if so; see
         supervisor/rolling/preflight.py.
         """
-        self._send(ask_check(expected), [told], CHECK_S, checked)
+        self._send(ask_check(expected), [boot_fd], CHECK_S, checked)
 
     def _send(self, message: bytes, fds: Sequence[int], in_s: float, answered: Callable[[int | None], None]) -> None:
         assert self._control is not None

@@ -16,7 +16,7 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def reap_strays(own: Container[int]) -> None:
+def reap_orphans(own: Container[int]) -> None:
     """Collect adopted processes that have ended; those in `own` are waited for by others."""
     while True:
         try:

@@ -10,7 +10,7 @@ from ...protocol.control_wire import RestartNews
 POLL_S = 2.0  # how long who asks for news waits for them
 
 
-class Roll:
+class RestartProgress:
     """What it is, and what it has come to."""
 
     def __init__(self, number: int, what: str, wanted: int) -> None:

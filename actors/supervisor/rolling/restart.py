@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from actorserve.shm.journals.response_journal import Answers
+from actorserve.shm.journals.response_journal import ResponseJournal
 
 from ...options.config import Config, ConfigError
 from ...protocol.fingerprint import fingerprint
 from ...protocol.kinds import KINDS
 from ..connections.descriptors import is_scarce
-from ..control.socket import Refused
+from ..control.socket import CommandRefused
 from ..processes.child import Child, memory_file
 from ..processes.spawn import Template
 from ..restart_policy import Death
 from ..timeouts import KILL_S
 from . import option_changes
 from .batches import ALL, choose, in_batches, names_of, to_be_tried
-from .progress import Roll
+from .progress import RestartProgress
 
 if TYPE_CHECKING:
     from ..supervisor import Supervisor
@@ -43,7 +43,7 @@ MOST_DEATHS = 2  # of a successor that is killed before it is ready; one that fa
 LATE_S = 5.0  # beyond a limit that another part of the supervisor enforces
 
 
-class Stopped(Exception):
+class RestartStopped(Exception):
     """The restart goes no further; the message says why."""
 
 
@@ -58,7 +58,7 @@ class Rolling:
         self._deaths = 0  # of their successors that were not ready
         self._failure = ""
         self._before: dict[Child, Config | None] = {}
-        self.roll: Roll | None = None
+        self.roll: RestartProgress | None = None
         self._task: asyncio.Task[None] | None = None
 
     def remember_layout(self) -> None:
@@ -87,25 +87,25 @@ class Rolling:
     def _fall_back(self, child: Child) -> None:
         """The next life is as the one that was replaced."""
         child.config = self._before[child]
-        child.be_born_of(self._supervisor.templates[0] if self._supervisor.templates else None)
+        child.use_template(self._supervisor.templates[0] if self._supervisor.templates else None)
 
     # --- what is asked -------------------------------------------------------------------------------------------
 
-    def begin(self, what: str, given: dict[str, Any]) -> Roll:
-        """Begin to replace the actors of a kind, or the one of this name, or all; Refused if that cannot be."""
+    def begin(self, what: str, given: dict[str, Any]) -> RestartProgress:
+        """Begin to replace the actors of a kind, or the one of this name, or all; CommandRefused if that cannot be."""
         supervisor = self._supervisor
         if supervisor.ending.is_set() or not supervisor.ready:
-            raise Refused("the server ends" if supervisor.ending.is_set() else "the server is still starting")
+            raise CommandRefused("the server ends" if supervisor.ending.is_set() else "the server is still starting")
         if self.roll is not None and not self.roll.done:
-            raise Refused(f"a restart of {self.roll.what} is under way")
+            raise CommandRefused(f"a restart of {self.roll.what} is under way")
         chosen = choose(supervisor.children, what)
         if not chosen:
             names = dict.fromkeys([*KINDS, *(child.name for child in supervisor.children), ALL])
-            raise Refused(f"there is no actor {what!r}; there are {', '.join(names)}")
+            raise CommandRefused(f"there is no actor {what!r}; there are {', '.join(names)}")
         batches = in_batches(chosen)
         configs = self._configs(chosen, given) if given else {}
         number = 1 if self.roll is None else self.roll.number + 1
-        self.roll = Roll(number, what, sum(map(len, batches)))
+        self.roll = RestartProgress(number, what, sum(map(len, batches)))
         self._task = asyncio.get_running_loop().create_task(self._run(self.roll, batches, configs))
         self._task.add_done_callback(_raise)
         return self.roll
@@ -120,12 +120,14 @@ class Rolling:
                 option_changes.check(now, kinds, given)
                 found[child] = option_changes.change(launched, now, child.spec.kind, given)
         except ConfigError as error:
-            raise Refused(str(error)) from None
+            raise CommandRefused(str(error)) from None
         return found
 
     # --- the restart ---------------------------------------------------------------------------------------------
 
-    async def _run(self, roll: Roll, batches: Sequence[Sequence[Child]], configs: dict[Child, Config]) -> None:
+    async def _run(
+        self, roll: RestartProgress, batches: Sequence[Sequence[Child]], configs: dict[Child, Config]
+    ) -> None:
         output, fresh = self._supervisor.output, None
         output.say(f"restart of {roll.what}: {roll.wanted} actors are replaced one after the other")
         failed = ""
@@ -135,7 +137,7 @@ class Rolling:
                 await self._replace(batch, fresh, configs)
                 for child in batch:
                     roll.say(f"{child.name} is replaced (pid {child.pid})")
-        except Stopped as stopped:
+        except RestartStopped as stopped:
             failed = str(stopped)
         except OSError as error:
             if not is_scarce(error):
@@ -159,14 +161,14 @@ class Rolling:
         try:
             for child in to_be_tried(batches):
                 await self._try_code(fresh, child)
-        except (Stopped, OSError):
+        except (RestartStopped, OSError):
             self._keep(fresh, failed=True)
             raise
         fresh.passed()
         return fresh
 
     async def _try_code(self, fresh: Template, child: Child) -> None:
-        """Stopped if the code that this template has, or that this actor would import, does not fit."""
+        """RestartStopped if the code that this template has, or that this actor would import, does not fit."""
         checked: list[int | None] = []
 
         def answered(status: int | None) -> None:
@@ -181,7 +183,7 @@ class Rolling:
         finally:
             os.close(boot_fd)
         if checked != [0]:
-            raise Stopped(f"the code on disk cannot be used, and nothing is changed: {fresh.last_line}")
+            raise RestartStopped(f"the code on disk cannot be used, and nothing is changed: {fresh.last_line}")
 
     def _keep(self, fresh: Template | None, failed: bool) -> None:
         """From now on all are forked from the new template; or of the one before, if the new one is no good."""
@@ -196,34 +198,34 @@ class Rolling:
         if kept is not None:
             kept.accepted()
         for child in supervisor.children:
-            child.be_born_of(kept)
+            child.use_template(kept)
 
     async def _replace(self, batch: Sequence[Child], fresh: Template | None, configs: dict[Child, Config]) -> None:
-        """End them and wait until their successors are ready; Stopped if they do not come up."""
+        """End them and wait until their successors are ready; RestartStopped if they do not come up."""
         start_s = max(child.traits.start_s for child in batch) + LATE_S
         if not await self._until(lambda: all(child.up for child in batch), start_s):
-            raise Stopped(f"{names_of(batch)} did not come up, and no successor was started")
+            raise RestartStopped(f"{names_of(batch)} did not come up, and no successor was started")
         self._deaths, self._failure = 0, ""
         self._lives = {child: child.restarts for child in batch}
         self._before = {child: child.config for child in batch}
         for child in batch:
             child.with_others, child.group = True, list(batch)
-            child.be_born_of(fresh)
+            child.use_template(fresh)
             child.config = configs.get(child, child.config)
         await self._end_all(batch)
         came = await self._until(lambda: all(self._is_replaced(child) for child in batch), start_s)
         if self._failure:
             how = "the one before it serves again" if came else "nor did the one before it come up again"
-            raise Stopped(f"{self._failure}; {how}")
+            raise RestartStopped(f"{self._failure}; {how}")
         if not came:
-            raise Stopped(f"{names_of(batch)}: no successor was ready after {start_s:.0f} s")
+            raise RestartStopped(f"{names_of(batch)}: no successor was ready after {start_s:.0f} s")
 
     async def _end_all(self, batch: Sequence[Child]) -> None:
         """The first in order, others at once; all, if the server ends meanwhile: it needs the successors to drain."""
         for child in batch:
             try:
                 await self._end(child, at_once=child is not batch[0])
-            except Stopped:
+            except RestartStopped:
                 for other in batch:
                     self._supervisor.ask_to_end(other)
                 raise
@@ -252,7 +254,7 @@ class Rolling:
         self._supervisor.output.say(f"{child.name} has not ended after {seconds:g} s and is killed", "warning")
         child.signal(signal.SIGKILL)
         if not await self._until(lambda: self._is_dead(child), KILL_S):
-            raise Stopped(f"{child.name} cannot be killed")
+            raise RestartStopped(f"{child.name} cannot be killed")
 
     def _can_hand_over(self, child: Child) -> bool:
         """Can a successor go on with all its connections, byte for byte, as after a death?"""
@@ -261,7 +263,7 @@ class Rolling:
         if not numbers or system.config.ssl_certfile is not None:
             return not numbers
         try:
-            answers = Answers(memory.files["answers"], system.answers, mmap.ACCESS_READ)
+            answers = ResponseJournal(memory.files["answers"], system.answers, mmap.ACCESS_READ)
         except OSError as error:
             if not is_scarce(error):
                 raise
@@ -269,12 +271,12 @@ class Rolling:
         return answers.are_kept(numbers)
 
     async def _until(self, reached: Callable[[], bool], seconds: float | None) -> bool:
-        """Wait for it; False if it has not come in time. Stopped if the server ends."""
+        """Wait for it; False if it has not come in time. RestartStopped if the server ends."""
         try:
             async with asyncio.timeout(seconds):
                 while not reached():
                     if self._supervisor.ending.is_set():
-                        raise Stopped("the server ends")
+                        raise RestartStopped("the server ends")
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:

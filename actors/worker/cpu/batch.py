@@ -11,19 +11,19 @@ from torch import Tensor
 from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu.attention import PagedKV, Span, StepAttention
 
-from .executor import Model
+from .executor import CpuModel
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-class Tables(NamedTuple):
+class BlockTables(NamedTuple):
     """Of every row of the worker: its blocks, in order, and whether these do not follow one another."""
 
     blocks: np.ndarray  # int64 [rows, blocks of a sequence]
     scattered: np.ndarray  # bool [rows]
 
 
-def places(rows: Ints, counts: Ints, starts: Ints) -> tuple[Ints, Ints]:
+def row_positions(rows: Ints, counts: Ints, starts: Ints) -> tuple[Ints, Ints]:
     """(row, position) of each token of the batch: `counts` of each row, from its position in `starts` on."""
     total = int(counts.sum())
     if total == rows.size:
@@ -31,7 +31,7 @@ def places(rows: Ints, counts: Ints, starts: Ints) -> tuple[Ints, Ints]:
     return np.repeat(rows, counts), np.arange(total) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
 
 
-class Inputs(NamedTuple):
+class BatchInputs(NamedTuple):
     """What a model computes a flat batch from: its tokens, their positions and where their KV goes (int64 [tokens])."""
 
     ids: Ints
@@ -39,19 +39,21 @@ class Inputs(NamedTuple):
     slots: Ints
     attention: AnyAttention
 
-    def forward(self, model: Model, kv: PagedKV) -> Tensor:
+    def forward(self, model: CpuModel, kv: PagedKV) -> Tensor:
         """The last layer's output for each token."""
         ids, positions, slots = (torch.from_numpy(values) for values in self[:3])
         return model.forward(ids, positions, slots, kv, self.attention)
 
 
-def prepare(model: Model, kv: PagedKV, tables: Tables, rows: Ints, counts: Ints, starts: Ints, ids: Ints) -> Inputs:
-    """`rows`, `counts` and `starts` as in `places`; `ids` are the tokens."""
-    owners, positions = places(rows, counts, starts)
+def prepare_inputs(
+    model: CpuModel, kv: PagedKV, tables: BlockTables, rows: Ints, counts: Ints, starts: Ints, ids: Ints
+) -> BatchInputs:
+    """`rows`, `counts` and `starts` as in `row_positions`; `ids` are the tokens."""
+    owners, positions = row_positions(rows, counts, starts)
     slots = tables.blocks[owners, positions // kv.block_size] * kv.block_size + positions % kv.block_size
     firsts, one_run = np.cumsum(counts) - counts, ~tables.scattered[rows]
     fields = (firsts.tolist(), counts.tolist(), starts.tolist(), tables.blocks[rows], one_run.tolist())
     spans = [Span(*values) for values in zip(*fields, strict=True)]
     make = AlignedAttention if kv.aligned else StepAttention
     attention = make(kv, spans, model.shape.windows, model.shape.heads, model.shape.attention_scale)
-    return Inputs(ids, positions, slots, attention)
+    return BatchInputs(ids, positions, slots, attention)

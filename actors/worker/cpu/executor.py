@@ -35,7 +35,7 @@ from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join, split_rows
 from ..quantization.base import CpuLinear, LinearTensors, implementation_of
-from ..tensor_parallel import Group, embed
+from ..tensor_parallel import TensorParallelGroup, embed
 from .linear import PackedLinear, is_large
 
 
@@ -70,7 +70,7 @@ class RMSNorm:
 class CpuBuilder:
     """Makes the parts of a model of a checkpoint's tensors, one after the other."""
 
-    def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype, group: Group | None) -> None:
+    def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype, group: TensorParallelGroup | None) -> None:
         self.shape = shape
         self.get = get
         self.dtype = dtype
@@ -130,14 +130,14 @@ class CpuLayer:
         self.gate_up = build.linear(*spec.gate_up)
         self.down = build.linear(spec.down)
 
-    def __call__(self, x: Tensor, turns: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> None:
-        """Add this layer to x; `turns` are those of the tokens' positions, `slots` where their KV goes."""
+    def __call__(self, x: Tensor, rotations: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> None:
+        """Add this layer to x; `rotations` are those of the tokens' positions, `slots` where their KV goes."""
         shape = self.shape
         heads = self.qkv(self.attention_norm(x)).view(len(x), -1, shape.head_dim)  # of q, then k, then v
         qk = heads[:, : shape.heads + shape.kv_heads]
         if self.qk_norm is not None:
             self.qk_norm.in_place(qk)
-        _rotate(qk, turns)
+        _rotate(qk, rotations)
         kv.write(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
         seen = attention(self.index, heads[:, : shape.heads])
         self._add(self.out, x, seen.view(len(x), -1))
@@ -149,10 +149,10 @@ class CpuLayer:
         if self.group is None:
             linear.add_to(x, inner)
         else:
-            x.add_(self.group.add_up(linear(inner)))
+            x.add_(self.group.all_reduce(linear(inner)))
 
 
-class Model:
+class CpuModel:
     """A decoder: token ids in, logits out; it keeps weights, and its caller the KV memory."""
 
     def __init__(
@@ -161,7 +161,7 @@ class Model:
         get: Get,
         dtype: torch.dtype,
         max_length: int,
-        group: Group | None = None,
+        group: TensorParallelGroup | None = None,
     ) -> None:
         """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole."""
         build = CpuBuilder(shape, get, dtype, group)
@@ -174,33 +174,33 @@ class Model:
         self.layers = [CpuLayer(build, index) for index in range(shape.layers)]
         self.norm = build.norm(FINAL_NORM)
         self.head = build.linear(shape.head)
-        self.turns = turn_table(shape.rope, shape.head_dim, max_length)
+        self.rotations = rotation_table(shape.rope, shape.head_dim, max_length)
 
     def forward(self, ids: Tensor, positions: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> Tensor:
         """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`."""
         x = embed(ids, self.embeddings, self.dtype, self.group)
-        turns = self.turns[positions][:, None]
+        rotations = self.rotations[positions][:, None]
         for layer in self.layers:
-            layer(x, turns, slots, kv, attention)
+            layer(x, rotations, slots, kv, attention)
         return x
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits [rows, vocabulary] of rows of the last layer's output, in float32."""
         own: Tensor = self.head(self.norm(x)).float()
-        return own if self.group is None else self.group.side_by_side(own)[:, : self.shape.vocab_size].contiguous()
+        return own if self.group is None else self.group.all_gather(own)[:, : self.shape.vocab_size].contiguous()
 
 
-def _rotate(heads: Tensor, turns: Tensor) -> None:
-    """Rotate pairs of numbers of `heads` [tokens, heads, head_dim] in place by `turns` [tokens, 1, head_dim / 2]."""
+def _rotate(heads: Tensor, rotations: Tensor) -> None:
+    """Rotate pairs of numbers of `heads` [tokens, heads, head_dim] by `rotations` [tokens, 1, head_dim / 2]."""
     if heads.dtype == torch.float32:
-        torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(turns)
+        torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(rotations)
     else:
         exact = heads.float()
-        _rotate(exact, turns)
+        _rotate(exact, rotations)
         heads.copy_(exact)
 
 
-def turn_table(rope: Rope, head_dim: int, length: int) -> Tensor:
+def rotation_table(rope: Rope, head_dim: int, length: int) -> Tensor:
     """cos + i·sin of each position's angles, complex64 [length, head_dim / 2]; 1 for numbers that do not turn."""
     turning = torch.complex(*cosines_and_sines(rope, head_dim, length))
     return F.pad(turning, (0, head_dim // 2 - turning.shape[1]), value=1)

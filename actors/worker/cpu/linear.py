@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class Linear:
+class PlainLinear:
     """y = x Wᵀ + b."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:

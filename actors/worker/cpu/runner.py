@@ -28,12 +28,12 @@ from actorserve.shm.table.table import slot_of
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition, row_types
 from ...protocol.step import NewRow, Step
-from ..logits_processors import Adjustments
-from ..logprobs import Told
-from ..speculative.verifier import Outcome, Speculation, Work
-from .batch import Inputs, Tables, places, prepare
-from .executor import Model
-from .steady_decode import Steady
+from ..logits_processors import LogitsProcessors
+from ..logprobs import LogprobsWriter
+from ..speculative.verifier import DraftBatch, DraftOutcome, DraftVerifier
+from .batch import BatchInputs, BlockTables, prepare_inputs, row_positions
+from .executor import CpuModel
+from .steady_decode import SteadyDecode
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
@@ -43,12 +43,12 @@ Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
-class Runner:
+class CpuRunner:
     """Runs steps on one model and its KV memory."""
 
     def __init__(
         self,
-        model: Model,
+        model: CpuModel,
         pool: Tensor,
         log: np.ndarray,
         block_size: int,
@@ -56,12 +56,12 @@ class Runner:
         read_rendition: Callable[[int], Rendition] = lambda ref: PLAIN,
         logprobs: Logprobs | None = None,
         make_matchers: Callable[[], Matchers] | None = None,
-        speculation: Speculation | None = None,
+        verifier: DraftVerifier | None = None,
     ) -> None:
         """`pool` as make_pool makes it, `log` the token ids of the request table [slots, tokens].
 
         `read_rendition` gives what the renderer made of a ref's request; `logprobs` takes what requests ask for;
-        `make_matchers` is called when the first request has a grammar; `speculation` makes drafts.
+        `make_matchers` is called when the first request has a grammar; `verifier` makes drafts.
         """
         self.model = model
         self.kv = PagedKV(pool, block_size, aligned=model.shape.quantization.batch_invariant)
@@ -71,17 +71,17 @@ class Runner:
         self.slot, self.last = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self.blocks = np.zeros((rows, -(-log.shape[1] // block_size)), np.int64)
         self.scattered = np.zeros(rows, np.bool_)  # the row's blocks do not follow one another
-        self._tables = Tables(self.blocks, self.scattered)
+        self._tables = BlockTables(self.blocks, self.scattered)
         self.sampling = Parameters(
             **{name: np.zeros(rows, dtype) for name, dtype in row_types().items()}, position=self.known
         )
         self.read_rendition = read_rendition
-        self.adjustments = Adjustments(rows, model.shape.vocab_size, make_matchers)
-        self.told = Told(logprobs, rows)
-        self.speculation = speculation
-        self.outcome: Outcome | None = None  # of the last step, where rows had drafts
+        self.logits_processors = LogitsProcessors(rows, model.shape.vocab_size, make_matchers)
+        self.logprobs = LogprobsWriter(logprobs, rows)
+        self.verifier = verifier
+        self.outcome: DraftOutcome | None = None  # of the last step, where rows had drafts
         self.failed_rows: Numbers = ()  # of the last step, those whose grammar has failed
-        self._steady: Steady | None = None  # while it is there, `computed`, `known` and `last` of its rows wait
+        self._steady: SteadyDecode | None = None  # while it is there, `computed`, `known` and `last` of its rows wait
 
     def run(self, step: Step) -> np.ndarray:
         """The tokens (int32) of the rows that sample, in the order of the step's rows."""
@@ -96,10 +96,10 @@ class Runner:
         counts, drafted = self._with_drafts(rows, step.counts, starts, self.known[rows], step.min_accepted)
         return self._run_anew(step, rows, starts, counts, drafted)
 
-    def _run_steady(self, step: Step, steady: Steady, scattered: bool) -> np.ndarray:
+    def _run_steady(self, step: Step, steady: SteadyDecode, scattered: bool) -> np.ndarray:
         """A step of the same rows as the last one."""
         rows, parameters = steady.rows, steady.parameters
-        if self.speculation is not None:
+        if self.verifier is not None:
             starts = steady.inputs.positions + 1
             counts, drafted = self._with_drafts(rows, steady.counts, starts, starts + 1, step.min_accepted)
             if drafted.any():
@@ -109,8 +109,8 @@ class Runner:
         hidden = steady.inputs.forward(self.model, self.kv)
         tokens = self._draw(self.model.logits(hidden), rows, parameters)
         steady.inputs.ids[:] = tokens
-        if self.speculation is not None:
-            self.speculation.append(rows, parameters.position, tokens)
+        if self.verifier is not None:
+            self.verifier.append(rows, parameters.position, tokens)
         return tokens
 
     def _settle(self) -> None:
@@ -126,7 +126,7 @@ class Runner:
         firsts = np.cumsum(counts) - counts
         inputs = self._inputs(rows, counts, starts)
         hidden = inputs.forward(self.model, self.kv)
-        self.told.write_prompts(rows, firsts, counts, starts, self.log, lambda at: self.model.logits(hidden[at]))
+        self.logprobs.write_prompts(rows, firsts, counts, starts, self.log, lambda at: self.model.logits(hidden[at]))
         self.computed[rows] = ends - drafted
         samples = ends - drafted == self.known[rows]
         rows, drafted = rows[samples], drafted[samples]
@@ -141,12 +141,12 @@ class Runner:
         tokens = self._draw(self.model.logits(hidden), rows, parameters)
         self.last[rows] = tokens
         self.known[rows] += 1
-        if self.speculation is not None:
-            self.speculation.append(rows, parameters.position, tokens)
+        if self.verifier is not None:
+            self.verifier.append(rows, parameters.position, tokens)
         if rows.size == len(starts) == len(inputs.ids):
             inputs.ids[:] = tokens
-            again = partial(prepare, self.model, self.kv, self._tables, rows, counts)
-            self._steady = Steady(step, rows, inputs, parameters, again)
+            again = partial(prepare_inputs, self.model, self.kv, self._tables, rows, counts)
+            self._steady = SteadyDecode(step, rows, inputs, parameters, again)
         return tokens
 
     def _draw(self, logits: Tensor, rows: Ints, parameters: Parameters, drafted: Ints | None = None) -> np.ndarray:
@@ -154,9 +154,9 @@ class Runner:
 
         With `drafted` a row comes once for each of its drafts and once more; what follows a wrong draft is left out.
         """
-        raw = self.told.raw(logits, rows)
-        if self.adjustments:
-            self.failed_rows = self.adjustments.apply(logits, rows)
+        raw = self.logprobs.raw(logits, rows)
+        if self.logits_processors:
+            self.failed_rows = self.logits_processors.apply(logits, rows)
         tokens, positions = sample(logits, parameters), parameters.position
         if drafted is not None:
             kept = self._verify(rows, drafted, tokens)
@@ -165,9 +165,9 @@ class Runner:
                 raw = (np.cumsum(kept) - 1)[raw[0][told]], raw[1][torch.from_numpy(told)]
             rows, positions, tokens = rows[kept], positions[kept], tokens[kept]
         if raw is not None:
-            self.told.write(raw, rows, tokens, positions)
-        if self.adjustments:
-            self.adjustments.advance(rows, tokens)
+            self.logprobs.write(raw, rows, tokens, positions)
+        if self.logits_processors:
+            self.logits_processors.advance(rows, tokens)
         return tokens
 
     def _with_drafts(
@@ -176,19 +176,19 @@ class Runner:
         """(what each row computes, how much of that is drafts)."""
         self.outcome = None
         pending = known - starts
-        if self.speculation is None:
+        if self.verifier is None:
             return np.minimum(counts, pending), np.zeros_like(counts)
         room = np.maximum(counts - pending, 0)
-        if self.adjustments:
-            room[self.adjustments.among(rows)] = 0
+        if self.logits_processors:
+            room[self.logits_processors.among(rows)] = 0
         pending = np.minimum(counts, pending)
-        work = Work(rows, starts, pending, room, self._tables, self.sampling)
-        drafted = self.speculation.draft(work, min_accepted)
+        work = DraftBatch(rows, starts, pending, room, self._tables, self.sampling)
+        drafted = self.verifier.draft(work, min_accepted)
         return pending + drafted, drafted
 
     def _draw_many(self, hidden: Tensor, rows: Ints, last: Ints, drafted: Ints) -> np.ndarray:
         """Draw at the positions behind each row's next token and its drafts; `last` are their last ones in the step."""
-        assert self.speculation is not None
+        assert self.verifier is not None
         sizes = drafted + 1
         owners, back = np.repeat(rows, sizes), np.repeat(np.cumsum(sizes), sizes) - np.arange(sizes.sum()) - 1
         index = np.repeat(last, sizes) - back
@@ -199,7 +199,7 @@ class Runner:
         tokens = self._draw(self.model.logits(hidden), owners, parameters, drafted)
         assert self.outcome is not None
         drawn = self.outcome.drawn
-        self.speculation.append(np.repeat(rows, drawn), _counting(self.known[rows], drawn), tokens)
+        self.verifier.append(np.repeat(rows, drawn), _counting(self.known[rows], drawn), tokens)
         self.last[rows] = tokens[np.cumsum(drawn) - 1]
         self.computed[rows] += drawn - 1
         self.known[rows] += drawn
@@ -207,10 +207,10 @@ class Runner:
 
     def _verify(self, owners: Ints, drafted: Ints, tokens: np.ndarray) -> Bools:
         """Which of these tokens count: those of right drafts and the one that follows."""
-        assert self.speculation is not None
+        assert self.verifier is not None
         rows = owners[np.cumsum(drafted + 1) - 1]
-        accepted = self.speculation.accepted(rows, self.known[rows], drafted, tokens)
-        self.outcome = Outcome(accepted + 1, drafted)
+        accepted = self.verifier.accepted(rows, self.known[rows], drafted, tokens)
+        self.outcome = DraftOutcome(accepted + 1, drafted)
         place = _counting(np.zeros_like(drafted), drafted + 1)
         kept: Bools = place <= np.repeat(accepted, drafted + 1)
         return kept
@@ -231,27 +231,34 @@ class Runner:
         """A sequence takes a row."""
         row, slot, drawn = new.row, slot_of(new.ref), new.sampling
         blocks = new.blocks
-        self.computed[row], self.known[row], self.logged[row] = new.computed, new.known, new.known
+        self.computed[row], self.known[row], self.logged[row] = (
+            new.num_computed_tokens,
+            new.num_known_tokens,
+            new.num_known_tokens,
+        )
         self.slot[row] = slot
         self.blocks[row, : blocks.size] = blocks
         self.scattered[row] = (np.diff(blocks) != 1).any()
         for name, value in drawn.row().items():
             getattr(self.sampling, name)[row] = value
-        prompt, answer = self.log[slot, : new.prompt_tokens], self.log[slot, new.prompt_tokens : new.known]
+        prompt, answer = (
+            self.log[slot, : new.num_prompt_tokens],
+            self.log[slot, new.num_prompt_tokens : new.num_known_tokens],
+        )
         rendition = self.read_rendition(new.ref)
-        self.adjustments.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist())
-        self.told.place(row, slot, drawn, new.prompt_tokens)
-        if self.speculation is not None:
-            self.speculation.place(row, self.log[slot, : new.known], new.computed)
+        self.logits_processors.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist())
+        self.logprobs.place(row, slot, drawn, new.num_prompt_tokens)
+        if self.verifier is not None:
+            self.verifier.place(row, self.log[slot, : new.num_known_tokens], new.num_computed_tokens)
 
-    def _inputs(self, rows: Ints, counts: Ints, starts: Ints) -> Inputs:
+    def _inputs(self, rows: Ints, counts: Ints, starts: Ints) -> BatchInputs:
         """The tokens of a step as one flat batch."""
-        owners, positions = places(rows, counts, starts)
-        if self.speculation is not None:
-            ids = self.speculation.tokens[owners, positions].astype(np.int64)
+        owners, positions = row_positions(rows, counts, starts)
+        if self.verifier is not None:
+            ids = self.verifier.tokens[owners, positions].astype(np.int64)
         else:
             ids = np.where(positions < self.logged[owners], self.log[self.slot[owners], positions], self.last[owners])
-        return prepare(self.model, self.kv, self._tables, rows, counts, starts, ids)
+        return prepare_inputs(self.model, self.kv, self._tables, rows, counts, starts, ids)
 
 
 def _counting(firsts: Ints, counts: Ints) -> Ints:

@@ -12,14 +12,19 @@ from collections.abc import Callable
 from actorserve.kernels.cpu.sampling import Parameters
 
 from ...protocol.step import Step
-from .batch import Inputs, Ints
+from .batch import BatchInputs, Ints
 
 
-class Steady:
+class SteadyDecode:
     """A step in which each row computed one token and sampled the next, and those that follow it."""
 
     def __init__(
-        self, step: Step, rows: Ints, inputs: Inputs, parameters: Parameters, prepare: Callable[[Ints, Ints], Inputs]
+        self,
+        step: Step,
+        rows: Ints,
+        inputs: BatchInputs,
+        parameters: Parameters,
+        prepare: Callable[[Ints, Ints], BatchInputs],
     ) -> None:
         """`inputs` and the positions of `parameters` become its own; `prepare` makes inputs of positions and tokens."""
         self._step = step

@@ -22,13 +22,13 @@ from actorserve.shm.rings.mailbox import wake
 from ...protocol.step import Step
 from ...runtime.process import Context
 from ..actor import WorkerActor
-from .runner import GpuRunner, Pending
+from .runner import GpuRunner, PendingStep
 
 
-class Started:
+class LaunchedStep:
     """A step that the device was given."""
 
-    def __init__(self, message: Step, pending: Pending) -> None:
+    def __init__(self, message: Step, pending: PendingStep) -> None:
         self.message, self.pending = message, pending
         self.since = time.monotonic()
         self.ended = threading.Event()
@@ -39,7 +39,7 @@ class Waiter:
 
     def __init__(self, wakeup: int, device: torch.device) -> None:
         self._wakeup, self._device = wakeup, device
-        self._steps: SimpleQueue[Started] = SimpleQueue()
+        self._steps: SimpleQueue[LaunchedStep] = SimpleQueue()
         self.watch = self._steps.put
         threading.Thread(target=self._wait, name="waiter", daemon=True).start()
 
@@ -62,19 +62,19 @@ class GpuWorkerActor(WorkerActor):
 
     def __init__(self, context: Context, runner: GpuRunner, blocks: int) -> None:
         self.gpu = runner
-        self.steps: deque[Started] = deque()  # and not told of yet
+        self.steps: deque[LaunchedStep] = deque()  # and not told of yet
         self.waiter = Waiter(context.eventfds[context.name], runner.device)
         super().__init__(context, runner, blocks)
 
     def compute(self, message: Step) -> None:
         """Start a step; it is told of when it has ended."""
         try:
-            started = Started(message, self.gpu.launch(message))
+            started = LaunchedStep(message, self.gpu.launch(message))
         except torch.OutOfMemoryError as error:
             if self.context.config.tensor_parallel_size > 1:
                 raise  # others would be in the middle of this step
             while self.steps:
-                self._tell_oldest()
+                self._report_oldest()
             self.fail(message, f"{error}; a lower --max-num-batched-tokens or --max-num-seqs needs less")
             return
         self.steps.append(started)
@@ -84,7 +84,7 @@ class GpuWorkerActor(WorkerActor):
         """Tell of the steps that have ended."""
         done = 0
         while self.steps and self.steps[0].ended.is_set():
-            self._tell_oldest()
+            self._report_oldest()
             done += 1
         limit = self.context.config.step_timeout
         if self.steps and time.monotonic() - self.steps[0].since > limit:
@@ -92,9 +92,9 @@ class GpuWorkerActor(WorkerActor):
             os.kill(os.getpid(), signal.SIGKILL)  # the device does not answer: whatever cleans up would hang, too
         return done
 
-    def _tell_oldest(self) -> None:
+    def _report_oldest(self) -> None:
         step = self.steps.popleft()
         tokens = self.gpu.finish(step.pending)
         seconds = step.pending.seconds
         seconds = time.monotonic() - step.since if seconds is None else seconds
-        self.tell_done(step.message, tokens, seconds, self.gpu.failed_rows)
+        self.report_done(step.message, tokens, seconds, self.gpu.failed_rows)

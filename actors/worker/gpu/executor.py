@@ -33,10 +33,10 @@ from ..models.sharding import Get
 from ..models.tensors import join
 from ..quantization.base import GpuLinear, LinearTensors, implementation_of
 from ..quantization.none import CublasLinear
-from ..tensor_parallel import Group, embed
+from ..tensor_parallel import TensorParallelGroup, embed
 
 
-class Batch(NamedTuple):
+class GpuBatch(NamedTuple):
     """A step as the model sees it. The first `decoding` rows have one token each; the others follow."""
 
     inputs: StepInputs
@@ -71,7 +71,7 @@ class GpuBuilder:
 class GpuLayer:
     """Attention and MLP of one layer."""
 
-    def __init__(self, build: GpuBuilder, index: int, group: Group | None) -> None:
+    def __init__(self, build: GpuBuilder, index: int, group: TensorParallelGroup | None) -> None:
         shape = self.shape = build.shape
         self.group = group
         spec = shape.layer.at(index)
@@ -84,7 +84,7 @@ class GpuLayer:
         self.down = build.linear(spec.down)
         self.norms = build.norms(spec.q_norm, spec.k_norm)
 
-    def __call__(self, normed: Tensor, residual: Tensor, turns: Turns, pools: Pools, batch: Batch) -> Tensor:
+    def __call__(self, normed: Tensor, residual: Tensor, turns: Turns, pools: Pools, batch: GpuBatch) -> Tensor:
         """What this layer adds to the residual in the end; its middle is added here. `normed` is of the residual."""
         shape, inputs = self.shape, batch.inputs
         heads = self.qkv(normed).view(len(normed), -1, shape.head_dim)
@@ -95,7 +95,7 @@ class GpuLayer:
         normed = add_rms_norm(inner, residual, self.mlp_gain, shape.norm_eps)
         return self._sum(self.down(silu_mul(self.gate_up(normed))))
 
-    def _attend(self, q: Tensor, pools: Pools, batch: Batch) -> Tensor:
+    def _attend(self, q: Tensor, pools: Pools, batch: GpuBatch) -> Tensor:
         inputs, decoding = batch.inputs, batch.decoding
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if decoding:
@@ -108,7 +108,7 @@ class GpuLayer:
 
     def _sum(self, x: Tensor) -> Tensor:
         """Of a group each member has a part."""
-        return x if self.group is None else self.group.add_up(x)
+        return x if self.group is None else self.group.all_reduce(x)
 
 
 class Hidden(NamedTuple):
@@ -132,7 +132,7 @@ class GpuModel:
         dtype: torch.dtype,
         max_length: int,
         device: torch.device,
-        group: Group | None = None,
+        group: TensorParallelGroup | None = None,
     ) -> None:
         """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole."""
         build = GpuBuilder(shape, get, dtype, device)
@@ -144,7 +144,7 @@ class GpuModel:
         cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
         self.turns = Turns(cos.to(device), sin.to(device))
 
-    def forward(self, batch: Batch, pools: list[Pools]) -> Hidden:
+    def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         """Run a step's tokens through all layers; their keys and values go to their slots of `pools`, one a layer."""
         residual = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group)
         eps = self.shape.norm_eps
@@ -158,4 +158,4 @@ class GpuModel:
     def logits(self, hidden: Hidden) -> Tensor:
         """Logits [tokens, vocabulary], of the model's type. The residual is changed: call it once, or with a part."""
         own = self.head(add_rms_norm(hidden.added, hidden.residual, self.gain, self.shape.norm_eps))
-        return own if self.group is None else self.group.side_by_side(own)[:, : self.shape.vocab_size]
+        return own if self.group is None else self.group.all_gather(own)[:, : self.shape.vocab_size]

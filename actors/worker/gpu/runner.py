@@ -31,9 +31,9 @@ from actorserve.shm.table.table import slot_of
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition
 from ...protocol.step import NewRow, Step
-from ..logits_processors import Adjustments
-from ..logprobs import Told
-from .executor import Batch, GpuModel, Hidden
+from ..logits_processors import LogitsProcessors
+from ..logprobs import LogprobsWriter
+from .executor import GpuBatch, GpuModel, Hidden
 from .graphs import DecodeGraphs
 from .rows import DeviceRows, Ints, to_device
 
@@ -53,7 +53,7 @@ class Sizes(NamedTuple):
     block_size: int
 
 
-class Pending:
+class PendingStep:
     """A step that was started."""
 
     def __init__(self, rows: Ints, positions: Ints, raw: tuple[Ints, Tensor] | None, bound: bool) -> None:
@@ -97,10 +97,10 @@ class GpuRunner:
         self.computed, self.known, self.logged, self.slot = (np.zeros(sizes.rows, np.int64) for _ in range(4))
         self.rows = DeviceRows(sizes.rows, -(-sizes.length // sizes.block_size), device)
         self.read_rendition = read_rendition
-        self.adjustments = Adjustments(sizes.rows, model.shape.vocab_size, make_matchers)
+        self.logits_processors = LogitsProcessors(sizes.rows, model.shape.vocab_size, make_matchers)
         self.failed_rows: Numbers = ()  # of the step that was finished last, those whose grammar has failed
-        self.told = Told(logprobs, sizes.rows)
-        self.pending: deque[Pending] = deque()
+        self.logprobs = LogprobsWriter(logprobs, sizes.rows)
+        self.pending: deque[PendingStep] = deque()
         self.graphs = DecodeGraphs(capture, self._decode_buffers, device)
         self._make_buffers(max(capture, default=1))
 
@@ -129,7 +129,7 @@ class GpuRunner:
         """The tokens (int32) of the rows that sample, in the order of the step's rows."""
         return self.finish(self.launch(step))
 
-    def launch(self, step: Step) -> Pending:
+    def launch(self, step: Step) -> PendingStep:
         """Start a step behind those that were started. To be finished in the same order."""
         if self.pending and self.pending[-1].bound:
             self._settle()
@@ -147,7 +147,7 @@ class GpuRunner:
         self.pending.append(pending)
         return pending
 
-    def finish(self, pending: Pending) -> np.ndarray:
+    def finish(self, pending: PendingStep) -> np.ndarray:
         """Wait for a step, the oldest that was not finished; its tokens."""
         assert self.pending.popleft() is pending, "steps are finished in the order in which they were started"
         self.failed_rows = pending.failed_rows
@@ -158,7 +158,7 @@ class GpuRunner:
         for pending in self.pending:
             self._finish(pending)
 
-    def _finish(self, pending: Pending) -> np.ndarray:
+    def _finish(self, pending: PendingStep) -> np.ndarray:
         if pending.tokens is None:
             return np.empty(0, np.int32)
         if pending.event is not None:
@@ -167,8 +167,8 @@ class GpuRunner:
         if not pending.finished and pending.bound:
             if pending.raw is not None:
                 asked, logits = pending.raw
-                self.told.write((asked, logits.cpu()), pending.rows, tokens, pending.positions)
-            self.adjustments.advance(pending.rows, tokens)
+                self.logprobs.write((asked, logits.cpu()), pending.rows, tokens, pending.positions)
+            self.logits_processors.advance(pending.rows, tokens)
         pending.finished = True
         return tokens
 
@@ -187,16 +187,24 @@ class GpuRunner:
     def _place(self, new: NewRow) -> int:
         """A sequence takes a row; the last token of its log."""
         row, slot = new.row, slot_of(new.ref)
-        self.computed[row], self.known[row], self.logged[row], self.slot[row] = new.computed, new.known, new.known, slot
-        prompt, answer = self.log[slot, : new.prompt_tokens], self.log[slot, new.prompt_tokens : new.known]
+        self.computed[row], self.known[row], self.logged[row], self.slot[row] = (
+            new.num_computed_tokens,
+            new.num_known_tokens,
+            new.num_known_tokens,
+            slot,
+        )
+        prompt, answer = (
+            self.log[slot, : new.num_prompt_tokens],
+            self.log[slot, new.num_prompt_tokens : new.num_known_tokens],
+        )
         rendition = self.read_rendition(new.ref)
-        self.adjustments.place(row, new.sampling, rendition, prompt.astype(np.int64), answer.tolist())
-        self.told.place(row, slot, new.sampling, new.prompt_tokens)
-        return int(self.log[slot, new.known - 1])
+        self.logits_processors.place(row, new.sampling, rendition, prompt.astype(np.int64), answer.tolist())
+        self.logprobs.place(row, slot, new.sampling, new.num_prompt_tokens)
+        return int(self.log[slot, new.num_known_tokens - 1])
 
     # --- decoding alone ------------------------------------------------------------------------------------------
 
-    def _decode(self, size: int, rows: Ints, firsts: Ints) -> Pending:
+    def _decode(self, size: int, rows: Ints, firsts: Ints) -> PendingStep:
         numbers = np.full((2, size), -1, np.int64)
         numbers[0, : rows.size], numbers[1, : rows.size] = rows, firsts
         self._numbers[:, :size].copy_(to_device(numbers, self.device), non_blocking=True)
@@ -209,7 +217,7 @@ class GpuRunner:
         rows, firsts = self._numbers[0, :size], self._numbers[1, :size]
         inputs = self._inputs.part(size, size)
         make_inputs(rows, self._starts[: size + 1], firsts, self.rows.state, inputs, self.sizes.block_size, 1)
-        hidden = self.model.forward(Batch(inputs, size, None, self._scratch(size)), self.pools)
+        hidden = self.model.forward(GpuBatch(inputs, size, None, self._scratch(size)), self.pools)
         self._logits[:size].copy_(self.model.logits(hidden))
         self._draw(self._logits[:size], rows, self._tokens[:size])
 
@@ -226,17 +234,17 @@ class GpuRunner:
 
     # --- any other step ------------------------------------------------------------------------------------------
 
-    def _mixed(self, rows: Ints, counts: Ints, firsts: Ints, samples: np.ndarray) -> Pending:
+    def _mixed(self, rows: Ints, counts: Ints, firsts: Ints, samples: np.ndarray) -> PendingStep:
         starts = np.concatenate([[0], np.cumsum(counts)])
         hidden = self._forward(rows, counts, firsts, starts, self._given(rows, counts, firsts, starts))
 
         def some_logits(at: Tensor) -> Tensor:
             return self.model.logits(hidden.of(at.to(self.device))).float().cpu()
 
-        self.told.write_prompts(rows, starts[:-1], counts, firsts, self.log, some_logits)
+        self.logprobs.write_prompts(rows, starts[:-1], counts, firsts, self.log, some_logits)
         drawing = rows[samples]
         if not drawing.size:
-            return Pending(drawing, drawing, None, False)
+            return PendingStep(drawing, drawing, None, False)
         numbers = to_device(np.stack([starts[1:][samples] - 1, drawing]), self.device)
         logits = self.model.logits(hidden.of(numbers[0])).float()
         tokens = torch.empty(drawing.size, dtype=torch.int32, device=self.device)
@@ -259,23 +267,23 @@ class GpuRunner:
         make_inputs(own, begins, first, self.rows.state, inputs, self.sizes.block_size, int(counts.max()), ids)
         chunks = begins[decoding:].int() if decoding < n else None
         size = self.graphs.size_for(decoding) or self.sizes.rows
-        return self.model.forward(Batch(inputs, decoding, chunks, self._scratch(size)), self.pools)
+        return self.model.forward(GpuBatch(inputs, decoding, chunks, self._scratch(size)), self.pools)
 
     # --- what is drawn -------------------------------------------------------------------------------------------
 
-    def _drawn(self, logits: Tensor, rows: Ints, own: Tensor, tokens: Tensor) -> Pending:
+    def _drawn(self, logits: Tensor, rows: Ints, own: Tensor, tokens: Tensor) -> PendingStep:
         """Tokens were drawn of `logits`; where rows want these changed first, they are drawn again."""
-        raw = self.told.raw(logits, rows)
-        asking = self.adjustments.among(rows)
+        raw = self.logprobs.raw(logits, rows)
+        asking = self.logits_processors.among(rows)
         failed: Numbers = ()
         if asking.size:
             self._settle()
             at = to_device(asking, self.device)
             changed = logits[at].cpu()
-            failed = self.adjustments.apply(changed, rows[asking])
+            failed = self.logits_processors.apply(changed, rows[asking])
             logits.index_copy_(0, at, changed.to(self.device))
             self._draw(logits, own, tokens)
-        pending = Pending(rows, self.known[rows] - 1, raw, raw is not None or asking.size > 0)
+        pending = PendingStep(rows, self.known[rows] - 1, raw, raw is not None or asking.size > 0)
         pending.failed_rows = failed
         cuda = self.device.type == "cuda"
         pending.tokens = torch.empty(rows.size, dtype=torch.int32, pin_memory=cuda)
@@ -284,7 +292,7 @@ class GpuRunner:
 
     # --- before the first step -----------------------------------------------------------------------------------
 
-    def try_out(self) -> None:
+    def profile_steps(self) -> None:
         """Steps up to the largest, of rows that are none: for the memory that they take, and so that all kernels are
         compiled and loaded. Which kernel multiplies depends on the number of tokens; ours know two ways to decode."""
         rows, tokens = self.sizes.rows, self.sizes.tokens

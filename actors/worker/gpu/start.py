@@ -15,10 +15,10 @@ from ...model.info import read_json
 from ...model.machine import check_quantization
 from ...options.config import Config, ConfigError
 from ...runtime.process import Context
-from ...telemetry.startup import Phase
-from ..actor import join_group, request_parts, say_unused
+from ...telemetry.startup import StartPhase
+from ..actor import join_group, request_readers, warn_unused_memory
 from ..models.weights import DTYPES, open_weights
-from ..tensor_parallel import Group
+from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .compilations import report_late_compilations
 from .executor import GpuModel
@@ -40,14 +40,14 @@ def start(context: Context) -> GpuWorkerActor:
     """The actor, ready to run steps; ConfigError if the model, or memory for it, cannot be had."""
     device = torch.device("cuda", context.spec.index)
     torch.cuda.set_device(device)
-    context.phase_ends(Phase.IMPORTS)
+    context.phase_ends(StartPhase.IMPORTS)
     await_freed_memory(context.config, device)
     group = join_group(context, device)
-    context.phase_ends(Phase.GROUP)
+    context.phase_ends(StartPhase.GROUP)
     begun = time.perf_counter()
     try:
         model = _load(context, device, group)
-        context.phase_ends(Phase.WEIGHTS)
+        context.phase_ends(StartPhase.WEIGHTS)
         dtype = str(model.dtype).removeprefix("torch.")
         context.log.info(
             "%s in %s loaded onto %s in %.1f s",
@@ -55,11 +55,11 @@ def start(context: Context) -> GpuWorkerActor:
         )
         runner = _make_runner(context, model)
         blocks = _give_memory(context, runner, group)
-        context.phase_ends(Phase.KV_MEMORY)
+        context.phase_ends(StartPhase.KV_MEMORY)
         if not context.config.enforce_eager:
             begun = time.perf_counter()
             runner.graphs.capture()
-            context.phase_ends(Phase.GRAPHS)
+            context.phase_ends(StartPhase.GRAPHS)
             count = len(runner.graphs.sizes)
             context.log.info("%d CUDA graphs captured in %.1f s", count, time.perf_counter() - begun)
     except torch.OutOfMemoryError as error:
@@ -90,7 +90,7 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
     return DTYPES[name]
 
 
-def _load(context: Context, device: torch.device, group: Group | None) -> GpuModel:
+def _load(context: Context, device: torch.device, group: TensorParallelGroup | None) -> GpuModel:
     config, info = context.config, context.model
     shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
     check_shape(config, shape)
@@ -104,26 +104,26 @@ def _make_runner(context: Context, model: GpuModel) -> GpuRunner:
     sizes = Sizes(config.max_num_seqs, config.max_num_batched_tokens, context.model.max_model_len, config.block_size)
     capture: Sequence[int] = capture_sizes(config.cudagraph_capture_sizes, config.max_num_seqs)
     ids = context.table.as_numpy().tokens
-    return GpuRunner(model, ids, sizes, capture, *request_parts(context, model.shape.vocab_size))
+    return GpuRunner(model, ids, sizes, capture, *request_readers(context, model.shape.vocab_size))
 
 
-def _give_memory(context: Context, runner: GpuRunner, group: Group | None) -> int:
+def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> int:
     """Try the largest steps out, and give what they leave to KV memory; returns the number of its blocks."""
     config, model, log = context.config, runner.model, context.log
     shape, size = model.shape, config.block_size
     kind = kv_kind(config, model.dtype, model.device)
     runner.pools = make_pools(shape, 1, size, kind, model.device)
     decoding, _ = measure(model.device, runner.try_decoding)
-    peak, used = measure(model.device, runner.try_out)
-    context.phase_ends(Phase.PROFILE)
+    peak, used = measure(model.device, runner.profile_steps)
+    context.phase_ends(StartPhase.PROFILE)
     total = torch.cuda.mem_get_info(model.device)[1]
     graphs = 0 if config.enforce_eager else decoding  # they have memory of their own, shared by all
     room = room_for_blocks(config, total, used, peak + graphs)
     blocks = blocks_in(config, shape, context.model.max_model_len, kind, room)
     if group is not None:
-        blocks = group.least(blocks)
+        blocks = group.minimum(blocks)
     runner.pools = make_pools(shape, blocks, size, kind, model.device)
-    say_unused(context, blocks, kv_block_bytes(shape, size, kind))
+    warn_unused_memory(context, blocks, kv_block_bytes(shape, size, kind))
     memory = blocks * kv_block_bytes(shape, size, kind) / 2**30
     tokens = f"{blocks * size:,} tokens in {blocks:,} blocks of {size}"
     log.info("of %.1f GiB, %.2f GiB are used and a step takes %.2f", *(v / 2**30 for v in (total, used, peak)))

@@ -42,7 +42,7 @@ class Alone(NamedTuple):
     size: int = 1
 
 
-def words_of(vocabulary: int, size: int) -> int:
+def vocabulary_per_rank(vocabulary: int, size: int) -> int:
     """How many words a rank has."""
     return -(-vocabulary // size)
 
@@ -86,7 +86,7 @@ def _cut(axis: Axis, shape: Architecture, place: Place) -> slice:
 
 
 def _words(read: Read, name: str, vocabulary: int, place: Place) -> Tensor:
-    count = words_of(vocabulary, place.size)
+    count = vocabulary_per_rank(vocabulary, place.size)
     first = min(place.rank * count, vocabulary)
     rows = read(name, slice(first, min(first + count, vocabulary)), None)
     if len(rows) == count:

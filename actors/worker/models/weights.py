@@ -19,8 +19,8 @@ from ...model.machine import dtype_on_cpu
 from ...model.rope import long_texts
 from ...model.weight_files import check_weights
 from ...options.config import Config, ConfigError
-from ..cpu.executor import Model
-from ..tensor_parallel import Group
+from ..cpu.executor import CpuModel
+from ..tensor_parallel import TensorParallelGroup
 from .sharding import Alone, Get, Read, shard
 
 log = logging.getLogger("worker")
@@ -29,16 +29,20 @@ STAYS_MAPPED = f"{EMBEDDINGS}.weight"  # by a map of its own: what is joined or 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_model(config: Config, info: ModelInfo, group: Group | None = None) -> Model:
+def load_model(config: Config, info: ModelInfo, group: TensorParallelGroup | None = None) -> CpuModel:
     """The model of `info.folder`, or this member's part of it, ready to run. ConfigError says what is wrong with it."""
     shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
     dtype = choose_dtype(config, shape)
     own, get = open_weights(config, info, shape, group)
-    return Model(own, get, dtype, info.max_model_len, group)
+    return CpuModel(own, get, dtype, info.max_model_len, group)
 
 
 def open_weights(
-    config: Config, info: ModelInfo, shape: Architecture, group: Group | None, device: torch.device | str = "cpu"
+    config: Config,
+    info: ModelInfo,
+    shape: Architecture,
+    group: TensorParallelGroup | None,
+    device: torch.device | str = "cpu",
 ) -> tuple[Architecture, Get]:
     """The architecture of this member's part of a model, and what reads its tensors. Random ones are on `device`."""
     if words := long_texts(shape.rope, info.max_model_len):

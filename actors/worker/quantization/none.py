@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..cpu.linear import Linear, PackedLinear, is_large
+from ..cpu.linear import PackedLinear, PlainLinear, is_large
 from .base import CpuLinear, GpuLinear, LinearTensors
 
 
@@ -26,7 +26,7 @@ def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     weight, bias = tensors.weight(), tensors.bias()
     if is_large(weight) and PackedLinear.works(tensors.dtype):
         return PackedLinear(weight, bias, tensors.from_memory)
-    return Linear(weight, bias)
+    return PlainLinear(weight, bias)
 
 
 def gpu_linear(tensors: LinearTensors) -> GpuLinear:

@@ -12,69 +12,69 @@ from ...model.checks import draft_refused, find_draft_model
 from ...model.info import ModelInfo
 from ...model.machine import block_bytes
 from ...options.config import Config, ConfigError
-from ...options.speculative import DraftModel, Ngram, read_speculative
+from ...options.speculative import DraftModelOptions, NgramOptions, read_speculative
 from ...protocol.step import Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
-from ..cpu.executor import Model
-from ..cpu.runner import Runner
+from ..cpu.executor import CpuModel
+from ..cpu.runner import CpuRunner
 from ..memory import make_pool
 from ..models.weights import load_model
-from ..tensor_parallel import Group
+from ..tensor_parallel import TensorParallelGroup
 from . import draft_model
-from .ngram import Lookup
-from .verifier import Proposer, Speculation
+from .ngram import NgramProposer
+from .verifier import DraftVerifier, Proposer
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
 
 
-class SpeculatingActor(WorkerActor):
+class SpeculativeWorkerActor(WorkerActor):
     """Tells how many tokens each row drew."""
 
-    def __init__(self, context: Context, runner: Runner, blocks: int) -> None:
-        self._drafting = runner
+    def __init__(self, context: Context, runner: CpuRunner, blocks: int) -> None:
+        self._drafting_runner = runner
         super().__init__(context, runner, blocks)
 
     def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
         """With drafts, beside the tokens."""
-        outcome = self._drafting.outcome
+        outcome = self._drafting_runner.outcome
         if outcome is None:
             return super().done(message, tokens, seconds, failed_rows)
         drawn, drafted = outcome
         return StepDone.make(message, tokens, seconds, failed_rows=failed_rows, num_drawn=drawn, num_drafted=drafted)
 
 
-class Drafting(NamedTuple):
+class LoadedDrafter(NamedTuple):
     """What is configured, with its model loaded."""
 
-    given: Ngram | DraftModel
-    model: Model | None
+    given: NgramOptions | DraftModelOptions
+    model: CpuModel | None
     block_bytes: int  # of a KV block, in all layers of the draft model
 
-    def make(self, config: Config, blocks: int, length: int, group: Group | None) -> Speculation:
+    def make(self, config: Config, blocks: int, length: int, group: TensorParallelGroup | None) -> DraftVerifier:
         """For KV memory of so many blocks, and sequences of `length` tokens at most."""
         rows, size = config.max_num_seqs, config.block_size
         proposer: Proposer
-        if isinstance(self.given, Ngram):
-            proposer = Lookup(*self.given.lookup)
+        if isinstance(self.given, NgramOptions):
+            proposer = NgramProposer(*self.given.lookup)
         else:
             model = self.model
             kv = None
             if model is not None:
                 pool = make_pool(model.shape, blocks, size, model.dtype)
                 kv = PagedKV(pool, size, aligned=model.shape.quantization.batch_invariant)
-            proposer = draft_model.DraftModel(model, kv, rows, self.given.num_speculative_tokens, group)
-        return Speculation(proposer, rows, length)
+            proposer = draft_model.DraftModelProposer(model, kv, rows, self.given.num_speculative_tokens, group)
+        return DraftVerifier(proposer, rows, length)
 
 
-def load_drafting(config: Config, info: ModelInfo, group: Group | None) -> Drafting | None:
+def load_drafter(config: Config, info: ModelInfo, group: TensorParallelGroup | None) -> LoadedDrafter | None:
     """What --speculative-config wants; ConfigError if its model cannot be had or speaks another language."""
     given = read_speculative(config)
     if given is None:
         return None
-    if isinstance(given, Ngram):
-        return Drafting(given, None, 0)
+    if isinstance(given, NgramOptions):
+        return LoadedDrafter(given, None, 0)
     found = find_draft_model(config, info)
     assert found is not None
     try:
@@ -82,4 +82,4 @@ def load_drafting(config: Config, info: ModelInfo, group: Group | None) -> Draft
     except ConfigError as error:
         raise draft_refused(given, error) from None
     size = block_bytes(model.shape, config.block_size, model.dtype)
-    return Drafting(given, model if group is None or group.rank == 0 else None, size)
+    return LoadedDrafter(given, model if group is None or group.rank == 0 else None, size)

@@ -25,18 +25,20 @@ import torch
 from actorserve.kernels.cpu.attention import PagedKV
 from actorserve.kernels.cpu.sampling import Parameters, sample
 
-from ..cpu.batch import places, prepare
-from ..cpu.executor import Model
-from ..tensor_parallel import Group
-from .verifier import Ints, Tokens, Work
+from ..cpu.batch import prepare_inputs, row_positions
+from ..cpu.executor import CpuModel
+from ..tensor_parallel import TensorParallelGroup
+from .verifier import DraftBatch, Ints, Tokens
 
 CATCH_UP = 64  # tokens that a row may be behind and still have drafts in the same step
 
 
-class DraftModel:
+class DraftModelProposer:
     """The proposer of `--speculative-config '{"method": "draft_model", …}'`."""
 
-    def __init__(self, model: Model | None, kv: PagedKV | None, rows: int, most: int, group: Group | None) -> None:
+    def __init__(
+        self, model: CpuModel | None, kv: PagedKV | None, rows: int, most: int, group: TensorParallelGroup | None
+    ) -> None:
         """Without model and KV memory it is told the drafts by its group."""
         self.model, self.kv = model, kv
         self.most = most
@@ -47,7 +49,7 @@ class DraftModel:
         """A sequence takes a row, and its first tokens were computed by both models."""
         self._computed[row] = computed
 
-    def propose(self, work: Work, tokens: Tokens) -> Ints:
+    def propose(self, work: DraftBatch, tokens: Tokens) -> Ints:
         """See Proposer. Prompts are computed along with the model; rows that decode only if they get drafts."""
         computed, known = self._computed, work.starts + work.pending
         computed[work.rows] = np.minimum(computed[work.rows], work.starts)  # what was rejected counts no more
@@ -63,7 +65,7 @@ class DraftModel:
         computed[work.rows[first]] += counts[first] + np.maximum(drafted[first] - 1, 0)
         return drafted
 
-    def _draft(self, work: Work, tokens: Tokens, first: Ints, counts: Ints, drafted: Ints) -> None:
+    def _draft(self, work: DraftBatch, tokens: Tokens, first: Ints, counts: Ints, drafted: Ints) -> None:
         """Compute `counts` tokens of the rows with the indices `first`, then their drafts."""
         drafts = np.zeros((len(work.rows), self.most), np.int64)
         known = work.starts + work.pending
@@ -78,19 +80,19 @@ class DraftModel:
                 tokens[work.rows[drawing], known[drawing] + number] = words
                 starts, counts = known + number, np.ones_like(counts)
         if self.group is not None:
-            drafts = self.group.add_up(torch.from_numpy(drafts)).numpy()
+            drafts = self.group.all_reduce(torch.from_numpy(drafts)).numpy()
             for index in np.flatnonzero(drafted).tolist():
                 count, at = int(drafted[index]), int(known[index])
                 tokens[work.rows[index], at : at + count] = drafts[index, :count]
 
     def _compute(
-        self, work: Work, tokens: Tokens, batch: tuple[Ints, Ints, Ints], draws: np.ndarray, positions: Ints
+        self, work: DraftBatch, tokens: Tokens, batch: tuple[Ints, Ints, Ints], draws: np.ndarray, positions: Ints
     ) -> np.ndarray:
         """One pass; the next words of those rows of it that draw, which will stand at `positions`."""
         assert self.model is not None and self.kv is not None
         rows, counts, _ = batch
-        ids = tokens[places(*batch)].astype(np.int64)
-        hidden = prepare(self.model, self.kv, work.tables, *batch, ids).forward(self.model, self.kv)
+        ids = tokens[row_positions(*batch)].astype(np.int64)
+        hidden = prepare_inputs(self.model, self.kv, work.tables, *batch, ids).forward(self.model, self.kv)
         if not draws.any():
             return np.empty(0, np.int32)
         last = torch.from_numpy((np.cumsum(counts) - 1)[draws])

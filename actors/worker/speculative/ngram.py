@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .verifier import Ints, Tokens, Work
+from .verifier import DraftBatch, Ints, Tokens
 
 
-class Lookup:
+class NgramProposer:
     """The proposer of `--speculative-config '{"method": "ngram"}'`. It keeps nothing of its own."""
 
     def __init__(self, shortest: int, longest: int) -> None:
@@ -21,7 +21,7 @@ class Lookup:
     def place(self, row: int, computed: int) -> None:
         """Nothing to remember."""
 
-    def propose(self, work: Work, tokens: Tokens) -> Ints:
+    def propose(self, work: DraftBatch, tokens: Tokens) -> Ints:
         """See Proposer."""
         drafted = np.zeros(len(work.rows), np.int64)
         for index in np.flatnonzero(work.room).tolist():

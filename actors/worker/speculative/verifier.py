@@ -28,7 +28,7 @@ import numpy as np
 
 from actorserve.kernels.cpu.sampling import Parameters
 
-from ..cpu.batch import Tables
+from ..cpu.batch import BlockTables
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Tokens = np.ndarray[tuple[int, int], np.dtype[np.int32]]
@@ -40,14 +40,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 32, 512  # steps without drafts
 TRIAL = 2  # drafts of a row behind its pause, until one is accepted
 
 
-class Work(NamedTuple):
+class DraftBatch(NamedTuple):
     """The rows of a step, for what proposes drafts: all of them, of which some may have any."""
 
     rows: Ints
     starts: Ints  # the position that each computes first
     pending: Ints  # how many it computes without drafts
     room: Ints  # how many drafts each may have
-    tables: Tables  # of all rows
+    tables: BlockTables  # of all rows
     sampling: Parameters  # likewise
 
 
@@ -57,18 +57,18 @@ class Proposer(Protocol):
     def place(self, row: int, computed: int) -> None:
         """A sequence takes a row, whose first tokens are computed."""
 
-    def propose(self, work: Work, tokens: Tokens) -> Ints:
+    def propose(self, work: DraftBatch, tokens: Tokens) -> Ints:
         """Write drafts into `tokens` behind what is known of rows with room; returns how many each row has."""
 
 
-class Outcome(NamedTuple):
+class DraftOutcome(NamedTuple):
     """Of each row that sampled in a step with drafts."""
 
     drawn: Ints
     drafted: Ints
 
 
-class Speculation:
+class DraftVerifier:
     """The rows' tokens, and whether drafts of them pay."""
 
     def __init__(self, proposer: Proposer, rows: int, length: int) -> None:
@@ -84,7 +84,7 @@ class Speculation:
         self._share[row], self._pause[row], self._wait[row] = FIRST_SHARE, FIRST_PAUSE, 0
         self.proposer.place(row, computed)
 
-    def draft(self, work: Work, min_accepted: float) -> Ints:
+    def draft(self, work: DraftBatch, min_accepted: float) -> Ints:
         """How many drafts each row has now."""
         self._min_accepted = max(min_accepted, LEAST_SHARE)
         able = work.rows[work.room > 0]

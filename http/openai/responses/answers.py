@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from actorserve.actors.protocol.messages import ToldToken
+from actorserve.actors.protocol.messages import TokenLogprobs
 
 from ...output.events import Piece
 from .custom import customs_of
-from .items import Output
+from .items import OutputItems
 from .namespaces import names_of
 from .schemas import Object
 
@@ -18,7 +18,7 @@ CODES = {400: "invalid_prompt", 422: "invalid_prompt", 429: "rate_limit_exceeded
 
 
 @dataclass(frozen=True)
-class Answer:
+class ResponseAnswer:
     """What all states of one response have in common."""
 
     key: str  # of which all ids are made
@@ -53,17 +53,17 @@ class Answer:
         finish_reason: str,
         usage: Object,
         completed_at: int,
-        told: Iterable[ToldToken] = (),
+        told: Iterable[TokenLogprobs] = (),
     ) -> Object:
         """The response to a request that has ended. `usage` is the chat answer's, `told` are tokens with logprobs."""
         return self.ended(self.output(pieces, told), finish_reason, usage, completed_at)
 
-    def output(self, pieces: Iterable[Piece] = (), told: Iterable[ToldToken] = ()) -> Output:
+    def output(self, pieces: Iterable[Piece] = (), told: Iterable[TokenLogprobs] = ()) -> OutputItems:
         """What the model said, as the client knows its tools."""
         tools = self.echo.get("tools", ())
-        return Output(self.key, pieces, told, names_of(tools), customs_of(tools, self.echo.get("tool_choice")))
+        return OutputItems(self.key, pieces, told, names_of(tools), customs_of(tools, self.echo.get("tool_choice")))
 
-    def ended(self, output: Output, finish_reason: str, usage: Object, completed_at: int) -> Object:
+    def ended(self, output: OutputItems, finish_reason: str, usage: Object, completed_at: int) -> Object:
         """The same, of items that were put together before."""
         status = status_of(finish_reason)
         reason = INCOMPLETE.get(finish_reason)
@@ -75,7 +75,7 @@ class Answer:
             usage=usage_of(usage),
         )
 
-    def failed(self, output: Output, message: str, status: int) -> Object:
+    def failed(self, output: OutputItems, message: str, status: int) -> Object:
         """The response to a request that failed with this HTTP status."""
         error = {"code": CODES.get(status, "server_error"), "message": message}
         return self.response("failed", output.objects("incomplete"), error=error)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from actorserve.actors.protocol.messages import ToldToken
+from actorserve.actors.protocol.messages import TokenLogprobs
 
-from ...output.events import Piece, ToolCall
-from .answers import Answer, item_status, status_of
+from ...output.events import CallStart, Piece
+from .answers import ResponseAnswer, item_status, status_of
 from .items import Item
 from .logprobs import logprobs_of
 from .schemas import Object
@@ -27,7 +27,7 @@ ENDS = {"completed": "response.completed", "incomplete": "response.incomplete", 
 class ResponseEvents:
     """Pieces in, server-sent events out."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ResponseAnswer) -> None:
         self.answer = answer
         self.sequence = 0  # the next event's number
         self.ended: Object | None = None  # the response object, once all is written
@@ -38,7 +38,7 @@ class ResponseEvents:
         begun = self.answer.response("in_progress")
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
-    def tell(self, told: Iterable[ToldToken]) -> None:
+    def tell(self, told: Iterable[TokenLogprobs]) -> None:
         """The tokens of the pieces that come next, where logprobs are wanted."""
         self._output.tell(told)
 
@@ -77,7 +77,7 @@ class ResponseEvents:
             if before is not None:
                 yield from self._close(before, "completed")
             yield from self._begin(item)
-        if not isinstance(piece, ToolCall) and self._output.said:
+        if not isinstance(piece, CallStart) and self._output.said:
             yield self._delta(item, self._output.said)
 
     def _begin(self, item: Item) -> Iterator[bytes]:

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from actorserve.actors.protocol.messages import ToldToken
+from actorserve.actors.protocol.messages import TokenLogprobs
 
-from ...output.events import Arguments, Content, Piece, Reasoning, ToolCall
+from ...output.events import Arguments, CallStart, Content, Piece, ReasoningText
 from .custom import Customs, InputText
-from .logprobs import Tokens, logprobs_of
-from .namespaces import Named
+from .logprobs import TextTokens, logprobs_of
+from .namespaces import NamespacedTool
 from .schemas import Object
 
 Kind = Literal["reasoning", "message", "function_call", "custom_tool_call"]
@@ -35,7 +35,7 @@ class Item:
     namespace: str = ""  # of the tool that is called, if it is in one
     call_id: str = ""
     texts: list[str] = field(default_factory=list)  # as they came
-    told: list[ToldToken] = field(default_factory=list)  # its tokens, where logprobs are wanted
+    told: list[TokenLogprobs] = field(default_factory=list)  # its tokens, where logprobs are wanted
     input: InputText | None = None  # reads the arguments of a custom tool's call
 
     @property
@@ -78,15 +78,15 @@ class Item:
         return logprobs_of(self.told)
 
 
-class Output:
+class OutputItems:
     """Items as they grow: the last one is open."""
 
     def __init__(
         self,
         key: str,
         pieces: Iterable[Piece] = (),
-        told: Iterable[ToldToken] = (),
-        names: Mapping[str, Named] | None = None,
+        told: Iterable[TokenLogprobs] = (),
+        names: Mapping[str, NamespacedTool] | None = None,
         customs: Customs = NO_CUSTOMS,
     ) -> None:
         """`names`: of tools that the model was offered under other names than the client's."""
@@ -94,9 +94,9 @@ class Output:
         self._names = names or {}
         self._customs = customs
         self.items: list[Item] = []
-        self.told: list[ToldToken] = []  # the tokens of what was added last
+        self.told: list[TokenLogprobs] = []  # the tokens of what was added last
         self.said = ""  # the text of what was added last, as the client is given it
-        self._tokens = Tokens()
+        self._tokens = TextTokens()
         self._calls: list[Item] = []
         self.tell(told)
         for piece in pieces:
@@ -106,13 +106,13 @@ class Output:
     def open(self) -> Item | None:
         return self.items[-1] if self.items else None
 
-    def tell(self, told: Iterable[ToldToken]) -> None:
+    def tell(self, told: Iterable[TokenLogprobs]) -> None:
         """The tokens of what will be added, where logprobs are wanted."""
         self._tokens.tell(told)
 
     def add(self, piece: Piece) -> Item | None:
         """The item that the piece belongs to, which may be new; None where it says nothing."""
-        if isinstance(piece, ToolCall):
+        if isinstance(piece, CallStart):
             return self._call(piece)
         if not piece.text:
             return None
@@ -123,7 +123,7 @@ class Output:
         item.told += self.told
         return item
 
-    def _current(self, piece: Content | Reasoning | Arguments) -> Item:
+    def _current(self, piece: Content | ReasoningText | Arguments) -> Item:
         if isinstance(piece, Arguments):
             if not self._calls or self._calls[-1] is not self.open or len(self._calls) - 1 != piece.index:
                 raise ValueError(f"arguments of call {piece.index} after something else had begun")
@@ -133,7 +133,7 @@ class Output:
             return self.open if self.open is not None and self.open.is_call else self._called(self._customs.forced)
         return self.open if self.open is not None and self.open.kind == kind else self._new(kind)
 
-    def _call(self, piece: ToolCall) -> Item:
+    def _call(self, piece: CallStart) -> Item:
         item = self._called(piece.name, piece.id)
         if item.kind == "custom_tool_call":
             item.input = InputText()

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from actorserve.actors.protocol.messages import ToldToken
+from actorserve.actors.protocol.messages import TokenLogprobs
 
 from ...generation.logprobs import chat_logprobs
 from .schemas import Object
 
 
-class Tokens:
+class TextTokens:
     """Told tokens, in their order, whose text was not given out yet."""
 
     def __init__(self) -> None:
-        self._waiting: list[ToldToken] = []
+        self._waiting: list[TokenLogprobs] = []
         self._rest = b""  # the last token that was taken goes on with this, behind the text that was given out
 
-    def tell(self, told: Iterable[ToldToken]) -> None:
+    def tell(self, told: Iterable[TokenLogprobs]) -> None:
         """The next ones. A text's tokens come before it, or with it."""
         self._waiting += told
 
-    def take(self, text: str) -> list[ToldToken]:
+    def take(self, text: str) -> list[TokenLogprobs]:
         """Those of the next text, which stands behind all before it; a token over two texts is the first one's."""
         if not self._waiting:
             return []
@@ -35,7 +35,7 @@ class Tokens:
             return []
         return self._between(begin, begin + len(sought), data)
 
-    def _between(self, begin: int, end: int, data: bytes) -> list[ToldToken]:
+    def _between(self, begin: int, end: int, data: bytes) -> list[TokenLogprobs]:
         at, taken, passed = len(self._rest), [], 0
         for one in self._waiting:
             if at >= end:
@@ -48,7 +48,7 @@ class Tokens:
         return taken
 
 
-def logprobs_of(told: Iterable[ToldToken]) -> list[Object]:
+def logprobs_of(told: Iterable[TokenLogprobs]) -> list[Object]:
     """As they stand beside a message's text."""
     content: list[Object] = chat_logprobs(told, False)["content"]
     return content

@@ -23,7 +23,7 @@ TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_te
 
 def messages_of(items: list[tuple[str, Object]]) -> list[Object]:
     """The messages of items, each with its path in the request."""
-    turns = Turns()
+    turns = MessageBuilder()
     for path, item in items:
         kind = item.get("type") or ("message" if "role" in item else None)
         match kind:
@@ -47,7 +47,7 @@ def messages_of(items: list[tuple[str, Object]]) -> list[Object]:
     return turns.messages
 
 
-def _message(turns: Turns, message: MessageItem, path: str) -> None:
+def _message(turns: MessageBuilder, message: MessageItem, path: str) -> None:
     content = content_of(message.content, f"{path}.content")
     if message.role == "assistant":
         turns.answer(content)
@@ -83,7 +83,7 @@ def _reasoning(item: ReasoningItem, path: str) -> str:
     return "\n\n".join(_text(part, f"{path}.{name}[{index}]") for index, part in enumerate(parts))
 
 
-class Turns:
+class MessageBuilder:
     """Messages as they are put together; the last may be an assistant's that goes on."""
 
     def __init__(self) -> None:

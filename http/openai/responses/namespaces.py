@@ -21,7 +21,7 @@ BETWEEN = "__"
 INSIDE = ("function", "custom")  # types of tools in a namespace
 
 
-class Named(NamedTuple):
+class NamespacedTool(NamedTuple):
     """A tool as the client names it."""
 
     namespace: str
@@ -62,10 +62,10 @@ def _inside(space: ResponsesTool, path: str) -> list[ResponsesTool]:
     return found
 
 
-def names_of(tools: Iterable[Mapping[str, Any]]) -> dict[str, Named]:
+def names_of(tools: Iterable[Mapping[str, Any]]) -> dict[str, NamespacedTool]:
     """By the names that the model was offered; of tools as a response says them again."""
     return {
-        joined(space["name"], tool["name"]): Named(space["name"], tool["name"])
+        joined(space["name"], tool["name"]): NamespacedTool(space["name"], tool["name"])
         for space in tools
         if space.get("type") == NAMESPACE
         for tool in space["tools"]

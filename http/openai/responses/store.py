@@ -18,11 +18,11 @@ import msgspec
 from ...errors import ApiError
 from ...generation.idempotency_keys import KEY_BYTES, Background, Key
 from ...generation.job import Engine, Job
-from ...generation.prepare import Asked
-from ...output.formats import ResponsesForm
+from ...generation.prepare import PreparedRequest
+from ...output.formats import ResponsesFormat
 from ...settings import printable
-from .answers import Answer
-from .stored import Stored, not_found
+from .answers import ResponseAnswer
+from .stored import StoredResponse, not_found
 
 MOST_RUNNING = 256  # that are remembered after their end, for those who read their events
 CANCELLED = 499
@@ -30,11 +30,11 @@ log = logging.getLogger("http")
 
 
 @dataclass
-class Running:
+class RunningResponse:
     """One of this frontend's that is in the background; kept here for a while after its end."""
 
-    asked: Asked
-    answer: Answer
+    asked: PreparedRequest
+    answer: ResponseAnswer
     job: Job
     refs: list[int]
     task: asyncio.Task[None] | None = None
@@ -53,34 +53,34 @@ def owner_of(name: str) -> int:
     return int(digits[:2], 16)
 
 
-class Keeping:
+class ResponseStore:
     """One frontend's."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningResponse] = {}
 
-    def put(self, stored: Stored) -> bool:
+    def put(self, stored: StoredResponse) -> bool:
         """Keep it; False if it is too large."""
         return self.engine.put(_key("response", stored.id), stored.encode())
 
-    def get(self, name: str, client: str) -> Stored:
+    def get(self, name: str, client: str) -> StoredResponse:
         """The response of this id; 404 if it is not kept (any more), or another client's."""
         found = self.find(name, client)
         if found is None:
             raise not_found(name)
         return found
 
-    def find(self, name: str, client: str) -> Stored | None:
+    def find(self, name: str, client: str) -> StoredResponse | None:
         found = self._load(name)
         return found if found is not None and found.client == client else None
 
-    def _load(self, name: str) -> Stored | None:
+    def _load(self, name: str) -> StoredResponse | None:
         """The same, whosever it is."""
         data = self.engine.get(_key("response", name))
-        return Stored.decode(data) if data else None
+        return StoredResponse.decode(data) if data else None
 
-    def begin(self, name: str, raw: bytes, seed: int, running: Running, stored: Stored) -> None:
+    def begin(self, name: str, raw: bytes, seed: int, running: RunningResponse, stored: StoredResponse) -> None:
         """It goes on in the background from here."""
         background = Background(name, raw, seed, running.answer.created)
         encoded = msgspec.msgpack.encode(background)
@@ -91,7 +91,7 @@ class Keeping:
         self.engine.keep(key, running.job, seed, running.answer.created)
         self._watch(name, running, stored)
 
-    def go_on(self, make: Callable[[Background, str], tuple[Asked, Answer]]) -> None:
+    def go_on(self, make: Callable[[Background, str], tuple[PreparedRequest, ResponseAnswer]]) -> None:
         """What a predecessor had in the background goes on."""
         for data in self.engine.kept_payloads():
             try:
@@ -116,17 +116,17 @@ class Keeping:
                 continue
             if kept is None:
                 self.engine.keep(Key(_key("slots", left.id), b"", self.engine.index), job, left.seed, left.created)
-            self._watch(left.id, Running(asked, answer, job, job.refs), stored)
+            self._watch(left.id, RunningResponse(asked, answer, job, job.refs), stored)
 
-    def _fail(self, name: str, stored: Stored, error: ApiError) -> None:
+    def _fail(self, name: str, stored: StoredResponse, error: ApiError) -> None:
         log.error("%s cannot go on: %s", name, printable(error.message))
         reason = {"code": "server_error", "message": error.message}
         self.put(msgspec.structs.replace(stored, response=stored.response | {"status": "failed", "error": reason}))
         self.engine.put(_key("background", name), b"")
 
-    def _watch(self, name: str, running: Running, stored: Stored) -> None:
+    def _watch(self, name: str, running: RunningResponse, stored: StoredResponse) -> None:
         async def wait() -> None:
-            form = ResponsesForm(running.answer, running.job)
+            form = ResponsesFormat(running.answer, running.job)
             try:
                 await asyncio.shield(running.job.done)
                 body = form.whole()
@@ -149,7 +149,7 @@ class Keeping:
     def _oldest_ended(self) -> str | None:
         return next((name for name, one in self.running.items() if one.task is not None and one.task.done()), None)
 
-    def cancel(self, name: str, client: str) -> Stored:
+    def cancel(self, name: str, client: str) -> StoredResponse:
         """Whoever asks for it from now on is told that it was cancelled."""
         stored = self.get(name, client).cancelled()
         running = self.running.get(name)
@@ -166,7 +166,7 @@ class Keeping:
         if running is not None and not running.job.done.done():
             self._end(name, running)
 
-    def _end(self, name: str, running: Running) -> None:
+    def _end(self, name: str, running: RunningResponse) -> None:
         self.engine.abort(running.job, Key(_key("slots", name), b"", self.engine.index))
         running.job.fail(ApiError(CANCELLED, "It was cancelled."))
 

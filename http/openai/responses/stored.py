@@ -12,7 +12,7 @@ from .schemas import Object
 RUNNING = ("queued", "in_progress")
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredResponse(msgspec.Struct, frozen=True):
     """A response, as GET answers it, and the items that were its input (requests.input_items)."""
 
     response: Object
@@ -42,10 +42,10 @@ class Stored(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self)
 
     @classmethod
-    def decode(cls, data: bytes) -> Stored:
+    def decode(cls, data: bytes) -> StoredResponse:
         return msgspec.json.decode(data, type=cls)
 
-    def cancelled(self) -> Stored:
+    def cancelled(self) -> StoredResponse:
         """It, after somebody asked to cancel it. Only one in the background can be; one that has ended stays."""
         if not self.background:
             text = "Cannot cancel a synchronous response: only one that was made with background can be."
@@ -55,9 +55,9 @@ class Stored(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, response=self.response | {"status": "cancelled"})
 
 
-def history(find: Callable[[str], Stored | None], response_id: str) -> list[Object]:
+def history(find: Callable[[str], StoredResponse | None], response_id: str) -> list[Object]:
     """All items up to the end of this response, oldest first: what a request that goes on from it begins with."""
-    chain: list[Stored] = []
+    chain: list[StoredResponse] = []
     following: str | None = response_id
     while following is not None:
         found = find(following)

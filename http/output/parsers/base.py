@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from ..events import Content, Piece, Reasoning
+from ..events import Content, Piece, ReasoningText
 from .json_scan import JsonScan
 from .markers import markers
 
@@ -74,7 +74,7 @@ class Reader:
 
     def _reasoning(self, text: str) -> None:
         if text:
-            self._out.append(Reasoning(text))
+            self._out.append(ReasoningText(text))
 
     def _more(self) -> Steps[None]:
         if self._ended:

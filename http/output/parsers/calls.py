@@ -13,7 +13,7 @@ import string
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ..events import Arguments, OutputParser, Piece, ToolCall
+from ..events import Arguments, CallStart, OutputParser, Piece
 from .base import SPACE, Broken, Reader, Steps
 
 SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
@@ -114,7 +114,7 @@ class CallReader(Reader):
 
     def _begin(self, name: str, call_id: str | None = None) -> None:
         """It is a call."""
-        self._out.append(ToolCall(self._count, name, call_id))
+        self._out.append(CallStart(self._count, name, call_id))
         self._count += 1
         self._held, self._blank, self._marked = None, [], True
         self._given = self._whole = False
@@ -160,7 +160,7 @@ class ShortIds:
         return [self._with_id(piece) for piece in self._parser.finish()]
 
     def _with_id(self, piece: Piece) -> Piece:
-        if not isinstance(piece, ToolCall) or SHORT_ID.fullmatch(piece.id or ""):
+        if not isinstance(piece, CallStart) or SHORT_ID.fullmatch(piece.id or ""):
             return piece
         digest = hashlib.sha256(f"{self._key}_{piece.index}".encode()).digest()
-        return ToolCall(piece.index, piece.name, "".join(CHARACTERS[byte % len(CHARACTERS)] for byte in digest[:9]))
+        return CallStart(piece.index, piece.name, "".join(CHARACTERS[byte % len(CHARACTERS)] for byte in digest[:9]))

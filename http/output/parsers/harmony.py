@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ..events import Arguments, ToolCall
+from ..events import Arguments, CallStart
 from .base import Broken, Reader, Sink, Steps
 from .calls import Schemas
 
@@ -73,7 +73,7 @@ class Harmony(Reader):
         return name if name != recipient or name in self._schemas else None
 
     def _call(self, name: str) -> Steps[None]:
-        self._out.append(ToolCall(self._count, name))
+        self._out.append(CallStart(self._count, name))
         self._count += 1
         self._given = False
         try:

@@ -211,7 +211,7 @@ class JsonArray(JsonCalls):
         yield from super()._call(marker)
 
 
-class Named(JsonCalls):
+class NamedCall(JsonCalls):
     """The whole text is the arguments of one call: of the tool that the request names, by a grammar."""
 
     bare = "{"

@@ -6,7 +6,7 @@ from ..events import Content, OutputParser, Piece
 from .base import Broken, Reader, Steps
 
 
-class Thinking(Reader):
+class ThinkingReader(Reader):
     """One block of it first in the text, or several anywhere. `inside`: the text begins in a block."""
 
     def __init__(self, starts: tuple[str, ...], ends: tuple[str, ...], inside: bool, anywhere: bool = False) -> None:

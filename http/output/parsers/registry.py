@@ -8,10 +8,10 @@ from collections.abc import Callable
 from ..events import OutputParser
 from .calls import Schemas
 from .harmony import Harmony
-from .json_calls import Granite, Hermes, JsonArray, Llama3Json, Longcat, Mistral, Named, Nemotron, ToolCalls
+from .json_calls import Granite, Hermes, JsonArray, Llama3Json, Longcat, Mistral, NamedCall, Nemotron, ToolCalls
 from .nested import MinimaxM3
 from .pythonic import Pythonic
-from .reasoning import Chain, Plain, Thinking, Unwrapped
+from .reasoning import Chain, Plain, ThinkingReader, Unwrapped
 from .sections import DeepSeekV3, DeepSeekV31, KimiK2
 from .tagged import Glm45, MinimaxM2, Qwen3Coder, SeedOss
 
@@ -67,13 +67,13 @@ NEEDS_SPECIAL = frozenset((TOOL_PARSERS.keys() | THINK_MARKERS.keys()) - {JSON_A
 
 def _between(name: str) -> Callable[[bool], OutputParser]:
     start, end = THINK_MARKERS[name]
-    return lambda opened: Thinking((start,), (end,), opened, anywhere=name == "mistral")
+    return lambda opened: ThinkingReader((start,), (end,), opened, anywhere=name == "mistral")
 
 
 def _granite(opened: bool) -> OutputParser:
     start, end = THINK_MARKERS["granite"]
     starts, ends = ((one, one.replace("Here is", "Here's")) for one in (start, end))
-    return Thinking(starts, ends, inside=opened)
+    return ThinkingReader(starts, ends, inside=opened)
 
 
 def _granite33(opened: bool) -> OutputParser:
@@ -101,11 +101,11 @@ def make_parser(
     """
     if tools == HARMONY_TOOLS and named is None:
         return Harmony(schemas, opened)
-    second = Named(named) if named is not None else TOOL_PARSERS[tools](schemas) if tools else None
+    second = NamedCall(named) if named is not None else TOOL_PARSERS[tools](schemas) if tools else None
     if reasoning is None:
         return second or Plain()
     first = REASONING_PARSERS[reasoning](opened)
-    if reasoning == "qwen3" and tools in CALL_LINES and isinstance(first, Thinking):
+    if reasoning == "qwen3" and tools in CALL_LINES and isinstance(first, ThinkingReader):
         first.may_end_at(CALL_LINES[tools])
     return Chain(first, second) if second else first
 

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
 
-from actorserve.http.anthropic.answers import Answer
+from actorserve.http.anthropic.answers import MessageAnswer
 from actorserve.http.anthropic.errors import body_of
 from actorserve.http.anthropic.events import MessageEvents
 from actorserve.http.anthropic.requests import omits_thinking, to_chat
 from actorserve.http.anthropic.schemas import MessagesRequest
 from actorserve.http.generation.adapter import chat_request
 from actorserve.http.generation.decoding import decode
-from actorserve.http.output.events import Arguments, Content, Piece, ToolCall
+from actorserve.http.output.events import Arguments, CallStart, Content, Piece
 from tests.http.openai.responses.scripted import (
     SAID,
     THOUGHT,
@@ -60,7 +60,7 @@ class Player:
         self.asked.append(to_chat(body))
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
         chat_request(self.asked[-1])
-        answer = Answer(f"{len(self.asked):024x}", body.model or "m", omits_thinking(body))
+        answer = MessageAnswer(f"{len(self.asked):024x}", body.model or "m", omits_thinking(body))
         made = msgspec.json.encode(answer.whole(script.pieces, script.finish_reason, script.stop_reason, USAGE))
         self.last = json.loads(made)
         if not body.stream:
@@ -104,7 +104,7 @@ def same(message: Message, whole: dict[str, Any]) -> bool:
 
 def test_all_fields_of_the_clients_types_are_there(client: Anthropic) -> None:
     """Not all clients take for null what is left out."""
-    PLAYER.says(*THOUGHT, *SAID, ToolCall(0, "f"))
+    PLAYER.says(*THOUGHT, *SAID, CallStart(0, "f"))
     message = ask(client)
     assert Message.model_fields.keys() - PLAYER.last.keys() == {"diagnostics"}
     assert type(message.usage).model_fields.keys() - PLAYER.last["usage"].keys() == {"speed"}
@@ -194,7 +194,7 @@ def test_the_tool_runner(client: Anthropic, streamed: bool) -> None:
 
 
 def test_a_call_cut_short_is_read_alike_in_both_ways(client: Anthropic) -> None:
-    PLAYER.says(ToolCall(0, "weather"), Arguments(0, '{"city":"Oslo","n":[1,2],"x":"unfin'), finish="length")
+    PLAYER.says(CallStart(0, "weather"), Arguments(0, '{"city":"Oslo","n":[1,2],"x":"unfin'), finish="length")
     message = ask(client)
     assert message.stop_reason == "max_tokens"
     assert message.content[0].input == {"city": "Oslo", "n": [1, 2]}  # type: ignore[union-attr]
@@ -233,6 +233,6 @@ def test_whatever_a_model_says_the_helper_puts_it_together(client: Anthropic, pi
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(pieces=piece_lists(), finish=st.sampled_from(["stop", "length", "abort"]))
 def test_all_events_are_of_the_clients_types(pieces: list[Piece], finish: str) -> None:
-    writer = MessageEvents(Answer("k", "m"), USAGE)
+    writer = MessageEvents(MessageAnswer("k", "m"), USAGE)
     for event in events_of(writer.first() + writer.last(pieces, finish, None, USAGE)):
         EVENT.validate_python(event)

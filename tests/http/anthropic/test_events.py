@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorserve.http.anthropic.answers import CONTEXT_ENDED, Answer, count, usage_of
+from actorserve.http.anthropic.answers import CONTEXT_ENDED, MessageAnswer, count, usage_of
 from actorserve.http.anthropic.errors import body_of, error_body
 from actorserve.http.anthropic.events import MessageEvents
 from actorserve.http.errors import ApiError, overloaded
-from actorserve.http.output.events import Arguments, Content, Piece, Reasoning, ToolCall, merged
+from actorserve.http.output.events import Arguments, CallStart, Content, Piece, ReasoningText, merged
 from tests.http.openai.responses.scripted import CALLED, KEY, SAID, THOUGHT, TWICE, USAGE, events_of, piece_lists
 
-ANSWER = Answer(KEY, "m")
+ANSWER = MessageAnswer(KEY, "m")
 ENDS: list[tuple[str, str | int | None]] = [
     ("stop", None),
     ("stop", "END"),
@@ -31,7 +31,7 @@ def whole(
     pieces: list[Piece], finish: str = "stop", stop: str | int | None = None, omit: bool = False
 ) -> dict[str, Any]:
     """The message, as the JSON that goes out."""
-    made = Answer(KEY, "m", omit).whole(pieces, finish, stop, USAGE)
+    made = MessageAnswer(KEY, "m", omit).whole(pieces, finish, stop, USAGE)
     return dict(json.loads(msgspec.json.encode(made)))
 
 
@@ -79,25 +79,25 @@ def test_calls() -> None:
 
 
 def test_nothing_said_is_no_block() -> None:
-    silent: list[Piece] = [Content(""), Reasoning("")]
+    silent: list[Piece] = [Content(""), ReasoningText("")]
     assert whole(silent)["content"] == []
     assert kinds(written(silent)) == ["message_start", "message_delta", "message_stop"]
-    assert kinds(written([ToolCall(0, "f"), Arguments(0, "")]))[1:-2] == ["content_block_start", "content_block_stop"]
+    assert kinds(written([CallStart(0, "f"), Arguments(0, "")]))[1:-2] == ["content_block_start", "content_block_stop"]
 
 
 def test_an_id_is_given_once() -> None:
-    made = whole([ToolCall(0, "f", "x"), ToolCall(1, "f", "x"), ToolCall(2, "f", "")])
+    made = whole([CallStart(0, "f", "x"), CallStart(1, "f", "x"), CallStart(2, "f", "")])
     assert [block["id"] for block in made["content"]] == ["x", f"toolu_{KEY}0001", f"toolu_{KEY}0002"]
 
 
 def test_of_a_call_that_was_cut_the_input_is_what_was_whole() -> None:
-    cut: list[Piece] = [ToolCall(0, "f"), Arguments(0, '{"a":[1,{"b":"c"}],"d":"unfin')]
+    cut: list[Piece] = [CallStart(0, "f"), Arguments(0, '{"a":[1,{"b":"c"}],"d":"unfin')]
     made = whole(cut, "length")
     assert made["content"][0]["input"] == {"a": [1, {"b": "c"}]} and made["stop_reason"] == "max_tokens"
 
 
 def test_numbers_are_as_the_model_wrote_them() -> None:
-    made = ANSWER.whole([ToolCall(0, "f"), Arguments(0, '{"a":99999999999999999999,"b":1.50}')], "stop", None, USAGE)
+    made = ANSWER.whole([CallStart(0, "f"), Arguments(0, '{"a":99999999999999999999,"b":1.50}')], "stop", None, USAGE)
     assert b'"input":{"a":99999999999999999999,"b":1.50}' in msgspec.json.encode(made)
 
 
@@ -147,17 +147,17 @@ def test_usage_has_the_names_of_this_api() -> None:
 def test_thinking_may_be_left_out() -> None:
     made = whole([*THOUGHT, *SAID], omit=True)
     assert made["content"][0] == {"type": "thinking", "thinking": "", "signature": f"sig_{KEY}0000"}
-    writer = MessageEvents(Answer(KEY, "m", omit_thinking=True), USAGE)
+    writer = MessageEvents(MessageAnswer(KEY, "m", omit_thinking=True), USAGE)
     events = events_of(writer.pieces([*THOUGHT, *SAID]))
     assert kinds(events)[:4] == ["content_block_start", "signature_delta", "content_block_stop", "content_block_start"]
 
 
-@pytest.mark.parametrize("between", [Content("x"), Reasoning("x"), ToolCall(1, "g")])
+@pytest.mark.parametrize("between", [Content("x"), ReasoningText("x"), CallStart(1, "g")])
 def test_arguments_out_of_order_are_a_parsers_fault(between: Piece) -> None:
     with pytest.raises(ValueError, match="arguments of call 0"):
-        written([ToolCall(0, "f"), between, Arguments(0, "{}")])
+        written([CallStart(0, "f"), between, Arguments(0, "{}")])
     with pytest.raises(ValueError, match="arguments of call 1"):
-        written([ToolCall(0, "f"), Arguments(1, "{}")])
+        written([CallStart(0, "f"), Arguments(1, "{}")])
 
 
 def joined(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -176,7 +176,7 @@ def joined(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(pieces=piece_lists(), end=st.sampled_from(ENDS), omit=st.booleans())
 def test_another_writer_goes_on_anywhere(pieces: list[Piece], end: tuple[str, str | None], omit: bool) -> None:
-    answer = Answer(KEY, "m", omit)
+    answer = MessageAnswer(KEY, "m", omit)
     for cut in range(len(pieces) + 1):
         first, second, third = (MessageEvents(answer, USAGE) for _ in range(3))
         first.pieces(pieces[:cut])

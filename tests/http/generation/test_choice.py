@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.actors.protocol.messages import Delta, ToldToken
+from actorserve.actors.protocol.messages import Delta, TokenLogprobs
 from actorserve.http.generation.choice import Choice, make_state
 from actorserve.http.output.events import Content
 
@@ -13,8 +13,8 @@ def text_of(choice: Choice) -> str:
     return "".join(piece.text for piece in choice.take().pieces if isinstance(piece, Content))
 
 
-def told(*tokens: int) -> list[ToldToken]:
-    return [ToldToken(b"x", token, -1.0, 1, []) for token in tokens]
+def told(*tokens: int) -> list[TokenLogprobs]:
+    return [TokenLogprobs(b"x", token, -1.0, 1, []) for token in tokens]
 
 
 @pytest.mark.parametrize("again", [Delta(1, 0, "Hel", 1), Delta(1, 0, "Hello", 2), Delta(1, 2, "llo", 2)])
@@ -39,8 +39,12 @@ def test_a_gap() -> None:
 
 def test_a_gap_among_those_that_are_told() -> None:
     choice = Choice(0)
-    assert choice.add(Delta(1, 0, "a", 1, told=told(7))) and not choice.add(Delta(1, 1, "", 3, told=told(9)))
-    assert choice.add(Delta(1, 1, "b", 3, told=told(8, 9))) and [one.id for one in choice.take().told] == [7, 8, 9]
+    assert choice.add(Delta(1, 0, "a", 1, logprobs=told(7))) and not choice.add(Delta(1, 1, "", 3, logprobs=told(9)))
+    assert choice.add(Delta(1, 1, "b", 3, logprobs=told(8, 9))) and [one.id for one in choice.take().logprobs] == [
+        7,
+        8,
+        9,
+    ]
 
 
 def test_the_state_is_what_was_taken_or_what_was_skipped() -> None:

@@ -1,4 +1,4 @@
-"""Which wish a request's fields come to, by all the names that clients have for it."""
+"""Which constraint a request's fields come to, by all the names that clients have for it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.decoding import decode
-from actorserve.http.generation.structured_output import OTHER_NAMES, wish_of
+from actorserve.http.generation.structured_output import OTHER_NAMES, constraint_of
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from tests.http.bodies import HI, body_of
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
-def wish(**fields: Any) -> tuple[Any, str]:
+def constraint(**fields: Any) -> tuple[Any, str]:
     """The same for chat and completions."""
-    asked = [wish_of(decode(ChatRequest, body_of(messages=HI, **fields)))]
-    asked.append(wish_of(decode(CompletionRequest, body_of(prompt="a", **fields))))
+    asked = [constraint_of(decode(ChatRequest, body_of(messages=HI, **fields)))]
+    asked.append(constraint_of(decode(CompletionRequest, body_of(prompt="a", **fields))))
     assert asked[0] == asked[1]
     found, field = asked[0]
     return None if found is None else json.loads(found), field
@@ -39,14 +39,14 @@ def wish(**fields: Any) -> tuple[Any, str]:
     ],
 )
 def test_response_formats(given: dict[str, Any], wanted: Any) -> None:
-    assert wish(response_format=given) == (wanted, "response_format")
+    assert constraint(response_format=given) == (wanted, "response_format")
 
 
 @pytest.mark.parametrize("schema", [5, "a", []])
 @pytest.mark.parametrize("kind", ["json_object", "json_schema"])
 def test_a_schema_that_is_none(kind: str, schema: Any) -> None:
     with pytest.raises(ApiError, match="must be a JSON schema") as refused:
-        wish(response_format={"type": kind, "schema": schema})
+        constraint(response_format={"type": kind, "schema": schema})
     assert refused.value.param == "response_format.schema"
 
 
@@ -65,9 +65,9 @@ def test_a_schema_that_is_none(kind: str, schema: Any) -> None:
     ],
 )
 def test_other_names(field: str, value: Any) -> None:
-    assert wish(**{field: value}) == ({OTHER_NAMES[field]: value}, field)
+    assert constraint(**{field: value}) == ({OTHER_NAMES[field]: value}, field)
     with pytest.raises(ApiError, match=f"Only one of structured_outputs and {field}"):
-        wish(structured_outputs={"regex": "b"}, **{field: value})
+        constraint(structured_outputs={"regex": "b"}, **{field: value})
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def test_other_names(field: str, value: Any) -> None:
     ],
 )
 def test_options_of_json(options: dict[str, Any], wanted: dict[str, Any]) -> None:
-    assert wish(structured_outputs={"json": SCHEMA, **options})[0] == {"json_schema": SCHEMA, **wanted}
+    assert constraint(structured_outputs={"json": SCHEMA, **options})[0] == {"json_schema": SCHEMA, **wanted}
 
 
 def test_a_pattern_of_whitespace() -> None:
-    found, _ = wish(guided_json=SCHEMA, guided_whitespace_pattern=" ")
+    found, _ = constraint(guided_json=SCHEMA, guided_whitespace_pattern=" ")
     assert found == {"json_schema": SCHEMA, "blanks": " "}
     with pytest.raises(ApiError, match="whitespace_pattern must be a string"):
-        wish(structured_outputs={"json": SCHEMA, "whitespace_pattern": 5})
+        constraint(structured_outputs={"json": SCHEMA, "whitespace_pattern": 5})
 
 
 def test_what_asks_for_nothing() -> None:
-    assert wish(**dict.fromkeys(OTHER_NAMES) | {"grammar": "", "regex": ""}, structured_outputs={})[0] is None
+    assert constraint(**dict.fromkeys(OTHER_NAMES) | {"grammar": "", "regex": ""}, structured_outputs={})[0] is None
 
 
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA, "strict": True}}]
@@ -100,7 +100,7 @@ FORMAT = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
 
 
 def with_tools(parser: str | None, **fields: Any) -> tuple[Any, str]:
-    found, field = wish_of(decode(ChatRequest, body_of(messages=HI, **fields)), parser)
+    found, field = constraint_of(decode(ChatRequest, body_of(messages=HI, **fields)), parser)
     return None if found is None else json.loads(found), field
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.protocol.messages import Finish, TokenPrompt, ToldToken
+from actorserve.actors.protocol.messages import Finish, TokenLogprobs, TokenPrompt
 from actorserve.http.generation.job import Job
 from actorserve.http.openai.completions import CompletionAnswer
-from actorserve.http.output.answer import Answer, Wants
+from actorserve.http.output.answer import Answer, AnswerOptions
 from tests.http.serving import Served, events_of, rendered, say
 
 PATH = "/inference/v1/generate"
-TOLD = [ToldToken(b"a", 7, -0.5, 1)]
+TOLD = [TokenLogprobs(b"a", 7, -0.5, 1)]
 
 
 async def test_it_goes_up_to_the_models_length_unless_told(served: Served) -> None:
@@ -30,7 +30,7 @@ async def test_a_token_stands_for_likely_ones_where_none_are_asked_for(served: S
     client.send("POST", PATH, {"token_ids": [1], "sampling_params": {"logprobs": 0}})
     job = await served.job()
     rendered(job)
-    say(job, 0, "", 1, Finish.LENGTH, told=TOLD)
+    say(job, 0, "", 1, Finish.LENGTH, logprobs=TOLD)
     (choice,) = (await client.answer()).json["choices"]
     own = {"token": "token_id:7", "logprob": -0.5, "bytes": [97]}
     assert choice["logprobs"]["content"] == [own | {"top_logprobs": [own]}]
@@ -80,7 +80,7 @@ async def test_which_side_is_cut_off(served: Served, side: str | None, first: bo
 async def test_offsets_are_those_of_the_text(served: Served) -> None:
     """Of a character that several tokens make, each begins where it does."""
     pieces = [b"a", b"\xf0\x9f", b"\x8e", b"\x89b", b" c"]
-    told = [ToldToken(text, number, -1.0, 1) for number, text in enumerate(pieces)]
+    told = [TokenLogprobs(text, number, -1.0, 1) for number, text in enumerate(pieces)]
     text, offsets = "a\U0001f389b c", [0, 1, 1, 1, 3]
     for as_ids, expected in ((False, offsets), (True, [0, 10, 20, 30, 40])):
         client = await served.client()
@@ -90,7 +90,7 @@ async def test_offsets_are_those_of_the_text(served: Served) -> None:
         rendered(job)
         for number, one in enumerate(told, 1):
             last = number == len(told)
-            say(job, 0, text if last else "", number, Finish.LENGTH if last else 0, told=[one])
+            say(job, 0, text if last else "", number, Finish.LENGTH if last else 0, logprobs=[one])
         choices = [event["choices"][0] for event in (await client.answer()).events]
         assert [one for choice in choices for one in choice["logprobs"]["text_offset"]] == expected
         assert "".join(choice["text"] for choice in choices) == text
@@ -101,9 +101,9 @@ async def test_offsets_behind_an_echo(served: Served) -> None:
     client.send("POST", "/v1/completions", {"prompt": "x\U0001f389y", "logprobs": 0, "echo": True})
     job = await served.job()
     rendered(job, 4)
-    prompt = [ToldToken(text, number, -1.0, 1) for number, text in enumerate((b"\xf0\x9f", b"\x8e\x89", b"y"))]
-    job.choices[0].prompt_told.update(enumerate(prompt, 1))
-    say(job, 0, "z", 1, Finish.LENGTH, told=[ToldToken(b"z", 9, -1.0, 1)])
+    prompt = [TokenLogprobs(text, number, -1.0, 1) for number, text in enumerate((b"\xf0\x9f", b"\x8e\x89", b"y"))]
+    job.choices[0].prompt_logprobs.update(enumerate(prompt, 1))
+    say(job, 0, "z", 1, Finish.LENGTH, logprobs=[TokenLogprobs(b"z", 9, -1.0, 1)])
     (choice,) = (await client.answer()).json["choices"]
     told: dict[str, Any] = choice["logprobs"]
     assert told["tokens"][0] == "x" and told["text_offset"] == [0, 1, 1, 2, 3]
@@ -112,14 +112,14 @@ async def test_offsets_behind_an_echo(served: Served) -> None:
 @pytest.mark.parametrize(("echo", "offsets"), [(None, [2]), (["pr"], [4])])
 async def test_offsets_go_on_behind_what_a_predecessor_said(echo: list[str] | None, offsets: list[int]) -> None:
     job = Job([TokenPrompt([1, 2])], [b""])
-    wants = Wants(logprobs=True, echo=echo)
+    wants = AnswerOptions(logprobs=True, echo=echo)
     writer = CompletionAnswer(Answer("tiny", False, 0, 0, wants), job)
     choice = job.choices[0]
     rendered(job, 2)
-    choice.prompt_told[1] = ToldToken(b"r", 5, -1.0, 1)
+    choice.prompt_logprobs[1] = TokenLogprobs(b"r", 5, -1.0, 1)
     choice.skip(2, 2)
-    told = [ToldToken(text, number, -1.0, 1) for number, text in enumerate((b"a", b"b", b"c"))]
-    say(job, 0, "abc", 3, Finish.LENGTH, told=told)
+    told = [TokenLogprobs(text, number, -1.0, 1) for number, text in enumerate((b"a", b"b", b"c"))]
+    say(job, 0, "abc", 3, Finish.LENGTH, logprobs=told)
     (event,) = events_of(writer.update(choice) + writer.closing())
     assert event["choices"][0]["text"] == "c" and event["choices"][0]["logprobs"]["text_offset"] == offsets
 
@@ -131,7 +131,7 @@ async def test_a_tokens_own_logprob_comes_first(served: Served) -> None:
     job = await served.job()
     rendered(job)
     best = [(b"b", 1, -0.1), (b"a", 2, -0.2), (b"c", 3, -0.3)]
-    say(job, 0, "a", 1, Finish.LENGTH, told=[ToldToken(b"a", 7, -5.0, 9, best)])
+    say(job, 0, "a", 1, Finish.LENGTH, logprobs=[TokenLogprobs(b"a", 7, -5.0, 9, best)])
     (choice,) = (await client.answer()).json["choices"]
     assert list(choice["logprobs"]["top_logprobs"][0].items()) == [("a", -5.0), ("b", -0.1), ("c", -0.3)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
-from actorserve.actors.scheduler.metrics.request_stats import Recorder
+from actorserve.actors.scheduler.metrics.request_stats import RequestStats
 from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.actors.telemetry.histograms import histograms_bytes, open_histograms, scheduler_histograms
 from actorserve.shm.histogram import Histogram
@@ -30,7 +30,7 @@ class Counting:
     def next(self) -> None:
         """The scheduler dies."""
         bench = self.bench
-        bench.scheduler = Scheduler(bench.table, bench.limits, [END], bench.kv, Recorder(bench.table, self.named))
+        bench.scheduler = Scheduler(bench.table, bench.limits, [END], bench.kv, RequestStats(bench.table, self.named))
         bench.scheduler.recover()
         bench.meet_worker()
 
@@ -90,7 +90,7 @@ def test_how_they_end() -> None:
     counting.bench.scheduler.end(second, Finish.ABORT)
     counting.bench.run()
     assert counting.bench.table.finish(refused) == Finish.REJECTED and counting.bench.table.finish(first)
-    assert counting.bench.scheduler.recorder.ends == {Finish.LENGTH: 1, Finish.ABORT: 1, Finish.REJECTED: 1}
+    assert counting.bench.scheduler.stats.ends == {Finish.LENGTH: 1, Finish.ABORT: 1, Finish.REJECTED: 1}
     assert counting.total("vllm:request_generation_tokens") == 2, "who was not admitted has no length"
     assert counting.total("vllm:request_queue_time_seconds") == 1 and not counting.life(refused).at
 
@@ -126,7 +126,7 @@ def test_a_successor_counts_nothing_twice(worker_too: bool) -> None:
         bench.lose_worker()
     counting.next()
     assert bench.scheduler.lifecycle.prompted == 0, "they were admitted before"
-    assert bench.scheduler.recorder.survived_scheduler == 3
+    assert bench.scheduler.stats.survived_scheduler == 3
     late = bench.submit(prompt_of(12, 9), 20, ignore_eos=True)
     bench.run()
     assert counting.total(BETWEEN) == 4 * 19 and bench.scheduler.lifecycle.prompted == 12
@@ -146,8 +146,8 @@ def test_a_worker_that_dies_is_survived() -> None:
     ref = bench.submit(prompt_of(12), 20, ignore_eos=True)
     bench.plan()
     bench.work()
-    bench.scheduler.recorder.survived(bench.scheduler.batch.running())
+    bench.scheduler.stats.survived(bench.scheduler.batch.running())
     bench.new_worker()
     bench.run()
-    assert counting.life(ref).deaths == bench.scheduler.recorder.survived_worker == 1
+    assert counting.life(ref).deaths == bench.scheduler.stats.survived_worker == 1
     assert counting.total(BETWEEN) == 19

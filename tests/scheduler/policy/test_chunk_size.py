@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actorserve.actors.scheduler.policy.chunk_size import FIRST, LEAST, LENIENT_S, Pace
+from actorserve.actors.scheduler.policy.chunk_size import FIRST, LEAST, LENIENT_S, ChunkSizePolicy
 
 BASE_S, ROW_S, PROMPT_S = 0.004, 0.0002, 0.0001
 
@@ -14,8 +14,8 @@ def step_s(decoding: int, prompts: int, prompt_s: float = PROMPT_S) -> float:
     return (BASE_S + ROW_S * decoding if decoding else 0.0) + prompt_s * prompts
 
 
-def experienced(target_s: float | None, budget: int = 4096) -> Pace:
-    pace = Pace(budget, target_s)
+def experienced(target_s: float | None, budget: int = 4096) -> ChunkSizePolicy:
+    pace = ChunkSizePolicy(budget, target_s)
     random = np.random.default_rng(1)
     for decoding in random.integers(1, 64, 200).tolist():
         pace.observe(decoding, 0, step_s(decoding, 0))
@@ -42,8 +42,8 @@ def test_prompts_get_on_whatever_the_target_is() -> None:
 
 def test_nobody_decodes_or_nothing_is_known() -> None:
     assert experienced(0.001).chunk(0) == 4096
-    assert Pace(4096, 0.05).chunk(3) == FIRST
-    assert Pace(20, 0.05).chunk(3) == 20
+    assert ChunkSizePolicy(4096, 0.05).chunk(3) == FIRST
+    assert ChunkSizePolicy(20, 0.05).chunk(3) == 20
 
 
 def test_dearer_tokens_are_heeded_at_once_and_cheaper_ones_slowly() -> None:
@@ -82,7 +82,7 @@ def test_what_a_step_costs_in_any_case_is_not_the_prompts() -> None:
 
 
 def test_steps_of_one_size_say_what_they_take() -> None:
-    pace = Pace(4096, None)
+    pace = ChunkSizePolicy(4096, None)
     for _ in range(10):
         pace.observe(1, 0, 0.1)
     assert pace.expected(1, 0) == pytest.approx(0.1)

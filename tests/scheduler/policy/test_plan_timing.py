@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.actors.scheduler.policy.plan_timing import EARLY, GATHER, GATHER_ALL, GATHERING_S, SHORT_S, Timing
+from actorserve.actors.scheduler.policy.plan_timing import EARLY, GATHER, GATHER_ALL, GATHERING_S, SHORT_S, PlanTiming
 
 from ..engine_model import Bench, prompt_of
 
@@ -26,8 +26,8 @@ class Scene:
     def __init__(self, step_s: float) -> None:
         self.bench = Bench(max_num_batched_tokens=512, num_blocks=64)
         self.clock = Clock()
-        self.timing = Timing(self.bench.scheduler, self.clock)
-        pace = self.bench.scheduler.pace
+        self.timing = PlanTiming(self.bench.scheduler, self.clock)
+        pace = self.bench.scheduler.chunk_size
         for _ in range(20):
             pace.observe(4, 0, step_s)
         pace.observe(0, 100, step_s + 100 * PROMPT_S)
@@ -51,7 +51,7 @@ def test_where_steps_are_short_all_is_planned_at_once() -> None:
 
 def test_nothing_is_known_yet() -> None:
     bench = Bench(max_num_batched_tokens=512)
-    timing = Timing(bench.scheduler)
+    timing = PlanTiming(bench.scheduler)
     assert timing.hold_s() == 0
     bench.submit(prompt_of(20), 20, ignore_eos=True)
     while not timing.hold_s() and bench.plan():
@@ -92,7 +92,7 @@ def test_the_time_of_a_step_that_waited_counts_from_the_end_of_the_one_before() 
     assert scene.plan() == [1]
     scene.clock.now += 1.0
     scene.bench.work()
-    assert scene.timing.hold_s() == pytest.approx(EARLY * scene.bench.scheduler.pace.expected(1, 0))
+    assert scene.timing.hold_s() == pytest.approx(EARLY * scene.bench.scheduler.chunk_size.expected(1, 0))
 
 
 def test_who_comes_at_once_shares_a_first_step() -> None:

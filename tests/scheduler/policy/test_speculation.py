@@ -7,7 +7,7 @@ import pytest
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.scheduler.policy.speculation import HOPELESS, PROBE, Speculation
-from actorserve.actors.scheduler.policy.step_cost import Cost
+from actorserve.actors.scheduler.policy.step_cost import StepCost
 from actorserve.actors.telemetry.gauges import SchedulerGauge
 
 from ..engine_model import BLOCK, MAX_TOKENS, Bench, expected_answer, finish_all, prompt_of, running_bench
@@ -35,7 +35,7 @@ def test_counts() -> None:
     assert policy.draft_tokens == worker.accepted + worker.rejected > policy.drafts > 0
     assert (np.diff(policy.accepted_at) <= 0).all() and not policy.accepted_at[4:].any()
     assert bench.scheduler.results.generated == 100
-    assert len(policy.figures()) == SchedulerGauge.PREFIX_RESETS - SchedulerGauge.DRAFTS
+    assert len(policy.counts()) == SchedulerGauge.PREFIX_RESETS - SchedulerGauge.DRAFTS
 
 
 def test_two_steps_are_planned_ahead_of_drafts() -> None:
@@ -44,7 +44,11 @@ def test_two_steps_are_planned_ahead_of_drafts() -> None:
     while bench.scheduler.sequences:
         while bench.plan():
             pass
-        left = bench.scheduler.batch.total - bench.scheduler.batch.prompt - bench.scheduler.batch.generated
+        left = (
+            bench.scheduler.batch.max_num_tokens
+            - bench.scheduler.batch.num_prompt_tokens
+            - bench.scheduler.batch.num_generated_tokens
+        )
         assert len(bench.planned) == 2 or left.max() <= 4
         bench.work()
 
@@ -97,7 +101,7 @@ def test_prompts_go_before_drafts() -> None:
 def test_a_successor_goes_on(turns: int) -> None:
     """Rejected drafts of two steps in flight stand behind what the map calls computed."""
     bench, prompts = running_bench(turns=turns, drafts=5)
-    known = sum(sequence.known for sequence in bench.scheduler.sequences.values())
+    known = sum(sequence.num_tokens for sequence in bench.scheduler.sequences.values())
     found = bench.new_scheduler()
     assert found is not None and found.tokens >= known - sum(len(p) for p in prompts.values()) // (turns - 2)
     finish_all(bench, prompts)
@@ -111,13 +115,13 @@ def test_rows_that_want_other_words_have_no_room() -> None:
     bench = Bench(drafts=5)
     bench.submit(prompt_of(4), 30, ignore_eos=True)
     bench.plan()
-    bench.scheduler.batch.plain[:] = False
+    bench.scheduler.batch.may_be_drafted[:] = False
     bench.run()
     assert bench.worker.accepted + bench.worker.rejected == 0
 
 
 def test_the_cost_of_a_token_is_found() -> None:
-    cost = Cost()
+    cost = StepCost()
     random = np.random.default_rng(1)
     assert cost.share(8) == 0
     for _ in range(300):
@@ -131,13 +135,13 @@ def test_the_cost_of_a_token_is_found() -> None:
 
 def test_no_room_where_drafts_cannot_pay() -> None:
     policy = Speculation(5)
-    assert policy.room(8) == 5
+    assert policy.num_draft_tokens(8) == 5
     for tokens in (8, 16, 48) * 20:
         policy.cost.observe(tokens, 0.0001 + 0.001 * tokens)
     assert policy.cost.share(64) > HOPELESS
-    rooms = [policy.room(64) for _ in range(2 * PROBE)]
+    rooms = [policy.num_draft_tokens(64) for _ in range(2 * PROBE)]
     assert rooms.count(5) == 2, "now and then it is tried"
     for tokens in (8, 16, 48) * 60:
         policy.cost.observe(tokens, 0.01 + 0.0001 * tokens)
-    rooms = [policy.room(8) for _ in range(2 * PROBE)]
+    rooms = [policy.num_draft_tokens(8) for _ in range(2 * PROBE)]
     assert rooms.count(0) == 2, "now and then it is not, so that the cost is known"

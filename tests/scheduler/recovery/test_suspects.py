@@ -32,7 +32,7 @@ def in_oldest_step(bench: Bench, ref: int) -> tuple[int, int] | None:
     alive = batch.ticket[step.rows] == step.tickets
     for row, count in zip(step.rows[alive].tolist(), step.counts[alive].tolist(), strict=True):
         if batch.at(row).ref == ref:
-            return int(batch.confirmed[row]), count
+            return int(batch.num_confirmed_tokens[row]), count
     return None
 
 

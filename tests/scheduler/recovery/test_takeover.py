@@ -14,7 +14,7 @@ from ..engine_model import BLOCK, MAX_TOKENS, Bench, expected_answer, finish_all
 @pytest.mark.parametrize("turns", range(25))
 def test_only_what_was_in_flight_is_computed_again(turns: int) -> None:
     bench, prompts = running_bench(turns=turns)
-    confirmed = {s.ref: int(bench.scheduler.batch.confirmed[s.row]) for s in bench.scheduler.batch.running()}
+    confirmed = {s.ref: int(bench.scheduler.batch.num_confirmed_tokens[s.row]) for s in bench.scheduler.batch.running()}
     in_flight = sum(step.tokens for step in bench.scheduler.in_flight)
     found = bench.new_scheduler()
     assert found is not None
@@ -145,11 +145,11 @@ def test_an_adopted_row_may_end_before_its_first_step() -> None:
 
 def test_rows_are_told_over_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where their block tables are too long for one message."""
-    monkeypatch.setattr("actorserve.actors.scheduler.planner.TELL_BLOCKS", 8)
+    monkeypatch.setattr("actorserve.actors.scheduler.planner.MAX_ANNOUNCED_BLOCKS", 8)
     bench, prompts = running_bench(8)
     assert bench.new_scheduler()
     told = []
-    while any(bench.scheduler.batch.ticket[~bench.scheduler.batch.told]):
+    while any(bench.scheduler.batch.ticket[~bench.scheduler.batch.is_announced]):
         while bench.plan():
             told.append(len(bench.planned[-1].new_rows))
         bench.work()
@@ -158,7 +158,7 @@ def test_rows_are_told_over_several_steps(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_row_that_started_again_before_it_was_told_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorserve.actors.scheduler.planner.TELL_BLOCKS", 1)
+    monkeypatch.setattr("actorserve.actors.scheduler.planner.MAX_ANNOUNCED_BLOCKS", 1)
     bench, prompts = running_bench(8)
     assert bench.new_scheduler()
     scheduler = bench.scheduler

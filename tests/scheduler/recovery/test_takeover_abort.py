@@ -117,7 +117,7 @@ def test_the_turns_are_what_their_names_say() -> None:
         act(scene := Scene(turns, count))()
         return scene.bench.scheduler
 
-    assert after("plan that grows").in_flight[-1].grown
+    assert after("plan that grows").in_flight[-1].new_blocks
     assert after("plan that preempts").planner.preemptions == 1
     evicting = Scene(*ACTS["plan that evicts"][1:])
     cached = evicting.bench.kv.cached()
@@ -228,7 +228,7 @@ class Chaos:
             return
         self.deaths += 1
         old = bench.scheduler
-        confirmed = {s.ref: int(old.batch.confirmed[s.row]) for s in old.batch.running()}
+        confirmed = {s.ref: int(old.batch.num_confirmed_tokens[s.row]) for s in old.batch.running()}
         torn = Torn(rng, old) if rng.random() < 0.3 else None
         at = int(2 ** rng.uniform(0, 13))
         if torn is not None:
@@ -292,7 +292,7 @@ class Torn:
 @pytest.mark.parametrize("seed", range(40))
 def test_deaths_anywhere(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "MAX_TAKEOVERS", 1000)  # they die faster than any do in life
-    monkeypatch.setattr(planner, "TELL_BLOCKS", [1, 10, planner.TELL_BLOCKS][seed % 3])
+    monkeypatch.setattr(planner, "MAX_ANNOUNCED_BLOCKS", [1, 10, planner.MAX_ANNOUNCED_BLOCKS][seed % 3])
     chaos = Chaos(seed)
     chaos.run(150)
     assert chaos.deaths > 5

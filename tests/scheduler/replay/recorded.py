@@ -18,10 +18,10 @@ from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.step import Step
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Context
-from actorserve.actors.scheduler.policy.plan_timing import Timing
+from actorserve.actors.scheduler.policy.plan_timing import PlanTiming
 from actorserve.actors.scheduler.replay.file import Reading, RecordFile
 from actorserve.actors.scheduler.replay.recorder import RecordedActor
-from actorserve.actors.scheduler.replay.replayer import Replay, Wishes
+from actorserve.actors.scheduler.replay.replayer import Replay, ReplayOptions
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.shm.table.table import slot_of
 
@@ -101,7 +101,7 @@ class Load:
     def new_life(self) -> None:
         """With a clock that a turn moves by TURN_S."""
         self.life = Life(self.memory, self.path)
-        self.life.actor.timing = Timing(self.life.actor.scheduler, lambda: self.now)
+        self.life.actor.timing = PlanTiming(self.life.actor.scheduler, lambda: self.now)
 
     def new_scheduler(self, whole: bool) -> None:
         if whole:
@@ -194,6 +194,6 @@ def recorded(path: Path, seed: int, turns: int = 400, deaths: bool = True, **opt
 
 
 def replayed(path: Path, **wishes: Any) -> Replay:
-    replay = Replay(Wishes(**wishes))
+    replay = Replay(ReplayOptions(**wishes))
     replay.run(Reading(str(path)))
     return replay

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actorserve.actors.options.config import Config
-from actorserve.actors.scheduler.replay.file import FRAME, MAGIC, Head, Reading, RecordFile
+from actorserve.actors.scheduler.replay.file import FRAME, MAGIC, Reading, RecordedLife, RecordFile
 from actorserve.actors.scheduler.replay.replayer import Replay
 
 from .recorded import Load, recorded, replayed
@@ -103,4 +103,4 @@ def test_keys_are_not_in_it(path: Path) -> None:
     recorded(path, 0, 20, api_key=["very-secret"])
     assert b"very-secret" not in path.read_bytes()
     head = next(iter(Reading(str(path))))
-    assert isinstance(head, Head) and head.config.api_key == Config().api_key
+    assert isinstance(head, RecordedLife) and head.config.api_key == Config().api_key

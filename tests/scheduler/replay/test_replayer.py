@@ -12,7 +12,7 @@ from actorserve.actors.cli import main
 from actorserve.actors.protocol.messages import Admit, Cancel, Finish, StepFailed, Stopped, WorkerReady
 from actorserve.actors.scheduler.batch import RunningBatch
 from actorserve.actors.scheduler.planner import Planner
-from actorserve.actors.scheduler.replay.file import Reading, Turn
+from actorserve.actors.scheduler.replay.file import Reading, RecordedTurn
 from actorserve.actors.scheduler.replay.replayer import Difference, Replay
 from actorserve.actors.scheduler.scheduler import Scheduler
 
@@ -37,7 +37,7 @@ OPTIONS: list[dict[str, Any]] = [
 def test_every_plan_again(path: Path, seed: int) -> None:
     load = recorded(path, seed, 1400, **OPTIONS[seed])
     replay = replayed(path)
-    turns = [record for record in Reading(str(path)) if isinstance(record, Turn)]
+    turns = [record for record in Reading(str(path)) if isinstance(record, RecordedTurn)]
     assert replay.plans == sum(len(turn.plans) for turn in turns) > 50
     assert replay.sections > 2 and load.preemptions and not replay.deaths
     wanted = {Finish.LENGTH, Finish.ABORT, Finish.STOP_STRING, Finish.REJECTED, Finish.STOP}
@@ -53,8 +53,8 @@ def test_answers_are_those_of_the_recording(path: Path) -> None:
     load.run(200, deaths=False)
     logs = {ref: load.table.generated(ref) for ref in load.requests}
     load.close()
-    stories = replayed(path).tally.stories
-    assert logs and {ref: len(stories[ref].answer) for ref in logs if ref in stories} == logs
+    histories = replayed(path).statistics.histories
+    assert logs and {ref: len(histories[ref].answer) for ref in logs if ref in histories} == logs
 
 
 def test_a_change_of_the_planner_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_a_change_of_the_planner_is_found(path: Path, monkeypatch: pytest.Monkey
 def test_other_blocks_are_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and counts are alike then."""
     recorded(path, 1)
-    monkeypatch.setattr("actorserve.actors.scheduler.planner.GROWTH_BLOCKS", 0)
+    monkeypatch.setattr("actorserve.actors.scheduler.planner.NUM_SPARE_BLOCKS", 0)
     with pytest.raises(Difference):
         replayed(path)
 
@@ -80,9 +80,11 @@ def test_other_blocks_are_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_missing_message_is_found(path: Path) -> None:
     recorded(path, 2, deaths=False)
     records = list(Reading(str(path)))
-    done = next(at for at, record in enumerate(records) if isinstance(record, Turn) and record.plans and at > 100)
+    done = next(
+        at for at, record in enumerate(records) if isinstance(record, RecordedTurn) and record.plans and at > 100
+    )
     turn = records[done]
-    assert isinstance(turn, Turn)
+    assert isinstance(turn, RecordedTurn)
     records[done] = msgspec.structs.replace(turn, messages=turn.messages[:-1])
     with pytest.raises(Difference):
         Replay().run(records)
@@ -93,7 +95,7 @@ def test_a_fault_of_the_scheduler_comes_again(path: Path, monkeypatch: pytest.Mo
     place = RunningBatch.place
 
     def faulty(batch: RunningBatch, sequence: Any, *where: int) -> int:
-        if sequence.prompt_tokens == 33:
+        if sequence.num_prompt_tokens == 33:
             raise ZeroDivisionError("a planted fault")
         return place(batch, sequence, *where)
 

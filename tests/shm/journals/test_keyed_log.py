@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from actorserve.shm.journals import byte_ring, keyed_log
-from actorserve.shm.journals.keyed_log import KEY_BYTES, Recent
+from actorserve.shm.journals.keyed_log import KEY_BYTES, KeyedLog
 from actorserve.shm.layout import PAGE
 
 from ..aborting import every_abort
@@ -23,24 +23,24 @@ def key(number: int) -> bytes:
 
 @pytest.fixture
 def fd() -> Iterator[int]:
-    fd = Recent.create(3, ROOM)
+    fd = KeyedLog.create(3, ROOM)
     yield fd
     os.close(fd)
 
 
 def test_the_newest_of_a_key_is_found_by_a_successor(fd: int) -> None:
-    recent = Recent(fd, 3, ROOM, 1)
+    recent = KeyedLog(fd, 3, ROOM, 1)
     assert recent.get(key(1)) is None
     assert recent.put(key(1), b"old") and recent.put(key(2), b"") and recent.put(key(1), b"new")
-    for reader in (recent, Recent(fd, 3, ROOM, 1)):
+    for reader in (recent, KeyedLog(fd, 3, ROOM, 1)):
         assert (reader.get(key(1)), reader.get(key(2)), reader.get(key(3))) == (b"new", b"", None)
         assert reader.keys() == [key(1), key(2)]
-    assert Recent(fd, 3, ROOM, 0).keys() == Recent(fd, 3, ROOM, 2).keys() == []
+    assert KeyedLog(fd, 3, ROOM, 0).keys() == KeyedLog(fd, 3, ROOM, 2).keys() == []
 
 
 def test_the_old_is_forgotten_for_the_new(fd: int) -> None:
     """Against a plain list of what was put: what is found is its newest end, and successors agree."""
-    regions = [Recent(fd, 3, ROOM, index) for index in range(3)]
+    regions = [KeyedLog(fd, 3, ROOM, index) for index in range(3)]
     draw = random.Random(1)
     put: list[list[tuple[bytes, bytes]]] = [[], [], []]
     for number in range(600):
@@ -49,7 +49,7 @@ def test_the_old_is_forgotten_for_the_new(fd: int) -> None:
         assert regions[index].put(name, payload)
         put[index].append((name, payload))
         if number % 50 == 0:
-            regions[index] = Recent(fd, 3, ROOM, index)
+            regions[index] = KeyedLog(fd, 3, ROOM, index)
         for region, records in zip(regions, put, strict=True):
             newest = dict(records)
             found = {name: region.get(name) for name in region.keys()}
@@ -59,7 +59,7 @@ def test_the_old_is_forgotten_for_the_new(fd: int) -> None:
 
 
 def test_what_is_too_long_changes_nothing(fd: int) -> None:
-    recent = Recent(fd, 3, ROOM, 0)
+    recent = KeyedLog(fd, 3, ROOM, 0)
     recent.put(key(1), b"one")
     assert not recent.put(key(1), bytes(recent.longest + 1)) and recent.get(key(1)) == b"one"
     assert recent.put(key(1), bytes(recent.longest)) and recent.get(key(1)) == bytes(recent.longest)
@@ -70,9 +70,9 @@ def test_a_death_anywhere_leaves_whole_records() -> None:
 
     class Scene:
         def __init__(self) -> None:
-            fd = Recent.create(1, ROOM)
+            fd = KeyedLog.create(1, ROOM)
             self.fd = os.fdopen(fd, "rb", buffering=0)
-            self.recent = Recent(fd, 1, ROOM, 0)
+            self.recent = KeyedLog(fd, 1, ROOM, 0)
             for number, payload in enumerate(payloads[:-2]):
                 self.recent.put(key(number), payload)
 
@@ -82,7 +82,7 @@ def test_a_death_anywhere_leaves_whole_records() -> None:
 
     counts = set()
     for scene, _ in every_abort(Scene, lambda scene: scene.put, (keyed_log, byte_ring)):
-        successor = Recent(scene.fd.fileno(), 1, ROOM, 0)
+        successor = KeyedLog(scene.fd.fileno(), 1, ROOM, 0)
         found = [int.from_bytes(name, "little") for name in successor.keys()]
         assert found == list(range(found[0], found[-1] + 1)) and found[-1] >= len(payloads) - 3
         assert all(successor.get(key(number)) == payloads[number] for number in found)

@@ -7,22 +7,22 @@ import os
 import pytest
 
 from actorserve.shm.journals import byte_ring, request_journal
-from actorserve.shm.journals.request_journal import LONG, MOST_READ, Journal
+from actorserve.shm.journals.request_journal import LONG, MOST_READ, RequestJournal
 
 from ..aborting import every_abort
 
 ROOM = 4 * LONG
 
 
-def new_journal(count: int) -> Journal:
-    fd = Journal.create(count, ROOM)
+def new_journal(count: int) -> RequestJournal:
+    fd = RequestJournal.create(count, ROOM)
     try:
-        return Journal(fd, count, ROOM)
+        return RequestJournal(fd, count, ROOM)
     finally:
         os.close(fd)
 
 
-def read(journal: Journal, number: int, data: bytes) -> None:
+def read(journal: RequestJournal, number: int, data: bytes) -> None:
     """As the kernel and a frontend do."""
     while data:
         room = journal.room(number)
@@ -34,11 +34,11 @@ def read(journal: Journal, number: int, data: bytes) -> None:
 
 
 @pytest.fixture
-def journal() -> Journal:
+def journal() -> RequestJournal:
     return new_journal(4)
 
 
-def test_a_request_is_found_whole(journal: Journal) -> None:
+def test_a_request_is_found_whole(journal: RequestJournal) -> None:
     journal.rest(2, 0)
     assert journal.is_at_rest(2, 0) and not journal.is_at_rest(2, 1)
     read(journal, 2, b"GET ")
@@ -54,7 +54,7 @@ def test_a_request_is_found_whole(journal: Journal) -> None:
     assert not journal.is_at_rest(1, 9)
 
 
-def test_what_the_kernel_has_read_is_there_before_anybody_says_so(journal: Journal) -> None:
+def test_what_the_kernel_has_read_is_there_before_anybody_says_so(journal: RequestJournal) -> None:
     journal.rest(0, 7)
     room = journal.room(0)
     assert room is not None and len(room) == MOST_READ
@@ -67,7 +67,7 @@ def test_what_the_kernel_has_read_is_there_before_anybody_says_so(journal: Journ
     assert journal.request(0, 12) == b"GET /"
 
 
-def test_records_do_not_touch_each_other(journal: Journal) -> None:
+def test_records_do_not_touch_each_other(journal: RequestJournal) -> None:
     for number in range(4):
         journal.rest(number, 0)
         journal.begin(number)
@@ -76,7 +76,7 @@ def test_records_do_not_touch_each_other(journal: Journal) -> None:
         assert journal.request(number, ROOM) == bytes([number]) * ROOM
 
 
-def test_what_does_not_fit_is_nobodys(journal: Journal) -> None:
+def test_what_does_not_fit_is_nobodys(journal: RequestJournal) -> None:
     journal.rest(0, 0)
     journal.begin(0)
     read(journal, 0, b"x" * ROOM)
@@ -93,7 +93,7 @@ def test_what_does_not_fit_is_nobodys(journal: Journal) -> None:
     assert journal.room(7) is None and not journal.is_at_rest(7, 0) and journal.request(7, 1) is None
 
 
-def test_a_successor_goes_on_behind_what_it_found(journal: Journal) -> None:
+def test_a_successor_goes_on_behind_what_it_found(journal: RequestJournal) -> None:
     journal.rest(0, 0)
     room = journal.room(0)
     assert room is not None
@@ -110,8 +110,8 @@ def test_a_successor_goes_on_behind_what_it_found(journal: Journal) -> None:
 
 @pytest.mark.parametrize("size", [ROOM, ROOM - 1])
 def test_a_long_request_gives_its_memory_back(size: int) -> None:
-    fd = Journal.create(4, ROOM)
-    journal = Journal(fd, 4, ROOM)
+    fd = RequestJournal.create(4, ROOM)
+    journal = RequestJournal(fd, 4, ROOM)
     assert os.fstat(fd).st_blocks == 0
     journal.rest(1, 0)
     journal.begin(1)

@@ -8,25 +8,25 @@ import random
 import pytest
 
 from actorserve.shm.journals import byte_ring, response_journal
-from actorserve.shm.journals.response_journal import ANSWER_STATES, MOST_REFS, RING, Answers
+from actorserve.shm.journals.response_journal import ANSWER_STATES, MOST_REFS, RING, ResponseJournal
 
 from ..aborting import every_abort
 
 
-def new_answers(count: int) -> Answers:
-    fd = Answers.create(count)
+def new_answers(count: int) -> ResponseJournal:
+    fd = ResponseJournal.create(count)
     try:
-        return Answers(fd, count)
+        return ResponseJournal(fd, count)
     finally:
         os.close(fd)
 
 
 @pytest.fixture
-def answers() -> Answers:
+def answers() -> ResponseJournal:
     return new_answers(3)
 
 
-def test_what_the_kernel_did_not_take_is_found(answers: Answers) -> None:
+def test_what_the_kernel_did_not_take_is_found(answers: ResponseJournal) -> None:
     answers.begin(1, 50)
     assert answers.untouched(1) and answers.unsent(1, 50) == b"" and answers.streamed(1) is None
     answers.commit(1, b"head", False)
@@ -40,7 +40,7 @@ def test_what_the_kernel_did_not_take_is_found(answers: Answers) -> None:
     assert answers.untouched(1) and not answers.is_complete(1)
 
 
-def test_states_follow_what_was_committed(answers: Answers) -> None:
+def test_states_follow_what_was_committed(answers: ResponseJournal) -> None:
     answers.begin(2, 0)
     answers.stream(2, [7, 1 << 62 | 5], 1 << 63 | 3, 99)
     assert answers.streamed(2) == ([7, 1 << 62 | 5], [0] * (2 + ANSWER_STATES), 1 << 63 | 3, 99)
@@ -54,7 +54,7 @@ def test_states_follow_what_was_committed(answers: Answers) -> None:
     assert answers.streamed(2) is None and answers.all_refs() == []
 
 
-def test_the_ring_turns(answers: Answers) -> None:
+def test_the_ring_turns(answers: ResponseJournal) -> None:
     rng = random.Random(0)
     answers.begin(0, 7)
     sent, last = 7, b"?" * 7  # how many bytes, and the last of them
@@ -68,7 +68,7 @@ def test_the_ring_turns(answers: Answers) -> None:
     assert answers.untouched(1)
 
 
-def test_as_many_slots_as_there_is_room_for(answers: Answers) -> None:
+def test_as_many_slots_as_there_is_room_for(answers: ResponseJournal) -> None:
     for number in range(3):
         answers.begin(number, 0)
         answers.stream(number, range(1, MOST_REFS + 1), 1, 2)
@@ -78,7 +78,7 @@ def test_as_many_slots_as_there_is_room_for(answers: Answers) -> None:
     assert answers.streamed(1) == (refs, [0] * (MOST_REFS + ANSWER_STATES - 1) + [5], 1, 2)
 
 
-def test_numbers_beyond_are_nobodys(answers: Answers) -> None:
+def test_numbers_beyond_are_nobodys(answers: ResponseJournal) -> None:
     for number in range(3):
         answers.stream(number, [number + 1], 1, 2)
     for number in range(3, 200):

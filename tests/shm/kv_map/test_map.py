@@ -71,7 +71,7 @@ def test_all_places_are_apart(scene: Scene) -> None:
     refs = [make_ref(0x7FFFFFFF - slot, slot) for slot in range(SLOTS)]
     for slot, ref in enumerate(refs):
         scene.map.hold(ref, [slot + index for index in range(LONGEST)], 100 + slot)
-        scene.map.tell(ref)
+        scene.map.set_announced(ref)
     keys = {block: bytes([block]) * 16 for block in range(BLOCKS)}
     for block, key in keys.items():
         scene.map.cache(block, key)
@@ -79,7 +79,7 @@ def test_all_places_are_apart(scene: Scene) -> None:
     assert seen.describes(3, BLOCKS) and seen.holders() == refs and seen.cached() == keys
     for slot, ref in enumerate(refs):
         assert (
-            seen.is_told(ref)
+            seen.is_announced(ref)
             and seen.held(ref).tolist() == list(range(slot, slot + LONGEST))
             and seen.computed(ref) == 100 + slot
         )
@@ -100,15 +100,15 @@ def test_a_life_of_a_slot(scene: Scene) -> None:
 
 
 def test_ends_are_told_for_one_use_of_a_slot(scene: Scene) -> None:
-    assert not scene.seen().is_told(REF)
-    scene.map.tell(REF)
+    assert not scene.seen().is_announced(REF)
+    scene.map.set_announced(REF)
     assert (
-        scene.seen().is_told(REF)
-        and not scene.seen().is_told(make_ref(8, 1))
-        and not scene.seen().is_told(make_ref(7, 2))
+        scene.seen().is_announced(REF)
+        and not scene.seen().is_announced(make_ref(8, 1))
+        and not scene.seen().is_announced(make_ref(7, 2))
     )
     scene.map.begin(4, BLOCKS)
-    assert scene.seen().is_told(REF), "that is no matter of a worker"
+    assert scene.seen().is_announced(REF), "that is no matter of a worker"
 
 
 def test_a_table_longer_than_can_be_names_nothing(scene: Scene) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.table import RequestTable, table_bytes
-from actorserve.shm.table.token_cursor import Follower
+from actorserve.shm.table.token_cursor import TokenCursor
 
 SLOT = 1
 
@@ -28,7 +28,7 @@ def opened(table: RequestTable, slot: int = SLOT) -> int:
 
 def test_it_sees_what_the_scheduler_tells(table: RequestTable) -> None:
     ref = opened(table)
-    follower = Follower(table, ref)
+    follower = TokenCursor(table, ref)
     assert follower.look() == (0, 0)
     table.append(ref, [7, 8, 9])
     assert follower.look() == (3, 0) == (table.generated(ref), table.finish(ref))
@@ -41,8 +41,8 @@ def test_its_neighbours_are_others(table: RequestTable) -> None:
     for other in others:
         table.append(other, [1])
         table.set_finish(other, 1)
-    assert Follower(table, ref).look() == (0, 0)
-    Follower(table, ref).set_text(4)
+    assert TokenCursor(table, ref).look() == (0, 0)
+    TokenCursor(table, ref).set_text(4)
     assert [table.text(other) for other in others] == [0, 0] and table.text(ref) == 4
 
 
@@ -50,7 +50,7 @@ def test_what_an_earlier_use_has_left_is_not_seen(table: RequestTable) -> None:
     before = opened(table)
     table.append(before, [7])
     table.set_finish(before, 1)
-    Follower(table, before).set_text(1)
+    TokenCursor(table, before).set_text(1)
     ref = opened(table)
-    assert Follower(table, before).look() is None
-    assert Follower(table, ref).look() == (0, 0) and table.text(ref) == 0
+    assert TokenCursor(table, before).look() is None
+    assert TokenCursor(table, ref).look() == (0, 0) and table.text(ref) == 0

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from actorserve.actors.protocol.request import Sampling
-from actorserve.actors.worker.cpu.runner import Runner
+from actorserve.actors.worker.cpu.runner import CpuRunner
 from tests.support.checkpoints import VOCABULARY
 
 from ..driver import Driver, Sequence, config_for, make_runner
@@ -19,7 +19,7 @@ Folders = Callable[..., Path]
 
 
 @pytest.fixture
-def runner(checkpoints: Folders) -> Runner:
+def runner(checkpoints: Folders) -> CpuRunner:
     return make_runner(config_for(checkpoints("llama"), block_size=16), rows=8)
 
 
@@ -39,7 +39,7 @@ SAMPLINGS = [
 
 
 @pytest.mark.parametrize("preempt", [0.0, 0.15])
-def test_a_seed_draws_the_same_alone_and_in_a_batch(runner: Runner, preempt: float) -> None:
+def test_a_seed_draws_the_same_alone_and_in_a_batch(runner: CpuRunner, preempt: float) -> None:
     def sequences() -> list[Sequence]:
         return [Sequence(prompt(20 + 9 * number, number), 30, sampling) for number, sampling in enumerate(SAMPLINGS)]
 
@@ -49,13 +49,13 @@ def test_a_seed_draws_the_same_alone_and_in_a_batch(runner: Runner, preempt: flo
     assert len({tuple(tokens) for tokens in together}) == len(together)
 
 
-def test_another_seed_draws_otherwise(runner: Runner) -> None:
+def test_another_seed_draws_otherwise(runner: CpuRunner) -> None:
     first, second, again = (Sequence(prompt(20), 30, Sampling(seed)) for seed in (1, 2, 1))
     drawn = Driver(runner).run([first, second, again])
     assert drawn[0] == drawn[2] != drawn[1]
 
 
-def test_suppressed_words_are_masked_until_min_tokens(runner: Runner) -> None:
+def test_suppressed_words_are_masked_until_min_tokens(runner: CpuRunner) -> None:
     """Greedy: the words that it would take are suppressed for the first 5 tokens, and no longer."""
     plain = Sequence(prompt(20), 12, Sampling(0, temperature=0.0))
     (tokens,) = Driver(runner).run([plain])
@@ -72,7 +72,7 @@ def test_suppressed_words_are_masked_until_min_tokens(runner: Runner) -> None:
     assert drawn[0] != tokens[0]
 
 
-def test_the_mask_goes_with_its_row(runner: Runner) -> None:
+def test_the_mask_goes_with_its_row(runner: CpuRunner) -> None:
     """The next sequence in a row knows nothing of the last one's mask."""
     (tokens,) = Driver(runner).run([Sequence(prompt(20), 4)])
     masked = Sampling(0, temperature=0.0, min_tokens=100, suppress=tokens[:1])
@@ -96,14 +96,14 @@ def test_dummy_weights_are_those_of_their_seed(checkpoints: Folders) -> None:
     assert tokens(0) == tokens(0) != tokens(1)
 
 
-def test_nothing_is_read_from_beyond_the_log(runner: Runner) -> None:
+def test_nothing_is_read_from_beyond_the_log(runner: CpuRunner) -> None:
     """What a slot's earlier use left behind `known` is not taken for this one's tokens."""
     (expected,) = Driver(runner).run([Sequence(prompt(20), 10)])
     runner.log[:] = 7
     assert Driver(runner).run([Sequence(prompt(20), 10)]) == [expected]
 
 
-def test_a_full_batch_of_other_rows_changes_nothing(runner: Runner) -> None:
+def test_a_full_batch_of_other_rows_changes_nothing(runner: CpuRunner) -> None:
     (expected,) = Driver(runner).run([Sequence(prompt(33), 20)])
     crowd = [Sequence(prompt(10 + number, number), 25, Sampling(number)) for number in range(7)]
     assert Driver(runner, seed=9).run([Sequence(prompt(33), 20), *crowd])[0] == expected

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from actorserve.actors.protocol.request import Sampling
-from actorserve.actors.worker.cpu.runner import Runner
-from actorserve.actors.worker.cpu.steady_decode import Steady
-from actorserve.actors.worker.speculative.verifier import Ints, Tokens, Work
+from actorserve.actors.worker.cpu.runner import CpuRunner
+from actorserve.actors.worker.cpu.steady_decode import SteadyDecode
+from actorserve.actors.worker.speculative.verifier import DraftBatch, Ints, Tokens
 from actorserve.kernels.cpu import decode as cpu_decode
 from actorserve.kernels.cpu.attention import StepAttention
 from tests.support.checkpoints import VOCABULARY
@@ -52,9 +52,9 @@ def sequences(count: int = 8) -> list[Sequence]:
     return [Sequence(prompt, 40 + 12 * at, SAMPLINGS[at % 4]) for at, prompt in enumerate(prompts)]
 
 
-def anew(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+def anew(runner: CpuRunner, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     with monkeypatch.context() as patch:
-        patch.setattr(Steady, "goes_on", lambda self, step: False)
+        patch.setattr(SteadyDecode, "goes_on", lambda self, step: False)
         return Driver(runner, steady=True).run(sequences())
 
 
@@ -105,7 +105,7 @@ class Seldom:
     def place(self, row: int, computed: int) -> None:
         """Nothing to remember."""
 
-    def propose(self, work: Work, tokens: Tokens) -> Ints:
+    def propose(self, work: DraftBatch, tokens: Tokens) -> Ints:
         self.asked += 1
         drafted = np.minimum(work.room, 2) * (self.random.random() < 0.1)
         for row, known, count in zip(work.rows, work.starts + work.pending, drafted, strict=True):

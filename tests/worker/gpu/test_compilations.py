@@ -145,7 +145,7 @@ def traffic(names: list[str], setup: dict[str, Any]) -> dict[str, list[str]]:
     names.clear()
     runner = make_runner(setup)
     runner.try_decoding()
-    runner.try_out()
+    runner.profile_steps()
     if setup["graphs"]:
         for size in runner.graphs.sizes:
             runner.graphs.step(size)  # as it is captured

@@ -11,7 +11,7 @@ from actorserve.actors.model.architecture import read_architecture
 from actorserve.actors.model.rope import Rope, long_texts, read_rope
 from actorserve.actors.model.values import Values
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.worker.cpu.executor import turn_table
+from actorserve.actors.worker.cpu.executor import rotation_table
 from actorserve.actors.worker.models.rope import cosines_and_sines, inverse_frequencies
 
 VALUES: dict[str, Any] = {
@@ -88,7 +88,7 @@ def test_long_texts_are_turned_as_by_transformers(length: int, numbers: dict[str
     for got, expected in zip(cosines_and_sines(rope, 16, length), (cos, sin), strict=True):
         torch.testing.assert_close(got, expected[0, :, :6], rtol=1e-6, atol=1e-6)
     assert bool(long_texts(rope, length)) == (length > 64)
-    assert (turn_table(rope, 16, length)[:, 6:] == 1).all(), "numbers that do not turn"
+    assert (rotation_table(rope, 16, length)[:, 6:] == 1).all(), "numbers that do not turn"
 
 
 @pytest.mark.parametrize(

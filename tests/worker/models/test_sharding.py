@@ -11,7 +11,7 @@ import torch
 from actorserve.actors.model.architecture import read_architecture, shard_shape
 from actorserve.actors.model.info import read_json
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.worker.models.sharding import shard, words_of
+from actorserve.actors.worker.models.sharding import shard, vocabulary_per_rank
 from actorserve.actors.worker.models.weights import open_checkpoint
 
 Folders = Callable[..., Path]
@@ -43,7 +43,7 @@ def test_the_parts_are_the_whole(checkpoints: Folders) -> None:
             assert torch.equal(torch.cat(parts[::2]), whole) and torch.equal(parts[0], parts[1])
         elif "embed" in name or "lm_head" in name:
             assert torch.equal(torch.cat(parts)[: len(whole)], whole)
-            assert len(parts[0]) == words_of(len(whole), 4)
+            assert len(parts[0]) == vocabulary_per_rank(len(whole), 4)
         else:
             dimension = 1 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0
             assert torch.equal(torch.cat(parts, dimension), whole), name

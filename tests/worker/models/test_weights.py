@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from actorserve.actors.model import machine
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.worker.cpu.executor import Model
-from actorserve.actors.worker.cpu.linear import Linear, PackedLinear
-from actorserve.actors.worker.cpu.runner import Runner
+from actorserve.actors.worker.cpu.executor import CpuModel
+from actorserve.actors.worker.cpu.linear import PackedLinear, PlainLinear
+from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.models.weights import load_model
 
 from ..driver import Driver, Sequence, config_for, make_runner
@@ -26,12 +26,12 @@ Folders = Callable[..., Path]
 PROMPT = list(range(3, 40))
 
 
-def load(folder: Path, **options: object) -> Model:
+def load(folder: Path, **options: object) -> CpuModel:
     config = config_for(folder, **options)
     return load_model(config, resolve_model(config))
 
 
-def greedy(runner: Runner) -> list[int]:
+def greedy(runner: CpuRunner) -> list[int]:
     return Driver(runner).run([Sequence(PROMPT, 16)])[0]
 
 
@@ -78,7 +78,7 @@ def test_embeddings_stay_mapped_and_what_was_joined_needs_no_map(copy: Path) -> 
     (mapped,) = maps_of(copy / "model.safetensors")
     assert model.embeddings.data_ptr() in mapped
     linear = model.layers[0].out
-    assert isinstance(linear, Linear) and linear.weight.data_ptr() not in mapped  # it would keep all of the file
+    assert isinstance(linear, PlainLinear) and linear.weight.data_ptr() not in mapped  # it would keep all of the file
 
 
 def test_large_weights_that_are_not_packed_stay_mapped(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_large_weights_that_are_not_packed_stay_mapped(copy: Path, monkeypatch: 
     model = load(copy)
     maps = maps_of(copy / "model.safetensors")
     for linear, is_mapped in ((model.layers[0].out, True), (model.layers[0].down, True), (model.layers[0].qkv, False)):
-        assert isinstance(linear, Linear)
+        assert isinstance(linear, PlainLinear)
         assert is_mapped == any(linear.weight.data_ptr() in mapped for mapped in maps)
     assert greedy(make_runner(config_for(copy))) == expected
 

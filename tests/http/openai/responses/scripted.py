@@ -14,7 +14,7 @@ from aiohttp import web
 from hypothesis import strategies as st
 
 from actorserve.http.errors import ApiError
-from actorserve.http.output.events import Arguments, Content, Piece, Reasoning, ToolCall
+from actorserve.http.output.events import Arguments, CallStart, Content, Piece, ReasoningText
 
 KEY = "00000000000000070000002a"
 USAGE: dict[str, Any] = {
@@ -24,10 +24,10 @@ USAGE: dict[str, Any] = {
     "prompt_tokens_details": {"cached_tokens": 4},
     "completion_tokens_details": {"reasoning_tokens": 3},
 }
-THOUGHT: list[Piece] = [Reasoning("Let me"), Reasoning(" see.")]
+THOUGHT: list[Piece] = [ReasoningText("Let me"), ReasoningText(" see.")]
 SAID: list[Piece] = [Content("It is "), Content("é\n2"), Content("°.")]
-CALLED: list[Piece] = [ToolCall(0, "weather"), Arguments(0, '{"city":'), Arguments(0, '"Oslo"}')]
-TWICE: list[Piece] = [*CALLED, ToolCall(1, "weather", "own-id"), Arguments(1, '{"city":"Rome"}')]
+CALLED: list[Piece] = [CallStart(0, "weather"), Arguments(0, '{"city":'), Arguments(0, '"Oslo"}')]
+TWICE: list[Piece] = [*CALLED, CallStart(1, "weather", "own-id"), Arguments(1, '{"city":"Rome"}')]
 
 
 @dataclass
@@ -136,13 +136,13 @@ def piece_lists(draw: st.DrawFn) -> list[Piece]:
     for kind in draw(st.lists(st.sampled_from("crt"), max_size=6)):
         if kind == "t":
             pieces.append(
-                ToolCall(calls, draw(st.sampled_from(["f", "g"])), draw(st.sampled_from([None, "", "x", "y"])))
+                CallStart(calls, draw(st.sampled_from(["f", "g"])), draw(st.sampled_from([None, "", "x", "y"])))
             )
             whole = json.dumps(draw(OBJECT), ensure_ascii=draw(st.booleans()))
             arguments = draw(st.sampled_from([whole, whole[: len(whole) // 2], f" {whole} ", draw(TEXT), whole + "}"]))
             pieces += [Arguments(calls, part) for part in draw(cut(arguments))]
             calls += 1
         else:
-            kind_of = Content if kind == "c" else Reasoning
+            kind_of = Content if kind == "c" else ReasoningText
             pieces += [kind_of(part) for part in draw(cut(draw(TEXT)))]
     return pieces

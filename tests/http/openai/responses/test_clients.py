@@ -18,12 +18,12 @@ from pydantic import BaseModel, TypeAdapter
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.adapter import chat_request
 from actorserve.http.generation.decoding import decode
-from actorserve.http.openai.responses.answers import Answer
+from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.events import ResponseEvents
 from actorserve.http.openai.responses.requests import echo, input_items, to_chat
 from actorserve.http.openai.responses.schemas import ResponsesRequest
-from actorserve.http.openai.responses.stored import Stored, history
-from actorserve.http.output.events import Arguments, Content, Piece, ToolCall
+from actorserve.http.openai.responses.stored import StoredResponse, history
+from actorserve.http.output.events import Arguments, CallStart, Content, Piece
 from tests.http.openai.responses.scripted import (
     CALLED,
     SAID,
@@ -52,7 +52,7 @@ class Player:
 
     def __init__(self) -> None:
         self.script = Script()
-        self.kept: dict[str, Stored] = {}
+        self.kept: dict[str, StoredResponse] = {}
         self.answers: list[dict[str, Any]] = []
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -60,9 +60,9 @@ class Player:
         earlier = history(self.kept.get, body.previous_response_id) if body.previous_response_id else []
         self.script.asked.append(to_chat(body, earlier))
         chat_request(self.script.asked[-1])
-        answer = Answer(f"{len(self.kept):024x}", body.model or "m", END - 9, echo(body, {}))
+        answer = ResponseAnswer(f"{len(self.kept):024x}", body.model or "m", END - 9, echo(body, {}))
         whole = answer.whole(self.script.pieces, self.script.finish_reason, USAGE, END)
-        self.kept[answer.id] = Stored(whole, input_items(body, answer.key))
+        self.kept[answer.id] = StoredResponse(whole, input_items(body, answer.key))
         if not body.stream:
             return web.json_response(whole)
         writer = ResponseEvents(answer)
@@ -175,7 +175,7 @@ def test_the_stream_helper_with_a_tool(client: OpenAI) -> None:
 
 
 def test_an_answer_cut_short(client: OpenAI) -> None:
-    PLAYER.says(ToolCall(0, "weather"), Arguments(0, '{"ci'), finish="length")
+    PLAYER.says(CallStart(0, "weather"), Arguments(0, '{"ci'), finish="length")
     response = client.responses.create(model="m", input="hi")
     assert response.status == "incomplete" and response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
@@ -212,7 +212,7 @@ def test_whatever_a_model_says_the_helper_puts_it_together(client: OpenAI, piece
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(pieces=piece_lists(), finish=st.sampled_from(["stop", "length", "abort"]))
 def test_all_events_are_of_the_clients_types(pieces: list[Piece], finish: str) -> None:
-    writer = ResponseEvents(Answer("k", "m", 1, echo(decode(ResponsesRequest, b'{"input":"a"}'), {})))
+    writer = ResponseEvents(ResponseAnswer("k", "m", 1, echo(decode(ResponsesRequest, b'{"input":"a"}'), {})))
     data = writer.first() + writer.last(pieces, finish, USAGE, END)
     for event in events_of(data + writer.error("It broke.", 500)):
         EVENT.validate_python(event)

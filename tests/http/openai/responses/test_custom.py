@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from actorserve.http.openai.responses.answers import Answer
+from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.custom import InputText
 from actorserve.http.openai.responses.events import ResponseEvents
 from actorserve.http.openai.responses.requests import echo
-from actorserve.http.output.events import Arguments, Content, Piece, ToolCall
+from actorserve.http.output.events import Arguments, CallStart, Content, Piece
 from tests.http.openai.responses.scripted import KEY, THOUGHT, USAGE, events_of
 from tests.http.openai.responses.test_requests import TIME, chat, request_of
 
@@ -27,11 +27,11 @@ EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 TEXT = 'a "b"\\\n\té😀/</x>'
 
 
-def answer_of(**fields: Any) -> Answer:
-    return Answer(KEY, "m", 1_700_000_000, echo(request_of(**fields), {}))
+def answer_of(**fields: Any) -> ResponseAnswer:
+    return ResponseAnswer(KEY, "m", 1_700_000_000, echo(request_of(**fields), {}))
 
 
-def written(answer: Answer, pieces: list[Piece]) -> list[dict[str, Any]]:
+def written(answer: ResponseAnswer, pieces: list[Piece]) -> list[dict[str, Any]]:
     writer = ResponseEvents(answer)
     return events_of(writer.first() + writer.pieces(pieces) + writer.last([], "stop", USAGE, 1_700_000_009))
 
@@ -92,7 +92,7 @@ def test_the_response_says_the_tool_again() -> None:
 def test_a_call_is_given_out_as_its_text(cuts: int) -> None:
     arguments = json.dumps({"input": TEXT})
     parts = [arguments[at : at + cuts] for at in range(0, len(arguments), cuts)]
-    pieces = [*THOUGHT, ToolCall(0, "patch"), *(Arguments(0, part) for part in parts), ToolCall(1, "time")]
+    pieces = [*THOUGHT, CallStart(0, "patch"), *(Arguments(0, part) for part in parts), CallStart(1, "time")]
     answer = answer_of(tools=[LARK, TIME])
     events = written(answer, [*pieces, Arguments(1, "{}")])
     for event in events:
@@ -121,7 +121,7 @@ def test_a_forced_call_is_all_of_the_answer() -> None:
 
 def test_it_may_be_in_a_namespace() -> None:
     space = {"type": "namespace", "name": "files", "tools": [PATCH]}
-    (call,) = written(answer_of(tools=[space]), [ToolCall(0, "files__patch"), Arguments(0, '{"input": "x"}')])[-1][
+    (call,) = written(answer_of(tools=[space]), [CallStart(0, "files__patch"), Arguments(0, '{"input": "x"}')])[-1][
         "response"
     ]["output"]
     assert (call["type"], call["namespace"], call["name"], call["input"]) == ("custom_tool_call", "files", "patch", "x")

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorserve.http.openai.responses.answers import Answer
+from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.events import ResponseEvents
-from actorserve.http.output.events import Arguments, Content, Piece, Reasoning, ToolCall, merged
+from actorserve.http.output.events import Arguments, CallStart, Content, Piece, ReasoningText, merged
 from tests.http.openai.responses.scripted import CALLED, KEY, SAID, THOUGHT, TWICE, USAGE, events_of, piece_lists
 
-ANSWER = Answer(KEY, "m", 1_700_000_000, {"metadata": {"a": "b"}, "previous_response_id": None, "background": False})
+ANSWER = ResponseAnswer(
+    KEY, "m", 1_700_000_000, {"metadata": {"a": "b"}, "previous_response_id": None, "background": False}
+)
 FINISHES = ["stop", "tool_calls", "length", "content_filter", "abort"]
 END = 1_700_000_009
 
@@ -27,10 +29,10 @@ def written(pieces: list[Piece], finish: str = "stop") -> list[dict[str, Any]]:
 def test_a_call_of_a_tool_in_a_namespace_has_both_names() -> None:
     """As the client offered it, whole and streamed, and by whoever goes on."""
     tools = [{"type": "namespace", "name": "mcp__a__", "tools": [{"type": "function", "name": "b"}]}]
-    answer = Answer(KEY, "m", 1, {**ANSWER.echo, "tools": [{"type": "function", "name": "c"}, *tools]})
+    answer = ResponseAnswer(KEY, "m", 1, {**ANSWER.echo, "tools": [{"type": "function", "name": "c"}, *tools]})
     pieces: list[Piece] = []
     for index, name in enumerate(("mcp__a__b", "c", "mcp__a__c")):
-        pieces += [ToolCall(index, name), Arguments(index, "{}")]
+        pieces += [CallStart(index, name), Arguments(index, "{}")]
     expected = [("mcp__a__", "b"), (None, "c"), (None, "mcp__a__c")]
     whole = answer.whole(pieces, "tool_calls", USAGE, END)["output"]
     assert [(item.get("namespace"), item["name"]) for item in whole] == expected
@@ -139,7 +141,7 @@ def test_calls() -> None:
 
 
 def test_an_id_is_given_once() -> None:
-    whole = ANSWER.whole([ToolCall(0, "f", "x"), ToolCall(1, "f", "x"), ToolCall(2, "f", "")], "stop", USAGE, END)
+    whole = ANSWER.whole([CallStart(0, "f", "x"), CallStart(1, "f", "x"), CallStart(2, "f", "")], "stop", USAGE, END)
     assert [item["call_id"] for item in whole["output"]] == ["x", f"call_{KEY}0001", f"call_{KEY}0002"]
 
 
@@ -195,12 +197,12 @@ def test_a_snapshot_shows_what_is_there() -> None:
     assert [item["status"] for item in shown["output"]] == ["completed", "in_progress"]
 
 
-@pytest.mark.parametrize("between", [Content("x"), Reasoning("x"), ToolCall(1, "g")])
+@pytest.mark.parametrize("between", [Content("x"), ReasoningText("x"), CallStart(1, "g")])
 def test_arguments_out_of_order_are_a_parsers_fault(between: Piece) -> None:
     with pytest.raises(ValueError, match="arguments of call 0"):
-        written([ToolCall(0, "f"), between, Arguments(0, "{}")])
+        written([CallStart(0, "f"), between, Arguments(0, "{}")])
     with pytest.raises(ValueError, match="arguments of call 1"):
-        written([ToolCall(0, "f"), Arguments(1, "{}")])
+        written([CallStart(0, "f"), Arguments(1, "{}")])
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

@@ -7,33 +7,33 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.protocol.messages import Finish, ToldToken
-from actorserve.http.openai.responses.answers import Answer
+from actorserve.actors.protocol.messages import Finish, TokenLogprobs
+from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.events import ResponseEvents
-from actorserve.http.openai.responses.items import Output
-from actorserve.http.openai.responses.logprobs import Tokens
-from actorserve.http.output.events import Arguments, Content, Piece, Reasoning, ToolCall
+from actorserve.http.openai.responses.items import OutputItems
+from actorserve.http.openai.responses.logprobs import TextTokens
+from actorserve.http.output.events import Arguments, CallStart, Content, Piece, ReasoningText
 from tests.http.openai.responses.scripted import KEY, USAGE, events_of
 from tests.http.openai.responses.test_requests import chat
 from tests.http.serving import Served, rendered, say
 
-ANSWER = Answer(KEY, "m", 1, {})
+ANSWER = ResponseAnswer(KEY, "m", 1, {})
 
 
-def told(*texts: str | bytes) -> list[ToldToken]:
+def told(*texts: str | bytes) -> list[TokenLogprobs]:
     """Tokens of these texts, whose ids are their places."""
     return [
-        ToldToken(text.encode() if isinstance(text, str) else text, number, -number / 4, 1, [(b"x", 99, -0.5)])
+        TokenLogprobs(text.encode() if isinstance(text, str) else text, number, -number / 4, 1, [(b"x", 99, -0.5)])
         for number, text in enumerate(texts)
     ]
 
 
-def ids(tokens: list[ToldToken]) -> list[int]:
+def ids(tokens: list[TokenLogprobs]) -> list[int]:
     return [one.id for one in tokens]
 
 
 def test_each_text_has_its_tokens() -> None:
-    tokens = Tokens()
+    tokens = TextTokens()
     tokens.tell(told("<think>", "hm", "</think>", "\n", "It", " is", " so", "<", "tool>", "!"))
     assert ids(tokens.take("hm")) == [1]
     assert ids(tokens.take("It is")) == [4, 5], "what is markup is nobody's"
@@ -43,7 +43,7 @@ def test_each_text_has_its_tokens() -> None:
 
 
 def test_a_token_over_two_texts_is_the_first_ones() -> None:
-    tokens = Tokens()
+    tokens = TextTokens()
     tokens.tell(told("ab<c", "de", "f"))
     assert ids(tokens.take("ab")) == [0]
     assert ids(tokens.take("<")) == []
@@ -52,7 +52,7 @@ def test_a_token_over_two_texts_is_the_first_ones() -> None:
 
 
 def test_a_character_may_have_several_tokens() -> None:
-    tokens = Tokens()
+    tokens = TextTokens()
     tokens.tell(told("a", *(bytes([byte]) for byte in "🦊".encode()), "b"))
     assert ids(tokens.take("a🦊")) == [0, 1, 2, 3, 4]
     assert ids(tokens.take("b")) == [5]
@@ -60,16 +60,16 @@ def test_a_character_may_have_several_tokens() -> None:
 
 def test_what_cannot_be_found_has_none() -> None:
     """Half a character, which a client is given as U+FFFD."""
-    tokens = Tokens()
+    tokens = TextTokens()
     tokens.tell(told("a", b"\xf0", "b"))
     assert tokens.take("\ufffd") == [] and ids(tokens.take("b")) == [2]
 
 
 PIECES: list[Piece] = [
-    Reasoning("hm, so"),
+    ReasoningText("hm, so"),
     Content("It is "),
     Content("é\n2°."),
-    ToolCall(0, "now"),
+    CallStart(0, "now"),
     Arguments(0, '{"a": 1}'),
     Content("Done"),
 ]
@@ -120,10 +120,10 @@ def test_they_are_the_same_streamed_and_whole() -> None:
 
 def test_cuts_make_no_difference() -> None:
     """Text is never told before its tokens; how much of both comes at a time is chance."""
-    whole = Output(KEY, PIECES, told(*TEXTS)).objects("completed")
+    whole = OutputItems(KEY, PIECES, told(*TEXTS)).objects("completed")
     dice = random.Random(5)
     for _ in range(200):
-        output, tokens, at = Output(KEY), told(*TEXTS), 0
+        output, tokens, at = OutputItems(KEY), told(*TEXTS), 0
         for piece, needed in zip(PIECES, (3, 6, 8, 9, 11, 13), strict=True):
             more = dice.randint(max(at, needed), len(tokens))
             output.tell(tokens[at:more])
@@ -152,8 +152,8 @@ async def test_over_a_socket(served: Served, stream: bool) -> None:
     job = await served.job()
     rendered(job)
     first, second, end = told("He", "llo", "")
-    say(job, 0, "He", 1, told=[first])
-    say(job, 0, "llo", 3, Finish.STOP, told=[second, end])
+    say(job, 0, "He", 1, logprobs=[first])
+    say(job, 0, "llo", 3, Finish.STOP, logprobs=[second, end])
     answer = await client.answer()
     whole = events_of(answer.body)[-1]["response"] if stream else answer.json
     assert [entry["token"] for entry in whole["output"][0]["content"][0]["logprobs"]] == ["He", "llo"]

@@ -7,22 +7,24 @@ from typing import Any
 import pytest
 
 from actorserve.http.errors import ApiError
-from actorserve.http.openai.responses.answers import Answer
-from actorserve.http.openai.responses.stored import Stored, history, not_found
+from actorserve.http.openai.responses.answers import ResponseAnswer
+from actorserve.http.openai.responses.stored import StoredResponse, history, not_found
 from tests.http.openai.responses.scripted import SAID, TWICE, USAGE
 
 
-def stored(key: str, previous: str | None = None, status: str | None = None, background: bool = False) -> Stored:
+def stored(
+    key: str, previous: str | None = None, status: str | None = None, background: bool = False
+) -> StoredResponse:
     echo: dict[str, Any] = {"previous_response_id": previous, "background": background, "tools": [{"a": 1 << 70}]}
-    answer = Answer(key, "m", 1, echo)
+    answer = ResponseAnswer(key, "m", 1, echo)
     whole = answer.whole(SAID, "stop", USAGE, 2) if status is None else answer.response(status)
-    return Stored(whole, [{"type": "message", "role": "user", "content": key}])
+    return StoredResponse(whole, [{"type": "message", "role": "user", "content": key}])
 
 
 def test_it_comes_back_as_it_was() -> None:
     kept = stored("a")
     data = kept.encode()
-    assert Stored.decode(data) == kept and len(data) > 300
+    assert StoredResponse.decode(data) == kept and len(data) > 300
     assert (kept.id, kept.status, kept.background, kept.previous) == ("resp_a", "completed", False, None)
 
 
@@ -77,6 +79,6 @@ def test_what_is_not_kept_is_not_found() -> None:
 
 
 def test_calls_are_kept_whole() -> None:
-    answer = Answer("a", "m", 1, {"previous_response_id": None, "background": False})
-    kept = Stored(answer.whole(TWICE, "tool_calls", USAGE, 2), [])
-    assert history({kept.id: Stored.decode(kept.encode())}.get, kept.id) == kept.response["output"]
+    answer = ResponseAnswer("a", "m", 1, {"previous_response_id": None, "background": False})
+    kept = StoredResponse(answer.whole(TWICE, "tool_calls", USAGE, 2), [])
+    assert history({kept.id: StoredResponse.decode(kept.encode())}.get, kept.id) == kept.response["output"]

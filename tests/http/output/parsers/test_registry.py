@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from actorserve.actors.options.config import ReasoningParser, ToolParser
-from actorserve.http.output.events import Content, Reasoning
+from actorserve.http.output.events import Content, ReasoningText
 from actorserve.http.output.parsers.markers import Markers
 from actorserve.http.output.parsers.registry import (
     JSON_ARRAY,
@@ -90,9 +90,9 @@ def test_gate_of_stop_strings_agrees_with_the_parser(reasoning: str) -> None:
     harmony = reasoning == "openai_gptoss"
     thought, answer = ("<|message|>a<|end|><|start|>assistant", "<|message|>b") if harmony else ("a", "b")
     parser = make_parser(reasoning=reasoning, tools=None, schemas={})
-    assert parser.feed(start + thought + end) == [Reasoning("a")]
+    assert parser.feed(start + thought + end) == [ReasoningText("a")]
     assert parser.feed(answer) == [Content("b")]
-    for opened, piece in ((True, Reasoning("a")), (False, Content("a"))):
+    for opened, piece in ((True, ReasoningText("a")), (False, Content("a"))):
         assert make_parser(reasoning=reasoning, tools=None, schemas={}, opened=opened).feed("a") == [piece]
 
 

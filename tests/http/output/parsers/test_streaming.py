@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.http.output.events import Arguments, Content, OutputParser, Piece, Reasoning, ToolCall, Turn, merged
+from actorserve.http.output.events import (
+    Arguments,
+    CallStart,
+    Content,
+    OutputParser,
+    Piece,
+    ReasoningText,
+    Turn,
+    merged,
+)
 from actorserve.http.output.parsers.registry import make_parser
 from tests.http.output.parsers.samples import SCHEMAS, WRITERS, Scene
 
@@ -87,21 +96,21 @@ def test_content_is_held_no_longer_than_it_must(tools: str | None, text: str, co
 
 def test_reasoning_comes_as_it_comes() -> None:
     parser = parser_of("hermes", "qwen3", opened=True)
-    assert parser.feed("One") == [Reasoning("One")]
-    assert parser.feed(" < two</th") == [Reasoning(" < two")]
-    assert parser.feed("e</think") == [Reasoning("</the")]
+    assert parser.feed("One") == [ReasoningText("One")]
+    assert parser.feed(" < two</th") == [ReasoningText(" < two")]
+    assert parser.feed("e</think") == [ReasoningText("</the")]
     assert parser.feed(">\n\n") == []
     assert parser.feed("\nSo.<tool_call>") == [Content("So.")]
-    assert parser.feed('{"name":"now"') == [ToolCall(0, "now")]
+    assert parser.feed('{"name":"now"') == [CallStart(0, "now")]
     assert parser.feed(',"arguments":{"a"') == [Arguments(0, '{"a"')]
     assert parser.finish() == []
 
 
 def test_channels_come_as_they_come() -> None:
     parser = parser_of("openai", "openai_gptoss")
-    assert parser.feed("<|channel|>analysis<|message|>Hm") == [Reasoning("Hm")]
-    assert parser.feed(".<|end|><|start|>assistant<|channel|>comm") == [Reasoning(".")]
-    assert parser.feed("entary to=functions.now <|constrain|>json<|message|>") == [ToolCall(0, "now")]
+    assert parser.feed("<|channel|>analysis<|message|>Hm") == [ReasoningText("Hm")]
+    assert parser.feed(".<|end|><|start|>assistant<|channel|>comm") == [ReasoningText(".")]
+    assert parser.feed("entary to=functions.now <|constrain|>json<|message|>") == [CallStart(0, "now")]
     assert parser.feed('{"a') == [Arguments(0, '{"a')]
     assert parser.feed('": 1}<|call|>') == [Arguments(0, '": 1}')]
     assert parser.feed("<|start|>assistant<|channel|>final<|message|>So") == [Content("So")]
@@ -119,4 +128,4 @@ def test_the_limit_leaves_no_markup() -> None:
     assert merged(parser.feed('{"name": "no') + parser.finish()) == [Content('{"name": "no')]
     parser = parser_of("qwen3_coder")
     pieces = parser.feed("<function=write_file>\n<parameter=path>\na\n</param") + parser.finish()
-    assert merged(pieces) == [ToolCall(0, "write_file"), Arguments(0, '{"path": "a')]
+    assert merged(pieces) == [CallStart(0, "write_file"), Arguments(0, '{"path": "a')]
