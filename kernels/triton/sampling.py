@@ -5,15 +5,19 @@ the random numbers, bit for bit. Words are cumulated in the same order, too, so 
 where a number falls within rounding of the border between two words. A weight counts as floor(w · 2^40): sums of 64-bit
 integers are exact, whatever order they are made in.
 
-One program takes one row, reading the vocabulary three times as a rule (once for a greedy row, twice more for top-nσ):
-1. the maximum of each of LANES interleaved parts of the vocabulary, and so the largest of all;
-2. the sum of the weights, and, where a filter wants them, all words that weigh no less than the (LANES / 4)-th largest
-   of the maxima: somewhat more than LANES / 4 candidates, among which all that the filters keep nearly always are;
-3. the word at which the cumulated weight passes u(seed, position) of the whole.
+A row's vocabulary is cut into slices of neighbouring words, each the work of a program, so that one row alone fills the
+device. Three kernels, one after the other:
+1. peaks    the largest logit of each slice and the first word that has it, and the largest of each of its lanes; where
+            top-nσ wants the deviation, the sums for it;
+2. gather   the weight of each slice; and, where a filter wants them, its words that weigh no less than about the
+            fourth part of all lanes' maxima, in their order: some 1,400 candidates of 150,000 words, among which all
+            that the filters keep nearly always are. Each slice has memory of its own for them, so that nobody waits;
+3. sample   one program a row: a greedy row's word is known by now; without filters the slice in which the cumulated
+            weight passes u(seed, position) of the whole is, and the word is sought there; else among the candidates.
 The smallest weights that top-k and top-p keep, and the word that is drawn in descending order, are found by bisection
 on the bits of floats, which are ordered as the floats: 30 turns over the candidates, or, where these do not hold all
 that is kept (flat distributions, a top-k of thousands), over the whole row (weight_search.py).
-The grid follows from the number of rows alone, parameters are read on the device: a graph captures it for any filters.
+Grids follow from shapes alone, parameters are read on the device: a graph captures them for any filters.
 Compiled ahead of time and checked in the interpreter; not run on a GPU yet: sizes are computed, not measured.
 
 Knows tensors only: no requests. A NaN among logits weighs nothing.
@@ -28,9 +32,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .weight_search import HEAVIEST, filters, gather, held, lane_edge, peaks, pick, search, sigma_edge, weight_of
+from .weight_search import HEAVIEST, fetch, filters, held, lane_edge, pick, search, sigma_edge, weigh, weight_of
 
-MOST_WORDS = 1 << 22  # so that sums of weights fit into 63 bits
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+MOST_WORDS = 1 << 20  # sums of their weights fit into 63 bits
+MOST_SLICES = 64  # whose lanes a program can look over at once
 GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 
 
@@ -46,31 +52,74 @@ class RowParameters(NamedTuple):
     position: Tensor  # int64, where in its sequence the drawn token will stand
 
 
-DTYPES = torch.float32, torch.int64, torch.float64, torch.float32, torch.float32, torch.int64, torch.int64
+PARAMETER_DTYPES = torch.float32, torch.int64, torch.float64, torch.float32, torch.float32, torch.int64, torch.int64
 
 
 class Tiling(NamedTuple):
-    """How a program goes through a row; powers of 2."""
+    """How a row is worked through; powers of 2."""
 
-    lanes: int = 4096
-    candidates: int = 2048
-    warps: int = 16
+    width: int = 4096  # words of a slice
+    lanes: int = 128  # of a slice
+    segment: int = 1024  # candidates of a slice for which there is room
+    candidates: int = 2048  # of a row
+    slice_warps: int = 8
+    row_warps: int = 8
+
+    def of(self, words: int) -> Tiling:
+        """For so many words: slices are wider where there would be more than programs can look over."""
+        return self._replace(width=max(self.width, triton.next_power_of_2(triton.cdiv(words, MOST_SLICES))))
 
 
 DEFAULT = Tiling()
 
 
-class Scratch(NamedTuple):
-    """The candidates of each row, for batches of up to so many rows."""
+class Workspace(NamedTuple):
+    """What the kernels leave each other, for batches of up to so many rows."""
 
-    logits: Tensor  # float32 [rows, candidates]
+    peaks: Tensor  # float32 [rows, slices, lanes]: the largest logit of each lane
+    bests: Tensor  # float32 [rows, slices]
+    firsts: Tensor  # int32 [rows, slices]: the first word that has it
+    numbers: Tensor  # int32 [rows, slices]: of a row with top-nσ, how many logits are finite,
+    sums: Tensor  # float64 [rows, slices]: their sum,
+    squares: Tensor  # float64 [rows, slices]: and that of their squares
+    totals: Tensor  # int64 [rows, slices]: the weight of its words
+    counts: Tensor  # int32 [rows, slices]: how many of them weigh anything, and as much as min-p asks
+    found: Tensor  # int32 [rows, slices]: candidates
+    masses: Tensor  # int64 [rows, slices]: their weight
+    leasts: Tensor  # float32 [rows]: the smallest logit that top-nσ keeps
+    edges: Tensor  # int32 [rows]: the bits of the weight from which on words are candidates
+    slice_logits: Tensor  # float32 [rows, slices, segment]: those of candidates, taken as of the logits' type
+    slice_words: Tensor  # int32 [rows, slices, segment]
+    logits: Tensor  # float32 [rows, candidates]: all of a row, one after the other
     words: Tensor  # int32 [rows, candidates]
 
     @classmethod
-    def make(cls, rows: int, device: torch.device | str, candidates: int = DEFAULT.candidates) -> Scratch:
+    def make(cls, rows: int, words: int, device: torch.device | str, tiling: Tiling = DEFAULT) -> Workspace:
         """Made once, before graphs are captured."""
-        shape = rows, candidates
-        return cls(torch.empty(shape, device=device), torch.empty(shape, dtype=torch.int32, device=device))
+        tiling = tiling.of(words)
+        slices = triton.cdiv(words, tiling.width)
+
+        def empty(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.empty(rows, *shape, dtype=dtype, device=device)
+
+        return cls(
+            peaks=empty(torch.float32, slices, tiling.lanes),
+            bests=empty(torch.float32, slices),
+            firsts=empty(torch.int32, slices),
+            numbers=empty(torch.int32, slices),
+            sums=empty(torch.float64, slices),
+            squares=empty(torch.float64, slices),
+            totals=empty(torch.int64, slices),
+            counts=empty(torch.int32, slices),
+            found=empty(torch.int32, slices),
+            masses=empty(torch.int64, slices),
+            leasts=empty(torch.float32),
+            edges=empty(torch.int32),
+            slice_logits=empty(torch.float32, slices, tiling.segment),
+            slice_words=empty(torch.int32, slices, tiling.segment),
+            logits=empty(torch.float32, tiling.candidates),
+            words=empty(torch.int32, tiling.candidates),
+        )
 
 
 @triton.jit
@@ -90,55 +139,153 @@ def uniform_number(seed, position):
 
 
 @triton.jit
-def draw(
-    source, least, best, heat, peak, top_k, top_p, floor, u, found_logits, found_words,
-    WORDS: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr, REPORT: tl.constexpr,
+def drawn_at_all(heat, best):
+    """Whether a row is neither greedy nor nonsense, which gets the first of its largest words."""
+    return (heat != 0) & (best < float("inf")) & (best > float("-inf"))
+
+
+@triton.jit
+def floor_of(min_p):
+    """The bits of the least weight that min-p keeps."""
+    return tl.minimum(min_p.to(tl.int32, bitcast=True), HEAVIEST)
+
+
+@triton.jit(do_not_specialize_on_alignment=["rows"])
+def peaks_kernel(
+    logits, logits_row, rows, temperature, top_n_sigma, peaks, bests, firsts, numbers, sums, squares,
+    WORDS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SLICES: tl.constexpr,
 ):  # fmt: skip
-    """(the word of a row that is not greedy, how many words its filters leave)."""
-    filtered = (top_k > 0) | (top_p < 1)
-    edge = floor * 0 + HEAVIEST + 1
+    """One slice of one row."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    state = tl.load(rows + row)
+    if state < 0:
+        return
+    at = part * WIDTH + tl.arange(0, WIDTH)
+    values = fetch(logits + row * logits_row, at, WORDS, float("-inf"))
+    best = tl.max(values, 0)
+    slot = row * SLICES + part
+    tl.store(bests + slot, best)
+    tl.store(firsts + slot, tl.min(tl.where(values == best, at, WORDS - 1), 0))
+    if tl.load(temperature + state) != 0:
+        lanes = tl.max(tl.reshape(values, [LANES, WIDTH // LANES], can_reorder=True), 1)
+        tl.store(peaks + slot * LANES + tl.arange(0, LANES), lanes)
+        if tl.load(top_n_sigma + state) > 0:
+            there = (values > float("-inf")) & (values < float("inf"))
+            exact = tl.where(there, values, 0.0).to(tl.float64)
+            tl.store(numbers + slot, tl.sum(there.to(tl.int32), 0))
+            tl.store(sums + slot, tl.sum(exact, 0))
+            tl.store(squares + slot, tl.sum(exact * exact, 0))
+
+
+@triton.jit(do_not_specialize_on_alignment=["rows"])
+def gather_kernel(
+    logits, logits_row, rows, temperature, top_k, top_p, min_p, top_n_sigma,
+    peaks, bests, numbers, sums, squares, totals, counts, found, masses, leasts, edges, slice_logits, slice_words,
+    WORDS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SLICES: tl.constexpr, PADDED: tl.constexpr,
+    SEGMENT: tl.constexpr,
+):  # fmt: skip
+    """One slice of one row: what its words weigh, and its candidates."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    state = tl.load(rows + row)
+    if state < 0:
+        return
+    heat = tl.load(temperature + state)
+    parts = tl.arange(0, PADDED)
+    slots, there = row * SLICES + parts, parts < SLICES
+    best = tl.max(tl.load(bests + slots, mask=there, other=float("-inf")), 0)
+    if not drawn_at_all(heat, best):
+        return
+    filtered = (tl.load(top_k + state) > 0) | (tl.load(top_p + state) < 1)
+    floor = floor_of(tl.load(min_p + state))
+    at = part * WIDTH + tl.arange(0, WIDTH)
+    least, sigmas = best * 0 + float("-inf"), tl.load(top_n_sigma + state)
+    if sigmas > 0:
+        number = tl.load(numbers + slots, mask=there, other=0)
+        total = tl.load(sums + slots, mask=there, other=0.0)
+        least = sigma_edge(number, total, tl.load(squares + slots, mask=there, other=0.0), best, sigmas)
+    if part == 0:
+        tl.store(leasts + row, least)
+    values = fetch(logits + row * logits_row, at, WORDS, least)
+    bits, weights = weigh(values, best, heat)
+    slot = row * SLICES + part
+    tl.store(totals + slot, tl.sum(tl.where(bits >= tl.where(filtered, 0, floor), weights, 0), 0))
+    tl.store(counts + slot, tl.sum((bits >= tl.maximum(floor, 1)).to(tl.int32), 0))
     if filtered:
-        edge = lane_edge(peak, best, heat, LANES)
-    lowest = tl.where(filtered, 0, floor)
-    total, number, found = gather(
-        source, WORDS, least, best, heat, lowest, filtered, edge, found_logits, found_words, LANES, CANDIDATES
+        lane = tl.arange(0, PADDED * LANES)
+        peak = tl.load(peaks + row * SLICES * LANES + lane, mask=lane < SLICES * LANES, other=float("-inf"))
+        peak = tl.where(peak >= least, peak, float("-inf"))
+        edge = lane_edge(peak, best, heat, SLICES * LANES // 4)
+        if part == 0:
+            tl.store(edges + row, edge)
+        hit = bits >= edge
+        tl.store(found + slot, tl.sum(hit.to(tl.int32), 0))
+        tl.store(masses + slot, tl.sum(tl.where(hit, weights, 0), 0))
+        place = tl.cumsum(hit.to(tl.int32), 0) - 1
+        inside = hit & (place < SEGMENT)
+        tl.store(slice_logits + slot * SEGMENT + place, values, mask=inside)
+        tl.store(slice_words + slot * SEGMENT + place, at, mask=inside)
+
+
+@triton.jit
+def collect(
+    slice_logits, slice_words, numbers, found_logits, found_words,
+    SLICES: tl.constexpr, SEGMENT: tl.constexpr, CANDIDATES: tl.constexpr,
+):  # fmt: skip
+    """The candidates of all slices of a row, one after the other."""
+    place = tl.arange(0, CANDIDATES)
+    part, begin = tl.zeros([CANDIDATES], tl.int32), tl.zeros([CANDIDATES], tl.int32)
+    end = 0
+    for index in range(SLICES):
+        end += tl.load(numbers + index)
+        behind = end <= place
+        part += behind.to(tl.int32)
+        begin = tl.where(behind, end, begin)
+    source = part * SEGMENT + place - begin
+    tl.store(found_logits + place, tl.load(slice_logits + source, mask=place < end, other=0.0), mask=place < end)
+    tl.store(found_words + place, tl.load(slice_words + source, mask=place < end, other=0), mask=place < end)
+
+
+@triton.jit
+def draw_freely(source, least, best, heat, parts, totals, floor, u, WORDS: tl.constexpr, WIDTH: tl.constexpr):
+    """The word at which the weight of those from `floor` upwards, cumulated, passes `u` of the whole."""
+    total = tl.sum(totals, 0)
+    goal = tl.minimum((u * total.to(tl.float64)).to(tl.int64), total - 1)
+    before = tl.cumsum(totals, 0) - totals
+    inside = (before <= goal) & (goal < before + totals)
+    goal -= tl.sum(tl.where(inside, before, 0), 0)
+    at = tl.sum(tl.where(inside, parts, 0), 0) * WIDTH + tl.arange(0, WIDTH)
+    bits, weights = weigh(fetch(source, at, WORDS, least), best, heat)
+    cumulated = tl.cumsum(tl.where(bits >= floor, weights, 0), 0)
+    return tl.min(tl.where(cumulated > goal, at, WORDS - 1), 0)
+
+
+@triton.jit
+def draw_filtered(
+    place, count, least, best, heat, total, top_k, top_p, floor, u,
+    WORDS: tl.constexpr, WIDTH: tl.constexpr, CANDIDATES: tl.constexpr,
+):  # fmt: skip
+    """(where the drawn word stands among the `count` at `place`, how many words the filters leave)."""
+    cut, ties, heavier, above, descending = filters(
+        place, count, least, best, heat, WORDS, total, top_k, top_p, floor, WIDTH, CANDIDATES
     )
-    tl.debug_barrier()  # candidates are read by other threads than wrote them
-    place, count = source, edge * 0 + WORDS
-    cut, ties, kept, many = tl.maximum(floor, 1), total * 0 + WORDS, total, total * 0
-    descending = top_k < 0
-    holds = top_k < 0
-    if filtered:
-        limit = tl.ceil(total.to(tl.float64) * tl.minimum(top_p, 1.0)).to(tl.int64)
-        limited = (top_k > 0) & (top_k < WORDS)
-        enough = tl.where(limited, number >= top_k, (found >= limit) | (floor >= edge))
-        holds = (number <= CANDIDATES) & (enough | (edge == 1))
-        if holds:
-            place, count = found_logits, number
-        cut, ties, heavier, above, descending = filters(
-            place, count, least, best, heat, WORDS, total, top_k, top_p, floor, LANES, CANDIDATES
-        )
-        kept = heavier + ties * weight_of(cut)
-        many = above + ties
-    elif REPORT:
-        many, _ = held(source, WORDS, least, best, heat, cut, LANES, CANDIDATES)
+    kept = heavier + ties * weight_of(cut)
+    many = above + ties
     goal = tl.minimum((u * kept.to(tl.float64)).to(tl.int64), kept - 1)
     if descending:
-        cut = tl.maximum(search(place, count, least, best, heat, goal + 1, False, LANES, CANDIDATES), cut)
-        _, heavier = held(place, count, least, best, heat, cut + 1, LANES, CANDIDATES)
+        cut = tl.maximum(search(place, count, least, best, heat, goal + 1, False, WIDTH, CANDIDATES), cut)
+        _, heavier = held(place, count, least, best, heat, cut + 1, WIDTH, CANDIDATES)
         goal = (goal - heavier) // tl.maximum(weight_of(cut), 1)
         ties = total * 0 + WORDS
-    word = pick(place, count, least, best, heat, cut, ties, goal, descending, LANES)
-    if holds:
-        word = tl.load(found_words + word)
-    return word, many
+    return pick(place, count, least, best, heat, cut, ties, goal, descending, WIDTH), many
 
 
 @triton.jit(do_not_specialize_on_alignment=["rows", "tokens"])
 def sample_kernel(
     logits, logits_row, rows, temperature, top_k, top_p, min_p, top_n_sigma, seed, position,
-    found_logits, found_words, tokens, kept,
-    WORDS: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr, REPORT: tl.constexpr,
+    bests, firsts, totals, counts, found, masses, leasts, edges, slice_logits, slice_words, found_logits, found_words,
+    tokens, kept,
+    WORDS: tl.constexpr, WIDTH: tl.constexpr, SLICES: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr,
+    CANDIDATES: tl.constexpr, REPORT: tl.constexpr,
 ):  # fmt: skip
     """One row."""
     row = tl.program_id(0).to(tl.int64)
@@ -149,23 +296,46 @@ def sample_kernel(
             tl.store(kept + row, 0)
         return
     source = logits + row * logits_row
-    peak, first = peaks(source, WORDS, LANES)
+    parts = tl.arange(0, PADDED)
+    slots, there = row * SLICES + parts, parts < SLICES
+    peak = tl.load(bests + slots, mask=there, other=float("-inf"))
     best = tl.max(peak, 0)
+    first = tl.load(firsts + slots, mask=there, other=WORDS - 1)
     word = tl.min(tl.where(peak == best, first, WORDS - 1), 0)
     many = row * 0 + 1
     heat = tl.load(temperature + state)
-    if (heat != 0) & (best < float("inf")) & (best > float("-inf")):
-        floor = tl.minimum(tl.load(min_p + state).to(tl.int32, bitcast=True), HEAVIEST)
-        sigmas = tl.load(top_n_sigma + state)
-        least = best * 0 + float("-inf")
-        if sigmas > 0:
-            least = sigma_edge(source, WORDS, best, sigmas, LANES)
-            peak = tl.where(peak >= least, peak, float("-inf"))
+    if drawn_at_all(heat, best):
+        most, share = tl.load(top_k + state), tl.load(top_p + state)
+        floor, least = floor_of(tl.load(min_p + state)), tl.load(leasts + row)
         u = uniform_number(tl.load(seed + state), tl.load(position + state))
-        word, many = draw(
-            source, least, best, heat, peak, tl.load(top_k + state), tl.load(top_p + state), floor, u,
-            found_logits + row * CANDIDATES, found_words + row * CANDIDATES, WORDS, LANES, CANDIDATES, REPORT,
-        )  # fmt: skip
+        weights = tl.load(totals + slots, mask=there, other=0)
+        if (most > 0) | (share < 1):
+            total = tl.sum(weights, 0)
+            numbers = tl.load(found + slots, mask=there, other=0)
+            number, mass = tl.sum(numbers, 0), tl.sum(tl.load(masses + slots, mask=there, other=0), 0)
+            edge = tl.load(edges + row)
+            limit = tl.ceil(total.to(tl.float64) * tl.minimum(share, 1.0)).to(tl.int64)
+            limited = (most > 0) & (most < WORDS)
+            enough = tl.where(limited, number >= most, (mass >= limit) | (floor >= edge)) | (edge == 1)
+            holds = enough & (number <= CANDIDATES) & (tl.max(numbers, 0) <= SEGMENT)
+            place, count = source, number * 0 + WORDS
+            own_words = found_words + row * CANDIDATES
+            if holds:
+                place, count = found_logits + row * CANDIDATES, number
+                memory = row * SLICES * SEGMENT
+                collect(
+                    slice_logits + memory, slice_words + memory, found + row * SLICES, place, own_words,
+                    SLICES, SEGMENT, CANDIDATES,
+                )  # fmt: skip
+                tl.debug_barrier()  # candidates are read by other threads than wrote them
+            word, many = draw_filtered(
+                place, count, least, best, heat, total, most, share, floor, u, WORDS, WIDTH, CANDIDATES
+            )
+            if holds:
+                word = tl.load(own_words + word)
+        else:
+            word = draw_freely(source, least, best, heat, parts, weights, floor, u, WORDS, WIDTH)
+            many = tl.sum(tl.load(counts + slots, mask=there, other=0), 0).to(tl.int64)
     tl.store(tokens + row, word.to(tokens.dtype.element_ty))
     if REPORT:
         tl.store(kept + row, many.to(tl.int32))
@@ -175,7 +345,7 @@ def sample(
     logits: Tensor,
     rows: Tensor,
     parameters: RowParameters,
-    scratch: Scratch,
+    workspace: Workspace,
     out: Tensor,
     *,
     kept: Tensor | None = None,
@@ -183,39 +353,67 @@ def sample(
 ) -> Tensor:
     """A token for each row of logits, in `out`.
 
-    logits      [n, words] float32, rows may lie apart; they are not changed
+    logits      [n, words] float32, float16 or bfloat16, rows may lie apart; they are not changed
     rows        [n] int64: the state row whose parameters a row of logits has; -1: of none, its token is 0
+    workspace   made for as many rows or more, these words and this tiling
     out         [n] int32 or int64
     kept        [n] int32, if given: how many words of a weight above 0 the filters left; 1 for a greedy row
     """
-    _check(logits, rows, parameters, scratch, tiling)
+    _check(logits, rows, parameters)
+    words = logits.shape[1]
+    tiling = tiling.of(words)
+    slices = triton.cdiv(words, tiling.width)
+    _check_workspace(workspace, rows.shape[0], slices, tiling)
     for name, tensor in (("out", out), ("kept", out if kept is None else kept)):
         if tensor.shape != rows.shape or tensor.dtype not in (torch.int32, torch.int64) or not tensor.is_contiguous():
             raise ValueError(f"{name} {tensor.dtype}{list(tensor.shape)} does not fit {rows.shape[0]} rows")
     if kept is not None and kept.dtype != torch.int32:
         raise ValueError(f"kept must be int32, not {kept.dtype}")
-    if rows.shape[0]:
-        sample_kernel[(rows.shape[0],)](
-            logits, logits.stride(0), rows, *parameters, *scratch, out, out if kept is None else kept,
-            WORDS=logits.shape[1], LANES=tiling.lanes, CANDIDATES=tiling.candidates, REPORT=kept is not None,
-            num_warps=tiling.warps,
-        )  # fmt: skip
+    if not rows.shape[0]:
+        return out
+    source = logits, logits.stride(0), rows
+    peaks, bests, firsts, *parts = workspace[:-4]
+    candidates = list(workspace[-4:])
+    candidates[::2] = (memory.view(logits.dtype) for memory in candidates[::2])  # as wide at most, and as exact
+    shape = {"WORDS": words, "WIDTH": tiling.width, "SLICES": slices}
+    wide = {"PADDED": triton.next_power_of_2(slices), "SEGMENT": tiling.segment}
+    grid = (rows.shape[0], slices)
+    peaks_kernel[grid](
+        *source, parameters.temperature, parameters.top_n_sigma, peaks, bests, firsts, *parts[:3],
+        **shape, LANES=tiling.lanes, num_warps=tiling.slice_warps,
+    )  # fmt: skip
+    gather_kernel[grid](
+        *source, *parameters[:5], peaks, bests, *parts, *candidates[:2],
+        **shape, **wide, LANES=tiling.lanes, num_warps=tiling.slice_warps,
+    )  # fmt: skip
+    sample_kernel[grid[:1]](
+        *source, *parameters, bests, firsts, *parts[3:], *candidates,
+        out, out if kept is None else kept,
+        **shape, **wide, CANDIDATES=tiling.candidates, REPORT=kept is not None, num_warps=tiling.row_warps,
+        maxnreg=192,  # else the compiler spills, to stay below a bound of its own
+    )  # fmt: skip
     return out
 
 
-def _check(logits: Tensor, rows: Tensor, parameters: RowParameters, scratch: Scratch, tiling: Tiling) -> None:
-    if logits.dim() != 2 or logits.dtype != torch.float32 or not 0 < logits.shape[1] <= MOST_WORDS:
+def _check(logits: Tensor, rows: Tensor, parameters: RowParameters) -> None:
+    if logits.dim() != 2 or logits.dtype not in DTYPES or not 0 < logits.shape[1] <= MOST_WORDS:
         raise ValueError(
-            f"logits {logits.dtype}{list(logits.shape)} must be float32 [rows, words], at most {MOST_WORDS}"
+            f"logits {logits.dtype}{list(logits.shape)} must be floats [rows, words], at most {MOST_WORDS}"
         )
     if logits.stride(1) != 1:
         raise ValueError("logits must have the words of a row side by side")
     if rows.shape != logits.shape[:1] or rows.dtype != torch.int64 or not rows.is_contiguous():
         raise ValueError(f"rows {rows.dtype}{list(rows.shape)} must be int64 [{logits.shape[0]}]")
-    for (name, values), kind in zip(parameters._asdict().items(), DTYPES, strict=True):
+    for (name, values), kind in zip(parameters._asdict().items(), PARAMETER_DTYPES, strict=True):
         if values.dtype != kind or values.shape != parameters.seed.shape or values.dim() != 1 or values.stride(0) != 1:
             raise ValueError(f"{name} {values.dtype}{list(values.shape)} must be {kind}{list(parameters.seed.shape)}")
-    for name, memory in scratch._asdict().items():
-        wide = memory.dim() == 2 and memory.shape[0] >= rows.shape[0] and memory.shape[1] == tiling.candidates
-        if not wide or not memory.is_contiguous():
-            raise ValueError(f"scratch {name} {list(memory.shape)} is not enough for {rows.shape[0]} rows")
+
+
+def _check_workspace(workspace: Workspace, rows: int, slices: int, tiling: Tiling) -> None:
+    widths = {"peaks": tiling.lanes, "slice_logits": tiling.segment, "slice_words": tiling.segment}
+    shapes: dict[str, tuple[int, ...]] = {name: (slices, width) for name, width in widths.items()}
+    shapes |= {"leasts": (), "edges": (), "logits": (tiling.candidates,), "words": (tiling.candidates,)}
+    for name, memory in workspace._asdict().items():
+        fits = memory.shape[1:] == shapes.get(name, (slices,)) and memory.shape[0] >= rows
+        if not fits or not memory.is_contiguous():
+            raise ValueError(f"workspace {name} {list(memory.shape)} does not fit {rows} rows of {slices} slices")

@@ -15,6 +15,7 @@ import triton.language as tl
 UNIT = tl.constexpr(float(1 << 40))  # a weight of 1
 HEAVIEST = tl.constexpr(0x3F800000)  # the bits of 1.0, the largest weight
 TURNS = tl.constexpr(30)  # of a bisection: there are fewer than 2^30 weights
+ROUGHLY = tl.constexpr(12)  # turns after which weights are known to 3 %
 ORDERED = tl.constexpr(80)  # sampling.CANDIDATES: up to so many words are drawn from in descending order there
 PADDING = tl.constexpr(64)  # sampling.BLOCK
 
@@ -22,7 +23,7 @@ PADDING = tl.constexpr(64)  # sampling.BLOCK
 @triton.jit
 def fetch(source, at, count, least):
     """Logits; what is not there, no number, or less than `least`, is -inf."""
-    logits = tl.load(source + at, mask=at < count, other=float("-inf"))
+    logits = tl.load(source + at, mask=at < count, other=float("-inf")).to(tl.float32)
     return tl.where(logits >= least, logits, float("-inf"))
 
 
@@ -64,9 +65,7 @@ def held(source, count, least, best, heat, low, LANES: tl.constexpr, CANDIDATES:
 
 
 @triton.jit
-def search(
-    source, count, least, best, heat, goal, COUNTED: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr
-):
+def search(source, count, least, best, heat, goal, COUNTED: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr):
     """The largest bits such that the words from there upwards number, or weigh, at least `goal`; 0 if none do."""
     low = goal.to(tl.int32) * 0
     high = low + HEAVIEST + 1
@@ -80,76 +79,26 @@ def search(
 
 
 @triton.jit
-def peaks(source, words, LANES: tl.constexpr):
-    """The largest logit of each lane, and the first word that has it."""
-    lane = tl.arange(0, LANES)
-    peak = tl.full([LANES], float("-inf"), tl.float32)
-    first = tl.zeros([LANES], tl.int32)
-    for start in range(0, words, LANES):
-        logits = fetch(source, start + lane, words, float("-inf"))
-        first = tl.where(logits > peak, start + lane, first)
-        peak = tl.maximum(peak, logits)
-    return peak, first
+def sigma_edge(numbers, sums, squares, best, sigmas):
+    """The smallest logit that is within so many standard deviations of the largest; by parts' sums of finite logits."""
+    number = tl.sum(numbers, 0)
+    mean = tl.sum(sums, 0) / number
+    variance = tl.maximum(tl.sum(squares, 0) / number - mean * mean, 0.0)
+    return best - sigmas * tl.sqrt(variance).to(tl.float32)
 
 
 @triton.jit
-def sigma_edge(source, words, best, sigmas, LANES: tl.constexpr):
-    """The smallest logit that is within so many standard deviations of the largest; -inf counts as no logit."""
-    number = tl.zeros([LANES], tl.int32)
-    total = tl.zeros([LANES], tl.float64)
-    for start in range(0, words, LANES):
-        logits = fetch(source, start + tl.arange(0, LANES), words, float("-inf"))
-        there = logits > float("-inf")
-        number += there.to(tl.int32)
-        total += tl.where(there, logits, 0.0).to(tl.float64)
-    count = tl.sum(number, 0)
-    mean = (tl.sum(total, 0) / count).to(tl.float32)
-    total = tl.zeros([LANES], tl.float64)
-    for start in range(0, words, LANES):
-        logits = fetch(source, start + tl.arange(0, LANES), words, float("-inf"))
-        apart = tl.where(logits > float("-inf"), logits - mean, 0.0)
-        total += (apart * apart).to(tl.float64)
-    return best - sigmas * tl.sqrt(tl.sum(total, 0) / count).to(tl.float32)
-
-
-@triton.jit
-def lane_edge(peak, best, heat, LANES: tl.constexpr):
-    """The bits of the (LANES / 4)-th largest of the lanes' maxima, but at least 1."""
+def lane_edge(peak, best, heat, goal):
+    """About the bits of the goal-th largest of the lanes' maxima: at least as many are there, and it is at least 1."""
     bits, _ = weigh(peak, best, heat)
     low = tl.min(bits, 0) * 0
     high = low + HEAVIEST + 1
-    for _ in range(TURNS):
+    for _ in range(ROUGHLY):
         middle = (low + high) // 2
-        enough = tl.sum((bits >= middle).to(tl.int32), 0) >= LANES // 4
+        enough = tl.sum((bits >= middle).to(tl.int32), 0) >= goal
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle)
     return tl.maximum(low, 1)
-
-
-@triton.jit
-def gather(
-    source, words, least, best, heat, floor, filtered, edge, found_logits, found_words,
-    LANES: tl.constexpr, CANDIDATES: tl.constexpr,
-):  # fmt: skip
-    """(weight of words from `floor` upwards, number of candidates, their weight); candidates are stored in order."""
-    total = tl.zeros([LANES], tl.int64)
-    number = edge * 0
-    found = number.to(tl.int64)
-    for start in range(0, words, LANES):
-        at = start + tl.arange(0, LANES)
-        logits = fetch(source, at, words, least)
-        bits, weights = weigh(logits, best, heat)
-        total += tl.where(bits >= floor, weights, 0)
-        if filtered:
-            hit = bits >= edge
-            hits = tl.sum(hit.to(tl.int32), 0)
-            if hits > 0:
-                found += tl.sum(tl.where(hit, weights, 0), 0)
-                place = number + tl.cumsum(hit.to(tl.int32), 0) - 1
-                tl.store(found_logits + place, logits, mask=hit & (place < CANDIDATES))
-                tl.store(found_words + place, at, mask=hit & (place < CANDIDATES))
-            number += hits
-    return tl.sum(total, 0), number, found
 
 
 @triton.jit

@@ -109,9 +109,9 @@ def sampling_memory(batch: int) -> Memory:
 
 def draw(memory: Memory) -> None:
     parameters = gpu_sampling.RowParameters(*(memory[name] for name in gpu_sampling.RowParameters._fields))
-    scratch = gpu_sampling.Scratch.make(ROWS, memory["logits"].device)
+    workspace = gpu_sampling.Workspace.make(ROWS, WORDS, memory["logits"].device)
     gpu_sampling.sample(
-        memory["logits"], memory["rows"], parameters, scratch, memory["out"], kept=memory["kept"]
+        memory["logits"], memory["rows"], parameters, workspace, memory["out"], kept=memory["kept"]
     )  # fmt: skip
 
 

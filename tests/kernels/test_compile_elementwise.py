@@ -113,11 +113,12 @@ def launch_rotary_kv(module: Any, every: bool) -> None:
 def launch_gpu_sampling(module: Any, every: bool) -> None:
     for words in (128256, 151936, 1001) if every else (151936,):
         logits, rows, out = torch.empty(2, words), torch.empty(2, dtype=torch.int64), torch.empty(2, dtype=torch.int64)
-        parameters = module.RowParameters(*(torch.empty(4, dtype=kind) for kind in module.DTYPES))
-        scratch = module.Scratch.make(2, "cpu")
-        module.sample(logits, rows, parameters, scratch, out)
+        parameters = module.RowParameters(*(torch.empty(4, dtype=kind) for kind in module.PARAMETER_DTYPES))
+        workspace = module.Workspace.make(2, words, "cpu")
+        module.sample(logits.bfloat16(), rows, parameters, workspace, out)
         if every:
-            module.sample(logits, rows, parameters, scratch, out.int(), kept=torch.empty(2, dtype=torch.int32))
+            module.sample(logits.half(), rows, parameters, workspace, out)
+            module.sample(logits, rows, parameters, workspace, out.int(), kept=torch.empty(2, dtype=torch.int32))
 
 
 def launch_gpu_logits(module: Any, every: bool) -> None:

@@ -18,10 +18,10 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 from actorserve.kernels.cpu import sampling  # noqa: E402
-from actorserve.kernels.triton.sampling import RowParameters, Scratch, Tiling, sample, uniform_number  # noqa: E402
+from actorserve.kernels.triton.sampling import RowParameters, Tiling, Workspace, sample, uniform_number  # noqa: E402
 from tests.kernels.reference.sampling import reference_kept, reference_order  # noqa: E402
 
-TILING = Tiling(lanes=1024, candidates=512, warps=4)  # so that small vocabularies take several turns
+TILING = Tiling(width=512, lanes=128, segment=256, candidates=512)  # so that small vocabularies take several slices
 NO_RESERVE = 0x4000  # of Linux' mmap; Python names it from 3.13 on
 
 
@@ -69,8 +69,8 @@ def draw(
     count = len(logits)
     index = torch.arange(count) if rows is None else torch.tensor(rows)
     out, kept = (torch.full((count,), -7, dtype=torch.int32, device=DEVICE) for _ in range(2))
-    scratch = Scratch.make(count, DEVICE, tiling.candidates)
-    sample(logits.to(DEVICE), index.to(DEVICE), on_device(values), scratch, out, kept=kept, tiling=tiling)
+    workspace = Workspace.make(count, logits.shape[1], DEVICE, tiling)
+    sample(logits.to(DEVICE), index.to(DEVICE), on_device(values), workspace, out, kept=kept, tiling=tiling)
     return out.cpu().numpy(), kept.cpu().numpy()
 
 
@@ -129,6 +129,33 @@ def test_top_n_sigma(beside: dict[str, float]) -> None:
     values = parameters(4, **beside)
     values.top_n_sigma[:] = [0.3, 1.5, 0.3, 1.5]
     assert (check(logits, values) < 400).all()
+
+
+def test_more_candidates_than_a_slice_has_room_for() -> None:
+    """The likely words are all neighbours."""
+    logits = random_logits(3, 3000, 0.5)
+    logits[:, 600:1000] += 6
+    values = parameters(3, top_p=0.9)
+    values.top_k[1:] = [300, 100]
+    values.top_p[1] = 1
+    kept = check(logits, values)
+    assert (kept[:2] > TILING.segment).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_logits_of_16_bits(dtype: torch.dtype) -> None:
+    """They are what float32 makes of them: many equals among them."""
+    logits = random_logits(6, 1300).to(dtype)
+    tokens, _ = draw(logits, mixed(6))
+    assert tokens.tolist() == sampling.sample(logits.float(), mixed(6)).tolist()
+
+
+def test_a_vocabulary_of_more_slices_than_are_looked_over() -> None:
+    assert Tiling().of(151_936).width == 4096 and Tiling().of(262_144).width == 4096
+    assert Tiling().of(262_145).width == 8192 and Tiling().of(1 << 20).width == 16384
+    logits, values = random_logits(2, 700), parameters(2, top_p=0.8)
+    tokens, _ = draw(logits, values, tiling=Tiling(width=8, lanes=4, segment=8, candidates=128))
+    assert tokens.tolist() == sampling.sample(logits, values).tolist()
 
 
 def test_few_words_that_are_allowed() -> None:
@@ -275,30 +302,32 @@ def test_rows_beyond_32_bits() -> None:
 def test_no_rows_and_no_report() -> None:
     values = on_device(parameters(3))
     nothing = torch.zeros(0, dtype=torch.int64, device=DEVICE)
-    scratch = Scratch.make(3, DEVICE)
-    assert sample(torch.zeros(0, 9, device=DEVICE), nothing, values, scratch, nothing.clone()).shape == (0,)
+    workspace = Workspace.make(3, 9, DEVICE)
+    assert sample(torch.zeros(0, 9, device=DEVICE), nothing, values, workspace, nothing.clone()).shape == (0,)
     logits, rows = random_logits(3, 70).to(DEVICE), torch.arange(3, device=DEVICE)
-    out = sample(logits, rows, values, scratch, torch.zeros(3, dtype=torch.int64, device=DEVICE))
+    workspace = Workspace.make(3, 70, DEVICE)
+    out = sample(logits, rows, values, workspace, torch.zeros(3, dtype=torch.int64, device=DEVICE))
     assert out.tolist() == sampling.sample(logits.cpu(), parameters(3)).tolist()
 
 
 def test_misfits_are_refused() -> None:
     logits, rows, values = torch.randn(3, 9), torch.arange(3), on_device(parameters(3))
-    scratch, out = Scratch.make(3, "cpu"), torch.zeros(3, dtype=torch.int32)
+    workspace, out = Workspace.make(3, 9, "cpu"), torch.zeros(3, dtype=torch.int32)
     fine: dict[str, Any] = {
-        "logits": logits, "rows": rows, "parameters": values, "scratch": scratch, "out": out
+        "logits": logits, "rows": rows, "parameters": values, "workspace": workspace, "out": out
     }  # fmt: skip
 
     def refused(what: str, **changes: Any) -> None:
         with pytest.raises(ValueError, match=what):
             sample(**(fine | changes))
 
-    refused("logits .*float16", logits=logits.half())
+    refused("logits .*float64", logits=logits.double())
     refused("side by side", logits=torch.randn(9, 3).t())
     refused("rows .*int32", rows=rows.int())
     refused("top_p .*float32", parameters=values._replace(top_p=values.top_p.float()))
     refused("seed|temperature", parameters=values._replace(seed=values.seed[:2]))
-    refused("scratch logits", scratch=Scratch.make(2, "cpu"))
-    refused("scratch", tiling=TILING)
+    refused("workspace .* 3 rows", workspace=Workspace.make(2, 9, "cpu"))
+    refused("workspace", tiling=TILING)
+    refused("workspace .* 1 slices", workspace=Workspace.make(3, 5000, "cpu"))
     refused("out", out=out[:2])
     refused("kept", kept=out.long())

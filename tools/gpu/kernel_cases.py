@@ -85,7 +85,7 @@ def cases(
         for batch in BATCHES:
             yield norm(device, model, batch, dtype)
             yield gate(device, model, batch, dtype)
-            yield from sampling(device, model, batch)
+            yield from sampling(device, model, batch, dtype)
             yield from logits(device, model, batch)
 
 
@@ -203,14 +203,14 @@ FILTERS: dict[str, dict[str, float]] = {
 }
 
 
-def sampling(device: torch.device, model: Model, batch: int) -> Iterator[Case]:
+def sampling(device: torch.device, model: Model, batch: int, dtype: torch.dtype) -> Iterator[Case]:
     """A token a row, by what requests ask for."""
     for name, filters in FILTERS.items():
 
         def make(filters: dict[str, float] = filters) -> Call:
             rows = torch.arange(batch, device=device)
-            scores = torch.randn(batch, model.words, device=device) * 3
-            scratch = gpu_sampling.Scratch.make(batch, device)
+            scores = (torch.randn(batch, model.words, device=device) * 3).to(dtype)
+            workspace = gpu_sampling.Workspace.make(batch, model.words, device)
             parameters = gpu_sampling.RowParameters(
                 torch.full((batch,), filters.get("temperature", 1.0), device=device),
                 torch.full((batch,), int(filters.get("top_k", 0)), device=device),
@@ -219,9 +219,9 @@ def sampling(device: torch.device, model: Model, batch: int) -> Iterator[Case]:
                 torch.full((batch,), filters.get("top_n_sigma", 0.0), device=device), rows + 7, rows,
             )  # fmt: skip
             out = torch.empty_like(rows)
-            return lambda: gpu_sampling.sample(scores, rows, parameters, scratch, out)
+            return lambda: gpu_sampling.sample(scores, rows, parameters, workspace, out)
 
-        yield Case("sample", f"{model.name}, {batch}, {name}", make, batch * model.words * 4)
+        yield Case("sample", f"{model.name}, {batch}, {name}", make, batch * model.words * dtype.itemsize)
 
 
 def logits(device: torch.device, model: Model, batch: int) -> Iterator[Case]:

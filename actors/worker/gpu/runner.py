@@ -22,8 +22,7 @@ from torch import Tensor
 
 from actorserve.kernels.triton.paged_decode import Scratch, split_count
 from actorserve.kernels.triton.rotary_kv import Pools
-from actorserve.kernels.triton.sampling import Scratch as Candidates
-from actorserve.kernels.triton.sampling import sample
+from actorserve.kernels.triton.sampling import Workspace, sample
 from actorserve.kernels.triton.step_inputs import StepInputs, keep_tokens, make_inputs
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
@@ -110,9 +109,9 @@ class GpuRunner:
         self._numbers = torch.full((2, largest), -1, dtype=torch.int64, device=device)  # rows, and first positions
         self._starts = torch.arange(largest + 1, device=device)
         self._inputs = StepInputs.make(largest, largest, self.rows.state.table.shape[1], device)
-        self._logits = torch.empty(largest, shape.vocab_size, dtype=torch.float32, device=device)
+        self._logits = torch.empty(largest, shape.vocab_size, dtype=self.model.dtype, device=device)
         self._tokens = torch.empty(largest, dtype=torch.int32, device=device)
-        self._candidates = Candidates.make(sizes.rows, device)
+        self._workspace = Workspace.make(sizes.rows, shape.vocab_size, device)
         cuda = device.type == "cuda"
         processors = torch.cuda.get_device_properties(device).multi_processor_count if cuda else PROCESSORS
         self._splits = {
@@ -167,7 +166,7 @@ class GpuRunner:
         if not pending.finished and pending.bound:
             if pending.raw is not None:
                 asked, logits = pending.raw
-                self.logprobs.write((asked, logits.cpu()), pending.rows, tokens, pending.positions)
+                self.logprobs.write((asked, logits.cpu().float()), pending.rows, tokens, pending.positions)
             self.logits_processors.advance(pending.rows, tokens)
         pending.finished = True
         return tokens
@@ -229,7 +228,7 @@ class GpuRunner:
         return Scratch(partial, self._sums[:count].view(size, shape.heads, splits))
 
     def _draw(self, logits: Tensor, rows: Tensor, tokens: Tensor) -> None:
-        sample(logits, rows, self.rows.parameters, self._candidates, tokens)
+        sample(logits, rows, self.rows.parameters, self._workspace, tokens)
         keep_tokens(rows, tokens, self.rows.state.last)
 
     # --- any other step ------------------------------------------------------------------------------------------
@@ -246,7 +245,7 @@ class GpuRunner:
         if not drawing.size:
             return PendingStep(drawing, drawing, None, False)
         numbers = to_device(np.stack([starts[1:][samples] - 1, drawing]), self.device)
-        logits = self.model.logits(hidden.of(numbers[0])).float()
+        logits = self.model.logits(hidden.of(numbers[0]))
         tokens = torch.empty(drawing.size, dtype=torch.int32, device=self.device)
         self._draw(logits, numbers[1], tokens)
         return self._drawn(logits, drawing, numbers[1], tokens)
@@ -272,17 +271,18 @@ class GpuRunner:
     # --- what is drawn -------------------------------------------------------------------------------------------
 
     def _drawn(self, logits: Tensor, rows: Ints, own: Tensor, tokens: Tensor) -> PendingStep:
-        """Tokens were drawn of `logits`; where rows want these changed first, they are drawn again."""
+        """Tokens were drawn of `logits`; rows that want these changed first draw again, of numbers in float32."""
         raw = self.logprobs.raw(logits, rows)
         asking = self.logits_processors.among(rows)
         failed: Numbers = ()
         if asking.size:
             self._settle()
             at = to_device(asking, self.device)
-            changed = logits[at].cpu()
+            changed = logits[at].cpu().float()
             failed = self.logits_processors.apply(changed, rows[asking])
-            logits.index_copy_(0, at, changed.to(self.device))
-            self._draw(logits, own, tokens)
+            again = torch.empty(asking.size, dtype=torch.int32, device=self.device)
+            self._draw(changed.to(self.device), own[at], again)
+            tokens.index_copy_(0, at, again)
         pending = PendingStep(rows, self.known[rows] - 1, raw, raw is not None or asking.size > 0)
         pending.failed_rows = failed
         cuda = self.device.type == "cuda"
@@ -312,5 +312,10 @@ class GpuRunner:
         nobody, zeros = np.full(rows, -1, np.int64), np.zeros(rows, np.int64)
         hidden = self._forward(nobody, counts, zeros, starts, np.full(int(starts[-1]), -1, np.int64))
         at = to_device(starts[1:] - 1, self.device)
-        logits = self.model.logits(hidden.of(at)).float()
-        self._draw(logits, to_device(nobody, self.device), torch.empty(rows, dtype=torch.int32, device=self.device))
+        logits = self.model.logits(hidden.of(at))
+        self._try_drawing(logits)
+        self._try_drawing(logits.float())  # as rows are drawn whose logits were changed
+
+    def _try_drawing(self, logits: Tensor) -> None:
+        nobody = torch.full((len(logits),), -1, dtype=torch.int64, device=self.device)
+        self._draw(logits, nobody, torch.empty(len(logits), dtype=torch.int32, device=self.device))

@@ -61,8 +61,8 @@ def test_nothing_is_compiled_in_traffic(counted: dict[str, dict[str, list[str]]]
 
 def test_few_kernels_are_compiled_at_the_start(counted: dict[str, dict[str, list[str]]]) -> None:
     """A fresh machine compiles all of them: none depends on how many rows or splits there are."""
-    assert len(counted["plain"]["before"]) <= 12, counted["plain"]["before"]
-    assert len(counted["windows"]["before"]) <= 12 + 4, "attention once for each kind of layer"
+    assert len(counted["plain"]["before"]) <= 17, counted["plain"]["before"]
+    assert len(counted["windows"]["before"]) <= 17 + 4, "attention once for each kind of layer"
 
 
 def test_what_is_compiled_late_is_counted_and_named(counted: dict[str, dict[str, list[str]]]) -> None:
