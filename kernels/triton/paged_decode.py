@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..types import Pages, Scoring, bytes_of, check, check_out, strides
-from .quantised_kv import E4M3, scale_of, widen
+from .quantised_kv import E4M3, ratio, scale_of, widen
 
 LOG2E = 1.4426950408889634
 PACK = 16  # rows of the smallest product that tensor cores take
@@ -108,12 +108,21 @@ def configuration(
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """(what the kernel is compiled for, by shape and type; how it is launched)."""
     options = constants(dtype, keys, heads, scoring, TILE_BYTES)
+    options["UNITED"] = options["SCALED"] and dtype != torch.float32
+    if options[
+        "UNITED"
+    ]:  # one instruction makes two float16 of two numbers of 8 bits, where bfloat16 takes three steps
+        options |= {"PRODUCT": tl.float16, "TILE": min(32, options["TILE"])}
     if dtype == torch.float32:  # exact products take many registers: it is there for checks, not for speed
         return options | {"TILE": 16}, {"num_warps": 4, "num_stages": 3}
     # The table is read a turn ahead of keys and values, so that five stages are two tiles of them. Without maxnreg the
     # compiler now and then spills to stay below a bound of its own.
-    # Pools of 8 bits take registers for their conversion: a program less, and more under way in each.
-    return options, {"num_warps": 4, "num_stages": 5, "maxnreg": 168 if options["SCALED"] else 128}
+    # Wide heads of 8 bits take registers for their conversion: a program less on a multiprocessor.
+    return options, {
+        "num_warps": 4,
+        "num_stages": 5,
+        "maxnreg": 168 if options["UNITED"] and options["PADDED"] > 128 else 128,
+    }
 
 
 def constants(dtype: torch.dtype, keys: Tensor, heads: int, scoring: Scoring, tile_bytes: int) -> dict[str, Any]:
@@ -174,10 +183,13 @@ def fetch(
 
 @triton.jit
 def attend(
-    total, weight, peak, q, k, v, seen, factor, cap, key_scale, value_scale,
-    CAPPED: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+    total, weight, peak, unit, q, k, v, seen, factor, cap, key_scale, value_scale,
+    CAPPED: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr, UNITED: tl.constexpr,
 ):  # fmt: skip
-    """One tile more: total = Σ 2^(s - peak) · v and weight = Σ 2^(s - peak), peak the largest score so far."""
+    """One tile more: total = Σ 2^(s - peak) · v and weight = Σ 2^(s - peak), peak the largest score so far.
+
+    UNITED: v and shares are float16, which holds no scale of values; total is in units of the largest scale so far.
+    """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
     if SCALED:
         scores = scores * scale_of(key_scale)[None, :]
@@ -192,10 +204,15 @@ def attend(
     shares = tl.exp2(scores - base[:, None])
     fade = tl.exp2(peak - base)
     weight = weight * fade + tl.sum(shares, 1)
-    if SCALED:
+    if UNITED:
+        larger = tl.maximum(unit, tl.max(value_scale.to(tl.int32), 0))
+        shares = shares * ratio(value_scale.to(tl.int32), larger)[None, :]
+        fade = fade * ratio(unit, larger)
+        unit = larger
+    elif SCALED:
         shares = shares * scale_of(value_scale)[None, :]
     total = tl.dot(shares.to(v.dtype), v, total * fade[:, None], input_precision="ieee")
-    return total, weight, higher
+    return total, weight, higher, unit
 
 
 @triton.jit
@@ -216,7 +233,7 @@ def _decode(
     table_stride, out_stride, out_head_stride,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr,
-    DIVIDED: tl.constexpr, LEAST: tl.constexpr,
+    UNITED: tl.constexpr, DIVIDED: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
     """One split of one row, for the group of queries that share a head of keys."""
     split = tl.program_id(0)
@@ -233,10 +250,16 @@ def _decode(
     inside = (heads < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
     head = kv_head * GROUP + heads
     q_at = queries + row * query_stride + head[:, None] * query_head_stride + dims[None, :]
-    q = tl.load(q_at, mask=inside, other=0.0).to(PRODUCT)
+    q = tl.load(q_at, mask=inside, other=0.0)
+    if UNITED:  # scaled so that the largest of each head is 1 to 2: float16 holds it, and loses nothing that counts
+        code = tl.minimum(tl.maximum((tl.max(tl.abs(q.to(tl.float32)), 1).to(tl.int32, bitcast=True) >> 23), 1), 253)
+        q = q.to(tl.float32) * scale_of(254 - code)[:, None]
+        factor = factor * scale_of(code)[:, None]
+    q = q.to(PRODUCT)
     total = tl.zeros([16, PADDED], tl.float32)
     weight = tl.zeros([16], tl.float32)
     peak = tl.full([16], float("-inf"), tl.float32)
+    unit = split * 0 + 1
     for at in range(begin, end, TILE):
         positions = at + tl.arange(0, TILE)
         seen = (positions >= first) & (positions < end)
@@ -249,10 +272,13 @@ def _decode(
             scale_at = block * scale_block_stride + kv_head * scale_head_stride + slot
             key_scale = tl.load(key_scales + scale_at, mask=seen, other=0)
             value_scale = tl.load(value_scales + scale_at, mask=seen, other=0)
-        total, weight, peak = attend(
-            total, weight, peak, q, k, v, seen[None, :], factor, cap, key_scale, value_scale, CAPPED, True, SCALED
-        )
+        total, weight, peak, unit = attend(
+            total, weight, peak, unit, q, k, v, seen[None, :], factor, cap, key_scale, value_scale,
+            CAPPED, True, SCALED, UNITED,
+        )  # fmt: skip
     total = total / tl.where(weight == 0, 1.0, weight)[:, None]
+    if UNITED:
+        total = total * scale_of(unit)
     if not DIVIDED:
         o_at = out + row * out_stride + head[:, None] * out_head_stride + dims[None, :]
         tl.store(o_at, total.to(out.dtype.element_ty), mask=inside)

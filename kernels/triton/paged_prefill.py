@@ -104,9 +104,10 @@ def step(
     seen = (positions[None, :] <= position[:, None]) & there[None, :]
     if WINDOW > 0:
         seen = seen & (positions[None, :] > position[:, None] - WINDOW)
-    return attend(
-        total, weight, peak, q, k, v, seen, factor, cap, key_scale, value_scale, CAPPED, MASKED, SCALED
-    )  # fmt: skip
+    total, weight, peak, _ = attend(
+        total, weight, peak, 0, q, k, v, seen, factor, cap, key_scale, value_scale, CAPPED, MASKED, SCALED, False
+    )
+    return total, weight, peak
 
 
 @triton.jit(

@@ -67,6 +67,12 @@ def scale_of(codes):
 
 
 @triton.jit
+def ratio(code, larger):
+    """2^(n - m) of n + 127 and m + 127, int32, where m >= n; 0 where that is below 2^-126."""
+    return (tl.maximum(code - larger + 127, 0) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def scale_code(peak):
     """n + 127 of the least 2^n with peak / 2^n <= 448 = 1.75 · 2^8, int32; at least 1."""
     bits = peak.to(tl.int32, bitcast=True)

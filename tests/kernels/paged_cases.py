@@ -140,8 +140,9 @@ def _without_nan(pool: torch.Tensor) -> torch.Tensor:
     return codes.where(codes != 0x7F, 0).view(E4M3)
 
 
-def compare(case: Case, out: torch.Tensor, wanted: torch.Tensor) -> None:
-    product = torch.bfloat16 if case.scaled and case.dtype == torch.float16 else case.dtype
+def compare(case: Case, out: torch.Tensor, wanted: torch.Tensor, product: torch.dtype | None = None) -> None:
+    """`product`: the type in which weights and values are multiplied, if not the case's."""
+    product = product or case.dtype
     torch.testing.assert_close(out.float(), wanted, rtol=TOLERANCE[product], atol=TOLERANCE[product])
 
 
@@ -158,7 +159,8 @@ def check_prefill(case: Case, lengths: Sequence[int], counts: Sequence[int], tai
     starts = list(itertools.accumulate(counts, initial=0))
     pages, q = filled(case, lengths, counts), random_queries(case, starts[-1] + tail)
     out = paged_prefill(q, torch.tensor(starts, dtype=torch.int32, device=DEVICE), pages, case.scoring)
-    compare(case, out, reference_attention(q, starts, clean(pages), case.scoring))
+    product = torch.bfloat16 if case.scaled and case.dtype == torch.float16 else None
+    compare(case, out, reference_attention(q, starts, clean(pages), case.scoring), product)
     return out
 
 

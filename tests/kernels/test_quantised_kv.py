@@ -136,6 +136,28 @@ def test_attention_over_what_was_written(kind: str, dtype: torch.dtype) -> None:
         assert 0.001 < error < 0.045, (kind, head, error)
 
 
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e6])
+@pytest.mark.parametrize("outlier", [1.0, 1e6])
+def test_decoding_of_values_that_float16_does_not_hold(size: float, outlier: float) -> None:
+    """Which it multiplies with; queries are as large, and a token in the middle is far off the others."""
+    torch.manual_seed(4)
+    rows, heads, head_dim, block = 2, 4, 64, 16
+    keys, values = torch.randn(2, 16, 2, block, head_dim)
+    values *= size
+    values[3, :, 5] *= outlier
+    codes, scales = zip(*(quantise(pool) for pool in (keys / 1e5, values)), strict=True)
+    table = torch.arange(16, dtype=torch.int32, device=DEVICE).view(rows, 8)
+    lengths = torch.tensor([128, 77], dtype=torch.int32, device=DEVICE)
+    pages = Pages(*(part.to(DEVICE) for part in codes), table, lengths, Scales(*(part.to(DEVICE) for part in scales)))
+    q = (torch.randn(rows, heads, head_dim) * 1e5).to(DEVICE, torch.bfloat16)
+    scoring = Scoring(head_dim**-0.5)
+    wanted = reference_attention(q, [0, 1, 2], pages, scoring)
+    for splits in (1, 3):
+        found = paged_decode(q, pages, scoring, Scratch.make(q, splits)).float()
+        error = (found - wanted).abs().amax(-1) / wanted.abs().amax(-1)
+        assert error.max() < 2**-7, (error, "bfloat16, which the interpreter cuts off")
+
+
 def test_misfits_are_refused() -> None:
     keys, values = torch.zeros(2, 3, 2, 16, 64, dtype=torch.uint8).view(E4M3)
     scales = Scales.make(keys)
