@@ -62,7 +62,12 @@ class LogprobsWriter:
         if not self._rows_with_logprobs:
             return None
         asked = np.flatnonzero(self._most[rows] >= 0)
-        return (asked, logits[torch.from_numpy(asked)].clone()) if asked.size else None
+        if not asked.size:
+            return None
+        at = torch.from_numpy(asked)
+        if logits.is_cuda:  # from memory that is not pinned, the host would wait for all steps that run
+            at = at.pin_memory().to(logits.device, non_blocking=True)
+        return asked, logits.index_select(0, at)
 
     def write(self, raw: tuple[Ints, Tensor], rows: Ints, tokens: np.ndarray, positions: Ints) -> None:
         """The rows have drawn these tokens, which will stand at these positions."""

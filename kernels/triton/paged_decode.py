@@ -42,8 +42,27 @@ class Scratch(NamedTuple):
     def make(cls, queries: Tensor, splits: int) -> Scratch:
         """For batches of the shape of `queries` [rows, heads, head_dim]."""
         rows, heads, head_dim = queries.shape
-        options: dict[str, Any] = {"dtype": torch.float32, "device": queries.device}
+        return cls.of(rows, heads, head_dim, splits, queries.device)
+
+    @classmethod
+    def of(cls, rows: int, heads: int, head_dim: int, splits: int, device: torch.device) -> Scratch:
+        """For so many queries of so many heads."""
+        options: dict[str, Any] = {"dtype": torch.float32, "device": device}
         return cls(torch.empty(rows, heads, splits, head_dim, **options), torch.empty(rows, heads, splits, **options))
+
+    def splits(self, queries: Tensor) -> int:
+        """Their number; ValueError if this is not for heads like those of `queries`."""
+        partial, sums = self
+        heads, head_dim = queries.shape[1:]
+        splits = partial.shape[2]
+        fits = partial.shape == (len(partial), heads, splits, head_dim) and sums.shape == partial.shape[:3]
+        if not fits or not 0 < splits <= MOST_SPLITS:
+            raise ValueError(f"scratch {list(partial.shape)}, {list(sums.shape)} for queries {list(queries.shape)}")
+        if partial.dtype != torch.float32 or sums.dtype != torch.float32 or partial.device != queries.device:
+            raise ValueError(f"scratch is {partial.dtype}, {sums.dtype} on {partial.device}")
+        if not partial.is_contiguous() or not sums.is_contiguous():
+            raise ValueError("scratch is not contiguous")
+        return splits
 
 
 def split_count(rows: int, kv_heads: int, longest: int, processors: int) -> int:
@@ -71,7 +90,9 @@ def paged_decode(
     rows, heads, _ = queries.shape
     if len(pages.lengths) != rows:
         raise ValueError(f"{len(pages.lengths)} lengths for {rows} rows of queries")
-    splits = 1 if scratch is None else _splits(scratch, queries)
+    splits = 1 if scratch is None else scratch.splits(queries)
+    if scratch is not None and len(scratch.partial) < rows:
+        raise ValueError(f"scratch for {len(scratch.partial)} rows, and there are {rows}")
     if not rows:
         return out
     options, launch = configuration(queries.dtype, pages.keys, heads, scoring)
@@ -87,20 +108,6 @@ def paged_decode(
         shared = {name: options[name] for name in ("HEAD_DIM", "PADDED", "TILE", "LEAST", "WINDOW")}
         _merge[heads, rows](partial, sums, pages.lengths, out, *out.stride()[:2], heads, splits, **shared, num_warps=4)
     return out
-
-
-def _splits(scratch: Scratch, queries: Tensor) -> int:
-    partial, sums = scratch
-    rows, heads, head_dim = queries.shape
-    splits = partial.shape[2]
-    fits = partial.shape == (len(partial), heads, splits, head_dim) and sums.shape == partial.shape[:3]
-    if not fits or len(partial) < rows or not 0 < splits <= MOST_SPLITS:
-        raise ValueError(f"scratch {list(partial.shape)}, {list(sums.shape)} for queries {list(queries.shape)}")
-    if partial.dtype != torch.float32 or sums.dtype != torch.float32 or partial.device != queries.device:
-        raise ValueError(f"scratch is {partial.dtype}, {sums.dtype} on {partial.device}")
-    if not partial.is_contiguous() or not sums.is_contiguous():
-        raise ValueError("scratch is not contiguous")
-    return splits
 
 
 def configuration(

@@ -24,17 +24,39 @@ import triton.language as tl
 from torch import Tensor
 
 from ..types import Pages, Scoring, bytes_of, check, check_out, check_starts, strides
-from .paged_decode import attend, constants, factors, fetch, place
+from .paged_decode import Scratch, attend, constants, factors, fetch, place
 
 TILE_BYTES = 16384  # of a tile of keys
+LEAST = 512  # positions worth a split of their own
+MOST_SPLITS = 16
 
 
-def paged_prefill(queries: Tensor, starts: Tensor, pages: Pages, scoring: Scoring, out: Tensor | None = None) -> Tensor:
+def split_count(tokens: int, rows: int, heads: int, keys: Tensor, longest: int, processors: int) -> int:
+    """In how many parts to divide the keys of `tokens` of `rows`, which see up to `longest` positions.
+
+    A few tokens behind a long context, as the next turn of a chat has, are too few programs for the device; one is all
+    that a multiprocessor holds.
+    """
+    kv_heads, head_dim = keys.shape[1], keys.shape[3]
+    packed = 64 if head_dim > 128 else 128
+    programs = (tokens // max(1, packed * kv_heads // heads) + rows) * kv_heads
+    return max(1, min(processors // programs, -(-longest // LEAST), MOST_SPLITS))
+
+
+def paged_prefill(
+    queries: Tensor,
+    starts: Tensor,
+    pages: Pages,
+    scoring: Scoring,
+    out: Tensor | None = None,
+    scratch: Scratch | None = None,
+) -> Tensor:
     """Causal attention of all rows' tokens: `out` [tokens, heads, head_dim], as `queries`.
 
     queries  [tokens, heads, head_dim] float32, float16 or bfloat16; heads a multiple of kv_heads, by 1 to 16
     starts   int32 [rows + 1], not decreasing, at most `tokens`
     pages    as for paged_decode; a token of row r is at position lengths[r] - starts[r + 1] + its index
+    scratch  made for as many queries as there are from starts[0] on, or more; its number of splits is taken
     Tokens from starts[rows] on, and those at positions below 0, give zeros; those before starts[0] are not written.
     Sums are float32 (weights of the product with values are rounded to the type of values).
     """
@@ -46,11 +68,18 @@ def paged_prefill(queries: Tensor, starts: Tensor, pages: Pages, scoring: Scorin
     rows, kv_heads = len(pages.lengths), pages.keys.shape[1]
     options, launch = configuration(queries.dtype, pages.keys, heads, scoring)
     programs = (tokens // options["TOKENS"] + rows + 1) * kv_heads
-    _prefill[(programs,)](
-        queries, *bytes_of(pages), pages.blocks, pages.lengths, starts, out, *factors(scoring),
+    splits = 1 if scratch is None else scratch.splits(queries)
+    partial, sums = (out, out) if scratch is None or splits == 1 else scratch
+    _prefill[programs, splits](
+        queries, *bytes_of(pages), pages.blocks, pages.lengths, starts, out, partial, sums, *factors(scoring),
         *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2],
-        tokens, rows, kv_heads, **options, **launch,
+        tokens, rows, kv_heads, **options, DIVIDED=splits > 1, LEAST=LEAST, **launch,
     )  # fmt: skip
+    if splits > 1:
+        sizes = {name: options[name] for name in ("HEAD_DIM", "PADDED")}
+        _merge_tokens[heads, min(tokens, len(partial))](
+            partial, sums, starts, out, *out.stride()[:2], heads, tokens, splits, **sizes, num_warps=4
+        )
     return out
 
 
@@ -115,15 +144,15 @@ def step(
     do_not_specialize_on_alignment=["table", "lengths", "starts"],  # as in paged_decode.py
 )
 def _prefill(
-    queries, keys, values, key_scales, value_scales, table, lengths, starts, out, factor, cap,
+    queries, keys, values, key_scales, value_scales, table, lengths, starts, out, partial, sums, factor, cap,
     query_stride, query_head_stride, block_stride, head_stride, slot_stride, scale_block_stride, scale_head_stride,
     table_stride, out_stride, out_head_stride,
     tokens, rows, kv_heads,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr, PACKED: tl.constexpr,
-    TOKENS: tl.constexpr,
+    TOKENS: tl.constexpr, DIVIDED: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
-    """One tile of tokens of one row, for the queries that share a head of keys."""
+    """One tile of tokens of one row, for the queries that share a head of keys, over all they see or a split of it."""
     program = tl.program_id(0)
     row, skipped = which(starts, tl.num_programs(0) // kv_heads - 1 - program // kv_heads, rows, TOKENS)
     if row < 0:
@@ -147,6 +176,13 @@ def _prefill(
     high = tl.minimum(first + TOKENS, length)
     low = tl.maximum(first - WINDOW + 1, 0) if WINDOW > 0 else 0
     masked = low // TILE * TILE if WINDOW > 0 else tl.maximum(first + 1, 0) // TILE * TILE
+    start, end = masked if WINDOW > 0 else 0, high
+    if DIVIDED:
+        split, splits = tl.program_id(1), tl.num_programs(1)
+        size = tl.maximum(tl.cdiv(tl.cdiv(high - start, TILE), splits), LEAST // TILE) * TILE
+        start += split * size
+        end = tl.minimum(start + size, high)
+        masked = tl.minimum(tl.maximum(masked, start), tl.maximum(end, start))
     keys += kv_head * head_stride
     values += kv_head * head_stride
     if SCALED:
@@ -157,18 +193,51 @@ def _prefill(
     weight = tl.zeros([PACKED], tl.float32)
     peak = tl.full([PACKED], float("-inf"), tl.float32)
     if WINDOW == 0:
-        for at in range(0, masked, TILE):  # tiles that all tokens see all of
+        for at in range(start, masked, TILE):  # tiles that all tokens see all of
             total, weight, peak = step(
                 total, weight, peak, q, keys, values, key_scales, value_scales, table, at, position, low, high, factor,
                 cap, block_stride, slot_stride, scale_block_stride,
                 HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED, False,
             )  # fmt: skip
-    for at in range(masked, high, TILE):
+    for at in range(masked, end, TILE):
         total, weight, peak = step(
             total, weight, peak, q, keys, values, key_scales, value_scales, table, at, position, low, high, factor,
             cap, block_stride, slot_stride, scale_block_stride,
             HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED, True,
         )  # fmt: skip
-    total = total / tl.where(weight == 0, 1.0, weight)[:, None]
-    o_at = out + token[:, None] * out_stride + head[:, None] * out_head_stride + dims[None, :]
-    tl.store(o_at, total.to(out.dtype.element_ty), mask=inside)
+    weight = tl.where(weight == 0, 1.0, weight)
+    total = total / weight[:, None]
+    if DIVIDED:
+        heads = kv_heads * GROUP
+        part = ((token - tl.load(starts)) * heads + head) * splits + split
+        tl.store(partial + part[:, None] * HEAD_DIM + dims[None, :], total, mask=inside)
+        there = (packed < TOKENS * GROUP) & (token < last)
+        tl.store(sums + part, peak + tl.log2(weight), mask=there)  # -inf where nothing was seen
+    else:
+        o_at = out + token[:, None] * out_stride + head[:, None] * out_head_stride + dims[None, :]
+        tl.store(o_at, total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["tokens", "splits"], do_not_specialize_on_alignment=["starts"])
+def _merge_tokens(
+    partial, sums, starts, out, out_stride, out_head_stride, heads, tokens, splits,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """One head of one token: its splits' results, weighed by their sums."""
+    head = tl.program_id(0)
+    index = tl.program_id(1).to(tl.int64)
+    token = tl.load(starts) + index
+    if token >= tokens:
+        return
+    part = (index * heads + head) * splits
+    dims = tl.arange(0, PADDED)
+    some = tl.arange(0, 16)  # MOST_SPLITS
+    logs = tl.load(sums + part + some, mask=some < splits, other=float("-inf"))
+    highest = tl.max(logs, 0)
+    shares = tl.exp2(logs - tl.where(highest == float("-inf"), 0.0, highest))
+    inside = (shares > 0)[:, None] & (dims < HEAD_DIM)[None, :]
+    results = tl.load(partial + (part + some)[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
+    weight = tl.sum(shares, 0)
+    total = tl.sum(shares[:, None] * results, 0) / tl.where(weight == 0, 1.0, weight)
+    o_at = out + token * out_stride + head.to(tl.int64) * out_head_stride + dims
+    tl.store(o_at, total.to(out.dtype.element_ty), mask=dims < HEAD_DIM)

@@ -65,7 +65,9 @@ def held(source, count, least, best, heat, low, LANES: tl.constexpr, CANDIDATES:
 
 
 @triton.jit
-def search(source, count, least, best, heat, goal, COUNTED: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr):
+def search(
+    source, count, least, best, heat, goal, COUNTED: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr
+):
     """The largest bits such that the words from there upwards number, or weigh, at least `goal`; 0 if none do."""
     low = goal.to(tl.int32) * 0
     high = low + HEAVIEST + 1

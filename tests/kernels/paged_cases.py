@@ -158,7 +158,10 @@ def check_prefill(case: Case, lengths: Sequence[int], counts: Sequence[int], tai
     torch.manual_seed(0)
     starts = list(itertools.accumulate(counts, initial=0))
     pages, q = filled(case, lengths, counts), random_queries(case, starts[-1] + tail)
-    out = paged_prefill(q, torch.tensor(starts, dtype=torch.int32, device=DEVICE), pages, case.scoring)
+    scratch = Scratch.make(q, case.splits) if case.splits else None
+    for part in scratch or ():
+        part.fill_(NAN)
+    out = paged_prefill(q, torch.tensor(starts, dtype=torch.int32, device=DEVICE), pages, case.scoring, None, scratch)
     product = torch.bfloat16 if case.scaled and case.dtype == torch.float16 else None
     compare(case, out, reference_attention(q, starts, clean(pages), case.scoring), product)
     return out

@@ -63,7 +63,8 @@ def check(result: Result) -> None:
 def test_heads_of_128_on_hopper(tmp_path: Path) -> None:
     """Pools of 8 bits and blocks more than 2^31 numbers apart, too; in one process."""
     jobs = jobs_of(90, (128,)) + [job for job in jobs_of(90, (128,), pools=E4M3) if job["shape"] is SHAPES[0]]
-    for result in compiled(tmp_path, [*jobs, jobs[0] | {"long": ["block_stride", "head_stride"]}]):
+    jobs += [jobs[0] | {"long": ["block_stride", "head_stride"]}, jobs[2] | {"divided": True}]
+    for result in compiled(tmp_path, jobs):
         check(result)
         assert (result["conversions"] > 0) == (result["job"]["pools"] == E4M3), result
 
@@ -112,7 +113,7 @@ def compile_one(job: dict[str, Any]) -> Result:
     else:
         kernel = paged_decode._decode if job["kernel"] == "decode" else paged_decode._merge
         options, launch = paged_decode.configuration(dtype, keys, 8, scoring)
-    options |= {"DIVIDED": not window, "LEAST": paged_decode.LEAST}
+    options |= {"DIVIDED": job.get("divided", not window and job["kernel"] == "decode"), "LEAST": paged_decode.LEAST}
     launch = {"num_warps": 4} if job["kernel"] == "merge" else launch
     options = {name: value for name, value in options.items() if name in kernel.arg_names}
     number, pool = (NUMBERS[job[name]] for name in ("dtype", "pools"))

@@ -15,6 +15,7 @@ os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # re
 
 from actorserve.kernels.triton.paged_decode import LEAST, MOST_SPLITS, Scratch, paged_decode, split_count
 from actorserve.kernels.triton.paged_prefill import paged_prefill
+from actorserve.kernels.triton.paged_prefill import split_count as prefill_splits
 from actorserve.kernels.types import Pages
 from tests.kernels.paged_cases import (
     DEVICE,
@@ -89,6 +90,29 @@ def test_each_program_finds_its_row(rows: int) -> None:
     check_prefill(Case(group=1, kv_heads=1, block_size=16), [count + 4 for count in counts], counts, tail=1)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(torch.float16, group=2, kv_heads=1, splits=3),
+        Case(torch.float32, group=3, kv_heads=1, splits=2, window=700),
+        Case(torch.bfloat16, group=4, kv_heads=1, splits=16, soft_cap=1.5, scaled=True),
+    ],
+    ids=named,
+)
+def test_keys_of_few_tokens_are_divided(case: Case) -> None:
+    """A long row, one that a split has all of, one that is not there, and tokens of no row."""
+    check_prefill(case, (1411, 130, 0, 1100), (20, 3, 0, 70), tail=2)
+
+
+def test_few_tokens_fill_the_device() -> None:
+    keys = torch.empty(1, 8, 32, 128, device="meta")
+    assert [prefill_splits(100, 1, 32, keys, longest, 132) for longest in (100, 512, 700, 16384)] == [1, 1, 2, 4]
+    assert prefill_splits(1, 1, 32, keys, 1 << 20, 132) == 16
+    assert prefill_splits(2048, 1, 32, keys, 1 << 20, 132) == 1
+    wide = torch.empty(1, 1, 32, 256, device="meta")
+    assert prefill_splits(100, 3, 8, wide, 1 << 20, 132) == 132 // (100 // 8 + 3)
+
+
 def test_tokens_before_the_row_see_nothing() -> None:
     out = check_prefill(Case(), (3,), (5,))
     assert not out[:2].any() and out[2:].all()
@@ -101,8 +125,9 @@ def test_tokens_before_the_first_start_are_left_alone() -> None:
     pages, q = filled(case, (40, 50, 60), (1, 1, 45)), random_queries(case, 47)
     out = torch.full(q.shape, 7.0, dtype=q.dtype, device=DEVICE)
     starts = torch.tensor([0, 2, 47], dtype=torch.int32, device=DEVICE)[1:]
-    paged_prefill(q, starts, Pages(*pages[:2], pages.blocks[2:], pages.lengths[2:]), case.scoring, out)
-    assert (out[:2] == 7).all()
+    for scratch in (Scratch.make(q[2:], 2), None):
+        paged_prefill(q, starts, Pages(*pages[:2], pages.blocks[2:], pages.lengths[2:]), case.scoring, out, scratch)
+        assert (out[:2] == 7).all()
     paged_decode(q[:2], Pages(*pages[:2], pages.blocks[:2], pages.lengths[:2]), case.scoring, out=out[:2])
     compare(case, out, reference_attention(q, [0, 1, 2, 47], clean(pages), case.scoring))
 

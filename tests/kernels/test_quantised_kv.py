@@ -145,10 +145,11 @@ def test_decoding_of_values_that_float16_does_not_hold(size: float, outlier: flo
     keys, values = torch.randn(2, 16, 2, block, head_dim)
     values *= size
     values[3, :, 5] *= outlier
-    codes, scales = zip(*(quantise(pool) for pool in (keys / 1e5, values)), strict=True)
+    (keys, key_scales), (values, value_scales) = quantise(keys / 1e5), quantise(values)
+    scales = Scales(key_scales.to(DEVICE), value_scales.to(DEVICE))
     table = torch.arange(16, dtype=torch.int32, device=DEVICE).view(rows, 8)
     lengths = torch.tensor([128, 77], dtype=torch.int32, device=DEVICE)
-    pages = Pages(*(part.to(DEVICE) for part in codes), table, lengths, Scales(*(part.to(DEVICE) for part in scales)))
+    pages = Pages(keys.to(DEVICE), values.to(DEVICE), table, lengths, scales)
     q = (torch.randn(rows, heads, head_dim) * 1e5).to(DEVICE, torch.bfloat16)
     scoring = Scoring(head_dim**-0.5)
     wanted = reference_attention(q, [0, 1, 2], pages, scoring)

@@ -43,6 +43,7 @@ class GpuBatch(NamedTuple):
     decoding: int
     starts: Tensor | None  # int32 [other rows + 1]: where the others' tokens begin, and where they end
     scratch: Scratch  # for the rows that decode
+    chunk_scratch: Scratch | None = None  # for the others, where these are too few tokens to fill the device
 
 
 class GpuBuilder:
@@ -103,7 +104,7 @@ class GpuLayer:
             paged_decode(q[:decoding], pages, self.scoring, batch.scratch, out[:decoding])
         if batch.starts is not None:
             pages = Pages(pools.keys, pools.values, inputs.blocks[decoding:], inputs.lengths[decoding:], pools.scales)
-            paged_prefill(q, batch.starts, pages, self.scoring, out)
+            paged_prefill(q, batch.starts, pages, self.scoring, out, batch.chunk_scratch)
         return out
 
     def _sum(self, x: Tensor) -> Tensor:

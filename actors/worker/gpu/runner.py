@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from actorserve.kernels.triton import paged_prefill
 from actorserve.kernels.triton.paged_decode import Scratch, split_count
 from actorserve.kernels.triton.rotary_kv import Pools
 from actorserve.kernels.triton.sampling import Workspace, sample
@@ -114,6 +115,7 @@ class GpuRunner:
         self._workspace = Workspace.make(sizes.rows, shape.vocab_size, device)
         cuda = device.type == "cuda"
         processors = torch.cuda.get_device_properties(device).multi_processor_count if cuda else PROCESSORS
+        self._processors = processors
         self._splits = {
             size: split_count(size, shape.kv_heads, sizes.length, processors)
             for size in (*self.graphs.sizes, sizes.rows)
@@ -266,7 +268,19 @@ class GpuRunner:
         make_inputs(own, begins, first, self.rows.state, inputs, self.sizes.block_size, int(counts.max()), ids)
         chunks = begins[decoding:].int() if decoding < n else None
         size = self.graphs.size_for(decoding) or self.sizes.rows
-        return self.model.forward(GpuBatch(inputs, decoding, chunks, self._scratch(size)), self.pools)
+        longest = int((firsts + counts)[decoding:].max(initial=0))
+        chunk_scratch = self._chunk_scratch(total - int(starts[decoding]), n - decoding, longest)
+        return self.model.forward(GpuBatch(inputs, decoding, chunks, self._scratch(size), chunk_scratch), self.pools)
+
+    def _chunk_scratch(self, tokens: int, rows: int, longest: int) -> Scratch | None:
+        """Memory for chunks of so many tokens in all, if their keys are to be divided."""
+        shape = self.model.shape
+        if not tokens:
+            return None
+        splits = paged_prefill.split_count(tokens, rows, shape.heads, self.pools[0].keys, longest, self._processors)
+        if splits == 1:
+            return None
+        return Scratch.of(tokens, shape.heads, shape.head_dim, splits, self.device)
 
     # --- what is drawn -------------------------------------------------------------------------------------------
 
@@ -298,6 +312,7 @@ class GpuRunner:
         rows, tokens = self.sizes.rows, self.sizes.tokens
         for count in (1, rows):
             self._try_chunks(count, count)
+        self._try_chunks(1, min(16, tokens), behind=self.sizes.length - 16)
         for count in sorted({min(1 << power, tokens) for power in range(4, tokens.bit_length() + 1)}):
             self._try_chunks(max(1, min(rows, count // 2)), count)
 
@@ -305,12 +320,12 @@ class GpuRunner:
         """The largest step of decoding alone, of rows that are none."""
         self._decode_buffers(self.graphs.sizes[-1])
 
-    def _try_chunks(self, rows: int, tokens: int) -> None:
+    def _try_chunks(self, rows: int, tokens: int, behind: int = 0) -> None:
         counts = np.full(rows, tokens // rows, np.int64)
         counts[: tokens % rows] += 1
         starts = np.concatenate([[0], np.cumsum(counts)])
-        nobody, zeros = np.full(rows, -1, np.int64), np.zeros(rows, np.int64)
-        hidden = self._forward(nobody, counts, zeros, starts, np.full(int(starts[-1]), -1, np.int64))
+        nobody, firsts = np.full(rows, -1, np.int64), np.full(rows, max(0, behind), np.int64)
+        hidden = self._forward(nobody, counts, firsts, starts, np.full(int(starts[-1]), -1, np.int64))
         at = to_device(starts[1:] - 1, self.device)
         logits = self.model.logits(hidden.of(at))
         self._try_drawing(logits)

@@ -26,6 +26,7 @@ from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # no
 from actorserve.actors.worker.gpu.runner import GpuRunner, Sizes  # noqa: E402
 from actorserve.actors.worker.logprobs import LogprobsWriter  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
+from actorserve.kernels.triton import paged_prefill  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
 from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
 from tests.support.checkpoints import VOCABULARY  # noqa: E402
@@ -96,6 +97,27 @@ def test_fused_weights_and_a_part_of_a_head_that_turns(checkpoints: Folders) -> 
     config = config_for(checkpoints("phi3_long", num_hidden_layers=1), block_size=16)
     wanted = Driver(make_runner(config, rows=ROWS)).run([Sequence(prompt(18, 1), 2)])
     assert GpuDriver(make_gpu_runner(config)).run([Sequence(prompt(18, 1), 2)]) == wanted
+
+
+def test_keys_of_a_chunk_are_divided(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few tokens behind many, beside a row that decodes: what is drawn is what a CPU draws."""
+    if DEVICE.type == "cpu":
+        monkeypatch.setattr(paged_prefill, "LEAST", 16)  # on a GPU it is compiled in
+    counts: list[int] = []
+    split_count = paged_prefill.split_count
+
+    def spy(*arguments: Any) -> int:
+        counts.append(split_count(*arguments))
+        return counts[-1]
+
+    monkeypatch.setattr(paged_prefill, "split_count", spy)
+    config = config_for(checkpoints("qwen3"), block_size=16)
+    prompts = [prompt(50, 1), prompt(3, 2)]
+    wanted = Driver(make_runner(config, rows=ROWS), seed=1).run([Sequence(tokens, 2) for tokens in prompts])
+    assert (
+        GpuDriver(make_gpu_runner(config), budget=20, seed=2).run([Sequence(tokens, 2) for tokens in prompts]) == wanted
+    )
+    assert DEVICE.type != "cpu" or max(counts) > 1
 
 
 def test_logprobs_are_those_of_the_cpu(checkpoints: Folders) -> None:
