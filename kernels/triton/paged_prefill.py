@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..types import Pages, Scoring, bytes_of, check, check_out, check_starts, strides
+from ..types import FURTHEST, Pages, Scoring, bytes_of, check, check_out, check_starts, strides
 from .paged_decode import Scratch, attend, constants, factors, fetch, place
 
 TILE_BYTES = 16384  # of a tile of keys
@@ -70,6 +70,8 @@ def paged_prefill(
     programs = (tokens // options["TOKENS"] + rows + 1) * kv_heads
     splits = 1 if scratch is None else scratch.splits(queries)
     partial, sums = (out, out) if scratch is None or splits == 1 else scratch
+    if splits > 1 and partial.numel() >= FURTHEST:
+        raise ValueError(f"scratch {list(partial.shape)} is too large: it is for few tokens")
     _prefill[programs, splits](
         queries, *bytes_of(pages), pages.blocks, pages.lengths, starts, out, partial, sums, *factors(scoring),
         *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2],
@@ -208,10 +210,12 @@ def _prefill(
     weight = tl.where(weight == 0, 1.0, weight)
     total = total / weight[:, None]
     if DIVIDED:
-        heads = kv_heads * GROUP
-        part = ((token - tl.load(starts)) * heads + head) * splits + split
+        heads, again = kv_heads * GROUP, tl.arange(0, PACKED)  # made anew: kept, they would take registers in the loops
+        behind = begin - tl.load(starts) + again // GROUP
+        part = (behind * heads + program % kv_heads * GROUP + again % GROUP) * splits + split
+        there = (again < TOKENS * GROUP) & (begin + again // GROUP < last)
+        inside = there[:, None] & (dims < HEAD_DIM)[None, :]
         tl.store(partial + part[:, None] * HEAD_DIM + dims[None, :], total, mask=inside)
-        there = (packed < TOKENS * GROUP) & (token < last)
         tl.store(sums + part, peak + tl.log2(weight), mask=there)  # -inf where nothing was seen
     else:
         o_at = out + token[:, None] * out_stride + head[:, None] * out_head_stride + dims[None, :]

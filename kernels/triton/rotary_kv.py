@@ -161,7 +161,7 @@ def rotate_and_write(
     v: Tensor,
     positions: Tensor,
     slots: Tensor,
-    turns: Turns,
+    tables: Turns,
     pools: Pools,
     *,
     norms: Norms | None = None,
@@ -179,11 +179,11 @@ def rotate_and_write(
     out = q if out is None else out
     _check(q, k, v, out, pools)
     _check_tokens(q, positions, slots)
-    _check_tables(q, turns, norms)
+    _check_tables(q, tables, norms)
     tokens, heads, head_dim = q.shape
     if not tokens:
         return out
-    rotary = 2 * turns.cos.shape[1]
+    rotary = 2 * tables.cos.shape[1]
     full = triton.next_power_of_2(head_dim)
     tile = max(1, PROGRAM // full)
     kv_heads, block_size = pools.keys.shape[1:3]
@@ -192,7 +192,7 @@ def rotate_and_write(
     if scales is not None:
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     rotary_kv_kernel[(tokens, triton.cdiv(heads, tile) + triton.cdiv(kv_heads, tile))](
-        q, k, v, out, keys, values, *((keys, values) if scales is None else scales), positions, slots, *turns,
+        q, k, v, out, keys, values, *((keys, values) if scales is None else scales), positions, slots, *tables,
         q_gain, k_gain, eps,
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],
         *keys.stride()[:3], *values.stride()[:3], *((0, 0) if scales is None else scales.keys.stride()[:2]),
@@ -231,9 +231,9 @@ def _check_tokens(q: Tensor, positions: Tensor, slots: Tensor) -> None:
             raise ValueError(f"{name} {tensor.dtype}{list(tensor.shape)} does not fit {q.shape[0]} tokens")
 
 
-def _check_tables(q: Tensor, turns: Turns, norms: Norms | None) -> None:
-    for name, table in turns._asdict().items():
-        fits = table.dim() == 2 and table.shape == turns.cos.shape and 0 < 2 * table.shape[1] <= q.shape[2]
+def _check_tables(q: Tensor, tables: Turns, norms: Norms | None) -> None:
+    for name, table in tables._asdict().items():
+        fits = table.dim() == 2 and table.shape == tables.cos.shape and 0 < 2 * table.shape[1] <= q.shape[2]
         if not fits or table.dtype != torch.float32 or not table.is_contiguous() or table.device != q.device:
             raise ValueError(f"{name} {table.dtype}{list(table.shape)} does not fit heads of {q.shape[2]}")
     gains = {} if norms is None else {"q_gain": norms.q_gain, "k_gain": norms.k_gain}

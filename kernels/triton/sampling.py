@@ -139,9 +139,9 @@ def uniform_number(seed, position):
 
 
 @triton.jit
-def drawn_at_all(heat, best):
+def drawn_at_all(temperature, best):
     """Whether a row is neither greedy nor nonsense, which gets the first of its largest words."""
-    return (heat != 0) & (best < float("inf")) & (best > float("-inf"))
+    return (temperature != 0) & (best < float("inf")) & (best > float("-inf"))
 
 
 @triton.jit
@@ -152,7 +152,7 @@ def floor_of(min_p):
 
 @triton.jit(do_not_specialize_on_alignment=["rows"])
 def peaks_kernel(
-    logits, logits_row, rows, temperature, top_n_sigma, peaks, bests, firsts, numbers, sums, squares,
+    logits, logits_row, rows, temperatures, top_n_sigma, peaks, bests, firsts, numbers, sums, squares,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SLICES: tl.constexpr,
 ):  # fmt: skip
     """One slice of one row."""
@@ -166,7 +166,7 @@ def peaks_kernel(
     slot = row * SLICES + part
     tl.store(bests + slot, best)
     tl.store(firsts + slot, tl.min(tl.where(values == best, at, WORDS - 1), 0))
-    if tl.load(temperature + state) != 0:
+    if tl.load(temperatures + state) != 0:
         lanes = tl.max(tl.reshape(values, [LANES, WIDTH // LANES], can_reorder=True), 1)
         tl.store(peaks + slot * LANES + tl.arange(0, LANES), lanes)
         if tl.load(top_n_sigma + state) > 0:
@@ -179,7 +179,7 @@ def peaks_kernel(
 
 @triton.jit(do_not_specialize_on_alignment=["rows"])
 def gather_kernel(
-    logits, logits_row, rows, temperature, top_k, top_p, min_p, top_n_sigma,
+    logits, logits_row, rows, temperatures, top_k, top_p, min_p, top_n_sigma,
     peaks, bests, numbers, sums, squares, totals, counts, found, masses, leasts, edges, slice_logits, slice_words,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SLICES: tl.constexpr, PADDED: tl.constexpr,
     SEGMENT: tl.constexpr,
@@ -189,11 +189,11 @@ def gather_kernel(
     state = tl.load(rows + row)
     if state < 0:
         return
-    heat = tl.load(temperature + state)
+    temperature = tl.load(temperatures + state)
     parts = tl.arange(0, PADDED)
     slots, there = row * SLICES + parts, parts < SLICES
     best = tl.max(tl.load(bests + slots, mask=there, other=float("-inf")), 0)
-    if not drawn_at_all(heat, best):
+    if not drawn_at_all(temperature, best):
         return
     filtered = (tl.load(top_k + state) > 0) | (tl.load(top_p + state) < 1)
     floor = floor_of(tl.load(min_p + state))
@@ -206,7 +206,7 @@ def gather_kernel(
     if part == 0:
         tl.store(leasts + row, least)
     values = fetch(logits + row * logits_row, at, WORDS, least)
-    bits, weights = weigh(values, best, heat)
+    bits, weights = weigh(values, best, temperature)
     slot = row * SLICES + part
     tl.store(totals + slot, tl.sum(tl.where(bits >= tl.where(filtered, 0, floor), weights, 0), 0))
     tl.store(counts + slot, tl.sum((bits >= tl.maximum(floor, 1)).to(tl.int32), 0))
@@ -214,7 +214,7 @@ def gather_kernel(
         lane = tl.arange(0, PADDED * LANES)
         peak = tl.load(peaks + row * SLICES * LANES + lane, mask=lane < SLICES * LANES, other=float("-inf"))
         peak = tl.where(peak >= least, peak, float("-inf"))
-        edge = lane_edge(peak, best, heat, SLICES * LANES // 4)
+        edge = lane_edge(peak, best, temperature, SLICES * LANES // 4)
         if part == 0:
             tl.store(edges + row, edge)
         hit = bits >= edge
@@ -246,7 +246,7 @@ def collect(
 
 
 @triton.jit
-def draw_freely(source, least, best, heat, parts, totals, floor, u, WORDS: tl.constexpr, WIDTH: tl.constexpr):
+def draw_freely(source, least, best, temperature, parts, totals, floor, u, WORDS: tl.constexpr, WIDTH: tl.constexpr):
     """The word at which the weight of those from `floor` upwards, cumulated, passes `u` of the whole."""
     total = tl.sum(totals, 0)
     goal = tl.minimum((u * total.to(tl.float64)).to(tl.int64), total - 1)
@@ -254,34 +254,34 @@ def draw_freely(source, least, best, heat, parts, totals, floor, u, WORDS: tl.co
     inside = (before <= goal) & (goal < before + totals)
     goal -= tl.sum(tl.where(inside, before, 0), 0)
     at = tl.sum(tl.where(inside, parts, 0), 0) * WIDTH + tl.arange(0, WIDTH)
-    bits, weights = weigh(fetch(source, at, WORDS, least), best, heat)
+    bits, weights = weigh(fetch(source, at, WORDS, least), best, temperature)
     cumulated = tl.cumsum(tl.where(bits >= floor, weights, 0), 0)
     return tl.min(tl.where(cumulated > goal, at, WORDS - 1), 0)
 
 
 @triton.jit
 def draw_filtered(
-    place, count, least, best, heat, total, top_k, top_p, floor, u,
+    place, count, least, best, temperature, total, top_k, top_p, floor, u,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
     """(where the drawn word stands among the `count` at `place`, how many words the filters leave)."""
     cut, ties, heavier, above, descending = filters(
-        place, count, least, best, heat, WORDS, total, top_k, top_p, floor, WIDTH, CANDIDATES
+        place, count, least, best, temperature, WORDS, total, top_k, top_p, floor, WIDTH, CANDIDATES
     )
     kept = heavier + ties * weight_of(cut)
     many = above + ties
     goal = tl.minimum((u * kept.to(tl.float64)).to(tl.int64), kept - 1)
     if descending:
-        cut = tl.maximum(search(place, count, least, best, heat, goal + 1, False, WIDTH, CANDIDATES), cut)
-        _, heavier = held(place, count, least, best, heat, cut + 1, WIDTH, CANDIDATES)
+        cut = tl.maximum(search(place, count, least, best, temperature, goal + 1, False, WIDTH, CANDIDATES), cut)
+        _, heavier = held(place, count, least, best, temperature, cut + 1, WIDTH, CANDIDATES)
         goal = (goal - heavier) // tl.maximum(weight_of(cut), 1)
         ties = total * 0 + WORDS
-    return pick(place, count, least, best, heat, cut, ties, goal, descending, WIDTH), many
+    return pick(place, count, least, best, temperature, cut, ties, goal, descending, WIDTH), many
 
 
 @triton.jit(do_not_specialize_on_alignment=["rows", "tokens"])
 def sample_kernel(
-    logits, logits_row, rows, temperature, top_k, top_p, min_p, top_n_sigma, seed, position,
+    logits, logits_row, rows, temperatures, top_k, top_p, min_p, top_n_sigma, seed, position,
     bests, firsts, totals, counts, found, masses, leasts, edges, slice_logits, slice_words, found_logits, found_words,
     tokens, kept,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, SLICES: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr,
@@ -303,8 +303,8 @@ def sample_kernel(
     first = tl.load(firsts + slots, mask=there, other=WORDS - 1)
     word = tl.min(tl.where(peak == best, first, WORDS - 1), 0)
     many = row * 0 + 1
-    heat = tl.load(temperature + state)
-    if drawn_at_all(heat, best):
+    temperature = tl.load(temperatures + state)
+    if drawn_at_all(temperature, best):
         most, share = tl.load(top_k + state), tl.load(top_p + state)
         floor, least = floor_of(tl.load(min_p + state)), tl.load(leasts + row)
         u = uniform_number(tl.load(seed + state), tl.load(position + state))
@@ -329,12 +329,12 @@ def sample_kernel(
                 )  # fmt: skip
                 tl.debug_barrier()  # candidates are read by other threads than wrote them
             word, many = draw_filtered(
-                place, count, least, best, heat, total, most, share, floor, u, WORDS, WIDTH, CANDIDATES
+                place, count, least, best, temperature, total, most, share, floor, u, WORDS, WIDTH, CANDIDATES
             )
             if holds:
                 word = tl.load(own_words + word)
         else:
-            word = draw_freely(source, least, best, heat, parts, weights, floor, u, WORDS, WIDTH)
+            word = draw_freely(source, least, best, temperature, parts, weights, floor, u, WORDS, WIDTH)
             many = tl.sum(tl.load(counts + slots, mask=there, other=0), 0).to(tl.int64)
     tl.store(tokens + row, word.to(tokens.dtype.element_ty))
     if REPORT:

@@ -1,7 +1,7 @@
 """Triton functions for sampling.py: weights of words as integers, sums of them, and searches by bisection.
 
-`source` is where logits stand, `count` how many; `least` the smallest that is looked at, best their largest, heat the
-temperature, w = exp((x - best) / heat).
+`source` is where logits stand, `count` how many; `least` the smallest that is looked at, best their largest,
+w = exp((x - best) / temperature).
 Bits of w as an int32 are ordered as w is; a weight counts as floor(w · 2^40), so that sums are exact.
 Each is inlined into a kernel whose one program takes one row. Compiled ahead of time and checked in the interpreter;
 not run on a GPU yet.
@@ -28,9 +28,9 @@ def fetch(source, at, count, least):
 
 
 @triton.jit
-def weigh(logits, best, heat):
+def weigh(logits, best, temperature):
     """(bits of w, w in integers): both in the order of the logits."""
-    weights = tl.exp((logits - best) / heat)
+    weights = tl.exp((logits - best) / temperature)
     return weights.to(tl.int32, bitcast=True), (weights * UNIT).to(tl.int64)
 
 
@@ -41,13 +41,13 @@ def weight_of(bits):
 
 
 @triton.jit
-def held_in(source, count, least, best, heat, low, BLOCK: tl.constexpr):
+def held_in(source, count, least, best, temperature, low, BLOCK: tl.constexpr):
     """How many words have bits of at least `low`, and the sum of their weights, by blocks."""
     number = tl.zeros([BLOCK], tl.int32)
     mass = tl.zeros([BLOCK], tl.int64)
     for start in range(0, count, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        bits, weights = weigh(fetch(source, at, count, least), best, heat)
+        bits, weights = weigh(fetch(source, at, count, least), best, temperature)
         there = (bits >= low) & (at < count)
         number += there.to(tl.int32)
         mass += tl.where(there, weights, 0)
@@ -55,25 +55,25 @@ def held_in(source, count, least, best, heat, low, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def held(source, count, least, best, heat, low, LANES: tl.constexpr, CANDIDATES: tl.constexpr):
+def held(source, count, least, best, temperature, low, LANES: tl.constexpr, CANDIDATES: tl.constexpr):
     """The same, with blocks of a fitting size."""
     if count <= CANDIDATES:
-        number, mass = held_in(source, count, least, best, heat, low, CANDIDATES)
+        number, mass = held_in(source, count, least, best, temperature, low, CANDIDATES)
     else:
-        number, mass = held_in(source, count, least, best, heat, low, LANES)
+        number, mass = held_in(source, count, least, best, temperature, low, LANES)
     return number, mass
 
 
 @triton.jit
 def search(
-    source, count, least, best, heat, goal, COUNTED: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr
+    source, count, least, best, temperature, goal, COUNTED: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr
 ):
     """The largest bits such that the words from there upwards number, or weigh, at least `goal`; 0 if none do."""
     low = goal.to(tl.int32) * 0
     high = low + HEAVIEST + 1
     for _ in range(TURNS):
         middle = (low + high) // 2
-        number, mass = held(source, count, least, best, heat, middle, LANES, CANDIDATES)
+        number, mass = held(source, count, least, best, temperature, middle, LANES, CANDIDATES)
         enough = (number if COUNTED else mass) >= goal
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle)
@@ -90,9 +90,9 @@ def sigma_edge(numbers, sums, squares, best, sigmas):
 
 
 @triton.jit
-def lane_edge(peak, best, heat, goal):
+def lane_edge(peak, best, temperature, goal):
     """About the bits of the goal-th largest of the lanes' maxima: at least as many are there, and it is at least 1."""
-    bits, _ = weigh(peak, best, heat)
+    bits, _ = weigh(peak, best, temperature)
     low = tl.min(bits, 0) * 0
     high = low + HEAVIEST + 1
     for _ in range(ROUGHLY):
@@ -105,7 +105,7 @@ def lane_edge(peak, best, heat, goal):
 
 @triton.jit
 def filters(
-    source, count, least, best, heat, words, total, top_k, top_p, floor,
+    source, count, least, best, temperature, words, total, top_k, top_p, floor,
     LANES: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
     """What top-k, top-p and min-p leave: (smallest bits, how many words of just these bits, weight of the rest above,
@@ -114,30 +114,30 @@ def filters(
     limited = (top_k > 0) & (top_k < size)
     kth = floor * 0
     if limited:
-        kth = search(source, count, least, best, heat, top_k, True, LANES, CANDIDATES)
-    number, mass = held(source, count, least, best, heat, tl.maximum(kth, 1), LANES, CANDIDATES)
+        kth = search(source, count, least, best, temperature, top_k, True, LANES, CANDIDATES)
+    number, mass = held(source, count, least, best, temperature, tl.maximum(kth, 1), LANES, CANDIDATES)
     last, staying, within = floor * 0, number, number
     if top_p < 1:
         whole = tl.where(limited, mass, total)
         limit = tl.maximum(tl.ceil(whole.to(tl.float64) * top_p).to(tl.int64), 1)
-        last = search(source, count, least, best, heat, limit, False, LANES, CANDIDATES)
-        above, heavier = held(source, count, least, best, heat, last + 1, LANES, CANDIDATES)
+        last = search(source, count, least, best, temperature, limit, False, LANES, CANDIDATES)
+        above, heavier = held(source, count, least, best, temperature, last + 1, LANES, CANDIDATES)
         staying = tl.cdiv(limit - heavier, tl.maximum(weight_of(last), 1))
         within = above + staying
     cut = tl.maximum(tl.maximum(kth, last), tl.maximum(floor, 1))
-    above, heavier = held(source, count, least, best, heat, cut + 1, LANES, CANDIDATES)
-    reaching, _ = held(source, count, least, best, heat, cut, LANES, CANDIDATES)
+    above, heavier = held(source, count, least, best, temperature, cut + 1, LANES, CANDIDATES)
+    reaching, _ = held(source, count, least, best, temperature, cut, LANES, CANDIDATES)
     ties = reaching - above
     if cut == last:
         ties = tl.minimum(ties, staying)
-    likely, _ = held(source, count, least, best, heat, tl.maximum(floor, 1), LANES, CANDIDATES)
+    likely, _ = held(source, count, least, best, temperature, tl.maximum(floor, 1), LANES, CANDIDATES)
     few = (kth > 0) & (top_k <= ORDERED) & (number < ORDERED)
     descending = tl.where(limited, few, (within <= ORDERED) | (likely < ORDERED)) | (size <= ORDERED)
     return cut, ties, heavier, above, descending
 
 
 @triton.jit
-def pick(source, count, least, best, heat, cut, ties, goal, descending, LANES: tl.constexpr):
+def pick(source, count, least, best, temperature, cut, ties, goal, descending, LANES: tl.constexpr):
     """The first place at which the cumulated weight passes `goal`: of words above `cut`, and `ties` words at it.
 
     Descending: the place of word number `goal` of those at the cut.
@@ -148,7 +148,7 @@ def pick(source, count, least, best, heat, cut, ties, goal, descending, LANES: t
     each = tl.where(descending, 1, weight_of(cut))
     for start in range(0, count, LANES):
         at = start + tl.arange(0, LANES)
-        bits, weights = weigh(fetch(source, at, count, least), best, heat)
+        bits, weights = weigh(fetch(source, at, count, least), best, temperature)
         weights = tl.where((bits > cut) & (not descending), weights, 0)
         tie = ((bits == cut) & (at < count)).to(tl.int64)
         tied = tl.sum(tie, 0)

@@ -88,7 +88,9 @@ def test_all_with_pools_of_8_bits(tmp_path: Path, arch: int, dtype: str) -> None
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("arch", SHARED)
 def test_all(tmp_path: Path, arch: int, dtype: str) -> None:
-    for result in compiled(tmp_path, jobs_of(arch, (64, 80, 128, 256), dtype)):
+    jobs = jobs_of(arch, (64, 80, 128, 256), dtype)
+    jobs += [job | {"divided": True} for job in jobs if job["kernel"] == "prefill"]
+    for result in compiled(tmp_path, jobs):
         check(result)
 
 
