@@ -29,7 +29,7 @@ PROGRAM = 512  # numbers of one program, whatever the head is: one warp, 16 numb
 WIDEST = 1024  # numbers of a head
 
 
-class Turns(NamedTuple):
+class RotaryTables(NamedTuple):
     """Cosines and sines of the angles of each position, both float32 [positions, rotary_dim / 2], contiguous."""
 
     cos: Tensor
@@ -161,7 +161,7 @@ def rotate_and_write(
     v: Tensor,
     positions: Tensor,
     slots: Tensor,
-    tables: Turns,
+    tables: RotaryTables,
     pools: Pools,
     *,
     norms: Norms | None = None,
@@ -231,7 +231,7 @@ def _check_tokens(q: Tensor, positions: Tensor, slots: Tensor) -> None:
             raise ValueError(f"{name} {tensor.dtype}{list(tensor.shape)} does not fit {q.shape[0]} tokens")
 
 
-def _check_tables(q: Tensor, tables: Turns, norms: Norms | None) -> None:
+def _check_tables(q: Tensor, tables: RotaryTables, norms: Norms | None) -> None:
     for name, table in tables._asdict().items():
         fits = table.dim() == 2 and table.shape == tables.cos.shape and 0 < 2 * table.shape[1] <= q.shape[2]
         if not fits or table.dtype != torch.float32 or not table.is_contiguous() or table.device != q.device:

@@ -72,7 +72,10 @@ def rotary_memory(batch: int) -> Memory:
 
 
 def rotate(memory: Memory) -> None:
-    turns, pools = rotary_kv.Turns(memory["cos"], memory["sin"]), rotary_kv.Pools(memory["keys"], memory["values"])
+    turns, pools = (
+        rotary_kv.RotaryTables(memory["cos"], memory["sin"]),
+        rotary_kv.Pools(memory["keys"], memory["values"]),
+    )
     q, k, v = memory["merged"].split([4, 2, 2], 1)
     rotary_kv.rotate_and_write(
         q, k, v, memory["positions"], memory["slots"], turns, pools,

@@ -99,7 +99,7 @@ def launch_rotary_kv(module: Any, every: bool) -> None:
             q, k, v = torch.empty(2, 48, head_dim, dtype=dtype).split([32, 8, 8], 1)
             places = torch.empty(2, dtype=torch.int64), torch.empty(2, dtype=torch.int64)
             pools = module.Pools(*torch.empty(2, 3, 8, 32, head_dim, dtype=dtype))
-            turns = module.Turns(*torch.empty(2, 100, rotary // 2))
+            turns = module.RotaryTables(*torch.empty(2, 100, rotary // 2))
             norms = module.Norms(*torch.empty(2, head_dim, dtype=dtype), 1e-6)
             codes = torch.empty(2, 3, 8, 32, head_dim, dtype=torch.uint8).view(torch.float8_e4m3fn)
             scaled = module.Pools(codes[0], codes[1], module.Scales.make(codes[0]))

@@ -26,7 +26,7 @@ from actorserve.kernels.triton.quantised_kv import (
     supported,
     widen,
 )
-from actorserve.kernels.triton.rotary_kv import Pools, Turns, rotate_and_write
+from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
 from actorserve.kernels.types import Pages, Scoring
 from tests.kernels.reference.attention import reference_attention
 from tests.kernels.reference.quantised_kv import dequantise, quantise
@@ -118,7 +118,9 @@ def test_attention_over_what_was_written(kind: str, dtype: torch.dtype) -> None:
     keys, values = torch.zeros(2, 4, 2, size, head_dim, dtype=torch.uint8, device=DEVICE).view(E4M3)
     scales = Scales.make(keys)
     positions = torch.arange(tokens, device=DEVICE)
-    turns = Turns(torch.ones(tokens, head_dim // 2, device=DEVICE), torch.zeros(tokens, head_dim // 2, device=DEVICE))
+    turns = RotaryTables(
+        torch.ones(tokens, head_dim // 2, device=DEVICE), torch.zeros(tokens, head_dim // 2, device=DEVICE)
+    )
     rotate_and_write(q, k, v, positions, positions + size, turns, Pools(keys, values, scales))
     table = torch.tensor([[1, 2, 3]], dtype=torch.int32, device=DEVICE)
     pages = Pages(keys, values, table, torch.tensor([tokens], dtype=torch.int32, device=DEVICE), scales)

@@ -17,7 +17,7 @@ if DEVICE == "cpu":
 from actorserve.actors.model.rope import Rope  # noqa: E402
 from actorserve.actors.worker.cpu.executor import RMSNorm, _rotate, rotation_table  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales  # noqa: E402
-from actorserve.kernels.triton.rotary_kv import Norms, Pools, Turns, rotate_and_write  # noqa: E402
+from actorserve.kernels.triton.rotary_kv import Norms, Pools, RotaryTables, rotate_and_write  # noqa: E402
 from tests.kernels.reference.quantised_kv import dequantise, quantise  # noqa: E402
 from tests.kernels.reference.rotary import reference_norm, reference_rotate  # noqa: E402
 
@@ -56,7 +56,7 @@ class Data:
         self.v = self.merged[:, case.heads + case.kv_heads :]
         self.positions = torch.randint(0, POSITIONS, (case.tokens,), generator=random).to(DEVICE)
         angles = torch.rand(POSITIONS, (case.rotary or case.head_dim) // 2, generator=random) * 6
-        self.turns = Turns(angles.cos().to(DEVICE), angles.sin().to(DEVICE))
+        self.turns = RotaryTables(angles.cos().to(DEVICE), angles.sin().to(DEVICE))
         shape = (5, case.kv_heads, case.block_size, case.head_dim)
         if case.scaled:
             keys, values = torch.full((2, *shape), 0x7F, dtype=torch.uint8, device=DEVICE).view(E4M3)
@@ -233,7 +233,7 @@ def test_offsets_beyond_32_bits() -> None:
 def test_it_is_what_the_model_does(rope: Rope, norm: bool) -> None:
     data = Data(Case(norm=norm, interleaved=True))
     table = rotation_table(rope, 64, POSITIONS)
-    data.turns = Turns(table.real.contiguous().to(DEVICE), table.imag.contiguous().to(DEVICE))
+    data.turns = RotaryTables(table.real.contiguous().to(DEVICE), table.imag.contiguous().to(DEVICE))
     heads = data.merged[:, :6].cpu().clone()
     if data.norms is not None:
         gains = torch.cat([data.norms.q_gain.expand(4, -1), data.norms.k_gain.expand(2, -1)]).cpu()
@@ -259,7 +259,7 @@ def test_misfits_are_refused() -> None:
     refused("positions", positions=fine.positions[:2])
     refused("slots .*int32", slots=fine.slots.int())
     refused("sin", turns=fine.turns._replace(sin=fine.turns.sin[:, :-1]))
-    refused("cos .*float64", turns=Turns(fine.turns.cos.double(), fine.turns.sin))
+    refused("cos .*float64", turns=RotaryTables(fine.turns.cos.double(), fine.turns.sin))
     refused("values", pools=fine.pools._replace(values=fine.pools.values[:4]))
     apart = torch.empty(5, 2, 64, 16, device=DEVICE).transpose(2, 3)
     refused("side by side", pools=fine.pools._replace(values=apart))

@@ -161,7 +161,7 @@ def rotary(device: torch.device, model: Model, batch: int, dtype: torch.dtype, k
         q, k, v = merged.split([model.heads, model.kv_heads, model.kv_heads], 1)
         positions = torch.arange(batch, device=device)
         angles = torch.rand(batch, model.head_dim // 2, device=device)
-        turns, slots = rotary_kv.Turns(angles.cos(), angles.sin()), positions * model.block_size
+        turns, slots = rotary_kv.RotaryTables(angles.cos(), angles.sin()), positions * model.block_size
         pools = rotary_kv.Pools(pages.keys, pages.values, pages.scales)
         gains = torch.ones(2, model.head_dim, dtype=dtype, device=device)
         norms = rotary_kv.Norms(gains[0], gains[1], 1e-6) if model.norms else None

@@ -21,7 +21,7 @@ from torch import Tensor
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
-from actorserve.kernels.triton.rotary_kv import Norms, Pools, Turns, rotate_and_write
+from actorserve.kernels.triton.rotary_kv import Norms, Pools, RotaryTables, rotate_and_write
 from actorserve.kernels.triton.silu_mul import silu_mul
 from actorserve.kernels.triton.step_inputs import StepInputs
 from actorserve.kernels.types import Pages, Scoring
@@ -85,7 +85,7 @@ class GpuLayer:
         self.down = build.linear(spec.down)
         self.norms = build.norms(spec.q_norm, spec.k_norm)
 
-    def __call__(self, normed: Tensor, residual: Tensor, turns: Turns, pools: Pools, batch: GpuBatch) -> Tensor:
+    def __call__(self, normed: Tensor, residual: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
         """What this layer adds to the residual in the end; its middle is added here. `normed` is of the residual."""
         shape, inputs = self.shape, batch.inputs
         heads = self.qkv(normed).view(len(normed), -1, shape.head_dim)
@@ -143,7 +143,7 @@ class GpuModel:
         self.gain = build.tensor(FINAL_NORM)
         self.head: GpuLinear = CublasLinear(self.embeddings, None) if shape.tied else build.linear(shape.head)
         cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
-        self.turns = Turns(cos.to(device), sin.to(device))
+        self.turns = RotaryTables(cos.to(device), sin.to(device))
 
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         """Run a step's tokens through all layers; their keys and values go to their slots of `pools`, one a layer."""
