@@ -1,4 +1,4 @@
-"""Paged attention for decoding: one query token a row; the formula and the layout stand in kernels/types.py.
+"""Paged attention for decoding: one query token a row; the formula and the layout stand in kernels/pages.py.
 
 A row's positions are divided among `splits` programs for each head of keys. Each works through tiles of keys with a
 running softmax, the queries of the group as the rows of one product (padded to 16), and leaves its normalised result
@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..types import Pages, Scoring, bytes_of, check, check_out, strides
+from ..pages import Pages, Scoring, bytes_of, check, check_out, strides
 from .quantised_kv import E4M3, ratio, scale_of, widen
 
 LOG2E = 1.4426950408889634

@@ -1,4 +1,4 @@
-"""Paged attention for prompts and mixed batches; the formula and the layout stand in kernels/types.py.
+"""Paged attention for prompts and mixed batches; the formula and the layout stand in kernels/pages.py.
 
 The tokens of row r are [starts[r], starts[r + 1]) of the flat batch, the last ones of its `lengths[r]` positions; their
 keys and values are in the pools already. A program takes a few tokens of one row for one head of keys: each token with
@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..types import FURTHEST, Pages, Scoring, bytes_of, check, check_out, check_starts, strides
+from ..pages import FURTHEST, Pages, Scoring, bytes_of, check, check_out, check_starts, strides
 from .paged_decode import Scratch, attend, constants, factors, fetch, place
 
 TILE_BYTES = 16384  # of a tile of keys

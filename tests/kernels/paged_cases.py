@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales
-from actorserve.kernels.types import Pages, Scoring
 from tests.kernels.reference.attention import reference_attention
 from tests.kernels.reference.quantised_kv import quantise
 

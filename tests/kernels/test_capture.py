@@ -17,10 +17,10 @@ from torch import Tensor
 
 os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # read when kernels are imported
 
+from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton import logits as gpu_logits
 from actorserve.kernels.triton import paged_decode, paged_prefill, rms_norm, rotary_kv, silu_mul
 from actorserve.kernels.triton import sampling as gpu_sampling
-from actorserve.kernels.types import Pages, Scoring
 from tests.kernels.capture import captured, replayable
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

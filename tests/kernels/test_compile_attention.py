@@ -101,8 +101,8 @@ def compile_one(job: dict[str, Any]) -> Result:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    from actorserve.kernels.pages import Scoring
     from actorserve.kernels.triton import paged_decode, paged_prefill
-    from actorserve.kernels.types import Scoring
 
     block_size, window, soft_cap = job["shape"]
     scoring = Scoring(1.0, window, soft_cap)

@@ -13,10 +13,10 @@ import torch
 
 os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # read when kernels are imported
 
+from actorserve.kernels.pages import Pages
 from actorserve.kernels.triton.paged_decode import LEAST, MOST_SPLITS, Scratch, paged_decode, split_count
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.paged_prefill import split_count as prefill_splits
-from actorserve.kernels.types import Pages
 from tests.kernels.paged_cases import (
     DEVICE,
     NAN,

@@ -13,6 +13,7 @@ os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # re
 import triton
 import triton.language as tl
 
+from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.quantised_kv import (
@@ -27,7 +28,6 @@ from actorserve.kernels.triton.quantised_kv import (
     widen,
 )
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
-from actorserve.kernels.types import Pages, Scoring
 from tests.kernels.reference.attention import reference_attention
 from tests.kernels.reference.quantised_kv import dequantise, quantise
 

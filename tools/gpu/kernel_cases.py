@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton import logits as gpu_logits
 from actorserve.kernels.triton import paged_decode, paged_prefill, rms_norm, rotary_kv, silu_mul
 from actorserve.kernels.triton import sampling as gpu_sampling
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales, supported
-from actorserve.kernels.types import Pages, Scoring
 
 Call = Callable[[], object]
 BATCHES = (1, 8, 32, 128, 256)

@@ -18,13 +18,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
 from actorserve.kernels.triton.rotary_kv import Norms, Pools, RotaryTables, rotate_and_write
 from actorserve.kernels.triton.silu_mul import silu_mul
 from actorserve.kernels.triton.step_inputs import StepInputs
-from actorserve.kernels.types import Pages, Scoring
 
 from ...model.architecture import Architecture
 from ...model.layers import EMBEDDINGS, FINAL_NORM, LinearSpec

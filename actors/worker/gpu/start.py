@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from actorserve.kernels.types import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
+from actorserve.kernels.pages import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
 
 from ...model.architecture import Architecture, read_architecture
 from ...model.info import read_json

@@ -1,4 +1,4 @@
-"""The formula of kernels/types.py in plain torch, float32 and slow: what attention kernels are checked against."""
+"""The formula of kernels/pages.py in plain torch, float32 and slow: what attention kernels are checked against."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from actorserve.kernels.types import Pages, Scoring
+from actorserve.kernels.pages import Pages, Scoring
 
 from .quantised_kv import dequantise
 
