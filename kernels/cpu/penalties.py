@@ -36,7 +36,7 @@ def penalize(logits: Tensor, prompted: Tensor, counts: Tensor, penalties: Penalt
 
 
 def top_logprobs(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of one token of each row, and of the `most` most likely words.
+    """Of one token of each row, and of the `most` most likely tokens.
 
     `logits` [rows, words] float32, `tokens` int64 [rows]. Returns float32 [rows, 1 + most] logprobs, the token's first;
     int64 [rows, most] the words, most likely first; int64 [rows] the token's rank, 1 for the most likely.

@@ -165,7 +165,7 @@ def _passing(cumulated: Tensor, goal: Tensor) -> Tensor:
 
 
 def _candidates(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:
-    """Over the most likely words, in descending order; rows whose kept words may go beyond these, by threshold."""
+    """Over the most likely tokens, in descending order; rows whose kept tokens may go beyond these, by threshold."""
     size = logits.shape[1]
     count = min(CANDIDATES, size)
     values, words = _most_likely(logits, peaks, count)
