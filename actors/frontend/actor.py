@@ -95,7 +95,7 @@ class Frontend(LoopActor):
         assert self.context.channel is not None and runner.server is not None
         if missing := unknown_names(runner.server):
             names = ", ".join(missing)
-            raise ConfigError(f"aiohttp {aiohttp.__version__} has no {names}: install aiohttp 3.14, which has")
+            raise ConfigError(f"aiohttp {aiohttp.__version__} has no {names}: install aiohttp 3.14, which has them")
         self.server = runner.server
         LoopTurns(self.context, self.loop, self).start()
         kept, room = self.context.system.journal

@@ -13,14 +13,14 @@ from ..protocol.messages import TokenLogprobs
 
 @dataclass(frozen=True)
 class Logprob:
-    """A token's logprob, its rank among all words (1 is the likeliest), and its text."""
+    """A token's logprob, its rank among all tokens (1 is the likeliest), and its text."""
 
     logprob: float
     rank: int | None = None
     decoded_token: str | None = None
 
 
-Logprobs = list[dict[int, Logprob]]  # of each token: its own, and those of the likeliest words
+Logprobs = list[dict[int, Logprob]]  # of each token: its own, and those of the likeliest tokens
 PromptLogprobs = list[dict[int, Logprob] | None]  # None for the first token, which follows nothing
 
 

@@ -1,6 +1,6 @@
 """The actors' traces as one Chrome/Perfetto trace (the JSON of `traceEvents`): a track for each actor.
 
-Turns, steps, renderings and flushes are slices, records are arrows from the sender's turn to the receiver's, births
+Turns, steps, renderings and flushes are slices, records are arrows from the sender's turn to the receiver's, starts
 and deaths are instants, and how many sequences run and wait are counters. Also what a dead actor did last is there.
 """
 
@@ -88,8 +88,8 @@ def _of_event(event: Event) -> Iterator[Entry]:
             "dur": event.first / 1e3,
             "args": args,
         }
-    elif kind == EventKind.BORN:
-        yield from _birth(event)
+    elif kind == EventKind.STARTED:
+        yield from _start(event)
     elif kind in (EventKind.PLANNED, EventKind.APPLIED):
         rows, tokens = read_counts(event.small)
         word = "plan" if kind == EventKind.PLANNED else "apply"
@@ -108,7 +108,7 @@ def _span_arguments(event: Event) -> Entry:
     return {"messages" if event.kind == EventKind.TURN else "answers": event.second}
 
 
-def _birth(event: Event) -> Iterator[Entry]:
+def _start(event: Event) -> Iterator[Entry]:
     how = HOWS[Ended(event.small)]
     if how and event.second:
         yield {

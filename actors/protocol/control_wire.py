@@ -3,8 +3,9 @@
 A request is one line of JSON, and so is its answer; a connection may have several, one after the other.
     {"verb": "status", "arguments": {}}        →  {"result": …}  or  {"error": "why not"}
 Requests are written and answers read by observer/ask.py, for commands/restart.py and commands/drain.py; the others by
-supervisor/control/ (socket.py the lines, commands.py what each verb does). One that asks may be of other code than the
-server: fields are added to answers and never change their meaning, and a field that a server does not know is refused.
+supervisor/control/ (socket.py the lines, commands.py what each command does). One that asks may be of other code than
+the server: fields are added to answers and never change their meaning, and a field that a server does not know is
+refused.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ LEFT = ControlCommand("left", NoArguments, Left)
 class ControlRequest(msgspec.Struct, forbid_unknown_fields=True):
     """One line."""
 
-    verb: str
+    command: str = msgspec.field(name="verb")
     arguments: dict[str, Any] = {}
 
 
@@ -121,8 +122,8 @@ class ControlAnswer(msgspec.Struct, omit_defaults=True):
     error: str | None = None
 
 
-def encode_request(verb: str, arguments: msgspec.Struct) -> bytes:
-    return _line(ControlRequest(verb, msgspec.to_builtins(arguments)))
+def encode_request(command: str, arguments: msgspec.Struct) -> bytes:
+    return _line(ControlRequest(command, msgspec.to_builtins(arguments)))
 
 
 def read_request(line: bytes) -> ControlRequest:

@@ -219,7 +219,7 @@ class Failed(Message, frozen=True, tag=41):
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A token with its logprob, its rank among all words, and the most likely words as (bytes, id, logprob)."""
+    """A token with its logprob, its rank among all tokens, and the most likely tokens as (bytes, id, logprob)."""
 
     text: bytes
     id: int

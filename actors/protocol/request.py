@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-MOST_LOGPROBS = 20  # most likely words whose logprobs are told beside the token's own
+MOST_LOGPROBS = 20  # most likely tokens whose logprobs are given beside the token's own
 INT31, UINT64 = (1 << 31) - 1, (1 << 64) - 1
 
 
@@ -162,7 +162,7 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     presence_penalty: float = 0.0
     logit_bias: list[tuple[int, float]] = []
     allowed_token_ids: list[int] = []
-    logprobs: int = -1  # of the token and so many of the most likely words; -1: none
+    logprobs: int = -1  # of the token and so many of the most likely tokens; -1: none
     prompt_logprobs: int = -1  # the same for the prompt's tokens
 
     def is_plain(self) -> bool:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A sequence takes a row of the worker's batch (whatever was in the row is forgotten).
 
-    The worker reads tokens [computed, known) from the table's token log of the ref's slot, and what the renderer made
-    of the request; the tokens after `known` are those that it samples itself.
+    The worker reads tokens [num_computed_tokens, num_known_tokens) from the table's token log of the ref's slot, and
+    what the renderer made of the request; those behind them it samples itself.
     """
 
     row: int

@@ -102,13 +102,13 @@ class RendererActor(Actor):
             case Sync():
                 self.context.post(self._caller(message.call), Synced(message.call))
 
-    def _guarded(self, work: Callable[[], None], hand: int, refs: list[int] | None = None, call: int = 0) -> None:
+    def _guarded(self, work: Callable[[], None], in_flight: int, refs: list[int] | None = None, call: int = 0) -> None:
         """Answer Failed for whatever goes wrong: the boundary where other people's templates and texts end.
 
-        That holds for what kills this process, too: its successor finds `hand` on the board.
+        That holds for what kills this process, too: its successor finds `in_flight` on the board.
         """
         try:
-            with self.context.in_flight.hold(hand):
+            with self.context.in_flight.hold(in_flight):
                 self._answered(work, refs or [], call)
         except GivenUp as error:
             name = request_name(self.table, refs[0]) if refs else f"call {call}"

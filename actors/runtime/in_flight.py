@@ -1,7 +1,7 @@
-"""What an actor has in hand, on the board, so that its successor knows on what it died.
+"""What an actor works on, on the board, so that its successor knows on what it died.
 
 A request on which one actor dies again and again must not take the server with it. Each try is counted before it
-begins; whoever was in hand at two deaths is tried once more, and then given up. One at which the actor's loop stood
+begins; what was in flight at two deaths is tried once more, and then given up. One at which the actor's loop stood
 still while it burned CPU (an endless template, an exploding pattern) is given up at once: it would do so again.
 """
 
@@ -21,7 +21,7 @@ from ..protocol.request import Generation
 from ..telemetry.log_format import RequestName
 
 MOST_TRIES = 3
-CALL = 1 << 62  # set in what is in hand when it is a call's number and not a ref
+CALL = 1 << 62  # set in what is in flight when it is a call's number and not a ref
 
 
 class Ended(IntEnum):
@@ -57,7 +57,7 @@ class GivenUp(Exception):
 
 
 class InFlight:
-    """One actor's hand; its successor finds in it what the predecessor let fall."""
+    """What one actor works on; it finds here what its predecessor worked on when it died."""
 
     def __init__(self, status: BoardWriter, ended: Ended) -> None:
         self._status = status
@@ -69,7 +69,7 @@ class InFlight:
     def hold(self, what: int) -> Iterator[None]:
         """Work on `what`, a ref or CALL | a call's number. GivenUp if that has cost too many lives.
 
-        An exception that leaves the block ends the process; so it stays in the hand, for the successor to find.
+        An exception that leaves the block ends the process; so it stays on the board, for the successor to find.
         """
         self.take(what)
         yield

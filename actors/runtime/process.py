@@ -1,4 +1,4 @@
-"""What every actor process has in common: how it is born, its loop, and how it ends.
+"""What every actor process has in common: how it starts, its loop, and how it ends.
 
 The supervisor starts `python -m actorserve.actors.runtime.process` with a Boot on standard input; the actor attaches to
 shared memory, sets its name for `ps`, dies with its supervisor, and runs `main(context)` of its own module.
@@ -89,7 +89,7 @@ class Context:
         self.stopping = False
         self.trace = TraceWriter(self.segment, self.system.trace_offsets[self.name])
         ended = self.board.ended(self.spec.position)
-        self.trace.add(monotonic_ns(), EventKind.BORN, boot.incarnation, last_beat, ended)
+        self.trace.add(monotonic_ns(), EventKind.STARTED, boot.incarnation, last_beat, ended)
         self.inbox = self._inbox()
         self.inbox.heard = hearer(self.trace)
         self.outboxes = {lane.target: self._outbox(lane) for lane in self.system.lanes if lane.source == self.name}
@@ -226,7 +226,7 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
 
     `channel` is the descriptor of its channel, where that has not kept the number that the Boot names.
     """
-    born = monotonic_ns()
+    began = monotonic_ns()
     with open(0, "rb", closefd=False) as told:
         boot = msgspec.msgpack.decode(told.read(), type=Boot)
     if channel is not None:
@@ -238,7 +238,7 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
 
     setproctitle(f"actorserve: {boot.name}")
     context = Context(boot)
-    context.phase_ends(StartPhase.BIRTH, born)
+    context.phase_ends(StartPhase.BIRTH, began)
     if boot.config.debug:
         signal.signal(signal.SIGUSR1, _fail_on_purpose)
     signal.signal(signal.SIGTERM, lambda *_: context.request_stop())

@@ -19,7 +19,7 @@ BITS = 24  # of the lower one of two counts in a small number
 class EventKind(IntEnum):
     """What happened, with (first, second, small). A span's event is written at its end, with its length in `first`."""
 
-    BORN = 1  # incarnation | the predecessor's last heartbeat | how that ended
+    STARTED = 1  # incarnation | the predecessor's last heartbeat | how that ended
     TURN = 2  # span | messages and other work done
     RECEIVED = 3  # the record's stamp | messages | which of the lanes that lead here
     PLANNED = 4  # step | queues | counts

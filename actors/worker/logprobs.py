@@ -30,7 +30,7 @@ class LogprobsWriter:
         self._area = area
         self._most = np.full(rows, -1, np.int64)
         self._rows_with_logprobs: set[int] = set()  # the rows of which tokens are told
-        self._prompts: dict[int, tuple[int, int]] = {}  # row: most likely words, length of the prompt
+        self._prompts: dict[int, tuple[int, int]] = {}  # row: most likely tokens, length of the prompt
         self._slot = np.zeros(rows, np.int64)
         self._used: set[int] = set()  # slots whose memory was written
         self._entries = None

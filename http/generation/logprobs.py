@@ -17,7 +17,7 @@ def token_text(text: bytes, token: int, as_id: bool) -> str:
 
 
 def chat_logprobs(told: Iterable[TokenLogprobs], as_ids: bool, itself: bool = False) -> dict[str, Any]:
-    """`choices[].logprobs` of chat. `itself`: where no likely words are asked for, the token stands for them."""
+    """`choices[].logprobs` of chat. `itself`: where no likely tokens are asked for, the token stands for them."""
 
     def entry(text: bytes, token: int, logprob: float) -> dict[str, Any]:
         return {"token": token_text(text, token, as_ids), "logprob": max(logprob, LOWEST), "bytes": list(text)}
@@ -76,7 +76,7 @@ def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompt_logprobs(told: dict[int, TokenLogprobs], length: int) -> list[dict[str, Any] | None]:
-    """One entry a token of the prompt, null for the first: its own and the most likely words by their ids."""
+    """One entry a token of the prompt, null for the first: its own and the most likely tokens by their ids."""
 
     def entry(logprob: float, rank: int, text: bytes) -> dict[str, Any]:
         return {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": text.decode(errors="replace")}

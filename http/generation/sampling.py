@@ -97,7 +97,7 @@ def _number(name: str, request: GenerationFields, defaults: dict[str, float]) ->
 
 
 def _logprobs(request: GenerationFields) -> int:
-    """How many likely words are told beside each token; -1: not even its own logprob."""
+    """How many likely tokens are told beside each token; -1: not even its own logprob."""
     if isinstance(request, ChatRequest):
         return (request.top_logprobs or 0) if request.logprobs else -1
     given = request.logprobs if isinstance(request, CompletionRequest) else None

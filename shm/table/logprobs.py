@@ -1,7 +1,7 @@
 """The logprobs of tokens, for requests that ask for them: written by the worker, read by detokenizers.
 
 For each slot and position of its token log there are 1 + MOST entries of (int32, float32): the token's own rank and
-logprob, then the most likely words with theirs, in descending order; how many of them, the request says. The worker
+logprob, then the most likely tokens with theirs, in descending order; how many of them, the request says. The worker
 writes those of a token before it tells that it has drawn it; those of the prompt's tokens when it computes them.
 The file is sparse: memory is taken when it is written, and given back when the slot is written for another request.
 """
@@ -41,7 +41,7 @@ class Logprobs:
         return slot * self._stride + position * RECORD
 
     def read(self, slot: int, position: int, most: int) -> list[tuple[int, float]]:
-        """(rank, logprob) of the token, then (id, logprob) of the `most` most likely words."""
+        """(rank, logprob) of the token, then (id, logprob) of the `most` most likely tokens."""
         start = self.start(slot, position)
         return list(ENTRY.iter_unpack(self.map[start : start + (1 + most) * ENTRY.size]))
 

@@ -66,7 +66,7 @@ class RecordedFlag(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class RecordedSlot(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The latest use of a slot when the scheduler was born."""
+    """The latest use of a slot when the scheduler started."""
 
     ref: int
     arrival_ns: int
@@ -97,7 +97,7 @@ Flags = list[tuple[int, RecordedFlag]]
 
 
 class RecordedLife(msgspec.Struct, array_like=True, frozen=True, tag="head"):
-    """A scheduler is born: its options, and what it finds."""
+    """A scheduler starts: its options, and what it finds."""
 
     at_ns: int  # CLOCK_MONOTONIC, as everywhere here
     wall_ns: int
@@ -105,7 +105,7 @@ class RecordedLife(msgspec.Struct, array_like=True, frozen=True, tag="head"):
     config: Config  # without keys
     model: ModelInfo
     incarnation: int
-    hand: tuple[int, int]  # what its predecessor had in hand, and how often it was tried
+    in_flight: tuple[int, int]  # what its predecessor worked on, and how often it was tried
     ended: int  # how that one ended
     kv_map: bytes  # zlib of the whole map; nothing where there was no predecessor
     uses: list[RecordedSlot]  # in the order in which it looked

@@ -1,9 +1,9 @@
 """The scheduler with `--record FILE`: it does what SchedulerActor does and keeps what determined that.
 
-A scheduler's plans follow from its options, what it finds at birth (the request table, the KV map, what a predecessor
-had in hand), its messages in their order, what the table says of the sequences that these name, and the number of
-turns: each asks for a plan. All that is in the file. What others write to the table meanwhile is noted as it is read
-(RecordedTable), so that the file has what this scheduler read, and not what stood there a moment later.
+A scheduler's plans follow from its options, what it finds at its start (the request table, the KV map, what a
+predecessor worked on), its messages in their order, what the table says of the sequences that these name, and the
+number of turns: each asks for a plan. All that is in the file. What others write to the table meanwhile is noted as it
+is read (RecordedTable), so that the file has what this scheduler read, and not what stood there a moment later.
 
 What is not determined otherwise, and why it does not matter or is kept:
 - Clocks: stamps and histograms alone follow them, and those decide nothing. Times of steps, by which room for drafts
@@ -60,7 +60,7 @@ class RecordedTable(RequestTable):
         self.message = 0  # number in its turn of the one that is handled
         self.facts: Found = []
         self.flags: Flags = []
-        self.born = False  # until then it is also noted what predecessors have left:
+        self.has_started = False  # until then it is also noted what predecessors have left:
         self.uses: list[int] = []
         self.arrivals: dict[int, int] = {}
         self.finishes: dict[int, int] = {}  # as they were before this life has ended anything
@@ -92,17 +92,17 @@ class RecordedTable(RequestTable):
 
     def current_refs(self, first_slot: int, count: int) -> list[int]:
         refs = super().current_refs(first_slot, count)
-        if not self.born:
+        if not self.has_started:
             self.uses = refs
         return refs
 
     def arrival_ns(self, ref: int) -> int:
         arrival = super().arrival_ns(ref)
-        return arrival if self.born else self.arrivals.setdefault(ref, arrival)
+        return arrival if self.has_started else self.arrivals.setdefault(ref, arrival)
 
     def finish(self, ref: int) -> int:
         finish = super().finish(ref)
-        if not self.born:
+        if not self.has_started:
             self.finishes.setdefault(ref, finish)
         return finish
 
@@ -126,7 +126,7 @@ class RecordedActor(SchedulerActor):
         self._encode = msgspec.msgpack.Encoder().encode
         self._recorded_table = RecordedTable(context.segment, context.system.table_offset)
         context.table = self._recorded_table
-        before = _before_birth(context)
+        before = _life_at_start(context)
         try:
             super().__init__(context)
         except Exception as error:
@@ -140,7 +140,7 @@ class RecordedActor(SchedulerActor):
             RecordedSlot(ref, recorded_table.arrivals.get(ref, 0), recorded_table.finishes.get(ref, 0))
             for ref in recorded_table.uses
         ]
-        recorded_table.born = True
+        recorded_table.has_started = True
         facts, flags = recorded_table.take()
         self._file.add(msgspec.structs.replace(before, uses=uses, facts=facts, flags=flags, died=died))
         self._file.write()
@@ -213,7 +213,7 @@ def plan_of(encode: Callable[[Step], bytes], step: Step) -> RecordedPlan:
     return RecordedPlan(step.step, digest, step.packed_rows, step.packed_counts)
 
 
-def _before_birth(context: Context) -> RecordedLife:
+def _life_at_start(context: Context) -> RecordedLife:
     """All that a scheduler finds besides the request table."""
     system, incarnation = context.system, context.incarnation
     kv_map = bytes(context.segment.map[system.kv_map_offset : system.size]) if incarnation > FIRST else b""
@@ -224,7 +224,7 @@ def _before_birth(context: Context) -> RecordedLife:
         config=without_secrets(context.config),
         model=context.model,
         incarnation=incarnation,
-        hand=context.status.in_flight,
+        in_flight=context.status.in_flight,
         ended=context.board.ended(context.spec.position),
         kv_map=zlib.compress(kv_map, 1) if kv_map else b"",
         uses=[],

@@ -1,4 +1,4 @@
-"""The real scheduler once more, on what a recording has: same birth, same messages, same turns, and the same plans?
+"""The real scheduler once more, on what a recording has: same start, same messages, same turns, and the same plans?
 
 Each section of the file is the life of one scheduler. It gets a private segment with a table, a KV map and a board as
 that life found them; before a message is handled the table is brought to what was read then. Steps go nowhere, and the
@@ -56,7 +56,7 @@ def private_segment(size: int) -> Segment:
 
 
 class PrivateMemory:
-    """What a scheduler is born into."""
+    """What a scheduler finds at its start."""
 
     def __init__(self, head: RecordedLife) -> None:
         system = System(head.config, head.model)
@@ -85,7 +85,7 @@ class PrivateMemory:
         board = Board(segment, system.board_offset, system.board_blocks)
         board.set_incarnation(position, head.incarnation)
         board.set_ended(position, head.ended)
-        BoardWriter(board, position, head.incarnation, SCHEDULER_KEPT).set_in_flight(*head.hand)
+        BoardWriter(board, position, head.incarnation, SCHEDULER_KEPT).set_in_flight(*head.in_flight)
         RequestTable.create(segment, system.table_offset, *system.table_sizes)
         if head.kv_map:
             segment.map[system.kv_map_offset : system.size] = zlib.decompress(head.kv_map)
@@ -200,7 +200,7 @@ class Replay:
     def _turn(self, turn: RecordedTurn) -> None:
         actor, memory = self._actor, self._memory
         if actor is None or memory is None:
-            raise ValueError("a turn stands before the birth of its scheduler")
+            raise ValueError("a turn stands before the start of its scheduler")
         self.turns += 1
         self.statistics.now = turn.at_ns
         if (stop_at := self.options.stop_at) is not None and self.plans < stop_at <= self.plans + len(turn.plans):

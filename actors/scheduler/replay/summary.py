@@ -59,7 +59,7 @@ class ReplayStatistics:
         self._use: list[float] = []
 
     def begin(self, now: int) -> None:
-        """A scheduler is born."""
+        """A scheduler starts."""
         self.now = now
         self._begun = self._begun or now
         self._preempted_before += self._preempted

@@ -42,9 +42,9 @@ class Control:
         self._clients: dict[asyncio.Task[None], bool] = {}  # may they ask?
         self._users = {os.getuid(), ROOT}
 
-    def add(self, name: str, verb: Command) -> None:
+    def add(self, name: str, command: Command) -> None:
         """From now on `name` is answered by this coroutine function, which may raise CommandRefused."""
-        self._commands[name] = verb
+        self._commands[name] = command
 
     async def start(self) -> None:
         """OSError if the address is taken."""
@@ -125,11 +125,11 @@ class Control:
             request = read_request(line)
         except msgspec.DecodeError as error:
             return ControlAnswer(error=f"this is no request: {error}")
-        verb = self._commands.get(request.verb)
-        if verb is None:
-            return ControlAnswer(error=f"there is no {request.verb!r} among {', '.join(sorted(self._commands))}")
+        command = self._commands.get(request.command)
+        if command is None:
+            return ControlAnswer(error=f"there is no {request.command!r} among {', '.join(sorted(self._commands))}")
         try:
-            return ControlAnswer(await verb(request.arguments))
+            return ControlAnswer(await command(request.arguments))
         except CommandRefused as refused:
             return ControlAnswer(error=str(refused))
         except OSError as error:

@@ -191,7 +191,7 @@ class CpuModel:
 
 
 def _rotate(heads: Tensor, rotations: Tensor) -> None:
-    """Rotate pairs of numbers of `heads` [tokens, heads, head_dim] by `rotations` [tokens, 1, head_dim / 2]."""
+    """Rotate `heads` [tokens, heads, head_dim] in place, by pairs of numbers; `rotations` [tokens, 1, head_dim / 2]."""
     if heads.dtype == torch.float32:
         torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(rotations)
     else:
