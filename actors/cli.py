@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -31,6 +33,7 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "replay": "run the scheduler again on what --record has kept, or another policy on it",
     "bench": "measure a server",
 }
+UNREAD_STATUS = 1
 OTHER_NAMES = {"serve": "launch"}  # as other servers have them
 
 
@@ -58,7 +61,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser(command).parse_args(words)
     try:
         status: int = arguments.run(arguments)
+        sys.stdout.flush()
     except ConfigError as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return USAGE_STATUS
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be written at the exit
+        return UNREAD_STATUS
     return status
+
+
+def _nobody_reads() -> bool:
+    """Is standard output a pipe whose reader has gone, as under `| head`?"""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +51,6 @@ def talk(client: Client, arguments: argparse.Namespace, model: str | None = None
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # nobody reads any more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
 
 
 def _message(parts: list[str]) -> str:

@@ -308,3 +308,15 @@ def test_a_missing_model_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert done.returncode == 2
     assert done.stderr.strip() == f"actorserve: error: model: there is no folder {tmp_path / 'none'}"
     assert done.stdout == ""
+
+
+def test_nobody_reads() -> None:
+    """As under `| head`, which has seen enough."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        command = [sys.executable, "-P", "-m", "actorserve", "check"]
+        ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60)
+    finally:
+        os.close(write_end)
+    assert (ended.returncode, ended.stderr) == (1, "")
