@@ -74,28 +74,10 @@ class Frontend(LoopActor):
         self.loop.add_signal_handler(signal.SIGTERM, self._told_to_stop)
         if self.context.config.debug:
             self.loop.add_signal_handler(signal.SIGUSR1, self._fail)
-        app = make_app(self.engine, self._settings())
-        app.on_response_prepare.append(self._close_when_draining)
-        app.middlewares.insert(0, AdmissionQueue().wait)
-        app.middlewares.insert(0, only_about_the_server)
-        app.middlewares.append(self._refuse_when_giving_up)
+        app = self._make_app()
         ends = watch_ends(self.context, app)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            handler_cancellation=True,
-            keepalive_timeout=65,
-            lingering_time=1,
-            auto_decompress=False,
-            logger=_quiet_logger(),
-            max_line_size=LONGEST_LINE,
-            max_field_size=LONGEST_LINE,
-        )
-        await runner.setup()
+        runner = await _make_runner(app)
         assert self.context.channel is not None and runner.server is not None
-        if missing := unknown_names(runner.server):
-            names = ", ".join(missing)
-            raise ConfigError(f"aiohttp {aiohttp.__version__} has no {names}: install aiohttp 3.14, which has them")
         self.server = runner.server
         LoopTurns(self.context, self.loop, self).start()
         kept, room = self.context.system.journal
@@ -111,9 +93,21 @@ class Frontend(LoopActor):
         except Exception:  # a successor goes on with all connections, if this process lets go of nothing on its way out
             self.context.log.exception("the frontend ends")
             os._exit(1)
-        self.draining = True
         if warming is not None:
             warming.cancel()
+        await self._end(runner)
+
+    def _make_app(self) -> web.Application:
+        app = make_app(self.engine, self._settings())
+        app.on_response_prepare.append(self._close_when_draining)
+        app.middlewares.insert(0, AdmissionQueue().wait)
+        app.middlewares.insert(0, only_about_the_server)
+        app.middlewares.append(self._refuse_when_giving_up)
+        return app
+
+    async def _end(self, runner: web.AppRunner) -> None:
+        """Drain: what runs may end."""
+        self.draining = True
         try:
             async with asyncio.timeout(GIVE_UP_S if self.engine.gives_up else None) as self.patience:
                 await self._drain()
@@ -236,6 +230,27 @@ class Frontend(LoopActor):
             reading = any(connection.is_reading for connection in self.connections)  # aiohttp would read no more of it
             if reading or self.engine.in_flight() or self.pool.is_adopting or taken != self.pool.taken:
                 quiet_since, taken = self.loop.time(), self.pool.taken
+
+
+async def _make_runner(app: web.Application) -> web.AppRunner:
+    """Ready to be given connections. ConfigError if this aiohttp has not the private names that are used."""
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=65,
+        lingering_time=1,
+        auto_decompress=False,
+        logger=_quiet_logger(),
+        max_line_size=LONGEST_LINE,
+        max_field_size=LONGEST_LINE,
+    )
+    await runner.setup()
+    assert runner.server is not None
+    if missing := unknown_names(runner.server):
+        names = ", ".join(missing)
+        raise ConfigError(f"aiohttp {aiohttp.__version__} has no {names}: install aiohttp 3.14, which has them")
+    return runner
 
 
 def _quiet_logger() -> logging.Logger:

@@ -24,7 +24,6 @@ from ..pages import Pages, Scoring, bytes_of, check, check_out, strides
 from .quantised_kv import E4M3, ratio, scale_of, widen
 
 LOG2E = 1.4426950408889634
-PACK = 16  # rows of the smallest product that tensor cores take
 LEAST = 128  # positions worth a split of their own
 MOST_SPLITS = 128
 WAVES = 4  # programs for each multiprocessor: so many are there at a time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -89,3 +90,14 @@ def test_only_the_worker_imports_tensors(kind: ActorKind) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"torch", "transformers", "triton"} | (set() if kind.has_clients else {"aiohttp"})
     assert not heavy & set(done.stdout.split())
+
+
+def test_only_kernels_are_untyped() -> None:
+    """mypy lets all functions beside the Triton kernels be without types, because kernels have none."""
+    for path in (ROOT / "kernels" / "triton").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef) or any("jit" in ast.unparse(one) for one in node.decorator_list):
+                continue
+            own = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            untyped = [one.arg for one in own if one.annotation is None and one.arg not in ("self", "cls")]
+            assert node.returns is not None and not untyped, f"{path.name}: {node.name} {untyped}"

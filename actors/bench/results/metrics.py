@@ -23,7 +23,6 @@ _ONE: dict[str, Callable[[RequestRecord], float | None]] = {
     "tpot": lambda record: record.tpot_ms,
     "e2el": lambda record: record.e2el_ms,
 }
-GOODPUT = tuple(_ONE)
 
 
 def spread(values: Sequence[float], percentiles: Sequence[float] = PERCENTILES) -> dict[str, float] | None:

@@ -18,7 +18,6 @@ from .analysis import Uses
 from .problem import TemplateProblem
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing under three names; templates read any
-CONTENT_FORMATS = ("auto", "string", "openai")
 SHORT = 9  # characters of a call's id, in Mistral's templates
 
 
