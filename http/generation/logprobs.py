@@ -16,14 +16,14 @@ def token_text(text: bytes, token: int, as_id: bool) -> str:
     return f"token_id:{token}" if as_id else text.decode(errors="replace")
 
 
-def chat_logprobs(told: Iterable[TokenLogprobs], as_ids: bool, itself: bool = False) -> dict[str, Any]:
+def chat_logprobs(tokens: Iterable[TokenLogprobs], as_ids: bool, itself: bool = False) -> dict[str, Any]:
     """`choices[].logprobs` of chat. `itself`: where no likely tokens are asked for, the token stands for them."""
 
     def entry(text: bytes, token: int, logprob: float) -> dict[str, Any]:
         return {"token": token_text(text, token, as_ids), "logprob": max(logprob, LOWEST), "bytes": list(text)}
 
     content = []
-    for one in told:
+    for one in tokens:
         own = entry(one.text, one.id, one.logprob)
         best = [entry(*best) for best in one.best] or ([own] if itself else [])
         content.append(own | {"top_logprobs": best})
@@ -48,10 +48,10 @@ class LogprobLists:
         offset = self._pass(text, name)
         return {"tokens": [name], "token_logprobs": [None], "top_logprobs": [None], "text_offset": [offset]}
 
-    def part(self, told: Iterable[TokenLogprobs]) -> dict[str, Any]:
+    def part(self, tokens: Iterable[TokenLogprobs]) -> dict[str, Any]:
         """The next tokens."""
         names, values, best, offsets = [], [], [], []
-        for one in told:
+        for one in tokens:
             name = self._name(one.text, one.id)
             names.append(name)
             values.append(max(one.logprob, LOWEST))
@@ -75,7 +75,7 @@ def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return {name: first[name] + second[name] for name in first}
 
 
-def prompt_logprobs(told: dict[int, TokenLogprobs], length: int) -> list[dict[str, Any] | None]:
+def prompt_logprobs(tokens: dict[int, TokenLogprobs], length: int) -> list[dict[str, Any] | None]:
     """One entry a token of the prompt, null for the first: its own and the most likely tokens by their ids."""
 
     def entry(logprob: float, rank: int, text: bytes) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def prompt_logprobs(told: dict[int, TokenLogprobs], length: int) -> list[dict[st
 
     entries: list[dict[str, Any] | None] = [None]
     for position in range(1, length):
-        one = told.get(position)
+        one = tokens.get(position)
         if one is None:  # its request was cut short
             entries.append(None)
             continue

@@ -52,16 +52,16 @@ class CompletionAnswer:
     def _whole_choice(self, choice: Choice, index: int) -> dict[str, Any]:
         wants = self._answer.wants
         news = self._take(choice)
-        told = prompt_logprobs(self._prompt_told(choice), choice.prompt_tokens) if wants.prompt_logprobs else None
+        prompt = prompt_logprobs(self._prompt_logprobs(choice), choice.prompt_tokens) if wants.prompt_logprobs else None
         return {
             **{"index": index, "text": self._echo(choice) + _text(news.pieces), "token_ids": None},
             **self._beside(choice, news, True),
             **self._ends(choice),
-            "prompt_logprobs": told,
+            "prompt_logprobs": prompt,
             "prompt_token_ids": choice.prompt_ids if wants.ids else None,
         }
 
-    def _prompt_told(self, choice: Choice) -> dict[int, TokenLogprobs]:
+    def _prompt_logprobs(self, choice: Choice) -> dict[int, TokenLogprobs]:
         """The logprobs of its prompt: the prompt's first choice has them."""
         width = len(self._job.params)
         return self._job.choices[choice.index // width * width].prompt_logprobs
@@ -94,11 +94,11 @@ class CompletionAnswer:
 
     def _echoed(self, choice: Choice, maker: LogprobLists) -> dict[str, Any]:
         """The prompt's tokens."""
-        told = [one for _, one in sorted(self._prompt_told(choice).items())]
+        tokens = [one for _, one in sorted(self._prompt_logprobs(choice).items())]
         echo = self._echo(choice)
-        rest = len(b"".join(one.text for one in told).decode(errors="replace"))
+        rest = len(b"".join(one.text for one in tokens).decode(errors="replace"))
         first = echo[: max(0, len(echo) - rest)].encode()
-        return joined(maker.first(first, choice.prompt_ids[0] if choice.prompt_ids else 0), maker.part(told))
+        return joined(maker.first(first, choice.prompt_ids[0] if choice.prompt_ids else 0), maker.part(tokens))
 
     # --- streamed --------------------------------------------------------------------------------------------------
 

@@ -120,7 +120,7 @@ class ResponsesFormat:
         return self._behind(self._events.first())
 
     def update(self, choice: Choice) -> bytes:
-        self._events.tell(choice.logprobs)  # also what is skipped: the state counts no tokens here
+        self._events.add_tokens(choice.logprobs)  # also what is skipped: the state counts no tokens here
         news = choice.take()
         if not self._begun:  # a predecessor has
             self._begun = True

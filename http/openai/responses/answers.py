@@ -53,15 +53,15 @@ class ResponseAnswer:
         finish_reason: str,
         usage: Object,
         completed_at: int,
-        told: Iterable[TokenLogprobs] = (),
+        tokens: Iterable[TokenLogprobs] = (),
     ) -> Object:
-        """The response to a request that has ended. `usage` is the chat answer's, `told` are tokens with logprobs."""
-        return self.ended(self.output(pieces, told), finish_reason, usage, completed_at)
+        """The response to a request that has ended. `usage` is the chat answer's, `tokens` those with logprobs."""
+        return self.ended(self.output(pieces, tokens), finish_reason, usage, completed_at)
 
-    def output(self, pieces: Iterable[Piece] = (), told: Iterable[TokenLogprobs] = ()) -> OutputItems:
+    def output(self, pieces: Iterable[Piece] = (), tokens: Iterable[TokenLogprobs] = ()) -> OutputItems:
         """What the model said, as the client knows its tools."""
         tools = self.echo.get("tools", ())
-        return OutputItems(self.key, pieces, told, names_of(tools), customs_of(tools, self.echo.get("tool_choice")))
+        return OutputItems(self.key, pieces, tokens, names_of(tools), customs_of(tools, self.echo.get("tool_choice")))
 
     def ended(self, output: OutputItems, finish_reason: str, usage: Object, completed_at: int) -> Object:
         """The same, of items that were put together before."""

@@ -38,9 +38,9 @@ class ResponseEvents:
         begun = self.answer.response("in_progress")
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
-    def tell(self, told: Iterable[TokenLogprobs]) -> None:
+    def add_tokens(self, tokens: Iterable[TokenLogprobs]) -> None:
         """The tokens of the pieces that come next, where logprobs are wanted."""
-        self._output.tell(told)
+        self._output.add_tokens(tokens)
 
     def skip(self, pieces: Iterable[Piece]) -> None:
         """Another writer has written these (and the first events). Its number of events is for `sequence`."""
@@ -87,7 +87,7 @@ class ResponseEvents:
             yield self._of("response.content_part.added", item, part=item.part(begun=True))
 
     def _delta(self, item: Item, text: str) -> bytes:
-        more: Object = {"logprobs": logprobs_of(self._output.told)} if item.kind == "message" else {}
+        more: Object = {"logprobs": logprobs_of(self._output.last_tokens)} if item.kind == "message" else {}
         return self._of(DELTAS[item.kind], item, delta=text, **more)
 
     def _close(self, item: Item, status: str) -> Iterator[bytes]:

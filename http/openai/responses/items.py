@@ -35,7 +35,7 @@ class Item:
     namespace: str = ""  # of the tool that is called, if it is in one
     call_id: str = ""
     texts: list[str] = field(default_factory=list)  # as they came
-    told: list[TokenLogprobs] = field(default_factory=list)  # its tokens, where logprobs are wanted
+    tokens: list[TokenLogprobs] = field(default_factory=list)  # its tokens, where logprobs are wanted
     input: InputText | None = None  # reads the arguments of a custom tool's call
 
     @property
@@ -75,7 +75,7 @@ class Item:
     @property
     def logprobs(self) -> list[Object]:
         """Of a message's tokens."""
-        return logprobs_of(self.told)
+        return logprobs_of(self.tokens)
 
 
 class OutputItems:
@@ -85,7 +85,7 @@ class OutputItems:
         self,
         key: str,
         pieces: Iterable[Piece] = (),
-        told: Iterable[TokenLogprobs] = (),
+        tokens: Iterable[TokenLogprobs] = (),
         names: Mapping[str, NamespacedTool] | None = None,
         customs: Customs = NO_CUSTOMS,
     ) -> None:
@@ -94,11 +94,11 @@ class OutputItems:
         self._names = names or {}
         self._customs = customs
         self.items: list[Item] = []
-        self.told: list[TokenLogprobs] = []  # the tokens of what was added last
+        self.last_tokens: list[TokenLogprobs] = []  # the tokens of what was added last
         self.said = ""  # the text of what was added last, as the client is given it
         self._tokens = TextTokens()
         self._calls: list[Item] = []
-        self.tell(told)
+        self.add_tokens(tokens)
         for piece in pieces:
             self.add(piece)
 
@@ -106,9 +106,9 @@ class OutputItems:
     def open(self) -> Item | None:
         return self.items[-1] if self.items else None
 
-    def tell(self, told: Iterable[TokenLogprobs]) -> None:
+    def add_tokens(self, tokens: Iterable[TokenLogprobs]) -> None:
         """The tokens of what will be added, where logprobs are wanted."""
-        self._tokens.tell(told)
+        self._tokens.add_tokens(tokens)
 
     def add(self, piece: Piece) -> Item | None:
         """The item that the piece belongs to, which may be new; None where it says nothing."""
@@ -119,8 +119,8 @@ class OutputItems:
         item = self._current(piece)
         self.said = piece.text if item.input is None else item.input.feed(piece.text)
         item.texts.append(self.said)
-        self.told = self._tokens.take(piece.text)
-        item.told += self.told
+        self.last_tokens = self._tokens.take(piece.text)
+        item.tokens += self.last_tokens
         return item
 
     def _current(self, piece: Content | ReasoningText | Arguments) -> Item:

@@ -20,9 +20,9 @@ class TextTokens:
         self._waiting: list[TokenLogprobs] = []
         self._rest = b""  # the last token that was taken goes on with this, behind the text that was given out
 
-    def tell(self, told: Iterable[TokenLogprobs]) -> None:
+    def add_tokens(self, tokens: Iterable[TokenLogprobs]) -> None:
         """The next ones. A text's tokens come before it, or with it."""
-        self._waiting += told
+        self._waiting += tokens
 
     def take(self, text: str) -> list[TokenLogprobs]:
         """Those of the next text, which stands behind all before it; a token over two texts is the first one's."""
@@ -48,7 +48,7 @@ class TextTokens:
         return taken
 
 
-def logprobs_of(told: Iterable[TokenLogprobs]) -> list[Object]:
+def logprobs_of(tokens: Iterable[TokenLogprobs]) -> list[Object]:
     """As they stand beside a message's text."""
-    content: list[Object] = chat_logprobs(told, False)["content"]
+    content: list[Object] = chat_logprobs(tokens, False)["content"]
     return content

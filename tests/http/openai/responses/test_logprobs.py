@@ -34,7 +34,7 @@ def ids(tokens: list[TokenLogprobs]) -> list[int]:
 
 def test_each_text_has_its_tokens() -> None:
     tokens = TextTokens()
-    tokens.tell(told("<think>", "hm", "</think>", "\n", "It", " is", " so", "<", "tool>", "!"))
+    tokens.add_tokens(told("<think>", "hm", "</think>", "\n", "It", " is", " so", "<", "tool>", "!"))
     assert ids(tokens.take("hm")) == [1]
     assert ids(tokens.take("It is")) == [4, 5], "what is markup is nobody's"
     assert ids(tokens.take(" so")) == [6]
@@ -44,7 +44,7 @@ def test_each_text_has_its_tokens() -> None:
 
 def test_a_token_over_two_texts_is_the_first_ones() -> None:
     tokens = TextTokens()
-    tokens.tell(told("ab<c", "de", "f"))
+    tokens.add_tokens(told("ab<c", "de", "f"))
     assert ids(tokens.take("ab")) == [0]
     assert ids(tokens.take("<")) == []
     assert ids(tokens.take("cd")) == [1]
@@ -53,7 +53,7 @@ def test_a_token_over_two_texts_is_the_first_ones() -> None:
 
 def test_a_character_may_have_several_tokens() -> None:
     tokens = TextTokens()
-    tokens.tell(told("a", *(bytes([byte]) for byte in "🦊".encode()), "b"))
+    tokens.add_tokens(told("a", *(bytes([byte]) for byte in "🦊".encode()), "b"))
     assert ids(tokens.take("a🦊")) == [0, 1, 2, 3, 4]
     assert ids(tokens.take("b")) == [5]
 
@@ -61,7 +61,7 @@ def test_a_character_may_have_several_tokens() -> None:
 def test_what_cannot_be_found_has_none() -> None:
     """Half a character, which a client is given as U+FFFD."""
     tokens = TextTokens()
-    tokens.tell(told("a", b"\xf0", "b"))
+    tokens.add_tokens(told("a", b"\xf0", "b"))
     assert tokens.take("\ufffd") == [] and ids(tokens.take("b")) == [2]
 
 
@@ -107,7 +107,7 @@ def test_they_are_the_same_streamed_and_whole() -> None:
         "top_logprobs": [{"token": "x", "logprob": -0.5, "bytes": [120]}],
     }
     writer = ResponseEvents(ANSWER)
-    writer.tell(told(*TEXTS))
+    writer.add_tokens(told(*TEXTS))
     events = events_of(writer.first() + writer.pieces(PIECES) + writer.last([], "stop", USAGE, 2))
     assert events[-1]["response"] == whole
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
@@ -126,7 +126,7 @@ def test_cuts_make_no_difference() -> None:
         output, tokens, at = OutputItems(KEY), told(*TEXTS), 0
         for piece, needed in zip(PIECES, (3, 6, 8, 9, 11, 13), strict=True):
             more = dice.randint(max(at, needed), len(tokens))
-            output.tell(tokens[at:more])
+            output.add_tokens(tokens[at:more])
             at = more
             parts: list[Piece] = [piece]
             if isinstance(piece, Content):
