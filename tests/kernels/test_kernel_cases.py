@@ -14,7 +14,7 @@ import torch
 
 os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # read when kernels are imported
 
-from tests.kernels.capture import Launch, captured
+from tests.kernels.triton.capture import Launch, captured
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

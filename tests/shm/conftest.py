@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .rings.post import Post
+from .post import Post
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from actorserve.shm.rings.ring import READ
 from actorserve.shm.segment import Segment
 
 from ..aborting import every_abort
+from ..post import Blob, Note, Post
 from ..processes import Child
-from .post import Blob, Note, Post
 
 NOTE_BYTES = 24  # of a record with one Note(number < 128, ""): its header, and 15 bytes in whole words
 

@@ -10,7 +10,7 @@ import pytest
 
 from actorserve.shm.rings import mailbox
 
-from .post import Blob, Note, Post, drained
+from ..post import Blob, Note, Post, drained
 
 
 def test_messages_of_one_turn_are_one_record(post: Post) -> None:

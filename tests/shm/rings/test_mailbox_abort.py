@@ -9,7 +9,7 @@ from actorserve.shm.rings import mailbox, ring
 from actorserve.shm.rings.mailbox import Inbox, Outbox
 
 from ..aborting import every_abort
-from .post import Note, Post, drained
+from ..post import Note, Post, drained
 
 MODULES = (mailbox, ring)
 FIRST, SECOND = [Note(1, "a"), Note(2, "b")], [Note(3, "c" * 50), Note(4, "d")]

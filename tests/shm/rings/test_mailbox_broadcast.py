@@ -17,8 +17,8 @@ from actorserve.shm.rings.ring import Consumer, Producer, ring_bytes
 from actorserve.shm.segment import Segment
 
 from ..aborting import every_abort
+from ..post import Blob, Note, drained
 from ..processes import KILLED, Child
-from .post import Blob, Note, drained
 
 pytestmark = pytest.mark.timeout(240)
 MODULES = (mailbox, ring)

@@ -11,7 +11,7 @@ import pytest
 from actorserve.shm.rings import mailbox
 from actorserve.shm.rings.mailbox import BRIEF_S, MOST_UNLOOKED, SPIN_S, Inbox
 
-from .post import Note, Post, drained
+from ..post import Note, Post, drained
 
 TICK = 1e-6
 

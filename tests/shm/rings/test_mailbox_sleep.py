@@ -12,7 +12,7 @@ import pytest
 from actorserve.shm.rings import mailbox
 from actorserve.shm.rings.mailbox import wake
 
-from .post import Note, Post, drained
+from ..post import Note, Post, drained
 
 
 def test_only_a_sleeper_is_woken_and_once_a_sleep(post: Post) -> None:

@@ -21,7 +21,7 @@ from tests.support.manager import FakeServiceManager, PassedSocket
 from tests.support.server import LAUNCH, Server
 
 EXPOSURE = 20  # tenths, of 100; the network and JIT compilers are what is left
-MODEL = Path(__file__).resolve().parents[2] / "actors" / "model" / "demo"
+MODEL = Path(__file__).resolve().parents[3] / "actors" / "model" / "demo"
 BODY = b'{"model": "actorserve-demo", "prompt": "Hello", "max_tokens": 3, "ignore_eos": true}'
 REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (
     len(BODY),

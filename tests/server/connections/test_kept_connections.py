@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from actorserve.actors.protocol.topology import SPARE_SLOTS
-from tests.server.test_connections import kill_frontends, read_all, request
+from tests.server.connections.test_connections import kill_frontends, read_all, request
 from tests.support.client import complete, connect, open_socket
 from tests.support.rolling import Load
 from tests.support.server import Server

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from tests.support.client import http_client
 from tests.support.server import Server
 
-DASHBOARD = Path(__file__).resolve().parents[2] / "tools" / "grafana" / "actorserve.json"
+DASHBOARD = Path(__file__).resolve().parents[3] / "tools" / "grafana" / "actorserve.json"
 NAME = re.compile(r"\b(?:vllm|actorserve):[a-z_0-9]+")
 TOKENS = 12
 WAIT_S = 30.0

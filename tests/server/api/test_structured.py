@@ -12,7 +12,7 @@ import httpx2 as httpx
 import jsonschema
 import pytest
 
-from tests.server.test_parameters import events
+from tests.server.api.test_parameters import events
 from tests.support.client import http_client
 from tests.support.server import Server
 

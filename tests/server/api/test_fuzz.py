@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.test_schemathesis import check_unharmed
+from tests.server.api.test_schemathesis import check_unharmed
 from tests.support.client import http_client, open_socket
 from tests.support.fuzz_bodies import BODIES, FIELDS, NUMBERS, START
 from tests.support.server import WAIT_S, Server

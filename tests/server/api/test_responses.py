@@ -14,7 +14,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.server.test_tool_calls import PARIS, QWEN, ROME, TOOLS, hermes
+from tests.server.api.test_tool_calls import PARIS, QWEN, ROME, TOOLS, hermes
 from tests.support.rolling import restart
 from tests.support.scripted import LAST, scripted
 from tests.support.server import Server

@@ -13,7 +13,7 @@ import anthropic
 import pytest
 from anthropic import Anthropic
 
-from tests.server.test_tool_calls import PARIS, QWEN, ROME, TOOLS
+from tests.server.api.test_tool_calls import PARIS, QWEN, ROME, TOOLS
 from tests.support.scripted import LAST, scripted
 from tests.support.server import Server
 

@@ -17,7 +17,8 @@ from actorserve.kernels.pages import Pages
 from actorserve.kernels.triton.paged_decode import LEAST, MOST_SPLITS, Scratch, paged_decode, split_count
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.paged_prefill import split_count as prefill_splits
-from tests.kernels.paged_cases import (
+from tests.kernels.reference.attention import reference_attention
+from tests.kernels.triton.paged_cases import (
     DEVICE,
     NAN,
     QUICK,
@@ -33,7 +34,6 @@ from tests.kernels.paged_cases import (
     pairwise,
     random_queries,
 )
-from tests.kernels.reference.attention import reference_attention
 
 UNDIVIDED = {"splits": (None,)}
 

@@ -22,7 +22,7 @@ from actorserve.actors.telemetry.gauges import SchedulerGauge as Gauge
 from actorserve.actors.worker.speculative.actor import load_drafter
 from actorserve.shm.board.board import Board
 from actorserve.shm.segment import Segment
-from tests.server.test_deaths import all_streams
+from tests.server.lifecycle.test_deaths import all_streams
 from tests.support.client import http_client
 from tests.support.server import Server
 

@@ -21,7 +21,7 @@ from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton import logits as gpu_logits
 from actorserve.kernels.triton import paged_decode, paged_prefill, rms_norm, rotary_kv, silu_mul
 from actorserve.kernels.triton import sampling as gpu_sampling
-from tests.kernels.capture import captured, replayable
+from tests.kernels.triton.capture import captured, replayable
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS, WORDS, LONGEST, BLOCK = 4, 70, 200, 16
