@@ -11,12 +11,13 @@ import hashlib
 import re
 import string
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from ..events import Arguments, CallStart, OutputParser, Piece
 from .base import SPACE, Broken, Reader, Steps
 
 SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
+BLOCK = "```"  # begins a block of code in Markdown, and ends it
 CHARACTERS = string.ascii_letters + string.digits
 Schemas = Mapping[str, Mapping[str, Any]]  # the JSON schema of each tool's arguments, by its name
 
@@ -24,12 +25,13 @@ Schemas = Mapping[str, Mapping[str, Any]]  # the JSON schema of each tool's argu
 class CallReader(Reader):
     """A format says which markers begin calls and end them, and reads what is between in `_call`."""
 
-    starts: ClassVar[tuple[str, ...]] = ()
-    bare: ClassVar[str] = ""  # the character that begins calls without a marker, first in the text or in a line
-    in_line: ClassVar[bool] = False  # or anywhere in a line
-    closers: ClassVar[tuple[str, ...]] = ()  # may follow a call
-    ends: ClassVar[tuple[str, ...]] = ()  # end a call that is broken, as starts do; the first closer is then over, too
-    between: ClassVar[str] = ""  # may stand between a call and its closers, other than white space
+    starts: tuple[str, ...] = ()
+    loose: tuple[str, ...] = ()  # of them, those that other text begins with too: they make nothing a call
+    bare: str = ""  # the character that begins calls without a marker, first in the text or in a line
+    in_line: bool = False  # or anywhere in a line
+    closers: tuple[str, ...] = ()  # may follow a call
+    ends: tuple[str, ...] = ()  # end a call that is broken, as starts do; the first closer is then over, too
+    between: str = ""  # may stand between a call and its closers, other than white space
 
     def __init__(self, schemas: Schemas | None = None) -> None:
         super().__init__()
@@ -53,19 +55,23 @@ class CallReader(Reader):
                 if self._blank is not None:
                     self._blank = []  # what stood before it belongs to the markup
                 continue
-            count = self._count
-            self._held = [marker]
-            self._marked = bool(marker) or (count > 0 and self._blank is not None)
-            try:
-                yield from self._call(marker)
-                broken = False
-            except Broken:
-                broken = True
-            if not self._whole:
-                yield from self._rest_of_call()
-            elif broken or self._count == count:
-                self._content(self._let_go())
-            self._held = None
+            yield from self._try(marker)
+
+    def _try(self, marker: str) -> Steps[None]:
+        """Reads what stands behind it as calls; what is none is content."""
+        count = self._count
+        self._held = [marker]
+        self._marked = bool(marker and marker not in self.loose) or (count > 0 and self._blank is not None)
+        try:
+            yield from self._call(marker)
+            broken = False
+        except Broken:
+            broken = True
+        if not self._whole:
+            yield from self._rest_of_call()
+        elif broken or self._count == count:
+            self._content(self._let_go())
+        self._held = None
 
     def _next_marker(self) -> Steps[str]:
         """What comes up to it is content."""
@@ -107,6 +113,11 @@ class CallReader(Reader):
             text = "".join(self._blank)
             self._blank = None
         super()._content(text)
+
+    def _end_of_block(self) -> Steps[None]:
+        """Takes what ends a block of code in Markdown, if it stands here."""
+        if (yield from self._space()) == BLOCK[0]:
+            yield from self._expect(BLOCK)
 
     def _may_be(self, name: str) -> bool:
         """Can a call have this name? One with neither a marker nor a call before it needs that of a tool."""

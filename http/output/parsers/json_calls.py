@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .base import Broken, Steps
-from .calls import CallReader
+from .calls import BLOCK, CallReader, Schemas
 from .json_scan import JsonScan
 from .values import parsed, string
 
-_NAME, _ARGUMENTS = "name", ("arguments", "parameters")
-_KEYS = (_NAME, *_ARGUMENTS, "id", "type")  # of a call without a marker: an object that has others is none
+_ARGUMENTS = ("arguments", "parameters")
+_KEYS = ("name", *_ARGUMENTS, "id", "type")  # of a call without a marker: an object that has others is none
 
 
 def name_char(char: str) -> bool:
@@ -19,16 +21,31 @@ def name_char(char: str) -> bool:
 class JsonCalls(CallReader):
     """One object, or a list of them, behind a marker or first in a line."""
 
+    name_key, id_key = "name", "id"
+    one_by_one = False  # objects may follow one another without a list
+    head = ""  # stands between a marker and its calls
+
     def _call(self, marker: str) -> Steps[None]:
-        if (yield from self._space()) != "[":
-            yield from self._object()
-            return
-        self._take(1)
+        if self.head and marker:
+            yield from self._space()
+            yield from self._expect(self.head)
+        if not marker.endswith("["):
+            if (yield from self._space()) != "[":
+                yield from self._objects()
+                return
+            self._take(1)
         while (yield from self._space()) != "]":
             yield from self._object()
             if (yield from self._space()) == ",":
                 self._take(1)
         self._take(1)
+        if marker.startswith(BLOCK):
+            yield from self._end_of_block()
+
+    def _objects(self) -> Steps[None]:
+        yield from self._object()
+        while self.one_by_one and (yield from self._space()) == "{":
+            yield from self._object()
 
     def _object(self) -> Steps[None]:
         """One call."""
@@ -43,13 +60,13 @@ class JsonCalls(CallReader):
             yield from self._space()
             yield from self._expect(":")
             first = yield from self._space()
-            if key == _NAME and name is None:
+            if key == self.name_key and name is None:
                 name = yield from self._string()
                 self._named(name, call_id, early)
             elif key in _ARGUMENTS and early is None:
                 early = []
                 yield from self._value(first, early)
-            elif key == "id" and name is None and first == '"':
+            elif key == self.id_key and name is None and first == '"':
                 call_id = yield from self._string()
             else:
                 yield from self._json(_dropped)
@@ -110,12 +127,29 @@ def _object_in(raw: str) -> str:
         return raw
 
 
-class Hermes(JsonCalls):
-    """<tool_call>{…}</tool_call>, as Hermes, Qwen 2.5 and Qwen 3 write it."""
+class JsonForm(NamedTuple):
+    """How a format marks its JSON: what calls read of it, as fields of the same names say."""
 
-    starts = ("<tool_call>",)
-    closers = ends = ("</tool_call>",)
-    between = "}"  # one too many
+    starts: tuple[str, ...]
+    ends: tuple[str, ...] = ()
+    between: str = ""
+    loose: tuple[str, ...] = ()
+    bare: str = ""
+    name_key: str = "name"
+    id_key: str = "id"
+    one_by_one: bool = False
+    head: str = ""
+
+
+class MarkedCalls(JsonCalls):
+    """Those of a form."""
+
+    def __init__(self, form: JsonForm, schemas: Schemas | None = None) -> None:
+        super().__init__(schemas)
+        self.starts, self.loose, self.bare = form.starts, form.loose, form.bare
+        self.closers = self.ends = form.ends
+        self.between, self.one_by_one, self.head = form.between, form.one_by_one, form.head
+        self.name_key, self.id_key = form.name_key, form.id_key
 
 
 class Llama3Json(JsonCalls):
@@ -146,34 +180,6 @@ class Llama3Json(JsonCalls):
             self._content(self._take(scan.push(self._text, self._at) - self._at))
             if not (scan.done or scan.broken):
                 yield from self._more()
-
-
-class Granite(JsonCalls):
-    """<|tool_call|>[{…}, {…}]; Phi-4-mini closes it, too."""
-
-    starts = ("<|tool_call|>", "<tool_call>")
-    closers = ends = ("</tool_call>", "<|/tool_call|>")
-
-
-class ToolCalls(JsonCalls):
-    """<tool_calls>[{…}, {…}]</tool_calls>, as Hunyuan, Jamba and Apriel write them."""
-
-    starts = ("<tool_calls>",)
-    closers = ends = ("</tool_calls>",)
-
-
-class Nemotron(JsonCalls):
-    """<TOOLCALL>[{…}, {…}]</TOOLCALL>"""
-
-    starts = ("<TOOLCALL>",)
-    closers = ends = ("</TOOLCALL>",)
-
-
-class Longcat(JsonCalls):
-    """<longcat_tool_call>{…}</longcat_tool_call>"""
-
-    starts = ("<longcat_tool_call>",)
-    closers = ends = ("</longcat_tool_call>",)
 
 
 class Mistral(JsonCalls):
@@ -227,3 +233,31 @@ class NamedCall(JsonCalls):
         self._begin(self._name)
         yield from self._json(self._arguments)
         self._close()
+
+
+_TOOL_CALL = JsonForm(("<tool_call>",), ("</tool_call>",), between="}")  # at times one brace too many
+_TOOL_CALLS = JsonForm(("<tool_calls>",), ("</tool_calls>",), one_by_one=True)
+_COHERE = JsonForm(("<|START_ACTION|>",), ("<|END_ACTION|>",), name_key="tool_name", id_key="tool_call_id")
+JSON_FORMS: dict[str, JsonForm] = {
+    "hermes": _TOOL_CALL,
+    "ernie45": _TOOL_CALL,
+    "granite4": _TOOL_CALL,
+    "granite": JsonForm(("<|tool_call|>", "<tool_call>"), ("</tool_call>", "<|/tool_call|>")),
+    "granite_20b_fc": JsonForm(("<function_call>",), ("</function_call>",)),
+    "hunyuan_a13b": _TOOL_CALLS,
+    "jamba": _TOOL_CALLS,
+    "minimax": _TOOL_CALLS,
+    "nemotron_json": JsonForm(("<TOOLCALL>",), ("</TOOLCALL>",)),
+    "longcat": JsonForm(("<longcat_tool_call>",), ("</longcat_tool_call>",)),
+    "cohere_command3": _COHERE,
+    "cohere_command4": _COHERE,
+    "internlm": JsonForm(("<|action_start|>",), ("<|action_end|>",), head="<|plugin|>"),
+    "phi4_mini_json": JsonForm(("functools[", "<|tool_call|>"), ("<|/tool_call|>",)),
+    "xlam": JsonForm(
+        ("<tool_call>", "```json\n[", "```\n["),
+        ("</tool_call>",),
+        loose=("```json\n[", "```\n["),
+        bare="[",
+    ),
+}
+"""Formats that differ in their markers alone: one object or a list of them stands between these."""

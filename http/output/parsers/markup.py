@@ -2,7 +2,8 @@
 registry.py.
 
 A tool's arguments keep to its schema where it is strict; else they are any object. Formats that are not here cannot be
-told to a grammar: harmony's, whose free text is full of special tokens, and the arguments of Python's.
+told to a grammar: harmony's and Gemma's, whose free text is full of special tokens, the arguments of Python's, the
+members in tags of MiniMax M3, and Functionary's, where a prompt ends within what begins calls.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class Markup(NamedTuple):
 
 def only_calls(parser: str | None, tools: Sequence[ToolFunction], parallel: bool) -> Object | None:
     """A turn that is calls and nothing else; None where a grammar cannot know how they are written."""
-    if parser == "pythonic":
+    if parser in PYTHON:
+        begin, end, closer = PYTHON[parser]
         names = "|".join(re.escape(tool.name) for tool in tools)
-        return {"type": "regex", "pattern": rf"\[(?:{names})\((?s:.*)\)\]"}
+        calls = rf"(?:{names})\((?s:.*)\){re.escape(end)}"
+        return _tag(begin, [_regex(f"{calls}(?:{re.escape(closer)})?" if closer else calls)], "")
     markups = [markup._replace(tag=markup.alone or markup.tag) for markup in MARKUPS.get(parser or "", ())]
     turns = [turn for markup in markups for turn in _turns(markup, tools, parallel)]
     return None if not markups else _either(turns)
@@ -109,6 +112,11 @@ def _object(key: str, before: str = "", after: str = "") -> Callable[[ToolFuncti
     return lambda tool: _tag(f'{before}{{"name": {json.dumps(tool.name)}, "{key}": ', [_json(tool)], "}" + after)
 
 
+def _cohere(tool: ToolFunction) -> Object:
+    content = [_regex("[0-9]{1,4}"), _const(f'", "tool_name": {json.dumps(tool.name)}, "parameters": '), _json(tool)]
+    return _tag('{"tool_call_id": "', content, "}")
+
+
 def _bare(tool: ToolFunction) -> Object:
     call = {"type": "call_object", "name": tool.name, "key": "parameters", "json_schema": _schema(tool)}
     return _tag("", [call], "")
@@ -133,26 +141,35 @@ def _kimi(tool: ToolFunction) -> Object:
 # --- formats with a tag for each argument --------------------------------------------------------------------------
 
 
-def _qwen(tool: ToolFunction) -> Object:
-    given = _arguments(tool, lambda name: (f"<parameter={name}>\n", "\n</parameter>\n"))
-    return _tag(f"<tool_call>\n<function={tool.name}>\n", given, "</function>\n</tool_call>")
+def _tagged(begin: str, key: tuple[str, str], end: str) -> Callable[[ToolFunction], Object]:
+    """`key`: what stands around a value, of which the first has the argument's name."""
+
+    def tag(tool: ToolFunction) -> Object:
+        given = _arguments(tool, lambda name, _: (key[0].replace("NAME", name), key[1]))
+        return _tag(begin.replace("NAME", tool.name), given, end)
+
+    return tag
 
 
-def _glm(tool: ToolFunction) -> Object:
-    given = _arguments(tool, lambda name: (f"<arg_key>{name}</arg_key>\n<arg_value>", "</arg_value>\n"))
-    return _tag(f"<tool_call>{tool.name}\n", given, "</tool_call>")
+def _dsml(tool: ToolFunction) -> Object:
+    def around(name: str, is_text: bool) -> tuple[str, str]:
+        said = "true" if is_text else "false"
+        return f'<｜DSML｜parameter name="{name}" string="{said}">', "</｜DSML｜parameter>\n"
+
+    return _tag(f'<｜DSML｜invoke name="{tool.name}">\n', _arguments(tool, around), "</｜DSML｜invoke>\n")
 
 
-def _arguments(tool: ToolFunction, around: Callable[[str], tuple[str, str]]) -> list[Object]:
-    """Those of a strict tool in the order of its schema."""
+def _arguments(tool: ToolFunction, around: Callable[[str, bool], tuple[str, str]]) -> list[Object]:
+    """Those of a strict tool in the order of its schema. `around`: of a name, and whether its value may be a string."""
     schema = tool.parameters if isinstance(tool.parameters, dict) else {}
     properties = schema.get("properties")
     if not tool.strict or not isinstance(properties, dict):
         return [{"type": "any_text"}] if tool.parameters is not None else [_const("")]
     required, given = schema.get("required"), []
     for name, one in properties.items():
-        begin, end = around(name)
-        tag = _tag(begin, [_value(one if isinstance(one, dict) else {}, types(schema, name), schema)], end)
+        wanted = types(schema, name)
+        begin, end = around(name, not wanted or "string" in wanted)
+        tag = _tag(begin, [_value(one if isinstance(one, dict) else {}, wanted, schema)], end)
         given.append(tag if isinstance(required, list) and name in required else _either([tag, _const("")]))
     return given or [_const("")]
 
@@ -176,12 +193,54 @@ def _with_definitions(one: Object, root: Object) -> Object:
 _DEEPSEEK, _DEEPSEEK_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _V31 = _around("<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>", "<｜tool▁call▁end｜>")
 _V3 = _around("<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n", "\n```<｜tool▁call▁end｜>")
-_QWEN = (Markup("<tool_call>", _qwen, "\n"),)
+_QWEN = (
+    Markup(
+        "<tool_call>",
+        _tagged(
+            "<tool_call>\n<function=NAME>\n",
+            ("<parameter=NAME>\n", "\n</parameter>\n"),
+            "</function>\n</tool_call>",
+        ),
+        "\n",
+    ),
+)
+_GLM = (
+    Markup(
+        "<tool_call>",
+        _tagged(
+            "<tool_call>NAME\n",
+            ("<arg_key>NAME</arg_key>\n<arg_value>", "</arg_value>\n"),
+            "</tool_call>",
+        ),
+        "\n",
+    ),
+)
+_HERMES = (Markup("<tool_call>", _object("arguments", "<tool_call>\n", "\n</tool_call>"), "\n"),)
+_ACTION, _ACTION_END = "<|START_ACTION|>", "<|END_ACTION|>"
+_COHERE = (Markup(_ACTION, _cohere, ",\n    ", f"{_ACTION}[\n    ", f"\n]{_ACTION_END}"),)
+
+
+def _list(begin: str, end: str = "") -> tuple[Markup, ...]:
+    """Objects in a list."""
+    return (Markup(begin, _object("arguments"), ", ", f"{begin}[", f"]{end}"),)
+
+
+def _dsml_section(name: str) -> tuple[Markup, ...]:
+    return (Markup(f"<｜DSML｜{name}>", _dsml, "", f"<｜DSML｜{name}>\n", f"</｜DSML｜{name}>"),)
+
+
+PYTHON = {
+    "pythonic": ("[", "]", ""),
+    "lfm2": ("<|tool_call_start|>[", "]", "<|tool_call_end|>"),
+    "olmo3": ("<function_calls>\n", "", "\n</function_calls>"),
+    "gemma3": ("```tool_code\n", "\n```", ""),
+}
+"""What stands around calls as Python has them, and may follow: of these, the names alone are known to a grammar."""
+
 MARKUPS: dict[str, tuple[Markup, ...]] = {
-    "hermes": (Markup("<tool_call>", _object("arguments", "<tool_call>\n", "\n</tool_call>"), "\n"),),
-    "qwen3_coder": _QWEN,
-    "qwen3_xml": _QWEN,
-    "glm45": (Markup("<tool_call>", _glm, "\n"),),
+    **dict.fromkeys(("hermes", "ernie45", "granite4"), _HERMES),
+    **dict.fromkeys(("qwen3_coder", "qwen3_xml", "step3p5", "mimo"), _QWEN),
+    **dict.fromkeys(("glm45", "glm47"), _GLM),
     "llama3_json": (
         Markup('{"name": "', _object("parameters"), "; ", alone=_bare),
         Markup("", _bare, "; ", opens="<|python_tag|>"),
@@ -190,9 +249,53 @@ MARKUPS: dict[str, tuple[Markup, ...]] = {
         Markup("[TOOL_CALLS]", _object("arguments"), ", ", opens="[TOOL_CALLS][", closes="]"),
         Markup("[TOOL_CALLS]", _mistral),
     ),
-    "granite": (Markup("<|tool_call|>", _object("arguments"), ", ", opens="<|tool_call|>[", closes="]"),),
+    "granite": _list("<|tool_call|>"),
+    "granite_20b_fc": (Markup("<function_call>", _object("arguments", "<function_call> "), " "),),
+    "phi4_mini_json": (Markup("functools[", _object("arguments"), ", ", "functools[", "]"),),
+    **dict.fromkeys(("hunyuan_a13b", "jamba"), _list("<tool_calls>", "</tool_calls>")),
+    "minimax": (Markup("<tool_calls>", _object("arguments"), "\n", "<tool_calls>\n", "\n</tool_calls>"),),
+    "nemotron_json": _list("<TOOLCALL>", "</TOOLCALL>"),
+    "xlam": (Markup('[{"name": "', _object("arguments", "[", "]"), "\n"),),  # a list for each call
+    "longcat": (
+        Markup("<longcat_tool_call>", _object("arguments", "<longcat_tool_call>\n", "\n</longcat_tool_call>"), "\n"),
+    ),
+    "internlm": (Markup("<|action_start|>", _object("parameters", "<|action_start|><|plugin|>\n", "<|action_end|>")),),
+    **dict.fromkeys(("cohere_command3", "cohere_command4"), _COHERE),
+    "seed_oss": (
+        Markup(
+            "<seed:tool_call>",
+            _tagged(
+                "<seed:tool_call>\n<function=NAME>\n",
+                ("<parameter=NAME>", "</parameter>\n"),
+                "</function>\n</seed:tool_call>",
+            ),
+            "\n",
+        ),
+    ),
+    "minimax_m2": (
+        Markup(
+            "<minimax:tool_call>",
+            _tagged('<invoke name="NAME">\n', ('<parameter name="NAME">', "</parameter>\n"), "</invoke>\n"),
+            opens="<minimax:tool_call>\n",
+            closes="</minimax:tool_call>",
+        ),
+    ),
+    "step3": (
+        Markup(
+            "<｜tool_calls_begin｜>",
+            _tagged(
+                '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="NAME">\n',
+                ('<steptml:parameter name="NAME">', "</steptml:parameter>\n"),
+                "</steptml:invoke><｜tool_call_end｜>\n",
+            ),
+            opens="<｜tool_calls_begin｜>\n",
+            closes="<｜tool_calls_end｜>",
+        ),
+    ),
     "deepseek_v3": (Markup(_DEEPSEEK, _V3, "\n", _DEEPSEEK, _DEEPSEEK_END),),
     "deepseek_v31": (Markup(_DEEPSEEK, _V31, "", _DEEPSEEK, _DEEPSEEK_END),),
+    "deepseek_v32": _dsml_section("function_calls"),
+    "deepseek_v4": _dsml_section("tool_calls"),
     "kimi_k2": (
         Markup(
             "<|tool_calls_section_begin|>",

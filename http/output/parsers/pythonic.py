@@ -1,11 +1,11 @@
-"""Calls as a list in Python: [f(a=1, b="x"), g()], as Llama 3.2 and 4 and LFM2 write them."""
+"""Calls as Python has them: a list, [f(a=1, b="x"), g()], as Llama 3.2 and 4 and LFM2 write it, or lines of them."""
 
 from __future__ import annotations
 
 import json
 
 from .base import Broken, Steps
-from .calls import CallReader
+from .calls import BLOCK, CallReader
 from .json_calls import name_char
 from .values import python_value
 
@@ -15,9 +15,10 @@ _CLOSES = {"(": ")", "[": "]", "{": "}"}
 class Pythonic(CallReader):
     """With <|python_start|> before it, or first in a line. An argument is given out when its value is whole."""
 
-    starts = ("<|python_start|>", "<|tool_call_start|>")
+    starts: tuple[str, ...] = ("<|python_start|>", "<|tool_call_start|>")
     bare = "["
-    closers = ends = ("<|python_end|>", "<|tool_call_end|>")
+    closers: tuple[str, ...] = ("<|python_end|>", "<|tool_call_end|>")
+    ends: tuple[str, ...] = closers
 
     def _call(self, marker: str) -> Steps[None]:
         yield from self._space()
@@ -94,3 +95,28 @@ class Pythonic(CallReader):
             yield from self._char()
             taken.append(found + self._take(1))
         taken.append(found)
+
+
+class PythonLines(Pythonic):
+    """<function_calls> and a call in each line, as OLMo 3 writes them."""
+
+    starts = ("<function_calls>",)
+    bare = ""
+    closers: tuple[str, ...] = ("</function_calls>",)
+    ends: tuple[str, ...] = closers
+
+    def _call(self, marker: str) -> Steps[None]:
+        while name_char((yield from self._space())):
+            yield from self._one()
+
+
+class ToolCode(PythonLines):
+    """The same in a block of code, as Gemma 3 is asked to write it."""
+
+    starts = (f"{BLOCK}tool_code",)
+    closers = ()
+    ends = (f"\n{BLOCK}",)
+
+    def _call(self, marker: str) -> Steps[None]:
+        yield from super()._call(marker)
+        yield from self._end_of_block()

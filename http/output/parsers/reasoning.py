@@ -15,21 +15,21 @@ class ThinkingReader(Reader):
         self._ends = ends
         self._inside = inside
         self._later = starts if anywhere else ()
-        self._call = ""
+        self._calls: tuple[str, ...] = ()
 
     def may_end_at(self, call: str) -> None:
-        """Models forget the end before a call: a line that begins with this is none of thinking."""
-        self._call = call
+        """Models forget the end before a call: what begins with this is none of thinking."""
+        self._calls = (call,)
 
     def _read(self) -> Steps[None]:
         if not (yield from self._begins_inside()):
             yield from self._until(self._later, self._content)
-        calls = (f"\n{self._call}",) if self._call else ()
         while True:
-            found = yield from self._until((*self._ends, *calls), self._reasoning)
-            if found in calls:
-                self._reasoning("\n")
-                self._content(self._call)
+            found = yield from self._until((*self._ends, *self._calls), self._reasoning)
+            if found in self._calls:
+                call = found.lstrip("\n")
+                self._reasoning(found.removesuffix(call))
+                self._content(call)
                 yield from self._until(self._ends, self._content)  # it may come yet, and says nothing any more
             yield from self._run_of(lambda char: char in "\r\n")
             yield from self._until(self._later, self._content)
@@ -54,7 +54,7 @@ class ThinkingReader(Reader):
 
 
 class Unwrapped(Reader):
-    """An answer between tags, without them. A text that does not begin with the first is as it is."""
+    """An answer between tags, without them and their lines. A text that does not begin with the first is as it is."""
 
     def __init__(self, start: str, end: str) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Unwrapped(Reader):
             yield from self._expect(self._start)
             self._let_go()
             yield from self._run_of(lambda char: char in "\r\n")
-            yield from self._until((self._end,), self._content)
+            yield from self._until((f"\n{self._end}", self._end), self._content)
         except Broken:
             self._content(self._let_go())
         yield from self._until((), self._content)

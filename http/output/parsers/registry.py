@@ -4,59 +4,86 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from ..events import OutputParser
 from .calls import Schemas
+from .functionary import Functionary
+from .gemma import GemmaCalls
 from .harmony import Harmony
-from .json_calls import Granite, Hermes, JsonArray, Llama3Json, Longcat, Mistral, NamedCall, Nemotron, ToolCalls
+from .json_calls import JSON_FORMS, JsonArray, Llama3Json, MarkedCalls, Mistral, NamedCall
 from .nested import MinimaxM3
-from .pythonic import Pythonic
+from .pythonic import Pythonic, PythonLines, ToolCode
 from .reasoning import Chain, Plain, ThinkingReader, Unwrapped
 from .sections import DeepSeekV3, DeepSeekV31, KimiK2
-from .tagged import Glm45, MinimaxM2, Qwen3Coder, SeedOss
+from .tagged import DeepSeekV32, Glm45, MinimaxM2, Qwen3Coder, SeedOss, Step3
 
 JSON_ARRAY = "json_array"  # where a grammar forces calls; no option
 HARMONY_TOOLS, HARMONY_REASONING = "openai", "openai_gptoss"
 
 TOOL_PARSERS: dict[str, Callable[[Schemas], OutputParser]] = {
-    "hermes": Hermes,
-    "qwen3_coder": Qwen3Coder,
-    "qwen3_xml": Qwen3Coder,
+    **{name: partial(MarkedCalls, form) for name, form in JSON_FORMS.items()},
+    **dict.fromkeys(("qwen3_coder", "qwen3_xml", "step3p5", "mimo"), Qwen3Coder),
     "llama3_json": Llama3Json,
-    "pythonic": Pythonic,
+    **dict.fromkeys(("pythonic", "llama4_pythonic", "lfm2"), Pythonic),
+    "olmo3": PythonLines,
+    "gemma3": ToolCode,
+    "gemma4": partial(GemmaCalls, "<|tool_call>", "<tool_call|>", '<|"|>'),
+    "functiongemma": partial(GemmaCalls, "<start_function_call>", "<end_function_call>", "<escape>"),
+    "functionary": Functionary,
     "mistral": Mistral,
     "deepseek_v3": DeepSeekV3,
     "deepseek_v31": DeepSeekV31,
     HARMONY_TOOLS: Harmony,
-    "glm45": Glm45,
+    **dict.fromkeys(("deepseek_v32", "deepseek_v4"), DeepSeekV32),
+    **dict.fromkeys(("glm45", "glm47"), Glm45),
     "kimi_k2": KimiK2,
-    "granite": Granite,
     "seed_oss": SeedOss,
+    "step3": Step3,
     "minimax_m2": MinimaxM2,
     "minimax_m3": MinimaxM3,
     "llama4_json": Llama3Json,
-    "llama4_pythonic": Pythonic,
-    "hunyuan_a13b": ToolCalls,
-    "jamba": ToolCalls,
-    "nemotron_json": Nemotron,
-    "longcat": Longcat,
     JSON_ARRAY: JsonArray,
 }
 
+_THINK = ("<think>", "</think>")
+_COHERE = ("<|START_THINKING|>", "<|END_THINKING|>")
 THINK_MARKERS: dict[str, tuple[str, str]] = {
-    "deepseek_r1": ("<think>", "</think>"),
-    "deepseek_v3": ("<think>", "</think>"),
-    "qwen3": ("<think>", "</think>"),
-    "glm45": ("<think>", "</think>"),
+    "deepseek_r1": _THINK,
+    "deepseek_v3": _THINK,
+    "deepseek_v4": _THINK,
+    "qwen3": _THINK,
+    "glm45": _THINK,
+    "kimi_k2": _THINK,
+    "step3": _THINK,
+    "step3p5": _THINK,
+    "olmo3": _THINK,
+    "nemotron_v3": _THINK,
+    "ernie45": _THINK,
+    "hunyuan_a13b": _THINK,
     "mistral": ("[THINK]", "[/THINK]"),
     "granite": ("Here is my thought process:", "Here is my response:"),
-    "granite33": ("<think>", "</think>"),
+    "granite33": _THINK,
+    "gemma4": ("<|channel>thought", "<channel|>"),
+    "cohere_command3": _COHERE,
+    "cohere_command4": _COHERE,
     "seed_oss": ("<seed:think>", "</seed:think>"),
-    "minimax_m2": ("<think>", "</think>"),
+    "longcat": ("<longcat_think>", "</longcat_think>"),
+    "minimax_m2": _THINK,
     "minimax_m3": ("<mm:think>", "</mm:think>"),
+    "kimi": ("◁think▷", "◁/think▷"),
     HARMONY_REASONING: ("<|channel|>analysis", "<|channel|>final"),
 }
 """What begins and ends reasoning, as text (with special tokens kept)."""
+
+ANSWER_TAGS: dict[str, tuple[str, str]] = {
+    "granite33": ("<response>", "</response>"),
+    "ernie45": ("<response>", "</response>"),
+    "hunyuan_a13b": ("<answer>", "</answer>"),
+    "cohere_command3": ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    "cohere_command4": ("<|START_TEXT|>", "<|END_TEXT|>"),
+}
+"""What stands around the answer, where a model marks that, too."""
 
 STARTS_INSIDE = frozenset({"deepseek_r1", HARMONY_REASONING})
 """The text begins with reasoning where the prompt neither opens nor closes it: the renderer says so of each."""
@@ -76,8 +103,8 @@ def _granite(opened: bool) -> OutputParser:
     return ThinkingReader(starts, ends, inside=opened)
 
 
-def _granite33(opened: bool) -> OutputParser:
-    return Chain(_between("granite33")(opened), Unwrapped("<response>", "</response>"))
+def _answering(name: str) -> Callable[[bool], OutputParser]:
+    return lambda opened: Chain(_between(name)(opened), Unwrapped(*ANSWER_TAGS[name]))
 
 
 def _harmony(opened: bool) -> OutputParser:
@@ -86,8 +113,8 @@ def _harmony(opened: bool) -> OutputParser:
 
 REASONING_PARSERS: dict[str, Callable[[bool], OutputParser]] = {
     **{name: _between(name) for name in THINK_MARKERS},
+    **{name: _answering(name) for name in ANSWER_TAGS},
     "granite": _granite,
-    "granite33": _granite33,
     HARMONY_REASONING: _harmony,
 }
 
@@ -105,33 +132,55 @@ def make_parser(
     if reasoning is None:
         return second or Plain()
     first = REASONING_PARSERS[reasoning](opened)
-    if reasoning == "qwen3" and tools in CALL_LINES and isinstance(first, ThinkingReader):
-        first.may_end_at(CALL_LINES[tools])
+    if (call := CALL_BEGINS.get((reasoning, tools or ""))) and isinstance(first, ThinkingReader):
+        first.may_end_at(call)
     return Chain(first, second) if second else first
 
 
-CALL_LINES = {
-    "hermes": '<tool_call>\n{"name":',
-    **dict.fromkeys(("qwen3_coder", "qwen3_xml"), "<tool_call>\n<function="),
+CALL_BEGINS = {
+    ("qwen3", "hermes"): '\n<tool_call>\n{"name":',
+    **{("qwen3", name): "\n<tool_call>\n<function=" for name in ("qwen3_coder", "qwen3_xml", "mimo")},
+    ("kimi_k2", "kimi_k2"): "<|tool_calls_section_begin|>",
+    ("gemma4", "gemma4"): "<|tool_call>call:",
 }
-"""What calls of Qwen begin with even where it has not said that its thinking is over."""
+"""What calls begin with even where a model has not said that its thinking is over, by reasoning and tool parser."""
+
+
+def _all(*signs: str) -> str:
+    """A template that has them all, in any order."""
+    return r"\A" + "".join(rf"(?=[\s\S]*{sign})" for sign in signs)
+
 
 _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|channel\|>", HARMONY_TOOLS),
     (r"<seed:tool_call>", "seed_oss"),
     (r"<minimax:tool_call>", "minimax_m2"),
     (r"\]<\]minimax\[>\[", "minimax_m3"),
+    (r"<\|tool_call>", "gemma4"),
+    (r"<start_function_call>", "functiongemma"),
+    (r"｜DSML｜", "deepseek_v32"),
+    (r"<steptml:invoke", "step3"),
+    (_all(r"<\|START_ACTION\|>", r"<\|START_TEXT\|>"), "cohere_command4"),
+    (r"<\|START_ACTION\|>", "cohere_command3"),
     (r"<arg_key>", "glm45"),
     (r"<function=[\s\S]*<parameter=", "qwen3_coder"),
     (r"<\|tool_calls_section_begin\|>", "kimi_k2"),
     (r"<｜tool▁calls▁begin｜>[\s\S]*```json", "deepseek_v3"),
     (r"<｜tool▁calls▁begin｜>", "deepseek_v31"),
     (r"\[TOOL_CALLS\]", "mistral"),
+    (r"functools\[|<\|/tool\|>", "phi4_mini_json"),
     (r"<\|tool_call\|>", "granite"),
     (r"<tool_calls>(?!\s*<)", "hunyuan_a13b"),
     (r"<TOOLCALL>", "nemotron_json"),
     (r"<longcat_tool_call>", "longcat"),
-    (r"\[func_name1\(|<\|tool_call_start\|>", "pythonic"),
+    (r"<\|action_start\|>", "internlm"),
+    (r">>>all|<function=example_function_name>\{", "functionary"),
+    (r"<function_calls>(?!\s*<invoke)", "olmo3"),
+    (r"<function_call>", "granite_20b_fc"),
+    (r"```tool_code", "gemma3"),
+    (r"\[\{\"name\": \"tool_call_name\"", "xlam"),
+    (r"<\|tool_call_start\|>|<\|tool_list_start\|>", "lfm2"),
+    (r"\[func_name1\(", "pythonic"),
     (r"<\|python_start\|>[\s\S]*\"parameters\"|\"parameters\"[\s\S]*<\|python_start\|>", "llama3_json"),
     (r"<\|python_start\|>", "pythonic"),
     (r"<\|header_start\|>[\s\S]*\"parameters\"", "llama3_json"),
@@ -144,13 +193,22 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"\[THINK\]", "mistral"),
     (r"Here is my thought process:", "granite"),
     (r"<response></response>", "granite33"),
+    (_all("</think>", "<response>"), "ernie45"),
+    (_all("</think>", "<answer>", r"<\|startoftext\|>|<｜hy_"), "hunyuan_a13b"),
+    (r"<\|channel>", "gemma4"),
+    (_all(r"<\|START_THINKING\|>", r"<\|START_TEXT\|>"), "cohere_command4"),
+    (r"<\|START_THINKING\|>", "cohere_command3"),
     (r"<seed:think>", "seed_oss"),
+    (r"<longcat_think>", "longcat"),
     (r"<mm:think>", "minimax_m3"),
+    (r"◁think▷", "kimi"),
     (r"<minimax:tool_call>", "minimax_m2"),
-    (r"<arg_key>[\s\S]*</think>|</think>[\s\S]*<arg_key>", "glm45"),
+    (_all("</think>", "<arg_key>"), "glm45"),
     (_ALWAYS_THINKS, "deepseek_r1"),
-    (r"<｜Assistant｜>[\s\S]*</think>|</think>[\s\S]*<｜Assistant｜>", "deepseek_v3"),
-    (r"</think>", "qwen3"),
+    (_all("</think>", "<｜Assistant｜>"), "deepseek_v3"),
+    (_all("</think>", r"<\|tool_calls_section_begin\|>"), "kimi_k2"),
+    (_all("<think>", "<steptml:invoke"), "step3"),
+    (r"</think>|<think>", "qwen3"),
 )
 _COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
 

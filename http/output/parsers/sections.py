@@ -47,7 +47,7 @@ class DeepSeekV31(SectionCalls):
     starts = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>")
     separator = "<｜tool▁sep｜>"
     closers = ("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
-    ends: ClassVar[tuple[str, ...]] = ("<｜tool▁call▁end｜>",)
+    ends: tuple[str, ...] = ("<｜tool▁call▁end｜>",)
 
 
 class DeepSeekV3(DeepSeekV31):

@@ -12,6 +12,8 @@ from .json_calls import name_char
 from .values import quoted, typed, types
 
 QUOTES = "\"'"
+STRING = frozenset({"string"})
+JSON_TYPES = frozenset({"object", "array", "number", "integer", "boolean", "null"})
 
 
 class TaggedCalls(CallReader):
@@ -34,7 +36,7 @@ class TaggedCalls(CallReader):
     def _argument(self, key: str, ends: tuple[str, ...]) -> Steps[str | None]:
         """A value up to one of these ends. The next one's key, where that has ended it."""
         self._arguments((", " if self._given else "{") + json.dumps(key, ensure_ascii=False) + ": ")
-        wanted = types(self._schema, key)
+        wanted = self._types(key)
         if wanted <= {"string"}:  # without a type it stays the text that it is
             self._arguments('"')
             following = yield from self._value(ends, lambda text: self._arguments(quoted(text)))
@@ -44,6 +46,10 @@ class TaggedCalls(CallReader):
         following = yield from self._value(ends, value.append)
         self._arguments(typed("".join(value), wanted))
         return following
+
+    def _types(self, key: str) -> frozenset[str]:
+        """Those that an argument's value may have."""
+        return types(self._schema, key)
 
     def _value(self, ends: tuple[str, ...], sink: Sink) -> Steps[str | None]:
         """Its text goes to the sink."""
@@ -64,16 +70,17 @@ class TaggedCalls(CallReader):
 class Qwen3Coder(TaggedCalls):
     """<tool_call><function=name><parameter=key>value</parameter></function></tool_call>, or without the outer tag."""
 
-    starts = ("<tool_call>", "<function=")  # of several calls, and of one
-    closers = ("</tool_call>",)
+    starts: tuple[str, ...] = ("<tool_call>", "<function=")  # of several calls, and of one
+    heads: ClassVar[tuple[str, ...]] = ("<function=",)  # from a start to the name; those that are starts, too, begin it
+    closers: tuple[str, ...] = ("</tool_call>",)
     over = "</function>"
     parameter: ClassVar[tuple[str, str]] = ("<parameter=", "</parameter>")
     own_lines: ClassVar[bool] = True  # values stand on lines of their own
 
     def _call(self, marker: str) -> Steps[None]:
-        if marker == self.starts[0]:
+        for head in self.heads[self.heads.index(marker) + 1 if marker in self.heads else 0 :]:
             yield from self._space()
-            yield from self._expect(self.starts[1])
+            yield from self._expect(head)
         self._open_object((yield from self._name()))
         begin, end = self.parameter
         ends = (*(["\n" + end] if self.own_lines else []), end, "\n" + begin)
@@ -81,7 +88,7 @@ class Qwen3Coder(TaggedCalls):
         while (found := (yield from self._until(next_tags, _dropped))) == begin:
             first: list[str] = []
             yield from self._until((">",), first.append)
-            key: str | None = "".join(first).strip(QUOTES)
+            key: str | None = self._key("".join(first))
             while key is not None:
                 if self.own_lines and (yield from self._char()) == "\n":
                     self._take(1)
@@ -90,16 +97,20 @@ class Qwen3Coder(TaggedCalls):
         self._closers.discard(found)
         self._begins_again(found)
 
+    def _key(self, said: str) -> str:
+        """An argument's name, of what stands in its tag."""
+        return said.strip(QUOTES)
+
     def _value(self, ends: tuple[str, ...], sink: Sink) -> Steps[str | None]:
         """Where the model has forgotten the end, the next argument of the function ends it."""
         known = self._schema.get("properties")
         while (found := (yield from self._until(ends, sink))) == ends[-1]:
             key: list[str] = []
             behind = yield from self._until((">", "\n"), key.append)
-            name = "".join(key)
-            if behind == ">" and isinstance(known, Mapping) and name.strip(QUOTES) in known:
-                return name.strip(QUOTES)
-            sink(f"{found}{name}{behind}")
+            said = "".join(key)
+            if behind == ">" and isinstance(known, Mapping) and (name := self._key(said)) in known:
+                return name
+            sink(f"{found}{said}{behind}")
         return None
 
 
@@ -114,11 +125,41 @@ class SeedOss(Qwen3Coder):
 class MinimaxM2(Qwen3Coder):
     """<minimax:tool_call><invoke name="name"><parameter name="key">value</parameter></invoke></minimax:tool_call>"""
 
-    starts = ("<minimax:tool_call>", "<invoke name=")
-    closers = ("</minimax:tool_call>",)
+    starts: tuple[str, ...] = ("<minimax:tool_call>", "<invoke name=")
+    heads: ClassVar[tuple[str, ...]] = ("<invoke name=",)
+    closers: tuple[str, ...] = ("</minimax:tool_call>",)
     over = "</invoke>"
     own_lines = False
     parameter = ("<parameter name=", "</parameter>")
+
+
+class Step3(MinimaxM2):
+    """Tags like MiniMax's in a section with markers around each call, like DeepSeek's."""
+
+    starts = ("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>", "<steptml:invoke name=")
+    heads = ("<｜tool_call_begin｜>", "function", "<｜tool_sep｜>", "<steptml:invoke name=")
+    closers = ("<｜tool_call_end｜>", "<｜tool_calls_end｜>")
+    over = "</steptml:invoke>"
+    parameter = ("<steptml:parameter name=", "</steptml:parameter>")
+
+
+class DeepSeekV32(MinimaxM2):
+    """Tags like MiniMax's, each with ｜DSML｜ in it; those of arguments say what is a string, and what is JSON."""
+
+    starts = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "<｜DSML｜invoke name=")  # tool_calls: V4
+    heads = ("<｜DSML｜invoke name=",)
+    closers = ("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>")
+    over = "</｜DSML｜invoke>"
+    parameter = ("<｜DSML｜parameter name=", "</｜DSML｜parameter>")
+    _said: frozenset[str] | None = None  # the types that the tag of the last argument leaves
+
+    def _key(self, said: str) -> str:
+        name, _, kind = said.partition(" string=")
+        self._said = {"true": STRING, "false": JSON_TYPES}.get(kind.strip().strip(QUOTES))
+        return name.strip().strip(QUOTES)
+
+    def _types(self, key: str) -> frozenset[str]:
+        return super()._types(key) if self._said is None else self._said
 
 
 class Glm45(TaggedCalls):

@@ -178,6 +178,54 @@ _MARKED = [
     text("words", "nemotron_json", "<TOOLCALL>now</TOOLCALL>"),
 ]
 
+_MORE = [
+    one(
+        "a list",
+        "phi4_mini_json",
+        ' functools [] functools[{"name": "now", "arguments": {}}] So.',
+        NOW,
+        content=" functools []  So.",
+    ),
+    text("words", "phi4_mini_json", "from functools import x; functools[x]"),
+    one("other marker", "phi4_mini_json", '<|tool_call|>[{"name": "now", "arguments": {}}]<|/tool_call|>', NOW),
+    one(
+        "id first",
+        "cohere_command3",
+        '<|START_ACTION|>{"tool_name": "now", "parameters": {}}<|END_ACTION|>',
+        NOW,
+        ids=(None,),
+    ),
+    text("name of others", "cohere_command4", '<|START_ACTION|>[{"name": "now", "parameters": {}}]<|END_ACTION|>'),
+    one("one line", "internlm", '<|action_start|> <|plugin|>{"name": "now", "parameters": {}}<|action_end|>', NOW),
+    text("code", "internlm", "<|action_start|><|interpreter|>\nprint(1)<|action_end|>"),
+    Sample(
+        "lines of objects",
+        'So.<tool_calls>\n{"name": "now", "arguments": {}}\n{"name": "now"}\n</tool_calls>.',
+        "minimax",
+        content="So..",
+        calls=(NOW, NOW),
+    ),
+    one("another tag", "granite_20b_fc", '<function_call> {"name": "now", "arguments": {}}', NOW),
+    one("bare", "xlam", '[{"name": "get_weather", "arguments": {"city": "Oslo"}}]'),
+    Sample(
+        "two",
+        'I look.\n[{"name": "now", "arguments": {}}, {"name": "now"}]',
+        "xlam",
+        content="I look.\n",
+        calls=(NOW, NOW),
+    ),
+    one(
+        "in a block of code",
+        "xlam",
+        'So:\n```json\n[{"name": "now", "arguments": {}}]\n```\n.',
+        NOW,
+        content="So:\n\n.",
+    ),
+    text("other JSON", "xlam", '```json\n[{"name": "what"}]\n```\n[] [1]\n```json\n[1]\n```'),
+    text("half a block", "xlam", "```json\n["),
+    text("no calls", "xlam", "[]\n"),
+]
+
 _FORCED = [
     one("white space", "json_array", ' [ {"name" : "get_weather" , "parameters" : {"city" : "Oslo"} } ] \n'),
     one("unknown", "json_array", '[{"name": "what", "parameters": {}}]', ("what", {})),
@@ -202,4 +250,4 @@ _FORCED = [
     ),
 ]
 
-ODD_JSON = [*_HERMES, *_LLAMA, *_MISTRAL, *_GRANITE, *_MARKED, *_FORCED]
+ODD_JSON = [*_HERMES, *_LLAMA, *_MISTRAL, *_GRANITE, *_MARKED, *_MORE, *_FORCED]

@@ -156,6 +156,45 @@ def _minimax_m2(scene: Scene) -> str:
     return f"{scene.before}<minimax:tool_call>\n{calls}</minimax:tool_call>{scene.after}"
 
 
+def _step3(scene: Scene) -> str:
+    def one(name: str, value: dict[str, Any]) -> str:
+        tag = "steptml:parameter"
+        given = "".join(f'<{tag} name="{key}">{_plain(one)}</{tag}>\n' for key, one in value.items())
+        call = f'<steptml:invoke name="{name}">\n{given}</steptml:invoke>'
+        return f"<｜tool_call_begin｜>function<｜tool_sep｜>{call}<｜tool_call_end｜>\n"
+
+    calls = "".join(one(*call) for call in scene.calls)
+    return f"{scene.before}<｜tool_calls_begin｜>\n{calls}<｜tool_calls_end｜>{scene.after}"
+
+
+def _deepseek_v32(scene: Scene) -> str:
+    def parameter(key: str, value: Any) -> str:
+        kind = "true" if isinstance(value, str) else "false"
+        return f'<｜DSML｜parameter name="{key}" string="{kind}">{_plain(value)}</｜DSML｜parameter>\n'
+
+    def one(name: str, value: dict[str, Any]) -> str:
+        given = "".join(parameter(*argument) for argument in value.items())
+        return f'<｜DSML｜invoke name="{name}">\n{given}</｜DSML｜invoke>\n'
+
+    calls = "".join(one(*call) for call in scene.calls)
+    return f"{scene.before}<｜DSML｜function_calls>\n{calls}</｜DSML｜function_calls>{scene.after}"
+
+
+def _gemma4(scene: Scene) -> str:
+    def said(value: Any) -> str:
+        match value:
+            case str():
+                return f'<|"|>{value}<|"|>'
+            case dict():
+                return f"{{{','.join(f'{key}:{said(one)}' for key, one in value.items())}}}"
+            case list():
+                return f"[{','.join(map(said, value))}]"
+        return _json(value)
+
+    calls = "".join(f"<|tool_call>call:{name}{said(value)}<tool_call|>" for name, value in scene.calls)
+    return scene.before + calls + scene.after
+
+
 def _glm45(scene: Scene) -> str:
     def one(name: str, value: dict[str, Any]) -> str:
         tags = "\n".join(
@@ -177,6 +216,34 @@ def _pythonic(scene: Scene) -> str:
 
     calls = ", ".join(one(*call) for call in scene.calls)
     return f"{scene.before}<|python_start|>[{calls}]<|python_end|>{scene.after}"
+
+
+def _olmo3(scene: Scene) -> str:
+    def one(name: str, value: dict[str, Any]) -> str:
+        return f"{name}({', '.join(f'{key}={value!r}' for key, value in value.items())})"
+
+    calls = "\n".join(one(*call) for call in scene.calls)
+    return f"{scene.before}<function_calls>\n{calls}\n</function_calls>{scene.after}"
+
+
+def _cohere(scene: Scene) -> str:
+    calls = ",\n    ".join(
+        f'{{"tool_call_id": "{at}", "tool_name": {_json(name)}, "parameters": {_json(value)}}}'
+        for at, (name, value) in enumerate(scene.calls)
+    )
+    return f"{scene.before}<|START_ACTION|>[\n    {calls}\n]<|END_ACTION|>{scene.after}"
+
+
+def _functionary(scene: Scene) -> str:
+    calls = "\n".join(f">>>{name}\n{_json(value)}" for name, value in scene.calls)
+    after = f"\n>>>all\n{scene.after}" if scene.after else ""
+    return f"{'all' if scene.before else '>>>all'}\n{scene.before}{calls}{after}"
+
+
+def _each(scene: Scene, begin: str, end: str) -> str:
+    """An object between markers for each call."""
+    calls = (f'{begin}{{"name": {_json(name)}, "arguments": {_json(value)}}}{end}' for name, value in scene.calls)
+    return scene.before + "\n".join(calls) + scene.after
 
 
 def _objects(scene: Scene, key: str = "arguments") -> str:
@@ -224,7 +291,6 @@ def _openai(scene: Scene) -> str:
 WRITERS: dict[str, Write] = {
     "hermes": _hermes,
     "qwen3_coder": _qwen3_coder,
-    "qwen3_xml": _qwen3_coder,
     "seed_oss": _seed_oss,
     "minimax_m2": _minimax_m2,
     "glm45": _glm45,
@@ -238,9 +304,18 @@ WRITERS: dict[str, Write] = {
     "granite": lambda scene: f"{scene.before}<|tool_call|>{_objects(scene)}{scene.after}",
     "hunyuan_a13b": lambda scene: f"{scene.before}<tool_calls>{_objects(scene)}</tool_calls>{scene.after}",
     "nemotron_json": lambda scene: f"{scene.before}<TOOLCALL>{_objects(scene)}</TOOLCALL>{scene.after}",
+    "step3": _step3,
+    "deepseek_v32": _deepseek_v32,
+    "gemma4": _gemma4,
+    "olmo3": _olmo3,
+    "cohere_command3": _cohere,
+    "functionary": _functionary,
+    "internlm": lambda scene: _each(scene, "<|action_start|><|plugin|>\n", "<|action_end|>"),
+    "phi4_mini_json": lambda scene: f"{scene.before}functools{_objects(scene)}{scene.after}",
+    "xlam": lambda scene: f"{scene.before}<tool_call>{_objects(scene)}</tool_call>{scene.after}",
     "json_array": lambda scene: _objects(scene, "parameters"),
 }
-TAGGED = ("qwen3_coder", "qwen3_xml", "seed_oss", "minimax_m2", "glm45")  # their values are plain texts
+TAGGED = ("qwen3_coder", "seed_oss", "minimax_m2", "glm45", "step3")  # their values are plain texts
 _OLD_MISTRAL: Write = lambda scene: f"{scene.before}[TOOL_CALLS]{_objects(scene)}{scene.after}"  # noqa: E731
 
 
@@ -252,7 +327,11 @@ def _as_tags_say(call: Asked) -> Asked:
 
 
 def _written(tools: str, write: Write, scene: Scene, form: str = "") -> Sample:
-    ids = tuple(f"functions.{name}:{at}" for at, (name, _) in enumerate(scene.calls)) if tools == "kimi_k2" else None
+    ids: tuple[str, ...] | None = None
+    if tools in ("kimi_k2", "cohere_command3"):
+        ids = tuple(
+            f"functions.{name}:{at}" if tools == "kimi_k2" else f"{at}" for at, (name, _) in enumerate(scene.calls)
+        )
     content = scene.before + scene.after if tools != "json_array" else ""
     calls = tuple(map(_as_tags_say, scene.calls)) if tools in TAGGED else scene.calls
     return Sample(scene.label + form, write(scene), tools, content=content, calls=calls, ids=ids)

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 from actorserve.http.output.events import OutputParser, Piece, Turn, merged
 from actorserve.http.output.parsers.registry import REASONING_PARSERS, TOOL_PARSERS, make_parser
 from tests.http.output.parsers.odd_json import ODD_JSON
+from tests.http.output.parsers.odd_marks import ODD_MARKS
 from tests.http.output.parsers.odd_tags import ODD_TAGS
 from tests.http.output.parsers.samples import SCHEMAS, TAGGED, WRITERS, Asked, Sample, Scene, scenes
 from tests.http.output.parsers.thoughts import THOUGHTS
 
-ALL = [*scenes(), *ODD_JSON, *ODD_TAGS, *THOUGHTS]
+ALL = [*scenes(), *ODD_JSON, *ODD_TAGS, *ODD_MARKS, *THOUGHTS]
 NAMES: list[dict[str, str | None]] = [
     *({"tools": name, "reasoning": None} for name in TOOL_PARSERS),
     *({"tools": None, "reasoning": name} for name in REASONING_PARSERS),
     {"tools": "hermes", "reasoning": "qwen3"},
+    {"tools": "gemma4", "reasoning": "gemma4"},
     {"tools": "json_array", "reasoning": "openai_gptoss"},
     {"tools": None, "reasoning": None, "named": "now"},
 ]
@@ -96,6 +98,9 @@ PARTS = (
 <|tool_calls_section_begin|> <|tool_call_begin|> <|tool_call_argument_begin|> <|tool_call_end|>
 <|tool_calls_section_end|> <|tool_call|> <|python_tag|> <|python_start|> <|python_end|> <|start|> <|channel|>
 <|message|> <|end|> <|call|> <|constrain|> <|channel|>analysis<|message|> to=functions.now
+<|tool_call> <tool_call|> call:now{ <|"|> a: , <｜DSML｜invoke </｜DSML｜invoke> name="now"> string="true">
+<function_calls> </function_calls> ```tool_code >>> all >>>now <|START_ACTION|> <|END_ACTION|> functools[
+<|action_start|> <|plugin|> <steptml:invoke <｜tool_sep｜> function <response> </response>
 <think> </think> [THINK] [/THINK] Here
 """.split()
     + ["Here is my thought process:", "Here is my response:", " ", "\n"]
@@ -103,7 +108,7 @@ PARTS = (
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=14).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(st.sampled_from(NAMES), TEXTS, st.booleans())
 def test_any_text_in_any_cuts(names: dict[str, str | None], text: str, opened: bool) -> None:
     """Bits of all markups in any order."""
@@ -139,7 +144,7 @@ CALLS = st.lists(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(sorted(WRITERS.keys() - set(TAGGED))), CALLS, WORDS, WORDS, st.data())
+@given(st.sampled_from(sorted(WRITERS.keys() - {*TAGGED, "gemma4"})), CALLS, WORDS, WORDS, st.data())
 def test_any_calls(tools: str, calls: list[Asked], before: str, after: str, data: st.DataObject) -> None:
     """Whatever the arguments, they come out as they went in; so does content that is more than white space."""
     before, after = (text if text.strip() and tools != "json_array" else "" for text in (before, after))
@@ -150,7 +155,11 @@ def test_any_calls(tools: str, calls: list[Asked], before: str, after: str, data
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from(TAGGED), WORDS | st.text(max_size=20).filter(lambda text: "</" not in text), st.data())
+@given(
+    st.sampled_from([*TAGGED, "gemma4", "deepseek_v32"]),
+    WORDS | st.text(max_size=20).filter(lambda text: "</" not in text),
+    st.data(),
+)
 def test_any_string_in_tags(tools: str, text: str, data: st.DataObject) -> None:
     """A string stays what it is, white space included, though it looks like a number or JSON. One that holds the very
     tag that ends it cannot be told from its end, in none of these formats.
@@ -189,6 +198,10 @@ def cpu_seconds(make: Callable[[], OutputParser], text: str) -> float:
         ("llama3_json", None, "", '{"a": '),
         ("pythonic", None, "[now(a=", "['\\'"),
         ("openai", None, "", "<|start|>a\n"),
+        ("gemma4", None, '<|tool_call>call:write_file{content:<|"|>', "<|\n"),
+        ("gemma4", None, "<|tool_call>call:search{tags:[", "[x],"),
+        ("functionary", None, "", "all"),
+        ("xlam", None, "", "```json\n["),
     ],
 )
 def test_time_is_linear(tools: str, reasoning: str | None, begin: str, unit: str) -> None:

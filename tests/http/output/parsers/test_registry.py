@@ -40,7 +40,7 @@ TEMPLATES = {
     "hunyuan_a13b": "{{ '<tool_calls>' ~ calls ~ '</tool_calls>' }}",
     "nemotron_json": "use <TOOLCALL>[{...}]</TOOLCALL>",
     "longcat": "<longcat_tool_call>{{ call }}</longcat_tool_call>",
-    "pythonic  ": "{{ '<|tool_call_start|>[' ~ calls ~ ']<|tool_call_end|>' }}",
+    "lfm2": "{{ '<|tool_call_start|>[' ~ calls ~ ']<|tool_call_end|>' }}",
     "hermes  ": "Not <function=name>{}</function>, but <tool_call>{}</tool_call>",
     "mistral": "[INST]{{ m.content }}[/INST]{{ '[TOOL_CALLS] [' + calls + ']' }}",
     "mistral mistral": "[SYSTEM_PROMPT]First think: [THINK]...[/THINK][/SYSTEM_PROMPT][TOOL_CALLS]{{ c.name }}[ARGS]",
@@ -56,12 +56,36 @@ TEMPLATES = {
     "glm45": "[gMASK]<sop><tool_call>{{ c.name }}\n<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>",
     "glm45 glm45": "<tool_call>{{ c.name }}<arg_key>{% if not enable_thinking %}<think></think>{% endif %}",
     "kimi_k2": "<|im_assistant|><|tool_calls_section_begin|><|tool_call_begin|>{{ c.id }}<|tool_call_argument_begin|>",
-    "kimi_k2 qwen3": "<|tool_calls_section_begin|><think>{{ m.reasoning }}</think>",
+    "kimi_k2 kimi_k2": "<|tool_calls_section_begin|><think>{{ m.reasoning }}</think>",
     "granite": "<|start_of_role|>assistant<|end_of_role|><|tool_call|>{{ calls|tojson }}<|end_of_text|>",
     "granite granite": "<|tool_call|>Write your thoughts after 'Here is my thought process:' and then the response",
     "granite granite33": "<|tool_call|>Write your thoughts between <think></think> and your response between "
     "<response></response> for each user query.{{ c.split('</think>') }}",
     " qwen3": "{{ bos }}{% if '</think>' in m.content %}{{ m.content.split('</think>')[1] }}{% endif %}",
+    "lfm2 qwen3": "{{ '<|tool_call_start|>[' + (calls | join(', ')) + ']<|tool_call_end|>' }}{{ c.split('</think>') }}",
+    "gemma4 gemma4": "{{- '<|tool_call>call:' + f.name + '{' }}{{- '<|\"|>' + v + '<|\"|>' }}{{- '}<tool_call|>' }}"
+    "{%- if not enable_thinking %}{{- '<|channel>thought\n<channel|>' }}{% endif %}",
+    "gemma4": "<|turn>model\n<|tool_call>call:{{ f.name }}",
+    "functiongemma": "<start_function_call>call:{{ f.name }}{ {{- k }}:<escape>{{ v }}<escape>}<end_function_call>",
+    "gemma3": "<start_of_turn>user\nWrap calls of functions in ```tool_code\n```.{{ messages }}<end_of_turn>",
+    "cohere_command3 cohere_command3": "<|START_THINKING|>{{ m.plan }}<|END_THINKING|><|START_ACTION|>[\n"
+    '{"tool_call_id": "{{ n }}", "tool_name": "{{ f.name }}"}]<|END_ACTION|><|START_RESPONSE|>{{ c }}<|END_RESPONSE|>',
+    "cohere_command4 cohere_command4": "<|START_TEXT|>{{ c }}<|END_TEXT|><|START_THINKING|><|START_ACTION|>[",
+    "phi4_mini_json": "{{ '<|' + m.role + '|>' + m.content + '<|tool|>' + m.tools + '<|/tool|>' + '<|end|>' }}",
+    "phi4_mini_json ": "<|system|>Answer with functools[{'name': ..., 'arguments': {}}]<|end|>",
+    "xlam": '<|start_header_id|>ipython Use a JSON array:\n\n[{"name": "tool_call_name", "arguments": {"arg1": 1}}]',
+    "deepseek_v32 deepseek_v3": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f"><｜Assistant｜></think>{{ c }}',
+    "step3 step3": "<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=x><think>",
+    "hermes ernie45": "<tool_call>{}</tool_call>{{ '\n</think>\n\n<response>\n' + c + '\n</response>' }}",
+    "hunyuan_a13b hunyuan_a13b": "<|startoftext|><tool_calls>[{}]</tool_calls>{{ '</think>\n<answer>\n' + c }}",
+    "olmo3": "respond with <function_calls>\nget_weather(city='x')\n</function_calls>",
+    "olmo3 qwen3": "{{ '<function_calls>' + m.function_calls + '</function_calls>' }}<|im_start|>assistant\n<think>",
+    "functionary": "{{ '>>>all\n' + m.content }}{{ '>>>' + f.name + '\n' + f.arguments }}{% if add %}>>>{% endif %}",
+    "functionary ": '<function=example_function_name>{"example_name": "example_value"}</function><|python_tag|>',
+    "internlm": "{{ '<|action_start|><|plugin|>\n' }}{{ f.name }}<|action_end|>",
+    "granite_20b_fc": "{{ '<function_call> ' + c | tojson }}",
+    "longcat longcat": "<longcat_tool_call>{{ c }}</longcat_tool_call><longcat_think>{{ r }}</longcat_think>",
+    " kimi": "{{ m.content.split('◁/think▷')[-1] }}<|im_assistant|>◁think▷",
     "": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}",
 }
 
@@ -74,7 +98,9 @@ def test_template_tells_its_parsers(names: str) -> None:
 
 def test_names_that_users_know() -> None:
     names = """hermes qwen3_coder qwen3_xml llama3_json pythonic mistral deepseek_v3 deepseek_v31 openai glm45 kimi_k2
-        granite seed_oss minimax_m2 minimax_m3 llama4_json llama4_pythonic hunyuan_a13b jamba nemotron_json longcat"""
+        granite seed_oss minimax_m2 minimax_m3 llama4_json llama4_pythonic hunyuan_a13b jamba nemotron_json longcat
+        gemma4 functiongemma gemma3 lfm2 cohere_command3 cohere_command4 phi4_mini_json xlam deepseek_v32 deepseek_v4
+        step3 step3p5 ernie45 olmo3 functionary internlm minimax glm47 granite4 granite_20b_fc mimo"""
     assert {*names.split(), JSON_ARRAY} == TOOL_PARSERS.keys()
     assert {*get_args(ToolParser)} == TOOL_PARSERS.keys() - {JSON_ARRAY} | {"auto", "none"}
     assert {*get_args(ReasoningParser)} == REASONING_PARSERS.keys() | {"auto", "none"}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from actorserve.http.output.parsers.registry import THINK_MARKERS
+from actorserve.http.output.parsers.registry import ANSWER_TAGS, CALL_BEGINS, THINK_MARKERS
 from tests.http.output.parsers.samples import Sample
 
-PLAIN = [name for name in THINK_MARKERS if name != "openai_gptoss"]
+_ENDED_BY_CALLS = {reasoning for reasoning, _ in CALL_BEGINS}
+PLAIN = {  # one of each kind
+    (THINK_MARKERS[name], ANSWER_TAGS.get(name), name in _ENDED_BY_CALLS): name
+    for name in THINK_MARKERS
+    if name != "openai_gptoss"
+}
 _CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 
 
@@ -39,7 +44,7 @@ def _of(name: str) -> list[Sample]:
 
 
 THOUGHTS = [
-    *(sample for name in PLAIN for sample in _of(name)),
+    *(sample for name in PLAIN.values() for sample in _of(name)),
     Sample("again", "[THINK]a[/THINK]b[THINK]c[/THINK]\nd", reasoning="mistral", thought="ac", content="bd"),
     Sample("again", "<think>a</think>b<think>c</think>", reasoning="qwen3", thought="a", content="b<think>c</think>"),
     Sample(
@@ -90,6 +95,47 @@ THOUGHTS = [
         "qwen3",
         thought="x\n",
         calls=(("now", {}),),
+    ),
+    Sample(
+        "forgotten end",
+        "<think>x<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}"
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        "kimi_k2",
+        "kimi_k2",
+        thought="x",
+        calls=(("now", {}),),
+    ),
+    Sample(
+        "forgotten end",
+        "<|channel>thought\nx<|tool_call>call:now{}<tool_call|>",
+        "gemma4",
+        "gemma4",
+        thought="\nx",
+        calls=(("now", {}),),
+    ),
+    Sample(
+        "an answer in lines of its own",
+        "<think>\na\n</think>\n<answer>\nb\n</answer>",
+        reasoning="hunyuan_a13b",
+        thought="\na\n",
+        content="b",
+    ),
+    Sample(
+        "a plan, and calls",
+        "<|START_THINKING|>a<|END_THINKING|><|START_ACTION|>["
+        '{"tool_call_id": "2", "tool_name": "now", "parameters": {}}]<|END_ACTION|>',
+        "cohere_command3",
+        "cohere_command3",
+        thought="a",
+        calls=(("now", {}),),
+        ids=("2",),
+    ),
+    Sample(
+        "an answer at once",
+        "<|START_RESPONSE|>4 < 5<|END_RESPONSE|>",
+        "cohere_command3",
+        "cohere_command3",
+        content="4 < 5",
     ),
     Sample(
         "call in words",
