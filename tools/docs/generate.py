@@ -13,12 +13,66 @@ from actorserve.actors.options import other_servers
 from actorserve.actors.options.command_line import describe_options
 from actorserve.actors.options.fields import flag
 from actorserve.actors.protocol.request import SamplingFields, default_of, sampling_parameters
+from actorserve.http.output.parsers.markup import MARKUPS
+from actorserve.http.output.parsers.registry import JSON_ARRAY, REASONING_PARSERS, TOOL_PARSERS
 
 DOCS = Path(__file__).resolve().parent
 END = "<!-- end -->\n"
 JSON_TYPES: dict[type, str] = {
     **{float: "number", int: "integer", bool: "boolean", str: "string"},
     **{list: "list", dict: "object"},
+}
+
+
+MODELS = {  # who writes in a format, by the parser's name
+    "hermes": "Hermes, Qwen 2.5, Qwen 3; taken where the template shows no form",
+    "qwen3_coder": "Qwen3-Coder, Qwen 3.5, Nemotron 3",
+    "qwen3_xml": "the same",
+    "mimo": "MiMo: as qwen3_coder",
+    "step3p5": "Step 3.5: as qwen3_coder",
+    "qwen3": "Qwen 3, LFM2.5 and all others that think in `<think>`",
+    "llama3_json": "Llama 3",
+    "llama4_json": "Llama 4, asked for JSON",
+    "pythonic": "Llama 3.2, Gemma 3 asked for lists of Python",
+    "llama4_pythonic": "Llama 4",
+    "lfm2": "LFM2, LFM2.5",
+    "mistral": "Mistral, Magistral",
+    "deepseek_r1": "DeepSeek R1",
+    "deepseek_v3": "DeepSeek V3 and R1; V3.1 and V3.2 think so",
+    "deepseek_v31": "DeepSeek V3.1",
+    "deepseek_v32": "DeepSeek V3.2 (DSML)",
+    "deepseek_v4": "DeepSeek V4 (DSML)",
+    "openai": "gpt-oss",
+    "openai_gptoss": "gpt-oss",
+    "glm45": "GLM 4.5, 4.6",
+    "glm47": "GLM 4.7",
+    "kimi_k2": "Kimi K2; Kimi K2 Thinking",
+    "kimi": "Kimi-VL Thinking",
+    "gemma4": "Gemma 4",
+    "functiongemma": "FunctionGemma",
+    "gemma3": "Gemma 3, asked for blocks of `tool_code`",
+    "cohere_command3": "Command R7B, Command A",
+    "cohere_command4": "Command A+, North",
+    "granite": "Granite 3.0 to 3.2",
+    "granite33": "Granite 3.3, with `<response>`",
+    "granite4": "Granite 4: as hermes",
+    "granite_20b_fc": "Granite 20B function calling",
+    "seed_oss": "Seed-OSS",
+    "minimax": "MiniMax M1",
+    "minimax_m2": "MiniMax M2",
+    "minimax_m3": "MiniMax M3",
+    "hunyuan_a13b": "Hunyuan A13B, 7B and smaller, with `<answer>`",
+    "jamba": "Jamba",
+    "nemotron_json": "Nemotron Nano 2, Llama-Nemotron",
+    "nemotron_v3": "Nemotron 3",
+    "longcat": "LongCat-Flash",
+    "phi4_mini_json": "Phi-4 mini",
+    "xlam": "xLAM",
+    "step3": "Step 3",
+    "ernie45": "ERNIE 4.5, with `<response>`",
+    "olmo3": "OLMo 3",
+    "functionary": "Functionary 3.1, 3.2",
+    "internlm": "InternLM 2.5, Intern-S1",
 }
 
 
@@ -75,6 +129,18 @@ def sampling() -> str:
     return f"| field | type and range | default | file | what it does |\n|---|---|---|---|---|\n{''.join(rows)}"
 
 
+def formats() -> str:
+    """A row for each parser of tool calls or thinking."""
+    names = {*TOOL_PARSERS, *REASONING_PARSERS} - {JSON_ARRAY}
+    if names != MODELS.keys():
+        raise ValueError(f"MODELS and the parsers differ in {sorted(names ^ MODELS.keys())}")
+    rows = []
+    for name, models in MODELS.items():
+        does = (name in known for known in (TOOL_PARSERS, MARKUPS, REASONING_PARSERS))
+        rows.append(f"| `{name}` | {models} | {' | '.join('yes' if one else '' for one in does)} |\n")
+    return f"| name | models | calls | held to schemas | thinking |\n|---|---|---|---|---|\n{''.join(rows)}"
+
+
 def _inside(kind: type) -> str:
     """What there is in a list or an object."""
     return f"{JSON_TYPES[get_args(kind)[-1]]}s"
@@ -91,7 +157,7 @@ def _wrapped(line: str) -> str:
 
 TABLES = {  # page: name of the mark before a table, and what makes the table
     "options.md": {"options": options},
-    "api.md": {"sampling": sampling},
+    "api.md": {"sampling": sampling, "formats": formats},
     "coming-from-vllm.md": {
         "names": other_names,
         "values": other_values,

@@ -216,6 +216,7 @@ _GLM = (
     ),
 )
 _HERMES = (Markup("<tool_call>", _object("arguments", "<tool_call>\n", "\n</tool_call>"), "\n"),)
+_LLAMA = Markup('{"name": "', _object("parameters"), "; ", alone=_bare)
 _ACTION, _ACTION_END = "<|START_ACTION|>", "<|END_ACTION|>"
 _COHERE = (Markup(_ACTION, _cohere, ",\n    ", f"{_ACTION}[\n    ", f"\n]{_ACTION_END}"),)
 
@@ -231,6 +232,7 @@ def _dsml_section(name: str) -> tuple[Markup, ...]:
 
 PYTHON = {
     "pythonic": ("[", "]", ""),
+    "llama4_pythonic": ("[", "]", ""),
     "lfm2": ("<|tool_call_start|>[", "]", "<|tool_call_end|>"),
     "olmo3": ("<function_calls>\n", "", "\n</function_calls>"),
     "gemma3": ("```tool_code\n", "\n```", ""),
@@ -241,10 +243,8 @@ MARKUPS: dict[str, tuple[Markup, ...]] = {
     **dict.fromkeys(("hermes", "ernie45", "granite4"), _HERMES),
     **dict.fromkeys(("qwen3_coder", "qwen3_xml", "step3p5", "mimo"), _QWEN),
     **dict.fromkeys(("glm45", "glm47"), _GLM),
-    "llama3_json": (
-        Markup('{"name": "', _object("parameters"), "; ", alone=_bare),
-        Markup("", _bare, "; ", opens="<|python_tag|>"),
-    ),
+    "llama3_json": (_LLAMA, Markup("", _bare, "; ", opens="<|python_tag|>")),
+    "llama4_json": (_LLAMA, Markup("", _bare, "; ", opens="<|python_start|>", closes="<|python_end|>")),
     "mistral": (
         Markup("[TOOL_CALLS]", _object("arguments"), ", ", opens="[TOOL_CALLS][", closes="]"),
         Markup("[TOOL_CALLS]", _mistral),
