@@ -149,7 +149,7 @@ def test_as_models_write_them(parser: str, text: str) -> None:
 
 def test_formats_that_no_grammar_knows() -> None:
     """A choice that is demanded is a list of JSON, in all formats."""
-    none = {"openai", "gemma4", "functiongemma", "minimax_m3", "functionary"}
+    none = {"openai", "gemma4", "functiongemma", "minimax_m3", "kimi_k3", "functionary"}
     assert TOOL_PARSERS.keys() - MARKUPS.keys() == none | PYTHON.keys() | {"json_array"}
     for parser in none:
         assert amid_text(parser, TOOLS, True) is None is only_calls(parser, TOOLS, True)

@@ -47,6 +47,7 @@ MODELS = {  # who writes in a format, by the parser's name
     "glm45": "GLM 4.5, 4.6",
     "glm47": "GLM 4.7",
     "kimi_k2": "Kimi K2; Kimi K2 Thinking",
+    "kimi_k3": "Kimi K3",
     "kimi": "Kimi-VL Thinking",
     "gemma4": "Gemma 4",
     "functiongemma": "FunctionGemma",

@@ -6,6 +6,7 @@ alone and not on its cuts; nothing is looked at twice but the beginning of a mar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
@@ -18,6 +19,14 @@ Steps = Generator[None, None, T]
 Sink = Callable[[str], None]
 
 SPACE = " \t\r\n"
+
+
+_SPECIAL = re.compile(r"\s*<[|｜][^<>|｜]*[|｜]?>")
+
+
+def beginning_of_marker(text: str) -> str:
+    """What is left of it where the text has ended in it: none of a special token, which no answer says."""
+    return "" if _SPECIAL.match(text) else text
 
 
 class End(Exception):
@@ -121,7 +130,7 @@ class Reader:
                 return self._take(len(found[1]))
             sink(self._take(wanted.free(self._text, self._at) - self._at))
             if self._ended:
-                sink(self._take(len(self._text) - self._at))
+                sink(beginning_of_marker(self._take(len(self._text) - self._at)))
             yield from self._more()
 
     def _expect(self, *wanted: str) -> Steps[str]:

@@ -3,7 +3,8 @@ registry.py.
 
 A tool's arguments keep to its schema where it is strict; else they are any object. Formats that are not here cannot be
 told to a grammar: harmony's and Gemma's, whose free text is full of special tokens, the arguments of Python's, the
-members in tags of MiniMax M3, and Functionary's, where a prompt ends within what begins calls.
+members in tags of MiniMax M3, Kimi K3's tags, which say a type, and Functionary's, where a prompt ends within what
+begins calls.
 """
 
 from __future__ import annotations

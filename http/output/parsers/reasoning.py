@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..events import Content, OutputParser, Piece
-from .base import Broken, Reader, Steps
+from .base import Broken, Reader, Steps, beginning_of_marker
 
 
 class ThinkingReader(Reader):
@@ -50,15 +50,18 @@ class ThinkingReader(Reader):
 
     def _at_end(self) -> None:
         if self._held is not None:
-            self._first(self._let_go() + self._text[self._at :])
+            self._first(beginning_of_marker(self._let_go() + self._text[self._at :]))
 
 
 class Unwrapped(Reader):
-    """An answer between tags, without them and their lines. A text that does not begin with the first is as it is."""
+    """An answer between tags, without them and their lines. A text that does not begin with the first is as it is, but
+    for an end that is a special token: the prompt may have begun it. `last` may stand behind it all.
+    """
 
-    def __init__(self, start: str, end: str) -> None:
+    def __init__(self, start: str, end: str, last: str = "") -> None:
         super().__init__()
         self._start, self._end = start, end
+        self._last = (last,) if last else ()
 
     def _read(self) -> Steps[None]:
         self._held = []  # white space, until it is known what it belongs to
@@ -67,14 +70,17 @@ class Unwrapped(Reader):
             yield from self._expect(self._start)
             self._let_go()
             yield from self._run_of(lambda char: char in "\r\n")
-            yield from self._until((f"\n{self._end}", self._end), self._content)
         except Broken:
             self._content(self._let_go())
-        yield from self._until((), self._content)
+            if not self._end.startswith("<|"):
+                yield from self._until((), self._content)
+        yield from self._until((f"\n{self._end}", self._end), self._content)
+        while True:
+            yield from self._until(self._last, self._content)
 
     def _at_end(self) -> None:
         if self._held is not None:
-            self._content(self._let_go() + self._text[self._at :])
+            self._content(beginning_of_marker(self._let_go() + self._text[self._at :]))
 
 
 class Chain:

@@ -16,7 +16,7 @@ from .nested import MinimaxM3
 from .pythonic import Pythonic, PythonLines, ToolCode
 from .reasoning import Chain, Plain, ThinkingReader, Unwrapped
 from .sections import DeepSeekV3, DeepSeekV31, KimiK2
-from .tagged import DeepSeekV32, Glm45, MinimaxM2, Qwen3Coder, SeedOss, Step3
+from .tagged import DeepSeekV32, Glm45, KimiK3, MinimaxM2, Qwen3Coder, SeedOss, Step3
 
 JSON_ARRAY = "json_array"  # where a grammar forces calls; no option
 HARMONY_TOOLS, HARMONY_REASONING = "openai", "openai_gptoss"
@@ -38,6 +38,7 @@ TOOL_PARSERS: dict[str, Callable[[Schemas], OutputParser]] = {
     **dict.fromkeys(("deepseek_v32", "deepseek_v4"), DeepSeekV32),
     **dict.fromkeys(("glm45", "glm47"), Glm45),
     "kimi_k2": KimiK2,
+    "kimi_k3": KimiK3,
     "seed_oss": SeedOss,
     "step3": Step3,
     "minimax_m2": MinimaxM2,
@@ -71,19 +72,21 @@ THINK_MARKERS: dict[str, tuple[str, str]] = {
     "longcat": ("<longcat_think>", "</longcat_think>"),
     "minimax_m2": _THINK,
     "minimax_m3": ("<mm:think>", "</mm:think>"),
+    "kimi_k3": ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     "kimi": ("◁think▷", "◁/think▷"),
     HARMONY_REASONING: ("<|channel|>analysis", "<|channel|>final"),
 }
 """What begins and ends reasoning, as text (with special tokens kept)."""
 
-ANSWER_TAGS: dict[str, tuple[str, str]] = {
+ANSWER_TAGS: dict[str, tuple[str, ...]] = {
     "granite33": ("<response>", "</response>"),
     "ernie45": ("<response>", "</response>"),
     "hunyuan_a13b": ("<answer>", "</answer>"),
     "cohere_command3": ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     "cohere_command4": ("<|START_TEXT|>", "<|END_TEXT|>"),
+    "kimi_k3": ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
 }
-"""What stands around the answer, where a model marks that, too."""
+"""What stands around the answer, where a model marks that, too, and what may stand behind it all."""
 
 STARTS_INSIDE = frozenset({"deepseek_r1", HARMONY_REASONING})
 """The text begins with reasoning where the prompt neither opens nor closes it: the renderer says so of each."""
@@ -156,6 +159,7 @@ _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<seed:tool_call>", "seed_oss"),
     (r"<minimax:tool_call>", "minimax_m2"),
     (r"\]<\]minimax\[>\[", "minimax_m3"),
+    (_all(r"<\|open\|>", r"<\|sep\|>"), "kimi_k3"),
     (r"<\|tool_call>", "gemma4"),
     (r"<start_function_call>", "functiongemma"),
     (r"｜DSML｜", "deepseek_v32"),
@@ -195,6 +199,7 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<response></response>", "granite33"),
     (_all("</think>", "<response>"), "ernie45"),
     (_all("</think>", "<answer>", r"<\|startoftext\|>|<｜hy_"), "hunyuan_a13b"),
+    (_all(r"<\|open\|>", r"<\|sep\|>"), "kimi_k3"),
     (r"<\|channel>", "gemma4"),
     (_all(r"<\|START_THINKING\|>", r"<\|START_TEXT\|>"), "cohere_command4"),
     (r"<\|START_THINKING\|>", "cohere_command3"),

@@ -75,6 +75,7 @@ class Qwen3Coder(TaggedCalls):
     closers: tuple[str, ...] = ("</tool_call>",)
     over = "</function>"
     parameter: ClassVar[tuple[str, str]] = ("<parameter=", "</parameter>")
+    tag_end = ">"
     own_lines: ClassVar[bool] = True  # values stand on lines of their own
 
     def _call(self, marker: str) -> Steps[None]:
@@ -87,7 +88,7 @@ class Qwen3Coder(TaggedCalls):
         next_tags = (begin, self.over, *self.closers, *self.starts)
         while (found := (yield from self._until(next_tags, _dropped))) == begin:
             first: list[str] = []
-            yield from self._until((">",), first.append)
+            yield from self._until((self.tag_end,), first.append)
             key: str | None = self._key("".join(first))
             while key is not None:
                 if self.own_lines and (yield from self._char()) == "\n":
@@ -106,9 +107,9 @@ class Qwen3Coder(TaggedCalls):
         known = self._schema.get("properties")
         while (found := (yield from self._until(ends, sink))) == ends[-1]:
             key: list[str] = []
-            behind = yield from self._until((">", "\n"), key.append)
+            behind = yield from self._until((self.tag_end, "\n"), key.append)
             said = "".join(key)
-            if behind == ">" and isinstance(known, Mapping) and (name := self._key(said)) in known:
+            if behind == self.tag_end and isinstance(known, Mapping) and (name := self._key(said)) in known:
                 return name
             sink(f"{found}{said}{behind}")
         return None
@@ -146,20 +147,55 @@ class Step3(MinimaxM2):
 class DeepSeekV32(MinimaxM2):
     """Tags like MiniMax's, each with ｜DSML｜ in it; those of arguments say what is a string, and what is JSON."""
 
-    starts = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "<｜DSML｜invoke name=")  # tool_calls: V4
+    starts: tuple[str, ...] = (
+        "<｜DSML｜function_calls>",
+        "<｜DSML｜tool_calls>",
+        "<｜DSML｜invoke name=",
+    )  # tool_calls: V4
     heads = ("<｜DSML｜invoke name=",)
     closers = ("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>")
     over = "</｜DSML｜invoke>"
     parameter = ("<｜DSML｜parameter name=", "</｜DSML｜parameter>")
+    kind: ClassVar[str] = "string"  # the attribute that says it, and its value for strings
+    text: ClassVar[str] = "true"
     _said: frozenset[str] | None = None  # the types that the tag of the last argument leaves
 
     def _key(self, said: str) -> str:
-        name, _, kind = said.partition(" string=")
-        self._said = {"true": STRING, "false": JSON_TYPES}.get(kind.strip().strip(QUOTES))
+        name, _, kind = said.partition(f" {self.kind}=")
+        kind = kind.strip().strip(QUOTES)
+        self._said = (STRING if kind == self.text else JSON_TYPES) if kind else None
         return name.strip().strip(QUOTES)
 
     def _types(self, key: str) -> frozenset[str]:
         return super()._types(key) if self._said is None else self._said
+
+
+class KimiK3(DeepSeekV32):
+    """<|open|>call tool="name" index="1"<|sep|> and in it <|open|>argument key="key" type="number"<|sep|>7, all closed
+    as <|close|>call<|sep|>.
+    """
+
+    starts = ("<|open|>tools<|sep|>", "<|open|>call tool=")
+    heads = ("<|open|>call tool=",)
+    closers = ("<|close|>tools<|sep|>", "<|close|>message<|sep|>")
+    over = "<|close|>call<|sep|>"
+    parameter = ("<|open|>argument key=", "<|close|>argument<|sep|>")
+    tag_end = "<|sep|>"
+    kind, text = "type", "string"
+
+    def _name(self) -> Steps[str]:
+        said: list[str] = []
+        yield from self._until((self.tag_end, "\n"), said.append)
+        name = self._plain("".join(said).partition(" index=")[0])
+        if not name:
+            raise Broken
+        return name
+
+    def _key(self, said: str) -> str:
+        return self._plain(super()._key(said))
+
+    def _plain(self, attribute: str) -> str:
+        return attribute.strip().strip(QUOTES).replace("&quot;", '"').replace("&amp;", "&")
 
 
 class Glm45(TaggedCalls):

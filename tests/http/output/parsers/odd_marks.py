@@ -119,6 +119,18 @@ _DSML = [
     text("no call", "deepseek_v32", f'<{_D}function_calls> <{_D}invoke name=""> </{_D}invoke>'),
 ]
 
+_KIMI = [
+    one(
+        "names with quotes",
+        "kimi_k3",
+        '<|open|>call tool="get_weather"<|sep|><|open|>argument key="a &quot;b&amp;" type="number"<|sep|>7'
+        "<|close|>argument<|sep|><|close|>call<|sep|>So.",
+        ("get_weather", {'a "b&': 7}),
+        content="So.",
+    ),
+    text("no name", "kimi_k3", '<|open|>tools<|sep|><|open|>call tool=""<|sep|><|close|>call<|sep|>'),
+]
+
 _STEP = [
     one(
         "no section",
@@ -186,4 +198,4 @@ _FUNCTIONARY = [
     text("no name in tags", "functionary", "<function=>{}</function> <function=x y>"),
 ]
 
-ODD_MARKS = [*_GEMMA, *_DSML, *_STEP, *_PYTHON, *_FUNCTIONARY]
+ODD_MARKS = [*_GEMMA, *_DSML, *_KIMI, *_STEP, *_PYTHON, *_FUNCTIONARY]

@@ -180,6 +180,20 @@ def _deepseek_v32(scene: Scene) -> str:
     return f"{scene.before}<｜DSML｜function_calls>\n{calls}</｜DSML｜function_calls>{scene.after}"
 
 
+def _kimi_k3(scene: Scene) -> str:
+    def argument(key: str, value: Any) -> str:
+        kind = "string" if isinstance(value, str) else "object"
+        return f'<|open|>argument key="{key}" type="{kind}"<|sep|>{_plain(value)}<|close|>argument<|sep|>'
+
+    calls = "".join(
+        f'<|open|>call tool="{name}" index="{at}"<|sep|>'
+        + "".join(argument(*one) for one in value.items())
+        + "<|close|>call<|sep|>"
+        for at, (name, value) in enumerate(scene.calls, 1)
+    )
+    return f"{scene.before}<|open|>tools<|sep|>{calls}<|close|>tools<|sep|>{scene.after}"
+
+
 def _gemma4(scene: Scene) -> str:
     def said(value: Any) -> str:
         match value:
@@ -306,6 +320,7 @@ WRITERS: dict[str, Write] = {
     "nemotron_json": lambda scene: f"{scene.before}<TOOLCALL>{_objects(scene)}</TOOLCALL>{scene.after}",
     "step3": _step3,
     "deepseek_v32": _deepseek_v32,
+    "kimi_k3": _kimi_k3,
     "gemma4": _gemma4,
     "olmo3": _olmo3,
     "cohere_command3": _cohere,

@@ -125,7 +125,7 @@ def test_any_text_in_any_cuts(names: dict[str, str | None], text: str, opened: b
     check_cuts(text, make, range(len(text) + 1))
     parser = make()
     turn = turn_of(parser.feed(text) + parser.finish())
-    if not turn.calls and names["reasoning"] is None and names["tools"] != "openai":
+    if not turn.calls and names["reasoning"] is None and names["tools"] not in ("openai", "functionary"):
         assert text.startswith(turn.content)
 
 
@@ -156,7 +156,7 @@ def test_any_calls(tools: str, calls: list[Asked], before: str, after: str, data
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from([*TAGGED, "gemma4", "deepseek_v32"]),
+    st.sampled_from([*TAGGED, "gemma4", "deepseek_v32", "kimi_k3"]),
     WORDS | st.text(max_size=20).filter(lambda text: "</" not in text),
     st.data(),
 )

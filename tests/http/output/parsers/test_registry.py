@@ -65,6 +65,7 @@ TEMPLATES = {
     "lfm2 qwen3": "{{ '<|tool_call_start|>[' + (calls | join(', ')) + ']<|tool_call_end|>' }}{{ c.split('</think>') }}",
     "gemma4 gemma4": "{{- '<|tool_call>call:' + f.name + '{' }}{{- '<|\"|>' + v + '<|\"|>' }}{{- '}<tool_call|>' }}"
     "{%- if not enable_thinking %}{{- '<|channel>thought\n<channel|>' }}{% endif %}",
+    "kimi_k3 kimi_k3": "{{- '<|open|>' + tag -}}{{- '<|sep|>' -}}{{ open_tag('think' if on else 'response') }}",
     "gemma4": "<|turn>model\n<|tool_call>call:{{ f.name }}",
     "functiongemma": "<start_function_call>call:{{ f.name }}{ {{- k }}:<escape>{{ v }}<escape>}<end_function_call>",
     "gemma3": "<start_of_turn>user\nWrap calls of functions in ```tool_code\n```.{{ messages }}<end_of_turn>",
@@ -99,8 +100,8 @@ def test_template_tells_its_parsers(names: str) -> None:
 def test_names_that_users_know() -> None:
     names = """hermes qwen3_coder qwen3_xml llama3_json pythonic mistral deepseek_v3 deepseek_v31 openai glm45 kimi_k2
         granite seed_oss minimax_m2 minimax_m3 llama4_json llama4_pythonic hunyuan_a13b jamba nemotron_json longcat
-        gemma4 functiongemma gemma3 lfm2 cohere_command3 cohere_command4 phi4_mini_json xlam deepseek_v32 deepseek_v4
-        step3 step3p5 ernie45 olmo3 functionary internlm minimax glm47 granite4 granite_20b_fc mimo"""
+        kimi_k3 gemma4 functiongemma gemma3 lfm2 cohere_command3 cohere_command4 phi4_mini_json xlam deepseek_v32
+        deepseek_v4 step3 step3p5 ernie45 olmo3 functionary internlm minimax glm47 granite4 granite_20b_fc mimo"""
     assert {*names.split(), JSON_ARRAY} == TOOL_PARSERS.keys()
     assert {*get_args(ToolParser)} == TOOL_PARSERS.keys() - {JSON_ARRAY} | {"auto", "none"}
     assert {*get_args(ReasoningParser)} == REASONING_PARSERS.keys() | {"auto", "none"}

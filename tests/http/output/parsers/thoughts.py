@@ -131,6 +131,23 @@ THOUGHTS = [
         ids=("2",),
     ),
     Sample(
+        "all channels",
+        "a<|close|>think<|sep|><|open|>response<|sep|>b\n<|close|>response<|sep|><|open|>tools<|sep|>"
+        '<|open|>call tool="now" index="1"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>',
+        "kimi_k3",
+        "kimi_k3",
+        opened=True,
+        thought="a",
+        content="b",
+        calls=(("now", {}),),
+    ),
+    Sample(
+        "begun by the prompt",
+        "So.<|close|>response<|sep|><|close|>message<|sep|>",
+        reasoning="kimi_k3",
+        content="So.",
+    ),
+    Sample(
         "an answer at once",
         "<|START_RESPONSE|>4 < 5<|END_RESPONSE|>",
         "cohere_command3",
