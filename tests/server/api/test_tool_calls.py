@@ -198,6 +198,19 @@ def test_special_tokens_are_markup_and_no_text(tmp_path: Path) -> None:
             assert plain.choices[0].message.content == text.replace("[TOOL_CALLS]", "").replace("[ARGS]", "")
 
 
+def test_thinking_and_calls_in_special_tokens(tmp_path: Path) -> None:
+    """Gemma 4's; thinking begins with two."""
+    special = ["<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>"]
+    text = '<|channel>thought\nHm.<channel|>Now:<|tool_call>call:weather{city:<|"|>Paris<|"|>,days:2}<tool_call|>'
+    mark = f"{{% if false %}}{''.join(special)}{{% endif %}}{LAST}"
+    with Server(str(scripted(tmp_path, {"one": text}, special, mark)), "--threads", "1") as server:
+        with OpenAI(base_url=f"{server.base_url}/v1", api_key="-", max_retries=0) as client:
+            answer = ask(client, "one")
+            message = answer.choices[0].message
+            assert calls(answer) == [("weather", PARIS)] and message.content == "Now:"
+            assert message.reasoning.strip() == "Hm."
+
+
 def test_a_model_whose_way_is_not_known(tmp_path: Path) -> None:
     """Its tool calls are looked for in the commonest form, unless the operator says that there are none."""
     folder = scripted(tmp_path, QWEN.scripts)
