@@ -8,15 +8,15 @@ from functools import partial
 
 from ..events import OutputParser
 from .calls import Schemas
-from .functionary import Functionary
-from .gemma import GemmaCalls
-from .harmony import Harmony
-from .json_calls import JSON_FORMS, JsonArray, Llama3Json, MarkedCalls, Mistral, NamedCall
-from .nested import MinimaxM3
-from .pythonic import Pythonic, PythonLines, ToolCode
+from .formats.functionary import Functionary
+from .formats.gemma import GemmaCalls
+from .formats.harmony import Harmony
+from .formats.json_calls import JSON_FORMS, JsonArray, Llama3Json, MarkedCalls, Mistral, NamedCall
+from .formats.nested import MinimaxM3
+from .formats.pythonic import Pythonic, PythonLines, ToolCode
+from .formats.sections import DeepSeekV3, DeepSeekV31, KimiK2
+from .formats.tagged import DeepSeekV32, Glm45, KimiK3, MinimaxM2, Qwen3Coder, SeedOss, Step3
 from .reasoning import Chain, Plain, ThinkingReader, Unwrapped
-from .sections import DeepSeekV3, DeepSeekV31, KimiK2
-from .tagged import DeepSeekV32, Glm45, KimiK3, MinimaxM2, Qwen3Coder, SeedOss, Step3
 
 JSON_ARRAY = "json_array"  # where a grammar forces calls; no option
 HARMONY_TOOLS, HARMONY_REASONING = "openai", "openai_gptoss"

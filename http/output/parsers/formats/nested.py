@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .base import Broken, Steps
+from ..base import Broken, Steps
+from ..values import inner, kinds, quoted, typed
 from .json_calls import name_char
 from .tagged import TaggedCalls
-from .values import inner, kinds, quoted, typed
 
 MARK = "]<]minimax[>["
 TAG, CLOSED = f"{MARK}<", f"{MARK}</"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from .base import Broken, Steps
-from .calls import BLOCK, CallReader
+from ..base import Broken, Steps
+from ..calls import BLOCK, CallReader
+from ..values import python_value
 from .json_calls import name_char
-from .values import python_value
 
 _CLOSES = {"(": ")", "[": "]", "{": "}"}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .base import Broken, Steps
-from .calls import CallReader
+from ..base import Broken, Steps
+from ..calls import CallReader
 from .json_calls import name_char
 
 _ALL = "all"

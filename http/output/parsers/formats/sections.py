@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .base import SPACE, Broken, Steps
-from .calls import CallReader
+from ..base import SPACE, Broken, Steps
+from ..calls import CallReader
 from .json_calls import name_char
 
 

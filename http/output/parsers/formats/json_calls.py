@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .base import Broken, Steps
-from .calls import BLOCK, CallReader, Schemas
-from .json_scan import JsonScan
-from .values import parsed, string
+from ..base import Broken, Steps
+from ..calls import BLOCK, CallReader, Schemas
+from ..json_scan import JsonScan
+from ..values import parsed, string
 
 _ARGUMENTS = ("arguments", "parameters")
 _KEYS = ("name", *_ARGUMENTS, "id", "type")  # of a call without a marker: an object that has others is none

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from .base import Broken, Steps
-from .calls import CallReader, Schemas
+from ..base import Broken, Steps
+from ..calls import CallReader, Schemas
+from ..values import parsed, quoted, string
 from .json_calls import name_char
-from .values import parsed, quoted, string
 
 MAX_DEPTH = 32
 _WORDS = {"None": "null", "none": "null", "nil": "null", "True": "true", "False": "false"}

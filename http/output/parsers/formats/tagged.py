@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from .base import Broken, Sink, Steps
-from .calls import CallReader
+from ..base import Broken, Sink, Steps
+from ..calls import CallReader
+from ..values import quoted, typed, types
 from .json_calls import name_char
-from .values import quoted, typed, types
 
 QUOTES = "\"'"
 STRING = frozenset({"string"})

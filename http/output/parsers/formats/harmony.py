@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from ..events import Arguments, CallStart
-from .base import Broken, Reader, Sink, Steps
-from .calls import Schemas
+from ...events import Arguments, CallStart
+from ..base import Broken, Reader, Sink, Steps
+from ..calls import Schemas
 
 _HEADS = ("<|start|>", "<|channel|>", "<|message|>")
 _OVER = ("<|end|>", "<|call|>", "<|return|>")  # of a message; a head that comes without them ends it, too
