@@ -13,8 +13,10 @@ import msgspec
 from ..options.config import ConfigError
 from .families.llama import LLAMA
 from .families.registry import BY_ARCHITECTURE
+from .formats.configs import read_stored_weights
+from .formats.stored import FLOATS, StoredSpec, StoredWeights, WeightFormat
 from .layers import EMBEDDINGS, FINAL_NORM, HEAD, Axis, Kind, LayerSpec, LinearSpec, TensorSpec
-from .quantization import METHODS, NONE, QuantMethod
+from .quantization import AUTO, INT8, METHODS, NONE, QuantMethod
 from .rope import Rope, read_rope
 from .values import Values
 
@@ -39,6 +41,8 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     tied: bool = False
     stored_dtype: str = "float32"
     quantization: QuantMethod = NONE
+    stored: StoredWeights | None = None  # which weights of the checkpoint must be decoded
+    mixed: bool = False  # what the checkpoint has as floats stays so
 
     @property
     def layers(self) -> int:
@@ -78,9 +82,35 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             found |= self.layer.at(layer).tensors(self.quantization.tensors)
         return found
 
-    def method_of(self, linear: LinearSpec) -> QuantMethod:
-        """How its weight is kept."""
-        return self.quantization if self.quantization.with_head or linear != self.head else NONE
+    def method_of(self, *linears: LinearSpec) -> QuantMethod:
+        """How the weight of those is kept, which are one in memory."""
+        if self.mixed and any(self.format_of(linear.name) is None for linear in linears):
+            return NONE
+        return self.quantization if self.quantization.with_head or linears != (self.head,) else NONE
+
+    def methods(self) -> dict[str, QuantMethod]:
+        """The same by the names of weights."""
+        together: list[tuple[LinearSpec, ...]] = [(self.head,)]
+        for layer in map(self.layer.at, range(self.layers)):
+            together += [layer.qkv, (layer.out,), layer.gate_up, (layer.down,)]
+        return {f"{linear.name}.weight": self.method_of(*linears) for linears in together for linear in linears}
+
+    def format_of(self, linear: str) -> WeightFormat | None:
+        """How the weight of the layer of this name lies in the checkpoint; None: as floats."""
+        return None if self.stored is None or linear == EMBEDDINGS else self.stored.of(linear)
+
+    def stored_specs(self) -> dict[str, StoredSpec]:
+        """Every tensor as it lies in the checkpoint."""
+        found: dict[str, StoredSpec] = {}
+        for name, spec in self.specs().items():
+            shape = self.tensor_shape(spec)
+            form = self.format_of(name.removesuffix(".weight")) if spec.kind is Kind.WEIGHT else None
+            if form is None:
+                found[name] = StoredSpec(shape, (*FLOATS, *spec.types))
+            else:
+                linear = name.removesuffix("weight")
+                found |= {linear + suffix: stored for suffix, stored in form.tensors(*shape).items()}
+        return found
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the same."""
@@ -95,11 +125,11 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_architecture(
-    values: dict[str, Any], file: Path | str = "config.json", quantization: str = NONE.name
+    values: dict[str, Any], file: Path | str = "config.json", quantization: str = AUTO
 ) -> Architecture:
     """The architecture that config.json describes; ConfigError says what is not supported, and what is.
 
-    `quantization` is the option; it cannot be another one than that of a checkpoint that is quantised.
+    `quantization` is the option.
     """
     name = architecture_name(Values(file, values))
     family = BY_ARCHITECTURE.get(name)
@@ -114,6 +144,7 @@ def read_architecture(
         )
     heads, hidden = given.needed("num_attention_heads", LARGEST), given.needed("hidden_size", LARGEST)
     head_dim = given.whole("head_dim", 1, LARGEST) or hidden // heads
+    method, stored = _method(given, quantization)
     architecture = Architecture(
         vocab_size=given.needed("vocab_size", LARGEST),
         hidden_size=hidden,
@@ -127,29 +158,31 @@ def read_architecture(
         layer=family.layer.with_biases(given.flag),
         tied=given.flag("tie_word_embeddings"),
         stored_dtype=given.text("dtype") or given.text("torch_dtype") or "float32",
-        quantization=_method(given, quantization),
+        quantization=method,
+        stored=stored,
+        mixed=stored is not None and quantization == AUTO,
     )
     _check(architecture, file)
     return architecture
 
 
-def _method(given: Values, option: str) -> QuantMethod:
-    """How weights are kept: as the checkpoint has them, or as --quantization makes them at load."""
-    stored = given.object("quantization_config")
-    if stored is None:
-        if METHODS[option].stored_as is not None:
+def _method(given: Values, option: str) -> tuple[QuantMethod, StoredWeights | None]:
+    """How weights are kept, as the checkpoint has them or as --quantization makes them at load; and what to decode."""
+    quantised = given.object("quantization_config")
+    if quantised is None:
+        method = NONE if option == AUTO else METHODS[option]
+        if method.stored_as is not None:
             raise ConfigError(f"--quantization {option}: the model's weights are not of this format ({given.file})")
-        return METHODS[option]
-    name = stored.text("quant_method")
-    found = next((method for method in METHODS.values() if name is not None and method.stored_as == name), None)
-    if found is None:
-        raise ConfigError(
-            "model: its weights are quantised, which is not supported (quantization_config in config.json); "
-            "take the model in 16 or 32 bits"
-        )
-    if option not in (NONE.name, found.name):
-        raise ConfigError(f"--quantization {option}: the model's weights are {found.name} already ({given.file})")
-    return found
+        return method, None
+    name = quantised.text("quant_method")
+    direct = next((method for method in METHODS.values() if name is not None and method.stored_as == name), None)
+    if direct is None:
+        if option != AUTO and METHODS[option].stored_as is not None:
+            raise ConfigError(f"--quantization {option}: the model's weights are {name} ({given.file})")
+        return INT8 if option == AUTO else METHODS[option], read_stored_weights(quantised)
+    if option not in (AUTO, NONE.name, direct.name):
+        raise ConfigError(f"--quantization {option}: the model's weights are {direct.name} already ({given.file})")
+    return direct, None
 
 
 def architecture_name(given: Values) -> str:

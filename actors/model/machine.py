@@ -15,6 +15,7 @@ from ..options.config import Config, ConfigError
 from ..options.fields import flag
 from .architecture import Architecture
 from .layers import Kind
+from .quantization import AUTO, FLAGS
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
@@ -75,6 +76,11 @@ def dtype_on_cpu(config: Config, shape: Architecture) -> str:
 def check_quantization(config: Config, shape: Architecture, on_gpu: bool) -> None:
     """ConfigError if the weight format and the device, or --dtype, do not go together."""
     method = shape.quantization
+    if shape.stored is not None and config.quantization == AUTO and method.refusal(config.dtype, on_gpu):
+        kept = f"model: its weights ({shape.stored.name}) become {method.name}, "
+        if on_gpu:
+            raise ConfigError(f"{kept}{FLAGS['cpu']}; --quantization none decodes them to floats, which a GPU takes")
+        raise ConfigError(f"{kept}with {method.computes_in}; for --dtype {config.dtype} set --quantization none")
     if reason := method.refusal(config.dtype, on_gpu):
         asked = "--quantization" if config.quantization == method.name else "model: weights in"
         raise ConfigError(f"{asked} {method.name}: {reason}")
@@ -141,10 +147,9 @@ def _words(path: Path) -> list[str]:
 
 def weight_bytes(shape: Architecture, dtype: Sized) -> int:
     """The size of all weights in memory; `dtype` is that of what is not quantised."""
-    total = 0.0
+    total, methods = 0.0, shape.methods()
     for name, spec in shape.specs().items():
-        method = shape.method_of(shape.head) if name == f"{shape.head.name}.weight" else shape.quantization
-        own = method.bytes_per_weight if spec.kind is Kind.WEIGHT else None
+        own = methods.get(name, shape.quantization).bytes_per_weight if spec.kind is Kind.WEIGHT else None
         total += math.prod(shape.tensor_shape(spec)) * (dtype.itemsize if own is None else own)
     return int(total)
 

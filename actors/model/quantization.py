@@ -45,12 +45,14 @@ NONE = QuantMethod(name="none", implementation=f"{IMPLEMENTATIONS}.none")
 INT8 = QuantMethod(
     name="int8",
     implementation=f"{IMPLEMENTATIONS}.int8",
-    about="int8 makes weights of 8 bits at load, on a CPU: quicker, smaller, less exact",
+    about="int8 makes weights of 8 bits at load, on a CPU: quicker, smaller, less exact; auto is int8 for checkpoints "
+    "that are quantised, and none makes floats of them",
     devices=("cpu",),
     computes_in="float32",
     bytes_per_weight=1,
     batch_invariant=True,
 )
+AUTO = "auto"
 METHODS = {method.name: method for method in (NONE, INT8)}
-NAMES = tuple(METHODS)
+NAMES = (AUTO, *METHODS)
 ABOUT = "; ".join(method.about for method in METHODS.values() if method.about)

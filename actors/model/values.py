@@ -107,6 +107,15 @@ class Values:
             raise self.wrong(key, "a text")
         return value
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts, or of lists of them; empty if there is none."""
+        value = self[key] if self[key] is not None else []
+        parts = value if isinstance(value, list) else [value]
+        flat = [text for part in parts for text in (part if isinstance(part, list) else [part])]
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in flat):
+            raise self.wrong(key, "a list of texts")
+        return tuple(flat)
+
     def object(self, key: str) -> Values | None:
         """An object in this one, None if there is none or it is empty."""
         value = self[key]

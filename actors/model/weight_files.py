@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from ..options.config import ConfigError
 from .architecture import Architecture
+from .formats.stored import BYTES, StoredSpec
 from .layers import HEAD
 from .values import read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # the types that are supported, and bytes of a number
 LONGEST_HEADER = 100_000_000  # bytes, as the format has it
 NAMED_AT_MOST = 5  # tensors named in an error
 
@@ -40,12 +40,11 @@ def read_weights(folder: Path) -> dict[str, StoredTensor]:
 
 def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
     """The same, all of them there with the shapes and types that they should have, and no others."""
-    found, specs = read_weights(folder), shape.specs()
-    for name, tensor in found.items():
-        types = (*FLOATS, *(specs[name].types if name in specs else ()))
-        if tensor.dtype not in types:
-            raise ConfigError(f"model: {name} is stored as {tensor.dtype}; supported are {', '.join(types)}")
-    _compare(folder, shape, found)
+    found, specs = read_weights(folder), shape.stored_specs()
+    _compare(folder, shape, found, specs)
+    for name, spec in specs.items():
+        if name in found and found[name].dtype not in spec.types:
+            raise ConfigError(f"model: {name} is stored as {found[name].dtype}; supported are {', '.join(spec.types)}")
     return found
 
 
@@ -53,7 +52,7 @@ def check_index(folder: Path, shape: Architecture) -> None:
     """Where there is an index, it names each tensor that is needed: what it lacks, no file need be had for."""
     if (folder / INDEX).exists():
         index_files(folder / INDEX)
-        if missing := sorted(shape.tensors().keys() - read_json(folder / INDEX)["weight_map"].keys()):
+        if missing := sorted(_needed(shape.stored_specs()) - read_json(folder / INDEX)["weight_map"].keys()):
             raise ConfigError(f"model: {folder / INDEX} does not fit config.json: it lacks {some(missing)}")
 
 
@@ -137,25 +136,34 @@ def _tensors(path: Path, header: Any) -> list[tuple[str, tuple[int, int], Stored
                 raise ValueError
         except (TypeError, KeyError, ValueError):
             raise ValueError(f"its header does not say type, shape and place of {name}") from None
-        if dtype in FLOATS and last - first != math.prod(shape) * FLOATS[dtype]:
+        if dtype in BYTES and last - first != math.prod(shape) * BYTES[dtype]:
             raise ValueError(f"{name} has {last - first:,} bytes, which is not its shape {list(shape)} in {dtype}")
         found.append((name, (first, last), StoredTensor(path, str(dtype), shape, last - first)))
     return sorted(found, key=lambda tensor: tensor[1])
 
 
-def _compare(folder: Path, shape: Architecture, found: dict[str, StoredTensor]) -> None:
+def _needed(specs: dict[str, StoredSpec]) -> set[str]:
+    return {name for name, spec in specs.items() if not spec.optional}
+
+
+def _compare(folder: Path, shape: Architecture, found: dict[str, StoredTensor], wanted: dict[str, StoredSpec]) -> None:
     """Every tensor of the architecture is there with its shape, and no other."""
-    wanted = shape.tensors()
     needless = {name for name in found if name.endswith("rotary_emb.inv_freq")}  # of old checkpoints
     needless |= {f"{HEAD}.weight"} if shape.tied else set()
+    if shape.stored is not None and shape.stored.needless is not None:
+        needless |= {name for name in found if shape.stored.needless.fullmatch(name)}
     problems = []
-    if missing := sorted(wanted.keys() - found.keys()):
+    if missing := sorted(_needed(wanted) - found.keys()):
         problems.append(f"lacks {some(missing)}")
     if unknown := sorted(found.keys() - wanted.keys() - needless):
         problems.append(f"has {some(unknown)}, for which the model has no use")
-    wrong = [name for name in wanted if name in found and found[name].shape != wanted[name]]
+    wrong = {
+        name: spec.shape
+        for name, spec in wanted.items()
+        if spec.shape is not None and name in found and found[name].shape not in (spec.shape, *spec.also)
+    }
     if wrong:
-        told = (f"{name} {list(found[name].shape)} in place of {list(wanted[name])}" for name in wrong)
+        told = (f"{name} {list(found[name].shape)} in place of {list(sizes)}" for name, sizes in wrong.items())
         problems.append(f"has the shape of {some(told)}")
     if problems:
         raise ConfigError(f"model: the weights in {folder} do not fit its config.json: it {'; it '.join(problems)}")

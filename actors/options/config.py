@@ -229,7 +229,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = True
     # engine
     dtype: Annotated[DType, Meta(description="of weights and KV memory; auto is float32 on a CPU")] = "auto"
-    quantization: Annotated[Quantization, Meta(description=weight_formats.ABOUT)] = "none"
+    quantization: Annotated[Quantization, Meta(description=weight_formats.ABOUT)] = "auto"
     load_format: Annotated[LoadFormat, Meta(description="dummy fills the weights with random numbers")] = "auto"
     seed: Annotated[int, Meta(ge=0, description="of dummy weights")] = 0
     revision: Annotated[str | None, Meta(description="branch, tag or commit of a hub name")] = None

@@ -74,7 +74,7 @@ VALUES = {  # of options: other names of the values; case and - for _ do not mat
     "kv_cache_dtype": {"fp8_e4m3": "fp8", "fp8_e4m3fn": "fp8"},
     "device": {"gpu": "cuda"},
     "generation_config": {"vllm": "none"},
-    "quantization": {"null": "none"},
+    "quantization": {"null": "auto"},
     "log_level": {"warn": "warning", "critical": "error"},
     "tool_call_parser": {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "llama3": "llama3_json"}
     | {"deepseekv3": "deepseek_v3", "deepseekv31": "deepseek_v31", "gpt_oss": "openai", "glm": "glm45"}

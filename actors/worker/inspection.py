@@ -104,4 +104,5 @@ def _warn_unused_memory(config: Config, model: ModelInfo, blocks: int, size: int
 def _types(shape: Architecture, dtype: torch.dtype) -> str:
     """In which the model is computed."""
     name, method = str(dtype).removeprefix("torch."), shape.quantization
-    return name if method.bytes_per_weight is None else f"{method.name} and {name}"
+    kept = name if method.bytes_per_weight is None else f"{method.name} and {name}"
+    return kept if shape.stored is None else f"{kept} (of {shape.stored.name})"

@@ -170,7 +170,7 @@ NORM = "model.norm.weight"
     ("change", "words"),
     [
         (lambda h: h.pop(NORM), "broken or cut off"),
-        (lambda h: h[NORM].update(dtype="I8"), f"{NORM} is stored as I8; supported are"),
+        (lambda h: h[NORM].update(dtype="I8"), f"{NORM} has 512 bytes, which is not its shape"),
         (lambda h: h[NORM].update(shape=[1]), f"{NORM} has .* bytes, which is not its shape"),
         (lambda h: h[NORM].update(shape="x"), f"does not say type, shape and place of {NORM}"),
         (lambda h: h[NORM].update(data_offsets=[-4, 0]), f"does not say type, shape and place of {NORM}"),

@@ -83,7 +83,7 @@ class CpuBuilder:
 
     def linear(self, *linears: LinearSpec) -> CpuLinear:
         """The linears as one; what is rotated has its rows reordered for that."""
-        method, joined = self.shape.method_of(linears[0]), partial(self._joined, linears)
+        method, joined = self.shape.method_of(*linears), partial(self._joined, linears)
         tensors = LinearTensors(joined, self.dtype, bool(linears[0].bias), self.from_memory)
         return implementation_of(method).cpu_linear(tensors)
 

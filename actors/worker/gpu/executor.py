@@ -58,7 +58,7 @@ class GpuBuilder:
     def linear(self, *linears: LinearSpec) -> GpuLinear:
         """The linears as one."""
         tensors = LinearTensors(partial(self._joined, linears), self.dtype, bool(linears[0].bias))
-        return implementation_of(self.shape.method_of(linears[0])).gpu_linear(tensors)
+        return implementation_of(self.shape.method_of(*linears)).gpu_linear(tensors)
 
     def norms(self, q_norm: str | None, k_norm: str | None) -> Norms | None:
         if q_norm is None or k_norm is None:

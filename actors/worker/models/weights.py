@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,6 +21,7 @@ from ...model.rope import long_texts
 from ...model.weight_files import check_weights
 from ...options.config import Config, ConfigError
 from ..cpu.executor import CpuModel
+from ..formats.decoding import decoded
 from ..tensor_parallel import TensorParallelGroup
 from .sharding import Alone, Get, Read, shard
 
@@ -70,10 +72,12 @@ def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
         file = _open(homes[name]) if name == STAYS_MAPPED else files[homes[name]]
         part = file.get_slice(name)
+        if not part.get_shape():  # one number has no rows
+            return cast(Tensor, file.get_tensor(name))
         tensor: Tensor = part[rows] if columns is None else part[rows, columns]
         return tensor
 
-    return read
+    return read if shape.stored is None else decoded(read, shape, homes.keys())
 
 
 def random_tensors(shape: Architecture, seed: int, device: torch.device | str = "cpu") -> Read:

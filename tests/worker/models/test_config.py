@@ -147,7 +147,14 @@ def test_what_is_absent_is_as_in_transformers() -> None:
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope type yarn is not supported; these are: default"),
         ({"rope_scaling": {"rope_type": "linear"}}, "linear needs factor"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantised"),
+        (
+            {"quantization_config": {"quant_method": "gptq"}},
+            "quantization_config says bits = None; 2 or 4 or 8 is needed",
+        ),
+        (
+            {"quantization_config": {"quant_method": "hqq"}},
+            "quant_method = 'hqq', which is not supported; these are: comp",
+        ),
         ({"hidden_size": None}, "hidden_size = None"),
         ({"num_key_value_heads": 3}, "4 attention heads cannot share 3"),
         ({"head_dim": 7}, "heads of 7 numbers"),

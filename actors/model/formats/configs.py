@@ -1,0 +1,155 @@
+"""What `quantization_config` of config.json says, by its quant_method. It comes from strangers: each value is checked,
+and what is not known is refused by its name, for weights that are read wrongly make wrong texts and no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...options.config import ConfigError
+from ..values import Values
+from .compressed_tensors import read_compressed_tensors
+from .rules import INPUT_SCALES, KV_SCALES, SCALAR, compiled, group_of, names_part, one_of
+from .stored import (
+    WHOLE,
+    AwqWeight,
+    BnbWeight,
+    Float4Weight,
+    GptqWeight,
+    ScaledWeight,
+    StoredSpec,
+    StoredWeights,
+    WeightFormat,
+)
+
+
+def read_stored_weights(given: Values) -> StoredWeights:
+    """How the weights lie in the checkpoint. ConfigError names what is not supported."""
+    name = given.text("quant_method")
+    if name is None or name not in READERS:
+        raise ConfigError(
+            f"model: {given.file} says quant_method = {name!r}, which is not supported; "
+            f"these are: {', '.join(READERS)}; or take the model in 16 or 32 bits"
+        )
+    return READERS[name](given)
+
+
+def _gptq(given: Values) -> StoredWeights:
+    version = one_of(given, "checkpoint_format", ("gptq", "gptq_v2"), "gptq")
+    one_of(given, "pack_dtype", ("int32",), "int32")
+    if given.flag("is_marlin_format"):
+        raise given.wrong("is_marlin_format", "false")
+    base = GptqWeight(
+        bits=one_of(given, "bits", (2, 4, 8)),
+        group=group_of(given),
+        zero_less=1 if version == "gptq" else 0,
+        reordered=given.flag("desc_act"),
+    )
+    only = given.texts("modules_in_block_to_quantize")
+    rules = [(compiled(given, "dynamic", name), _changed(base, name, change)) for name, change in _rules(given)]
+
+    def of(name: str) -> GptqWeight | None:
+        if "layers." not in name and not given.flag("lm_head"):
+            return None
+        for pattern, changed in rules:
+            if pattern.match(name):
+                return changed
+        if only and "layers." in name and not any(name.endswith(f".{part}") for part in only):
+            return None
+        return base
+
+    return StoredWeights(name="gptq", of=of)
+
+
+def _rules(given: Values) -> list[tuple[str, Values]]:
+    """`dynamic` of gptqmodel: patterns of names (-: not quantised), and what is other there."""
+    rules = given.object("dynamic")
+    if rules is None:
+        return []
+    return [(name, rules.object(name) or Values(rules.file, {})) for name in rules.values]
+
+
+def _changed(base: GptqWeight, rule: str, change: Values) -> GptqWeight | None:
+    if rule.startswith("-:"):
+        return None
+    return GptqWeight(
+        bits=one_of(change, "bits", (2, 4, 8), base.bits),
+        group=group_of(change, base.group),
+        zero_less=base.zero_less,
+        reordered=change.flag("desc_act", base.reordered),
+    )
+
+
+def _awq(given: Values) -> StoredWeights:
+    one_of(given, "bits", (4,))
+    one_of(given, "version", ("gemm", "GEMM"), "gemm")
+    if not given.flag("zero_point", True):
+        raise given.wrong("zero_point", "true")
+    form, plain = AwqWeight(group=group_of(given)), given.texts("modules_to_not_convert")
+    return StoredWeights(name="awq", of=lambda name: None if "layers." not in name or names_part(plain, name) else form)
+
+
+def _fp8(given: Values) -> StoredWeights:
+    one_of(given, "activation_scheme", ("dynamic", "static"), "dynamic")
+    one_of(given, "fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
+    sizes = given["weight_block_size"]
+    if sizes is None:
+        form = ScaledWeight(type="F8_E4M3", block=(WHOLE, WHOLE), other_name="weight_scale_inv", others=INPUT_SCALES)
+    else:
+        rows, columns = (int(number) for number in given.reals("weight_block_size", 2, 1 << 20))
+        form = ScaledWeight(type="F8_E4M3", block=(rows, columns), scale="weight_scale_inv", others=INPUT_SCALES)
+    plain = given.texts("modules_to_not_convert") or given.texts("ignored_layers")
+    return StoredWeights(name="fp8", of=_all_layers_but(plain, form))
+
+
+def _fbgemm_fp8(given: Values) -> StoredWeights:
+    form = ScaledWeight(type="F8_E4M3", block=(1, WHOLE), others=(("input_scale_ub", SCALAR),))
+    return StoredWeights(name="fbgemm_fp8", of=_all_layers_but(given.texts("modules_to_not_convert"), form))
+
+
+def _modelopt(given: Values) -> StoredWeights:
+    kind = one_of(given, "quant_algo", ("NVFP4", "FP8"))
+    form: Float4Weight | ScaledWeight
+    if kind == "FP8":
+        form = ScaledWeight(type="F8_E4M3", block=(WHOLE, WHOLE), others=INPUT_SCALES)
+    else:
+        form = Float4Weight(
+            group=group_of(given, 16),
+            weight="weight",
+            scale_type="F8_E4M3",
+            whole="weight_scale_2",
+            others=INPUT_SCALES,
+        )
+    plain = given.texts("ignore") or given.texts("exclude_modules")
+    return StoredWeights(name="modelopt", of=_all_layers_but(plain, form), needless=KV_SCALES)
+
+
+def _bitsandbytes(given: Values) -> StoredWeights:
+    plain = given.texts("llm_int8_skip_modules")
+    form: BnbWeight | ScaledWeight
+    if given.flag("load_in_4bit"):
+        one_of(given, "bnb_4bit_quant_storage", ("uint8",), "uint8")
+        kind = one_of(given, "bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
+        form = BnbWeight(kind=kind, nested=given.flag("bnb_4bit_use_double_quant"))
+    elif given.flag("load_in_8bit"):
+        row_major = ("weight_format", StoredSpec((), ("U8",), optional=True))
+        form = ScaledWeight(type="I8", block=(1, WHOLE), scale="SCB", divisor=127.0, others=(row_major,))
+    else:
+        raise given.wrong("load_in_4bit", "true here or in load_in_8bit")
+    return StoredWeights(name="bitsandbytes", of=_all_layers_but(plain, form))
+
+
+def _all_layers_but(plain: tuple[str, ...], form: WeightFormat) -> Callable[[str], WeightFormat | None]:
+    """The format of all linears within layers; what makes logits stays floats in all these formats."""
+    return lambda name: None if "layers." not in name or names_part(plain, name) else form
+
+
+READERS: dict[str, Callable[[Values], StoredWeights]] = {
+    "compressed-tensors": read_compressed_tensors,
+    "gptq": _gptq,
+    "awq": _awq,
+    "fp8": _fp8,
+    "fbgemm_fp8": _fbgemm_fp8,
+    "modelopt": _modelopt,
+    "bitsandbytes": _bitsandbytes,
+}

@@ -1,0 +1,47 @@
+"""What configs of several formats have in common: one value of a few, groups, names of layers."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+from ..values import Values
+from .stored import WHOLE, StoredSpec
+
+SCALAR = StoredSpec((1,), optional=True, also=((),))
+INPUT_SCALES = (("input_scale", SCALAR), ("activation_scale", SCALAR))  # of activations: they stay floats here
+KV_SCALES = re.compile(r".*\.([kqv]_scale|[kv]_proj\.(output|[kv])_scale)")  # of KV memory: it has --kv-cache-dtype
+
+T = TypeVar("T")
+
+
+def one_of(given: Values, key: str, known: tuple[T, ...], absent: T | None = None) -> T:
+    """The value, which must be one of those."""
+    value = absent if given[key] is None else given[key]
+    for item in known:
+        if type(item) is type(value) and item == value:
+            return item
+    raise given.wrong(key, " or ".join(str(item) for item in known))
+
+
+def group_of(given: Values, absent: int | None = None) -> int:
+    """The columns of a group; -1 are all."""
+    size = given.whole("group_size", -1)
+    if size is None and absent is not None:
+        return absent
+    if size is None or size == 0:
+        raise given.wrong("group_size", "-1 or a whole number from 1")
+    return WHOLE if size == -1 else size
+
+
+def names_part(listed: tuple[str, ...], name: str) -> bool:
+    """Does a list name this layer, or what it is a part of?"""
+    return any(f".{part.strip('.*')}." in f".{name}." for part in listed)
+
+
+def compiled(given: Values, key: str, pattern: str) -> re.Pattern[str]:
+    """A pattern of names; +: and -: before it are gptqmodel's, re: is compressed-tensors'."""
+    try:
+        return re.compile(pattern.removeprefix("-:").removeprefix("+:").removeprefix("re:"))
+    except re.error:
+        raise given.wrong(key, f"patterns of names, and {pattern!r} is none") from None

@@ -1,0 +1,176 @@
+"""How the weight of a linear layer lies in a checkpoint where it is no tensor of floats: names, shapes and types.
+
+What numbers these tensors make is worker/formats' to say, one function a format; which layers have which format, says
+config.json (configs.py). Knows no torch and no files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # the types that are supported, and bytes of a number
+BYTES = FLOATS | {"I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I32": 4, "I64": 8}
+SCALES = tuple(FLOATS)
+WHOLE = 0  # of a block: as long as the weight itself
+WORD = 32  # bits of the numbers into which smaller ones are packed
+
+Shape = tuple[int, ...]
+
+
+class StoredSpec(NamedTuple):
+    """A tensor of the checkpoint, as it lies there."""
+
+    shape: Shape | None  # None: that follows from another tensor, and is looked at when it is read
+    types: tuple[str, ...] = SCALES  # in safetensors' words
+    optional: bool = False
+    also: tuple[Shape, ...] = ()  # other shapes that mean the same
+    zero: bool = False  # a bias of which the model has no use: it must be all 0
+
+
+Others = tuple[tuple[str, StoredSpec], ...]  # tensors beside a weight, of which it has no need
+
+
+class WeightFormat(msgspec.Struct, frozen=True):
+    """One way to store the weight [rows, columns] of one linear layer."""
+
+    def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
+        """What there is in place of `weight`, by what comes after the layer's name."""
+        raise NotImplementedError
+
+
+class ScaledWeight(WeightFormat, frozen=True, kw_only=True):
+    """Numbers of 8 bits, a scale (and a zero point) for each block: w = (number - zero) · scale / divisor."""
+
+    type: str
+    block: tuple[int, int]  # rows and columns that share a scale
+    scale: str = "weight_scale"
+    other_name: str | None = None  # of the scale, by another tool
+    divisor: float = 1.0
+    zero: str | None = None
+    others: Others = ()
+
+    def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
+        grid = blocks(rows, self.block[0]), blocks(columns, self.block[1])
+        also: tuple[Shape, ...] = ((rows,),) if grid == (rows, 1) else ()
+        also += ((), (1,)) if grid == (1, 1) else ()
+        scale = StoredSpec(grid, optional=self.other_name is not None, also=also)
+        found = {"weight": StoredSpec((rows, columns), (self.type,)), self.scale: scale}
+        if self.other_name:
+            found[self.other_name] = scale
+        if self.zero:
+            found[self.zero] = StoredSpec(grid, ("I8", *SCALES), also=also)
+        return found | dict(self.others)
+
+
+class PackedWeight(WeightFormat, frozen=True, kw_only=True):
+    """compressed-tensors' pack-quantized: rows of small numbers in words, the first in the lowest bits."""
+
+    bits: int
+    group: int  # columns that share a scale
+    symmetric: bool
+    reordered: bool = False  # columns have their group's number beside them
+
+    def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
+        groups = blocks(columns, self.group)
+        also: tuple[Shape, ...] = ((rows,),) if groups == 1 else ()
+        found = {
+            "weight_packed": StoredSpec((rows, blocks(columns * self.bits, WORD)), ("I32",)),
+            "weight_scale": StoredSpec((rows, groups), also=also),
+            "weight_shape": StoredSpec((2,), ("I64", "I32"), optional=True),
+        }
+        if not self.symmetric:
+            found["weight_zero_point"] = StoredSpec((blocks(rows * self.bits, WORD), groups), ("I32",))
+        if self.reordered:
+            found["weight_g_idx"] = StoredSpec((columns,), ("I32",))
+        return found
+
+
+class GptqWeight(WeightFormat, frozen=True, kw_only=True):
+    """Columns of small numbers in words: [columns in words, rows]."""
+
+    bits: int
+    group: int
+    zero_less: int  # zero points are stored less than they are by so much: 1 in v1, 0 in v2
+    reordered: bool
+
+    def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
+        groups = blocks(columns, self.group)
+        return {
+            "qweight": StoredSpec((blocks(columns * self.bits, WORD), rows), ("I32",)),
+            "qzeros": StoredSpec((groups, blocks(rows * self.bits, WORD)), ("I32",)),
+            "scales": StoredSpec((groups, rows)),
+            "g_idx": StoredSpec((columns,), ("I32", "I64"), optional=not self.reordered),
+            "bias": StoredSpec((rows,), optional=True, zero=True),  # of old tools: also where the model has none
+        }
+
+
+class AwqWeight(WeightFormat, frozen=True, kw_only=True):
+    """AWQ's gemm order: rows of numbers of 4 bits in words, shuffled within a word: [columns, rows in words]."""
+
+    group: int
+
+    def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
+        groups = blocks(columns, self.group)
+        return {
+            "qweight": StoredSpec((columns, blocks(rows, 8)), ("I32",)),
+            "qzeros": StoredSpec((groups, blocks(rows, 8)), ("I32",)),
+            "scales": StoredSpec((groups, rows)),
+        }
+
+
+class Float4Weight(WeightFormat, frozen=True, kw_only=True):
+    """Floats of 4 bits, two in a byte, and a scale of 8 bits for each group: NVFP4 and MXFP4."""
+
+    group: int
+    weight: str
+    scale_type: str  # U8: a power of 2
+    whole: str | None = None  # a scale of all groups' scales
+    divides: bool = False  # it does, in place of multiplying
+    others: Others = ()
+
+    def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
+        types = ("U8", "F8_E8M0") if self.scale_type == "U8" else (self.scale_type,)
+        found = {
+            self.weight: StoredSpec((rows, blocks(columns, 2)), ("U8",)),
+            "weight_scale": StoredSpec((rows, blocks(columns, self.group)), types),
+        }
+        if self.whole:
+            found[self.whole] = StoredSpec((1,), also=((),))
+        return found | dict(self.others)
+
+
+class BnbWeight(WeightFormat, frozen=True, kw_only=True):
+    """bitsandbytes' 4 bits: numbers of a table of 16, scaled in blocks of the whole weight; scales may be so, too."""
+
+    kind: str  # nf4 or fp4
+    nested: bool
+
+    def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
+        count = rows * columns
+        found = {
+            "weight": StoredSpec((blocks(count, 2), 1), ("U8",), also=((1, blocks(count, 2)),)),
+            "weight.absmax": StoredSpec(None, ("U8",) if self.nested else ("F32",)),
+            "weight.quant_map": StoredSpec((16,), ("F32",)),
+            f"weight.quant_state.bitsandbytes__{self.kind}": StoredSpec(None, ("U8",)),
+        }
+        if self.nested:
+            found["weight.nested_absmax"] = StoredSpec(None, ("F32",))
+            found["weight.nested_quant_map"] = StoredSpec((256,), ("F32",))
+        return found
+
+
+class StoredWeights(msgspec.Struct, frozen=True, kw_only=True):
+    """What `quantization_config` says: which linear layers are stored how."""
+
+    name: str  # as config.json has it
+    of: Callable[[str], WeightFormat | None]  # by the name of a layer; None: its weight is floats
+    needless: re.Pattern[str] | None = None  # tensors beside those of linears, which are not used here
+
+
+def blocks(size: int, block: int) -> int:
+    """How many of them, the last one perhaps not full."""
+    return 1 if block == WHOLE else -(-size // block)

@@ -1,0 +1,99 @@
+"""Reads weights of a checkpoint that stores them in one of the formats as if it had them as floats.
+
+One weight is decoded at a time, and the last one kept, since fused ones are read in parts. So memory never holds more
+than the model and one tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...model.architecture import Architecture
+from ...model.formats.stored import (
+    AwqWeight,
+    BnbWeight,
+    Float4Weight,
+    GptqWeight,
+    PackedWeight,
+    ScaledWeight,
+    StoredSpec,
+    WeightFormat,
+)
+from ...model.layers import Kind
+from ...options.config import ConfigError
+from ..models.sharding import Read
+from .floats import bitsandbytes, float4
+from .integers import awq, gptq, packed, scaled
+
+DECODERS: dict[type[WeightFormat], Callable[[Any, dict[str, Tensor], int, int], Tensor]] = {
+    AwqWeight: awq,
+    BnbWeight: bitsandbytes,
+    Float4Weight: float4,
+    GptqWeight: gptq,
+    PackedWeight: packed,
+    ScaledWeight: scaled,
+}
+
+
+def decoded(read: Read, shape: Architecture, there: Container[str]) -> Read:
+    """The same for all names of the architecture; `there` are those of the checkpoint."""
+    specs = shape.specs()
+    last: tuple[str, Tensor] | None = None
+
+    def get(name: str, rows: slice, columns: slice | None) -> Tensor:
+        nonlocal last
+        form = shape.format_of(name.removesuffix(".weight")) if specs[name].kind is Kind.WEIGHT else None
+        if form is None:
+            return read(name, rows, columns)
+        if last is None or last[0] != name:
+            last = None  # before the next is made
+            height, width = shape.tensor_shape(specs[name])
+            own = set(specs) - {name}
+            last = name, _decode(read, there, form, name.removesuffix("weight"), (height, width), own)
+        return last[1][rows] if columns is None else last[1][rows, columns]
+
+    return get
+
+
+def _decode(
+    read: Read, there: Container[str], form: WeightFormat, prefix: str, size: tuple[int, int], used: set[str]
+) -> Tensor:
+    """All of a weight, float32."""
+    stored: dict[str, Tensor] = {}
+    specs = form.tensors(*size)
+    for suffix, spec in specs.items():
+        if prefix + suffix in there:
+            stored[suffix] = tensor = read(prefix + suffix, slice(None), None)
+            _check(prefix + suffix, tensor, spec, prefix + suffix in used)
+    _check_whole(form, prefix, stored, size)
+    try:
+        weight = DECODERS[type(form)](form, stored, *size)
+    except ConfigError as error:
+        raise ConfigError(f"model: {prefix}weight: {error}") from None
+    if not torch.isfinite(weight).all():
+        raise ConfigError(f"model: {prefix}weight has numbers that are not finite when it is decoded")
+    return weight
+
+
+def _check(name: str, tensor: Tensor, spec: StoredSpec, used: bool) -> None:
+    if spec.zero and not used and tensor.any():
+        raise ConfigError(f"model: {name} is not 0, and by config.json the layer has no bias")
+
+
+def _check_whole(form: WeightFormat, prefix: str, stored: dict[str, Tensor], size: tuple[int, int]) -> None:
+    """What one tensor says of another."""
+    if isinstance(form, ScaledWeight) and form.other_name and (form.scale in stored) == (form.other_name in stored):
+        raise ConfigError(f"model: either {prefix}{form.scale} or {prefix}{form.other_name} is needed")
+    if "weight_shape" in stored and stored["weight_shape"].tolist() != list(size):
+        told = stored["weight_shape"].tolist()
+        raise ConfigError(f"model: {prefix}weight_shape is {told}, and by config.json it is {list(size)}")
+    for name, groups in (("g_idx", "scales"), ("weight_g_idx", "weight_scale")):
+        if name in stored:
+            count = stored[groups].shape[0 if name == "g_idx" else 1]
+            least, most = stored[name].min().item(), stored[name].max().item()
+            if least < 0 or most >= count:
+                raise ConfigError(f"model: {prefix}{name} has groups from {least} to {most}; there are {count}")

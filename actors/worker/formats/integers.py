@@ -1,0 +1,85 @@
+"""Weights of whole numbers and scales: w = (number - zero) · scale, in float32 [rows, columns]. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ...model.formats.stored import WHOLE, WORD, AwqWeight, GptqWeight, PackedWeight, ScaledWeight
+
+Tensors = Mapping[str, Tensor]  # by what comes after the layer's name
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the numbers 0 to 7 lie in a word
+
+
+def packed(form: PackedWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
+    """Numbers are stored without sign, half their range more than they are, and so are zero points."""
+    half = 1 << (form.bits - 1)
+    numbers = unpacked(stored["weight_packed"], form.bits)[:, :columns].float()
+    scales = stored["weight_scale"].view(rows, -1)
+    if form.symmetric:
+        zeros = torch.full((1, scales.shape[1]), float(half)).expand(scales.shape)
+    else:
+        zeros = unpacked(stored["weight_zero_point"].t().contiguous(), form.bits)[:, :rows].t().float()
+    return affine(numbers, scales, zeros, form.group, stored.get("weight_g_idx"))
+
+
+def gptq(form: GptqWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
+    """A zero point that is stored one less wraps around: all bits set are 0."""
+    numbers = unpacked(stored["qweight"].t().contiguous(), form.bits)[:, :columns].float()
+    zeros = unpacked(stored["qzeros"], form.bits)[:, :rows].add_(form.zero_less).bitwise_and_((1 << form.bits) - 1)
+    return affine(numbers, stored["scales"].t(), zeros.t().float(), form.group, stored.get("g_idx"))
+
+
+def awq(form: AwqWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
+    """In each word of 8 numbers, they are shuffled."""
+    numbers, zeros = (
+        unpacked(stored[name], 4).unflatten(1, (-1, 8))[:, :, list(AWQ_ORDER)].flatten(1)[:, :rows].t().float()
+        for name in ("qweight", "qzeros")
+    )
+    return affine(numbers, stored["scales"].t(), zeros, form.group, None)
+
+
+def scaled(form: ScaledWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
+    """A scale for each block of rows and columns; the last blocks may be cut off."""
+    numbers = stored["weight"].float()
+    height, width = (form.block[0] or rows), (form.block[1] or columns)
+    scale = stored[form.scale] if form.scale in stored or form.other_name is None else stored[form.other_name]
+    grid = -(-rows // height), -(-columns // width)
+    scale = scale.float().div(form.divisor).view(grid)
+    zero = None if form.zero is None else stored[form.zero].float().view(grid)
+    bands = 1 if height == 1 else grid[0]  # what is done at once has a scale for each row, or one for all
+    parts = numbers.split(rows if bands == 1 else height)
+    for part, own, zeros in zip(parts, *_by_band(bands, scale, zero), strict=True):
+        if zeros is not None:
+            part.sub_(spread(zeros, width, columns))
+        part.mul_(spread(own, width, columns))
+    return numbers
+
+
+def _by_band(bands: int, scale: Tensor, zero: Tensor | None) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
+    return scale.tensor_split(bands), [None] * bands if zero is None else zero.tensor_split(bands)
+
+
+def affine(numbers: Tensor, scales: Tensor, zeros: Tensor, group: int, order: Tensor | None) -> Tensor:
+    """(numbers - zeros) · scales, these [rows, groups]; `order` says the group of each column, where not in turn."""
+    columns = numbers.shape[1]
+    if order is not None:
+        index = order.long()
+        return numbers.sub_(zeros[:, index]).mul_(scales.float()[:, index])
+    width = columns if group == WHOLE else group
+    return numbers.sub_(spread(zeros, width, columns)).mul_(spread(scales.float(), width, columns))
+
+
+def spread(values: Tensor, width: int, columns: int) -> Tensor:
+    """Each of [rows, groups] for all columns of its group."""
+    if values.shape[1] == 1:
+        return values
+    return values.repeat_interleave(width, 1)[:, :columns]
+
+
+def unpacked(words: Tensor, bits: int) -> Tensor:
+    """The numbers without sign in words of 32 bits [rows, words], the first in the lowest bits."""
+    shifts = torch.arange(0, WORD, bits, dtype=torch.int32)
+    return (words[:, :, None] >> shifts).bitwise_and_((1 << bits) - 1).flatten(1)
