@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from actorserve.actors.model.architecture import Architecture, read_architecture
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.machine import check_quantization, weight_bytes
+from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.runner import CpuRunner
+from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.memory import make_pool
 from actorserve.actors.worker.models.sharding import Alone, shard
 from actorserve.actors.worker.models.weights import load_model, open_checkpoint
@@ -68,7 +72,7 @@ def test_the_numbers_are_those_that_the_format_means(name: str, source: Path, tm
     key = "model.layers.0.mlp.down_proj.weight"
     same(read(key, slice(3, 50), slice(7, 41)), meant[key][3:50, 7:41], name)
     floats = load(packed, quantization="none")
-    if name not in APPROXIMATE:
+    if name in ("w4a16", "gptq", "awq", "fp8"):
         assert answers(floats) == answers(load(plain))
     ours = load(packed)
     get = shard(open_checkpoint(plain, shape_of(plain)), shape_of(plain), Alone())
@@ -79,5 +83,144 @@ def test_the_numbers_are_those_that_the_format_means(name: str, source: Path, tm
     for own, other in zip(ours.layers, theirs.layers, strict=True):
         torch.testing.assert_close(own.qkv(x), other.qkv(x), rtol=0, atol=0.02 if name in APPROXIMATE else 0)
         torch.testing.assert_close(own.gate_up(x), other.gate_up(x), rtol=0, atol=0.02 if name in APPROXIMATE else 0)
-    if name not in APPROXIMATE:
+    if name in ("w4a16", "gptq", "awq", "fp8"):
         assert answers(ours) == answers(theirs)
+
+
+@pytest.mark.parametrize("name", ["w4a16_zero_points", "gptq", "awq", "fp8"])
+def test_fused_weights_and_parts_of_a_group(name: str, checkpoints: Folders, tmp_path: Path) -> None:
+    """A rank of two reads its rows and columns of each, wherever groups of columns end."""
+    packed, plain = write(checkpoints("phi3", initializer_range=0.1), name, tmp_path)
+    shape, other = shape_of(packed), shape_of(plain)
+    read, meant = open_checkpoint(packed, shape), open_checkpoint(plain, other)
+
+    class Place:
+        size = 2
+
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+    for rank in range(2):
+        get, wanted = shard(read, shape, Place(rank)), shard(meant, other, Place(rank))
+        for key in shape.specs():
+            assert torch.equal(get(key).float(), wanted(key)), key
+
+
+def test_memory_and_what_is_told(source: Path, tmp_path: Path) -> None:
+    """int8 of what is quantised, floats of the rest; dummy weights need no file, and have the same size."""
+    packed, plain = write(source, "gptq", tmp_path)
+    whole, ours, floats = shape_of(plain), shape_of(packed), shape_of(packed, "none")
+    assert weight_bytes(whole, torch.float32) == weight_bytes(floats, torch.float32)
+    quantised = 3 * 64 * (64 + 32 + 32 + 64) + 2 * 3 * 64 * 96
+    assert weight_bytes(whole, torch.float32) - weight_bytes(ours, torch.float32) == 3 * quantised
+    config = config_for(packed)
+    facts = {key: value for part in inspect(config, resolve_model(config)) for key, value in part.items()}
+    assert facts["dtype"] == "int8 and float32 (of gptq)"
+    assert facts["parameters"] == sum(torch.Size(size).numel() for size in whole.tensors().values())
+    (packed / "model.safetensors").unlink()
+    dummy = load(packed, load_format="dummy")
+    assert isinstance(dummy.layers[0].down, Int8Linear) and not isinstance(dummy.layers[1].down, Int8Linear)
+    everything = load(plain, quantization="int8")
+    assert isinstance(everything.head, Int8Linear)
+
+
+def test_devices_and_types(source: Path, tmp_path: Path) -> None:
+    packed, _ = write(source, "gptq", tmp_path)
+    said = r"its weights \(gptq\) become int8, on a CPU only \(--device cpu\); --quantization none decodes them"
+    with pytest.raises(ConfigError, match=said):
+        check_quantization(Config(), shape_of(packed), on_gpu=True)
+    check_quantization(Config(quantization="none"), shape_of(packed, "none"), on_gpu=True)
+    with pytest.raises(ConfigError, match="for --dtype bfloat16 set --quantization none"):
+        load(packed, dtype="bfloat16")
+    assert load(packed, dtype="bfloat16", quantization="none").dtype == torch.bfloat16
+
+
+Values = dict[str, Any]
+COMPRESSED = FORMATS["w4a16"].config
+
+
+def weights_with(**values: object) -> Values:
+    """compressed-tensors with other numbers."""
+    group = COMPRESSED["config_groups"]["group_0"]
+    return COMPRESSED | {"config_groups": {"group_0": group | {"weights": group["weights"] | values}}}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"quant_method": "hqq"}, "quant_method = 'hqq', which is not supported; these are: compressed-tensors, gptq"),
+        ({"quant_method": None, "bits": 4}, "quant_method = None"),
+        (FORMATS["gptq"].config | {"bits": 3}, "bits = 3; 2 or 4 or 8 is needed"),
+        (FORMATS["gptq"].config | {"bits": True}, "bits = True"),
+        (FORMATS["gptq"].config | {"group_size": 0}, "group_size = 0; -1 or a whole number from 1 is needed"),
+        (FORMATS["gptq"].config | {"checkpoint_format": "marlin"}, "checkpoint_format = 'marlin'; gptq or gptq_v2"),
+        (FORMATS["gptq"].config | {"dynamic": {"-:(": {}}}, "dynamic = {'-:(': {}}; patterns of names"),
+        (FORMATS["awq"].config | {"version": "gemv"}, "version = 'gemv'; gemm"),
+        (FORMATS["awq"].config | {"zero_point": False}, "zero_point = False; true"),
+        (FORMATS["fp8"].config | {"weight_block_size": [128]}, "weight_block_size = [128]; a list of 2 numbers"),
+        (COMPRESSED | {"format": "marlin-24"}, "format = 'marlin-24'; pack-quantized or"),
+        (COMPRESSED | {"transform_config": {"config_groups": {}}}, "weights that are rotated are not supported"),
+        (COMPRESSED | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "format = 'sparse-24-bitmask'; dense"),
+        (COMPRESSED | {"ignore": "lm_head"}, "ignore = 'lm_head'; a list of texts"),
+        (weights_with(num_bits=3), "num_bits = 3; 2 or 4 or 8"),
+        (weights_with(strategy="tensor_group"), "strategy = 'tensor_group'; group or channel"),
+        ({"quant_method": "bitsandbytes"}, "load_in_4bit = None; true here or in load_in_8bit"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo = 'W4A8_AWQ'; NVFP4 or FP8"),
+    ],
+)
+def test_what_config_json_may_not_say(values: Values, said: str, source: Path) -> None:
+    known = json.loads((source / "config.json").read_text())
+    with pytest.raises(ConfigError) as caught:
+        read_architecture(known | {"quantization_config": values})
+    assert said in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+AT = "model.layers.2.self_attn.v_proj."
+
+
+def without(part: str) -> Callable[[dict[str, Tensor]], object]:
+    return lambda tensors: tensors.pop(AT + part)
+
+
+def with_(part: str, tensor: Tensor) -> Callable[[dict[str, Tensor]], object]:
+    return lambda tensors: tensors.update({AT + part: tensor})
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("gptq", without("qzeros"), f"it lacks {AT}qzeros"),
+        ("gptq_g_idx", without("g_idx"), f"it lacks {AT}g_idx"),
+        ("gptq", with_("weight", torch.zeros(32, 64)), f"it has {AT}weight, for which the model has no use"),
+        ("gptq", with_("qweight", torch.zeros(16, 32).int()), rf"{AT}qweight \[16, 32\] in place of \[8, 32\]"),
+        ("gptq", with_("scales", torch.zeros(2, 32).int()), f"{AT}scales is stored as I32; supported are F32, F16"),
+        ("gptq", with_("g_idx", torch.full((64,), 2).int()), f"{AT}g_idx has groups from 2 to 2; there are 2"),
+        ("gptq", with_("bias", torch.ones(32)), f"{AT}bias is not 0, and by config.json the layer has no bias"),
+        ("gptq", with_("scales", torch.full((2, 32), torch.nan)), f"{AT}weight has numbers that are not finite"),
+        ("w4a16", with_("weight_shape", torch.tensor([64, 32])), rf"{AT}weight_shape is \[64, 32\], .* \[32, 64\]"),
+        ("w4a16_zero_points", without("weight_zero_point"), f"it lacks {AT}weight_zero_point"),
+        ("w4a16", with_("weight_zero_point", torch.zeros(4, 2).int()), f"it has {AT}weight_zero_point, for which"),
+        ("fp8_old", without("weight_scale"), f"either {AT}weight_scale or {AT}weight_scale_inv is needed"),
+        ("fp8", with_("weight", torch.zeros(32, 64)), f"{AT}weight is stored as F32; supported are F8_E4M3"),
+        (
+            "bnb_nf4",
+            with_("weight.quant_state.bitsandbytes__nf4", torch.zeros(5).byte()),
+            f"{AT}weight: its weight.quant_state.bitsandbytes__nf4 holds no JSON object with a shape",
+        ),
+        (
+            "bnb_nf4",
+            with_("weight.absmax", torch.ones(7)),
+            f"{AT}weight: its weight.absmax has 7 numbers in",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit(
+    name: str, damage: Callable[[dict[str, Tensor]], object], said: str, source: Path, tmp_path: Path
+) -> None:
+    packed, _ = write(source, name, tmp_path)
+    tensors = load_file(packed / "model.safetensors")
+    damage(tensors)
+    save_file(tensors, packed / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=said) as caught:
+        load(packed)
+    assert "\n" not in str(caught.value)

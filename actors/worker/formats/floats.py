@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ def float4(form: Float4Weight, stored: Tensors, rows: int, columns: int) -> Tens
     numbers = table[halves(stored[form.weight], low_first=True)][:, :columns]
     scale = stored["weight_scale"]
     if form.scale_type == "U8":
-        scale = torch.ldexp(torch.ones(()), scale.view(torch.uint8).int() - BIAS)
+        scale = torch.ldexp(torch.ones(scale.shape), scale.view(torch.uint8).int() - BIAS)
     scale = scale.float()
     if form.whole is not None:
         whole = stored[form.whole].float().view(())
@@ -32,17 +33,45 @@ def float4(form: Float4Weight, stored: Tensors, rows: int, columns: int) -> Tens
 def bitsandbytes(form: BnbWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
     """Blocks run over the whole weight, row after row; scales of blocks may be of a table themselves."""
     name = f"weight.quant_state.bitsandbytes__{form.kind}"
-    state = json.loads(bytes(stored[name].tolist()))
-    if list(state["shape"]) != [rows, columns]:
-        raise ConfigError(f"its {name} says shape = {state['shape']}, and config.json [{rows}, {columns}]")
-    scale = stored["weight.absmax"]
+    state = _state(name, stored[name])
+    if state["shape"] != [rows, columns]:
+        raise ConfigError(f"its {name} says shape = {state['shape']!r}, and config.json [{rows}, {columns}]")
+    scale, block = stored["weight.absmax"].view(-1), _whole(name, state, "blocksize")
+    _count("weight.absmax", scale, -(-rows * columns // block))
     if form.nested:
-        table, block = stored["weight.nested_quant_map"], int(state["nested_blocksize"])
-        outer = stored["weight.nested_absmax"].repeat_interleave(block)[: len(scale)]
-        scale = table[scale.int()].mul_(outer).add_(float(state["nested_offset"]))
+        outer, width = stored["weight.nested_absmax"].view(-1), _whole(name, state, "nested_blocksize")
+        _count("weight.nested_absmax", outer, -(-len(scale) // width))
+        offset = state.get("nested_offset")
+        if not isinstance(offset, float | int):
+            raise ConfigError(f"its {name} says nested_offset = {offset!r}; a number is needed")
+        spread_out = outer.repeat_interleave(width)[: len(scale)]
+        scale = stored["weight.nested_quant_map"][scale.int()].mul_(spread_out).add_(offset)
     numbers = stored["weight.quant_map"][halves(stored["weight"].view(1, -1), low_first=False)]
     numbers = numbers[:, : rows * columns]
-    return numbers.mul_(scale.repeat_interleave(int(state["blocksize"]))[: rows * columns]).view(rows, columns)
+    return numbers.mul_(scale.repeat_interleave(block)[: rows * columns]).view(rows, columns)
+
+
+def _state(name: str, told: Tensor) -> dict[str, Any]:
+    """A JSON object in bytes."""
+    try:
+        state = json.loads(bytes(told.tolist()))
+    except (ValueError, RecursionError):
+        state = None
+    if not isinstance(state, dict) or "shape" not in state:
+        raise ConfigError(f"its {name} holds no JSON object with a shape")
+    return state
+
+
+def _whole(name: str, state: dict[str, Any], key: str) -> int:
+    size = state.get(key)
+    if not isinstance(size, int) or size < 1:
+        raise ConfigError(f"its {name} says {key} = {size!r}; a whole number from 1 is needed")
+    return size
+
+
+def _count(name: str, scales: Tensor, wanted: int) -> None:
+    if len(scales) != wanted:
+        raise ConfigError(f"its {name} has {len(scales)} numbers in place of {wanted}")
 
 
 def halves(packed: Tensor, low_first: bool) -> Tensor:
