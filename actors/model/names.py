@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..options.config import ConfigError
-from .weight_files import INDEX, SINGLE, index_files, some
+from .weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE, index_files, some
 
 CONFIG = ["config.json", "generation_config.json"]
 TEXTS = ["*.json", "*.jinja", "tokenizer.model"]
@@ -119,11 +119,12 @@ def _from_hub(name: str, revision: str | None, look: Look | None, weights: bool)
         look(folder, True)
     if not weights:
         return folder
-    files = index_files(folder / INDEX) if (folder / INDEX).exists() else [SINGLE]  # others hold the same once more
-    folder = _download(name, commit, TEXTS + files)
-    if not any((folder / file).exists() for file in files):
-        raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'safetensors')}")
-    return folder
+    for index, single in ((INDEX, SINGLE), (PICKLED_INDEX, PICKLED)):  # the others hold the same once more
+        files = index_files(folder / index) if (folder / index).exists() else [single]
+        folder = _download(name, commit, TEXTS + files)
+        if any((folder / file).exists() for file in files):
+            return folder
+    raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'safetensors')}")
 
 
 def _instead(name: str, commit: str | None, missing: str) -> str:

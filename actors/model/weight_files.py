@@ -1,6 +1,7 @@
-"""What safetensors files say of their tensors, and whether that is what an architecture needs. No weight is read.
+"""What files of weights say of their tensors, and whether that is what an architecture needs. No weight is read.
 
-A file is a length of 8 bytes, so much JSON (type, shape and place of each tensor), then the tensors without gaps.
+They are safetensors, or where there are none what PyTorch pickled (pickled.py). A file of safetensors is a length of 8
+bytes, so much JSON (type, shape and place of each tensor), then the tensors without gaps.
 Knows files; no torch, so that a model that cannot be served is told before anybody is started.
 """
 
@@ -16,10 +17,13 @@ from ..options.config import ConfigError
 from .architecture import Architecture
 from .formats.stored import BYTES, StoredSpec
 from .layers import HEAD
+from .pickled import read_pickled
 from .values import read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+PICKLED_INDEX = "pytorch_model.bin.index.json"
+PICKLED = "pytorch_model.bin"
 LONGEST_HEADER = 100_000_000  # bytes, as the format has it
 NAMED_AT_MOST = 5  # tensors named in an error
 
@@ -38,6 +42,11 @@ def read_weights(folder: Path) -> dict[str, StoredTensor]:
     return {name: tensor for path in weight_files(folder) for name, tensor in _read_header(path)}
 
 
+def is_pickled(path: Path) -> bool:
+    """Is it no file of safetensors?"""
+    return path.suffix == ".bin"
+
+
 def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
     """The same, all of them there with the shapes and types that they should have, and no others."""
     found, specs = read_weights(folder), shape.stored_specs()
@@ -50,25 +59,33 @@ def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
 
 def check_index(folder: Path, shape: Architecture) -> None:
     """Where there is an index, it names each tensor that is needed: what it lacks, no file need be had for."""
+    if (path := index_of(folder)) is not None:
+        index_files(path)
+        if missing := sorted(_needed(shape.stored_specs()) - read_json(path)["weight_map"].keys()):
+            raise ConfigError(f"model: {path} does not fit config.json: it lacks {some(missing)}")
+
+
+def index_of(folder: Path) -> Path | None:
+    """The index that counts: a pickled one only where there are no safetensors."""
     if (folder / INDEX).exists():
-        index_files(folder / INDEX)
-        if missing := sorted(_needed(shape.stored_specs()) - read_json(folder / INDEX)["weight_map"].keys()):
-            raise ConfigError(f"model: {folder / INDEX} does not fit config.json: it lacks {some(missing)}")
+        return folder / INDEX
+    return folder / PICKLED_INDEX if (folder / PICKLED_INDEX).exists() and not (folder / SINGLE).exists() else None
 
 
 def weight_files(folder: Path) -> list[Path]:
     """The one file, or those that the index names."""
-    if not (folder / INDEX).exists():
-        if not (folder / SINGLE).exists():
-            raise ConfigError(
-                f"model: {folder} has neither {SINGLE} nor {INDEX}{_others(folder)}; "
-                "--load-format dummy needs no weights"
-            )
-        return [folder / SINGLE]
-    names = index_files(folder / INDEX)
+    index = index_of(folder)
+    if index is None:
+        for name in (SINGLE, PICKLED):
+            if (folder / name).exists():
+                return [folder / name]
+        raise ConfigError(
+            f"model: {folder} has neither {SINGLE} nor {INDEX}{_others(folder)}; --load-format dummy needs no weights"
+        )
+    names = index_files(index)
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
-        raise ConfigError(f"model: {folder} lacks {some(missing)}, which {INDEX} names")
+        raise ConfigError(f"model: {folder} lacks {some(missing)}, which {index.name} names")
     return [folder / name for name in names]
 
 
@@ -93,11 +110,13 @@ def some(names: Iterable[str]) -> str:
 def _others(folder: Path) -> str:
     """Weights of another form, which are not read."""
     found = [path.name for form in ("*.gguf", "*.bin", "*.pth", "*.pt") for path in sorted(folder.glob(form))]
-    return f" (but {some(found)}: only safetensors are read)" if found else ""
+    return f" (but {some(found)}: only safetensors and {PICKLED} are read)" if found else ""
 
 
 def _read_header(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     """What a file says of its tensors; its length is that of all of them together."""
+    if is_pickled(path):
+        return ((name, StoredTensor(path, *tensor)) for name, tensor in read_pickled(path).items())
     try:
         if not path.is_file():  # to open a pipe would wait for whoever writes
             raise ConfigError(f"model: {path} is no file")

@@ -201,8 +201,8 @@ def test_files_that_are_cut_off_or_no_weights(folder: Path) -> None:
         said = refusal(folder)
         assert f"{path} is broken or cut off: " in said and words in said, said
     path.unlink()
-    (folder / "pytorch_model.bin").write_bytes(data)
-    assert "has neither model.safetensors nor" in refusal(folder) and "but pytorch_model.bin" in refusal(folder)
+    (folder / "weights.pth").write_bytes(data)
+    assert "has neither model.safetensors nor" in refusal(folder) and "but weights.pth" in refusal(folder)
     assert find(folder, load_format="dummy")
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load
 
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
@@ -204,10 +206,20 @@ def test_what_cannot_be_served_is_told_before_weights_are_downloaded(
 
 
 def test_weights_of_another_form(hub: Hub) -> None:
-    hub.files["pytorch_model.bin"] = hub.files.pop("model.safetensors")
-    assert "has no safetensors, but pytorch_model.bin, which are not read" in refusal(NAME)
+    hub.files["weights.pth"] = hub.files.pop("model.safetensors")
+    assert "has no safetensors, but weights.pth, which are not read" in refusal(NAME)
     find_model(make_config({"model": NAME, "device": "cpu", "load_format": "dummy"}))
-    assert "pytorch_model.bin" not in hub.asked
+    assert "weights.pth" not in hub.asked
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_pickled_weights_are_for_where_there_are_no_others(hub: Hub, tmp_path: Path, alone: bool) -> None:
+    torch.save(load(hub.files["model.safetensors"]), tmp_path / "pickled")
+    hub.files["pytorch_model.bin"] = (tmp_path / "pickled").read_bytes()
+    if alone:
+        hub.files.pop("model.safetensors")
+    find_model(make_config({"model": NAME, "device": "cpu"}))
+    assert ("pytorch_model.bin" in hub.asked) == alone
 
 
 def test_a_tokenizer_comes_without_weights(hub: Hub) -> None:

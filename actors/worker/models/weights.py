@@ -6,6 +6,7 @@ A Checkpoint is checked as a whole before the first tensor is read. Knows files;
 from __future__ import annotations
 
 import logging
+import pickle
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +19,7 @@ from ...model.info import ModelInfo, read_json
 from ...model.layers import EMBEDDINGS, Kind
 from ...model.machine import dtype_on_cpu
 from ...model.rope import long_texts
-from ...model.weight_files import check_weights
+from ...model.weight_files import check_weights, is_pickled
 from ...options.config import Config, ConfigError
 from ..cpu.executor import CpuModel
 from ..formats.decoding import decoded
@@ -67,9 +68,13 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
 def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     """Map the files of `folder`; the result reads parts of tensors. Names and shapes of all must be as they should."""
     homes = {name: stored.file for name, stored in check_weights(folder, shape).items()}
-    files = {path: _open(path) for path in set(homes.values())}
+    pickled = {name: tensor for path in set(homes.values()) if is_pickled(path) for name, tensor in _load(path).items()}
+    files = {path: _open(path) for path in set(homes.values()) if not is_pickled(path)}
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
+        if name in pickled:
+            whole = pickled[name]
+            return whole if not whole.shape else whole[rows] if columns is None else whole[rows, columns]
         file = _open(homes[name]) if name == STAYS_MAPPED else files[homes[name]]
         part = file.get_slice(name)
         if not part.get_shape():  # one number has no rows
@@ -98,6 +103,15 @@ def random_tensors(shape: Architecture, seed: int, device: torch.device | str = 
         return whole(name)[rows] if columns is None else whole(name)[rows, columns]
 
     return read
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    """All tensors of pytorch_model.bin, mapped; of what it may make of a pickle, torch has a list."""
+    try:
+        tensors: dict[str, Tensor] = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, OSError) as error:
+        raise ConfigError(f"model: {path} cannot be read: {str(error).splitlines()[0]}") from None
+    return tensors
 
 
 def _open(path: Path) -> safe_open:

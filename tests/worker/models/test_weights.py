@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -175,3 +177,91 @@ def test_the_automatic_type(
     configure(copy, dtype=stored)
     assert load(copy, dtype="auto").dtype is chosen
     assert load(copy, dtype="float16").dtype is torch.float16
+
+
+# --- pytorch_model.bin ---------------------------------------------------------------------------------------------
+
+
+def pickle_weights(folder: Path, parts: int = 1) -> None:
+    """The same weights as torch pickles them, in several files with an index or in one."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    files = {f"pytorch_model-{part + 1}.bin": names[part::parts] for part in range(parts)}
+    if parts == 1:
+        files = {"pytorch_model.bin": names}
+    for file, own in files.items():
+        torch.save({name: tensors[name] for name in own}, folder / file)
+    if parts > 1:
+        places = {name: file for file, own in files.items() for name in own}
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_pickled_weights(parts: int, copy: Path, checkpoints: Folders) -> None:
+    """Whole, with strides of their own, and two tensors in one storage, as torch saves them."""
+    wanted = greedy(make_runner(config_for(checkpoints("llama"))))
+    pickle_weights(copy, parts)
+    assert greedy(make_runner(config_for(copy))) == wanted
+
+
+def test_pickled_views(copy: Path, checkpoints: Folders) -> None:
+    tensors = load_file(copy / "model.safetensors")
+    pickle_weights(copy)
+    one, two = (f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up"))
+    both = torch.cat([tensors[one], tensors[two]])
+    views = {one: both[:96], two: both[96:], "lm_head.weight": tensors["lm_head.weight"].t().contiguous().t()}
+    views["model.norm.weight"] = torch.nn.Parameter(tensors["model.norm.weight"])
+    torch.save(tensors | views, copy / "pytorch_model.bin")
+    assert greedy(make_runner(config_for(copy))) == greedy(make_runner(config_for(checkpoints("llama"))))
+
+
+def test_safetensors_come_first(copy: Path, checkpoints: Folders) -> None:
+    (copy / "pytorch_model.bin").write_bytes(b"never looked at")
+    assert greedy(make_runner(config_for(copy))) == greedy(make_runner(config_for(checkpoints("llama"))))
+
+
+class Harm:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("harm",)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path, t: torch.save(t | {"extra": Harm()}, path), r"it holds (posix|os)\.mkdir; only tens"),
+        (lambda path, t: torch.save([1, 2], path), "holds no dict of tensors"),
+        (lambda path, t: torch.save(t | {"step": 3}, path), "'step' is no tensor"),
+        (lambda path, t: torch.save({"model": t}, path), "'model' is no tensor"),
+        (
+            lambda path, t: torch.save(t, path, _use_new_zipfile_serialization=False),
+            "older than PyTorch 1.6",
+        ),
+        (lambda path, tensors: path.write_bytes(path.read_bytes()[:-100]), "broken or cut off"),
+        (
+            lambda path, t: torch.save(t | {"a": torch.zeros(2, dtype=torch.complex64)}, path),
+            "ComplexFloat",
+        ),
+        (
+            lambda path, t: torch.save(t | {"a": torch.zeros(2)}, path),
+            "it has a, for which the model has no",
+        ),
+    ],
+)
+def test_pickles_that_are_refused(
+    damage: Callable[[Path, dict[str, torch.Tensor]], object],
+    said: str,
+    copy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before anything in them is run."""
+    monkeypatch.chdir(tmp_path)
+    tensors = load_file(copy / "model.safetensors")
+    pickle_weights(copy)
+    damage(copy / "pytorch_model.bin", tensors)
+    refused = refusal(copy)
+    assert re.search(said, refused) and "\n" not in refused
+    assert not (tmp_path / "harm").exists()
