@@ -99,6 +99,21 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         """How the weight of the layer of this name lies in the checkpoint; None: as floats."""
         return None if self.stored is None or linear == EMBEDDINGS else self.stored.of(linear)
 
+    def row_scales(self, *linears: LinearSpec) -> str | None:
+        """What has the scales of all rows of those in the checkpoint, where these are whole numbers of 8 bits there."""
+        forms = [self.format_of(linear.name) for linear in linears]
+        found = {None if form is None else form.row_scales for form in forms}
+        return found.pop() if len(found) == 1 else None
+
+    def scale_specs(self) -> dict[str, TensorSpec]:
+        """These tensors, beside those of a model in floats."""
+        linears = [linear for layer in range(self.layers) for linear in self.layer.at(layer).linears()]
+        return {
+            f"{linear.name}.{scales}": TensorSpec(Kind.SCALE, linear.rows)
+            for linear in (*linears, self.head)
+            if (scales := self.row_scales(linear)) is not None
+        }
+
     def stored_specs(self) -> dict[str, StoredSpec]:
         """Every tensor as it lies in the checkpoint."""
         found: dict[str, StoredSpec] = {}

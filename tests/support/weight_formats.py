@@ -152,7 +152,7 @@ def eight_bits(
 
     def pack(weight: np.ndarray) -> tuple[Stored, np.ndarray]:
         size = (block[0] or len(weight), block[1] or weight.shape[1]) if block else weight.shape
-        scales = grid(weight, size, 448 if kind == "float" else 127)
+        scales = grid(weight, size, 448 if kind == "float" else 101)
         stored = torch.from_numpy(np.ascontiguousarray(scales[:: size[0], :: size[1]])).float()
         whole = torch.from_numpy(weight / scales)
         numbers = whole.to(torch.float8_e4m3fn) if kind == "float" else whole.round().to(torch.int8)

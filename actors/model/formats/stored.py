@@ -41,6 +41,11 @@ class WeightFormat(msgspec.Struct, frozen=True):
         """What there is in place of `weight`, by what comes after the layer's name."""
         raise NotImplementedError
 
+    @property
+    def row_scales(self) -> str | None:
+        """Where the weight is whole numbers of 8 bits and a scale a row: what has these, after the layer's name."""
+        return None
+
 
 class ScaledWeight(WeightFormat, frozen=True, kw_only=True):
     """Numbers of 8 bits, a scale (and a zero point) for each block: w = (number - zero) · scale / divisor."""
@@ -64,6 +69,10 @@ class ScaledWeight(WeightFormat, frozen=True, kw_only=True):
         if self.zero:
             found[self.zero] = StoredSpec(grid, ("I8", *SCALES), also=also)
         return found | dict(self.others)
+
+    @property
+    def row_scales(self) -> str | None:
+        return self.scale if self.type == "I8" and self.block == (1, WHOLE) and self.zero is None else None
 
 
 class PackedWeight(WeightFormat, frozen=True, kw_only=True):

@@ -84,7 +84,8 @@ class CpuBuilder:
     def linear(self, *linears: LinearSpec) -> CpuLinear:
         """The linears as one; what is rotated has its rows reordered for that."""
         method, joined = self.shape.method_of(*linears), partial(self._joined, linears)
-        tensors = LinearTensors(joined, self.dtype, bool(linears[0].bias), self.from_memory)
+        scales = self.shape.row_scales(*linears)
+        tensors = LinearTensors(joined, self.dtype, bool(linears[0].bias), self.from_memory, scales)
         return implementation_of(method).cpu_linear(tensors)
 
     def qk_norm(self, q_norm: str | None, k_norm: str | None) -> RMSNorm | None:

@@ -41,11 +41,15 @@ DECODERS: dict[type[WeightFormat], Callable[[Any, dict[str, Tensor], int, int], 
 
 def decoded(read: Read, shape: Architecture, there: Container[str]) -> Read:
     """The same for all names of the architecture; `there` are those of the checkpoint."""
-    specs = shape.specs()
+    specs, scales = shape.specs(), shape.scale_specs()
     last: tuple[str, Tensor] | None = None
 
     def get(name: str, rows: slice, columns: slice | None) -> Tensor:
         nonlocal last
+        if name in scales:
+            form = shape.format_of(name.rpartition(".")[0])
+            assert isinstance(form, ScaledWeight)
+            return read(name, slice(None), None).float().div(form.divisor).view(-1)[rows]
         form = shape.format_of(name.removesuffix(".weight")) if specs[name].kind is Kind.WEIGHT else None
         if form is None:
             return read(name, rows, columns)

@@ -49,7 +49,7 @@ def vocabulary_per_rank(vocabulary: int, size: int) -> int:
 
 def shard(read: Read, shape: Architecture, place: Place) -> Get:
     """A function that reads this rank's part of a tensor of the whole model, of shape `shape`."""
-    specs = shape.specs()
+    specs = shape.specs() | shape.scale_specs()
 
     def get(name: str) -> Tensor:
         spec = specs[name]

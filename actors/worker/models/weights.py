@@ -87,10 +87,12 @@ def open_checkpoint(folder: Path, shape: Architecture) -> Read:
 
 def random_tensors(shape: Architecture, seed: int, device: torch.device | str = "cpu") -> Read:
     """--load-format dummy: what a model of this shape is initialised with, the same for the same seed and device."""
-    specs = shape.specs()
+    specs, scales = shape.specs(), shape.scale_specs()
     numbers = {name: number for number, name in enumerate(specs)}
 
     def whole(name: str) -> Tensor:
+        if name in scales:  # of 127 steps up to what is drawn below
+            return torch.full(shape.tensor_shape(scales[name]), 0.1 / 127, device=device)
         sizes, kind = shape.tensor_shape(specs[name]), specs[name].kind
         if kind in (Kind.GAIN, Kind.SCALE):
             return torch.ones(sizes, device=device)

@@ -38,10 +38,15 @@ class LinearTensors(NamedTuple):
     dtype: torch.dtype  # that is computed in
     biased: bool
     from_memory: bool = False  # all weights of the model together are larger than a cache
+    scales: str | None = None  # what has the scales of rows, where the checkpoint has whole numbers of 8 bits
 
     def weight(self) -> Tensor:
         """[outputs, inputs]."""
         return self.joined("weight", self.dtype)
+
+    def row_scales(self) -> Tensor | None:
+        """[outputs]: each weight is one of -128 to 127 of these."""
+        return None if self.scales is None else self.joined(self.scales, torch.float32)
 
     def bias(self) -> Tensor | None:
         """[outputs]."""

@@ -33,8 +33,8 @@ LEAST = 1e-30  # for a row's largest number; what is less is 0
 class Int8Linear:
     """y = x Wᵀ + b of float32 x, with W in 8 bits."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """`weight` [outputs, inputs] float32."""
+    def __init__(self, weight: Tensor, bias: Tensor | None, scales: Tensor | None = None) -> None:
+        """`weight` [outputs, inputs] float32; `scales` of which all its rows are whole numbers already."""
         self.inputs = weight.shape[1]
         self.bias = bias
         self.reduce_range = not cpu_flags() & VNNI
@@ -43,7 +43,8 @@ class Int8Linear:
         self.range[0], self.range[1] = self.steps, -self.steps - 1
         padded = torch.zeros(len(weight), self.inputs + PADDING)
         padded[:, : self.inputs] = weight
-        scale = padded.abs().amax(1).clamp_(min=TINY).double() / LARGEST
+        steps = padded.abs().amax(1) / LARGEST if scales is None else scales
+        scale = steps.clamp(min=TINY).double()
         zeros = torch.zeros(len(weight), dtype=torch.long)
         with warnings.catch_warnings(action="ignore"):  # torch means to drop it: setup.cfg bounds torch's version
             whole = torch.quantize_per_channel(padded, scale, zeros, 0, torch.qint8)
@@ -67,4 +68,4 @@ class Int8Linear:
 
 def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     """Of weights in any type."""
-    return Int8Linear(tensors.weight(), tensors.bias())
+    return Int8Linear(tensors.weight(), tensors.bias(), tensors.row_scales())
