@@ -71,6 +71,10 @@ def check_device(config: Config, on_gpu: bool) -> None:
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
     if on_gpu and config.speculative_config is not None:
         raise ConfigError("--speculative-config: drafts are made on a CPU only (--device cpu)")
+    if on_gpu and config.deterministic:
+        raise ConfigError(
+            "--deterministic: on a CPU only (--device cpu); on a GPU cuBLAS chooses by the number of rows how it sums"
+        )
 
 
 def check_gpu(config: Config) -> bool:

@@ -121,6 +121,7 @@ AUTOMATIC = {
 LISTS = ("served_model_name", "allowed_origins", "allowed_methods", "allowed_headers")
 
 FIXED: dict[str, tuple[str, bool | str | float]] = {
+    "--enable-deterministic-inference": ("deterministic", True),
     "--disable-radix-cache": ("enable_prefix_caching", False),
     "--cache-prompt": ("enable_prefix_caching", True),
     "--disable-cuda-graph": ("enforce_eager", True),
@@ -133,6 +134,8 @@ FIXED: dict[str, tuple[str, bool | str | float]] = {
     "--warmup": ("warm_up", True),
     "--skip-server-warmup": ("warm_up", False),
 }
+
+VARIABLES = {"VLLM_BATCH_INVARIANT": "deterministic"}  # of the environment, with the value that the field has
 
 ONE_WAY = "there is one way to do this, and nothing to choose"
 NEEDLESS = {  # reason: names

@@ -15,7 +15,7 @@ from msgspec import inspect
 
 from .config import Config, ConfigError
 from .fields import canonical, flag, integer, option_fields, plain_type, trouble_with, unknown_option
-from .other_servers import Meaning, meaning_of
+from .other_servers import VARIABLES, Meaning, meaning_of
 from .parser import nearest
 
 PREFIX = "ACTORSERVE_"
@@ -25,17 +25,22 @@ BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, object]:
-    """The options that variables set; an empty one sets nothing. What sets no option is warned of."""
-    fields = {variable(name): field for name, field in option_fields().items()}
+    """The options that variables set; an empty one sets nothing. What sets no option is warned of.
+
+    Of other servers' variables those that stand for one of ours; ours win over them.
+    """
+    known = option_fields()
+    fields = {variable(name): field for name, field in known.items()}
+    fields |= {theirs: known[ours] for theirs, ours in VARIABLES.items()}
     values: dict[str, object] = {}
     for name, text in sorted(environ.items()):
-        if not name.startswith(PREFIX) or name == CONFIG_VARIABLE:
+        if name == CONFIG_VARIABLE or not (name.startswith(PREFIX) or name in VARIABLES):
             continue
         if name not in fields:
             near = nearest(name, [*fields, CONFIG_VARIABLE], PREFIX)
             warn(f"{name}: there is no such option{near}")
         elif text:
-            values[fields[name].name] = _environment_value(name, fields[name], text)
+            values.setdefault(fields[name].name, _environment_value(name, fields[name], text))
     return values
 
 

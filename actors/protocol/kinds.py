@@ -93,8 +93,8 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         restart_help="all of them, and the scheduler: running requests pause while the weights load, and are computed "
         "again",
         changeable=frozenset(
-            "dtype quantization kv_cache_dtype kv_cache_memory_bytes kv_cache_memory_fraction gpu_memory_utilization "
-            "enforce_eager cudagraph_capture_sizes threads scripted_step_ms".split()
+            "dtype quantization deterministic kv_cache_dtype kv_cache_memory_bytes kv_cache_memory_fraction "
+            "gpu_memory_utilization enforce_eager cudagraph_capture_sizes threads scripted_step_ms".split()
         ),
         gauges=WorkerGauge,
         kept=WORKER_KEPT,

@@ -239,6 +239,8 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     context.phase_ends(StartPhase.WEIGHTS)
     seconds, dtype = time.perf_counter() - start, str(model.dtype).removeprefix("torch.")
     log.info("%s in %s loaded in %.1f s, threads: %d", context.model.architecture, dtype, seconds, threads)
+    if model.batch_invariant:
+        log.info("a token has the same bits in every batch (--threads has to stay %d)", threads)
     drafter = load_drafter(config, context.model, group)
     context.phase_ends(StartPhase.DRAFTS)
     beside = drafter.block_bytes if drafter else 0

@@ -1,4 +1,4 @@
-"""Attention on a CPU in float32 whose bits, for a token, follow from its position and what it sees: not from what else
+"""Attention on a CPU whose bits, for a token, follow from its position and what it sees: not from what else
 the step computes, nor from how a prompt was cut into steps, nor from which blocks hold it.
 
 Libraries multiply one row otherwise than four, and four otherwise than 128; sums differ in the last bits. So here a
@@ -13,6 +13,8 @@ one run on a busy machine, a whole step, and 512 tokens of a prompt):
             1 row, 128 tokens   8 rows, 128   1 row, 1,024   prompt, from 0   prompt, from 512
     4 rows              1.09          1.13           1.20             1.19               1.53
     8 rows              1.11          1.19           1.28             1.10               1.41
+
+Keys and values of 16 bits are made float32 when they are gathered, and all is computed so; the result is rounded once.
 
 Knows tensors only: no requests, no plans.
 """
@@ -51,6 +53,7 @@ class _Seen(NamedTuple):
 
     blocks: Tensor
     target: Tensor
+    exact: Tensor  # in float32: the same memory, where the pool is
     unknown: Tensor  # the end of it, where nothing is known yet, or what is another sequence's
     tiles: list[_Tile]
 
@@ -76,11 +79,12 @@ class AlignedAttention:
             places += [(before + position // self.size, position % self.size) for position in span_places]
             tiles = places[-1][0] + 1
         self.tile, self.place = torch.tensor(places).unbind(1)
-        self.queries = kv.pool.new_zeros(tiles, kv_heads, self.size, heads // kv_heads, head_dim)
+        self.queries = torch.zeros(tiles, kv_heads, self.size, heads // kv_heads, head_dim)
         self.results = torch.empty_like(self.queries)
         longest = max(span.position + span.size for span in spans) + self.size + WIDTH
-        kv.scratch(-(-longest // kv.block_size) + 1)  # once for all: views of it are kept
-        self.scores, self.shares = kv.pool.new_zeros(2, self.queries[0, ..., 0].numel() * longest).unbind(0)
+        kv.exact(kv.scratch(-(-longest // kv.block_size) + 1))  # once for all: views of it are kept
+        count = -(-self.queries[0, ..., 0].numel() * longest // WIDTH) * WIDTH  # so that both begin in line
+        self.scores, self.shares = torch.zeros(2, count).unbind(0)
         self.seen: dict[int | None, list[_Seen]] = {}
         for window in set(windows):
             mask = self._mask(window)
@@ -94,7 +98,7 @@ class AlignedAttention:
         before = 0 if window is None else min(window + WIDTH, self.kv.pool.shape[3])
         distance = torch.arange(self.size)[:, None] - torch.arange(-before, self.size + WIDTH)[None, :]
         hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-        made = before, torch.zeros(hidden.shape, dtype=self.kv.pool.dtype).masked_fill_(hidden, float("-inf"))
+        made = before, torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
         self.kv.masks_of_tiles[self.size, window] = made
         return made
 
@@ -110,13 +114,14 @@ class AlignedAttention:
         if count > len(blocks):  # so many more are read, and made zeros
             blocks = torch.cat([blocks, blocks[-1:].expand(count - len(blocks))])
         target = self.kv.scratch(count)
-        flat = target.view(2, target.shape[1], count * block, self.kv.pool.shape[4])
+        exact = self.kv.exact(target)
+        flat = exact.view(2, target.shape[1], count * block, self.kv.pool.shape[4])
         tiles = []
         for index, (begin, low, high) in enumerate(zip(begins, lows, ends, strict=True)):
             there = slice(max(0, span.position - begin), min(size, end - begin))
             seen = flat[:, :, low - start : high - start]
             tiles.append(self._tile(number + index, there, seen, begin - low, mask))
-        return _Seen(blocks, target, flat[:, :, end - start : ends[-1] - start], tiles)
+        return _Seen(blocks, target, exact, flat[:, :, end - start : ends[-1] - start], tiles)
 
     def _tile(self, number: int, there: slice, seen: Tensor, before: int, mask: tuple[int, Tensor]) -> _Tile:
         """`there` are those of its queries that the step computes, `before` the keys of `seen` before its first one."""
@@ -149,16 +154,19 @@ class AlignedAttention:
     def __call__(self, layer: int, queries: Tensor) -> Tensor:
         """The result for `queries` [tokens, heads, head_dim], in the same shape, contiguous."""
         _, kv_heads, _, group, head_dim = self.queries.shape
-        self.queries[self.tile, :, self.place] = (queries * self.scale).view(-1, kv_heads, group, head_dim)
+        scaled = queries.float() * self.scale
+        self.queries[self.tile, :, self.place] = scaled.view(-1, kv_heads, group, head_dim)
         for seen in self.seen[self.windows[layer]]:
             torch.index_select(self.kv.blocks[layer], 2, seen.blocks, out=seen.target)
+            if seen.exact is not seen.target:
+                seen.exact.copy_(seen.target)
             seen.unknown.zero_()  # numbers that are none would make none of the others
             for tile in seen.tiles:
                 torch.bmm(tile.queries, tile.keys, out=tile.scores)
                 tile.near.add_(tile.hidden)
                 tile.own_shares.copy_(torch.softmax(tile.own, -1))
                 torch.bmm(tile.shares, tile.values, out=tile.results)
-        return self.results[self.tile, :, self.place].view(queries.shape)
+        return self.results[self.tile, :, self.place].view(queries.shape).to(queries.dtype)
 
 
 AnyAttention = StepAttention | AlignedAttention

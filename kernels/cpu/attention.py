@@ -58,7 +58,7 @@ class PagedKV:
         self._memory = list(_as_array(pool))  # numpy stores a few tokens two to ten times as quickly as index_copy_
         self.blocks = pool.view(layers, 2, heads, slots // block_size, block_size * head_dim).unbind(0)
         self.numpy = NumpyKV(pool, block_size) if pays(pool) else None
-        self._scratch = pool.new_empty(0)
+        self._scratch, self._exact = pool.new_empty(0), torch.empty(0)
         self._masks: dict[int | None, Tensor] = {}
         self.masks_of_tiles: dict[tuple[int, int | None], tuple[int, Tensor]] = {}  # those of aligned.py
 
@@ -73,6 +73,14 @@ class PagedKV:
         if self._scratch.numel() < size:
             self._scratch = self.pool.new_empty(max(size, 2 * self._scratch.numel()))
         return self._scratch[:size].view(shape)
+
+    def exact(self, gathered: Tensor) -> Tensor:
+        """Memory for the same numbers in float32, the same at every call; what has that type already is its own."""
+        if gathered.dtype == torch.float32:
+            return gathered
+        if self._exact.numel() < gathered.numel():
+            self._exact = torch.empty(max(gathered.numel(), 2 * self._exact.numel()))
+        return self._exact[: gathered.numel()].view(gathered.shape)
 
     def mask(self, queries: int, keys: int, window: int | None) -> Tensor:
         """What to add to scores [queries, keys] where the last query stands at the last key: 0, or -inf for not seen.

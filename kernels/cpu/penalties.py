@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+PART = 64  # numbers of a row that are summed together
+
 
 class Penalties(NamedTuple):
     """One value for each row, float32; repetition 1, frequency 0 and presence 0 change nothing."""
@@ -35,13 +37,25 @@ def penalize(logits: Tensor, prompted: Tensor, counts: Tensor, penalties: Penalt
     logits.sub_(frequency * counts + presence * seen)
 
 
+def sum_rows(values: Tensor) -> Tensor:
+    """The sum of each row of float32 `values`, as float64 [rows, 1]; the same bits in every batch.
+
+    Not by one sum, for which torch cuts a row that comes alone into parts for its threads, and those of many not.
+    """
+    whole = values.shape[1] // PART * PART
+    parts: Tensor = values[:, :whole].unflatten(1, (-1, PART)).sum(-1).double().sum(-1, True)
+    return parts if whole == values.shape[1] else parts.add_(values[:, whole:].sum(-1, True))
+
+
 def top_logprobs(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Of one token of each row, and of the `most` most likely tokens.
 
     `logits` [rows, words] float32, `tokens` int64 [rows]. Returns float32 [rows, 1 + most] logprobs, the token's first;
     int64 [rows, most] the words, most likely first; int64 [rows] the token's rank, 1 for the most likely.
     """
-    whole = logits.logsumexp(-1, keepdim=True)
+    best = logits.amax(-1, keepdim=True)
+    best.masked_fill_(best.isinf(), 0)
+    whole = sum_rows((logits - best).exp_()).log_().add_(best).float()
     own = logits.gather(1, tokens[:, None])
     rank = (logits > own).sum(-1) + 1
     values, words = torch.topk(logits, most)

@@ -27,6 +27,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .penalties import sum_rows
+
 BLOCK = 64  # words summed together at the first level
 NEVER = float("-inf")
 CANDIDATES = 80  # so that a top-k of 64 is sure not to have equals beyond them
@@ -178,7 +180,7 @@ def _candidates(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Paramet
     free = np.flatnonzero(~limited)
     if free.size and count < size:
         index = torch.from_numpy(free)
-        whole[index] = _weights(logits[index], best[index], parameters.of(free)).sum(-1, keepdim=True).double()
+        whole[index] = sum_rows(_weights(logits[index], best[index], parameters.of(free)))
     goal = top_p * whole
     last = weights[:, -1:]
     within_k = _column(parameters.top_k <= count) & (last < kth)

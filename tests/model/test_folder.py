@@ -16,7 +16,7 @@ import pytest
 
 from actorserve import LLM
 from actorserve.actors.model import machine
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks import check_device, find_model
 from actorserve.actors.model.generation import sampling_defaults
 from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo
 from actorserve.actors.model.values import Values
@@ -266,6 +266,9 @@ def test_a_gpu_that_may_be_there_is_the_workers_to_judge(folder: Path, monkeypat
     monkeypatch.setattr(machine, "DEVICES", folder)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert machine.may_have_gpu() and find(folder, device="auto", kv_cache_dtype="fp8")
+    with pytest.raises(ConfigError, match=r"^--deterministic: on a CPU only .* cuBLAS chooses by the number of rows"):
+        check_device(make_config({"deterministic": True}), on_gpu=True)
+    assert find(folder, device="cpu", deterministic=True)
     assert "on a GPU only" in refusal(folder, device="cpu", kv_cache_dtype="fp8")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert not machine.may_have_gpu() and "no GPU here" in refusal(folder, device="cuda")

@@ -70,6 +70,7 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--disable-log-stats", {"log_stats_interval": 0.0}),
         ("--disable-radix-cache --disable-cuda-graph", {"enable_prefix_caching": False, "enforce_eager": True}),
         ("--no-cache-prompt", {"enable_prefix_caching": False}),
+        ("--enable-deterministic-inference", {"deterministic": True}),
         ("--mem-fraction-static 0.8", {"gpu_memory_utilization": 0.8}),
         ("--log-jsonl -v", {"log_format": "json", "log_level": "debug"}),
         ("--watchdog-timeout 30", {"step_timeout": 30.0}),

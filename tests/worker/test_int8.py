@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.worker.cpu.batch import BlockTables, prepare_inputs, row_positions
 from actorserve.actors.worker.cpu.executor import CpuModel
-from actorserve.actors.worker.memory import make_pool
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.quantization.int8 import Int8Linear
-from actorserve.kernels.cpu.attention import PagedKV
 
 from .cpu.test_runner import prompt
 from .driver import Driver, Sequence, config_for, make_runner
@@ -83,83 +78,6 @@ def test_another_type_beside_it_is_refused(checkpoints: Folders) -> None:
     config = config_for(checkpoints("llama"), quantization="int8", dtype="bfloat16")
     with pytest.raises(ConfigError, match="--quantization int8: what is not quantised is float32 on a CPU, not"):
         load_model(config, resolve_model(config))
-
-
-# --- the same bits in every step -----------------------------------------------------------------------------------
-
-LENGTH = 72  # of each sequence
-MOST = 32  # sequences at once
-Part = tuple[int, int, int]  # a sequence, the first of its positions that is computed, and how many are
-
-
-def run_steps(model: CpuModel, ids: torch.Tensor, steps: list[list[Part]], block: int) -> torch.Tensor:
-    """Logits [sequence, position, word] of what these steps compute, each sequence in scattered blocks of its own."""
-    count = -(-LENGTH // block)
-    blocks = np.random.default_rng(len(steps)).permutation(MOST * count).reshape(MOST, count).astype(np.int64)
-    tables = BlockTables(blocks, np.ones(MOST, np.bool_))
-    pool = make_pool(model.shape, MOST * count, block, model.dtype)
-    kv = PagedKV(pool, block, aligned=model.shape.quantization.batch_invariant)
-    found = torch.full((MOST, LENGTH, model.shape.vocab_size), float("nan"))
-    for step in steps:
-        rows, starts, counts = (np.array(column, np.int64) for column in zip(*step, strict=True))
-        owners, positions = row_positions(rows, counts, starts)
-        inputs = prepare_inputs(model, kv, tables, rows, counts, starts, ids.numpy()[owners, positions])
-        found[owners, positions] = model.logits(inputs.forward(model, kv))
-    return found
-
-
-def random_steps(random: np.random.Generator, sequences: int) -> list[list[Part]]:
-    """Prompts that come in chunks of any size beside others that go on token by token, until all are at their ends."""
-    done, steps = dict.fromkeys(range(sequences), 0), []
-    while any(position < LENGTH for position in done.values()):
-        step = []
-        for number in random.permutation(sequences).tolist():
-            if done[number] < LENGTH and random.random() < 0.7:
-                size = int(min(random.choice([1, 1, 1, 5, 16, 40]), LENGTH - done[number]))
-                step.append((number, done[number], size))
-                done[number] += size
-        if step:
-            steps.append(step)
-    return steps
-
-
-WIDE = {  # o_proj has exactly 65,536 numbers, and the MLP no multiple of a vector
-    "hidden_size": 256,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "intermediate_size": 333,
-    "num_hidden_layers": 2,
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [("llama", WIDE), ("qwen3", {}), ("mistral", {}), ("llama_biased", {}), ("llama_tied", {}), ("phi3_long", {})],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_logits_have_the_same_bits_alone_and_in_any_crowd(
-    kind: str, changes: dict[str, Any], checkpoints: Folders
-) -> None:
-    """Alone at once; alone token by token; 2 to 32 that decode together; chunks and decoding in one step."""
-    folder = checkpoints(kind, initializer_range=0.1, **changes)
-    config = config_for(folder, quantization="int8")
-    torch.manual_seed(5)
-    with torch.inference_mode():
-        model = load_model(config, resolve_model(config))
-        ids = torch.randint(3, model.shape.vocab_size, (MOST, LENGTH))
-        alone = run_steps(model, ids, [[(number, 0, LENGTH)] for number in range(MOST)], 16)
-        assert torch.isfinite(alone).all()
-        by_token = run_steps(model, ids, [[(0, position, 1)] for position in range(LENGTH)], 32)
-        assert torch.equal(by_token[0], alone[0])
-        for crowd in (2, 3, 7, 21, 32):
-            prompts = [[(number, 0, LENGTH - 3) for number in range(crowd)]]
-            decoding = [[(number, LENGTH - left, 1) for number in range(crowd)] for left in (3, 2, 1)]
-            found = run_steps(model, ids, prompts + decoding, 8)
-            assert torch.equal(found[:crowd], alone[:crowd]), crowd
-        random = np.random.default_rng(1)
-        for crowd in (2, 9, 32):
-            found = run_steps(model, ids, random_steps(random, crowd), 24)
-            assert torch.equal(found[:crowd], alone[:crowd]), crowd
 
 
 def test_a_row_that_is_no_number_makes_none_of_others() -> None:

@@ -18,7 +18,7 @@ Knows tensors; not where they come from, nor what a request is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -36,22 +36,26 @@ from ..models.sharding import Get
 from ..models.tensors import join, split_rows
 from ..quantization.base import CpuLinear, LinearTensors, implementation_of
 from ..tensor_parallel import TensorParallelGroup, embed
+from .elementwise import exact_silu, rotate, rotate_by_rows
 from .linear import PackedLinear, is_large
 
 
 class RMSNorm:
     """x / rms(x) * gain over the last dimension."""
 
-    def __init__(self, gain: Tensor, eps: float) -> None:
+    def __init__(self, gain: Tensor, eps: float, batch_invariant: bool = False) -> None:
         size = gain.shape[-1]
         self.eps = eps
+        self.batch_invariant = batch_invariant
         self.size = (size,)
         self.gain = gain
-        self.scaled_gain = gain * math.sqrt(size)
+        self.scaled_gain = gain.float() * math.sqrt(size)
         self.floor = torch.tensor(math.sqrt(eps * size))
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float32:  # 16-bit types are squared and summed in float32
+            if self.batch_invariant:
+                return self(x.float()).to(x.dtype)
             return F.rms_norm(x, self.size, None, self.eps).mul_(self.gain)
         return x.div(self._length(x)).mul_(self.scaled_gain)
 
@@ -63,29 +67,46 @@ class RMSNorm:
             x.copy_(self(x))
 
     def _length(self, x: Tensor) -> Tensor:
-        length = torch.linalg.vector_norm(x, 2, -1, True)
+        length: Tensor = torch.linalg.vector_norm(x, 2, -1, True)
+        if self.batch_invariant:  # by operations that IEEE 754 lets have one result, in a vector or not
+            return length.mul_(length).add_(self.eps * self.size[0]).sqrt_()
         return torch.hypot(length, self.floor, out=length)
 
 
 class CpuBuilder:
     """Makes the parts of a model of a checkpoint's tensors, one after the other."""
 
-    def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype, group: TensorParallelGroup | None) -> None:
+    def __init__(
+        self,
+        shape: Architecture,
+        get: Get,
+        dtype: torch.dtype,
+        group: TensorParallelGroup | None,
+        batch_invariant: bool,
+    ) -> None:
         self.shape = shape
         self.get = get
         self.dtype = dtype
         self.group = group
+        self.batch_invariant = batch_invariant
         size = sum(math.prod(sizes) for sizes in shape.tensors().values()) * dtype.itemsize
         self.from_memory = size > PackedLinear.CACHED
 
     def norm(self, name: str) -> RMSNorm:
-        return RMSNorm(self.get(f"{name}.weight").to(self.dtype, copy=True), self.shape.norm_eps)
+        gain = self.get(f"{name}.weight").to(self.dtype, copy=True)
+        return RMSNorm(gain, self.shape.norm_eps, self.batch_invariant)
 
     def linear(self, *linears: LinearSpec) -> CpuLinear:
         """The linears as one; what is rotated has its rows reordered for that."""
         method, joined = self.shape.method_of(*linears), partial(self._joined, linears)
-        scales = self.shape.row_scales(*linears)
-        tensors = LinearTensors(joined, self.dtype, bool(linears[0].bias), self.from_memory, scales)
+        tensors = LinearTensors(
+            joined,
+            self.dtype,
+            bool(linears[0].bias),
+            self.from_memory,
+            self.shape.row_scales(*linears),
+            self.batch_invariant,
+        )
         return implementation_of(method).cpu_linear(tensors)
 
     def qk_norm(self, q_norm: str | None, k_norm: str | None) -> RMSNorm | None:
@@ -94,7 +115,8 @@ class CpuBuilder:
             return None
         shape = self.shape
         q, k = (self._paired(self.get(f"{name}.weight").to(self.dtype)) for name in (q_norm, k_norm))
-        return RMSNorm(torch.cat([q.expand(shape.heads, -1), k.expand(shape.kv_heads, -1)]), shape.norm_eps)
+        gains = torch.cat([q.expand(shape.heads, -1), k.expand(shape.kv_heads, -1)])
+        return RMSNorm(gains, shape.norm_eps, self.batch_invariant)
 
     def _joined(self, linears: Sequence[LinearSpec], kind: str, dtype: torch.dtype) -> Tensor:
         tensors = [self.get(f"{linear.name}.{kind}") for linear in linears]
@@ -121,7 +143,11 @@ class CpuLayer:
     """Attention and MLP of one layer."""
 
     def __init__(self, build: CpuBuilder, index: int) -> None:
-        self.shape, self.group, self.index = build.shape, build.group, index
+        self.shape, self.index = build.shape, index
+        alike, group = build.batch_invariant, build.group
+        self.rotate: Callable[[Tensor, Tensor], None] = rotate_by_rows if alike else rotate
+        self.silu: Callable[[Tensor], Tensor] = exact_silu if alike else F.silu
+        self.sum = None if group is None else group.sum_in_order if alike else group.all_reduce
         spec = build.shape.layer.at(index)
         self.attention_norm = build.norm(spec.attention_norm)
         self.qkv = build.linear(*spec.qkv)
@@ -138,19 +164,19 @@ class CpuLayer:
         qk = heads[:, : shape.heads + shape.kv_heads]
         if self.qk_norm is not None:
             self.qk_norm.in_place(qk)
-        _rotate(qk, rotations)
+        self.rotate(qk, rotations)
         kv.write(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
         seen = attention(self.index, heads[:, : shape.heads])
         self._add(self.out, x, seen.view(len(x), -1))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
-        self._add(self.down, x, F.silu(gate).mul_(up))
+        self._add(self.down, x, self.silu(gate).mul_(up))
 
     def _add(self, linear: CpuLinear, x: Tensor, inner: Tensor) -> None:
         """x += linear(inner), of which each member of a group has a part."""
-        if self.group is None:
+        if self.sum is None:
             linear.add_to(x, inner)
         else:
-            x.add_(self.group.all_reduce(linear(inner)))
+            x.add_(self.sum(linear(inner)))
 
 
 class CpuModel:
@@ -163,9 +189,14 @@ class CpuModel:
         dtype: torch.dtype,
         max_length: int,
         group: TensorParallelGroup | None = None,
+        deterministic: bool = False,
     ) -> None:
-        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole."""
-        build = CpuBuilder(shape, get, dtype, group)
+        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
+
+        `deterministic`: a token has the same bits in every batch, however its weights are kept.
+        """
+        self.batch_invariant = deterministic or shape.quantization.batch_invariant
+        build = CpuBuilder(shape, get, dtype, group, self.batch_invariant)
         self.group = group
         self.shape = shape
         self.dtype = dtype
@@ -189,16 +220,6 @@ class CpuModel:
         """Logits [rows, vocabulary] of rows of the last layer's output, in float32."""
         own: Tensor = self.head(self.norm(x)).float()
         return own if self.group is None else self.group.all_gather(own)[:, : self.shape.vocab_size].contiguous()
-
-
-def _rotate(heads: Tensor, rotations: Tensor) -> None:
-    """Rotate `heads` [tokens, heads, head_dim] in place, by pairs of numbers; `rotations` [tokens, 1, head_dim / 2]."""
-    if heads.dtype == torch.float32:
-        torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(rotations)
-    else:
-        exact = heads.float()
-        _rotate(exact, rotations)
-        heads.copy_(exact)
 
 
 def rotation_table(rope: Rope, head_dim: int, length: int) -> Tensor:

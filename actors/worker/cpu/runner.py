@@ -64,7 +64,7 @@ class CpuRunner:
         `make_matchers` is called when the first request has a grammar; `verifier` makes drafts.
         """
         self.model = model
-        self.kv = PagedKV(pool, block_size, aligned=model.shape.quantization.batch_invariant)
+        self.kv = PagedKV(pool, block_size, aligned=model.batch_invariant)
         self.log = log
         self.block_size = block_size
         self.computed, self.known, self.logged = (np.zeros(rows, np.int64) for _ in range(3))

@@ -37,7 +37,7 @@ def load_model(config: Config, info: ModelInfo, group: TensorParallelGroup | Non
     shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
     dtype = choose_dtype(config, shape)
     own, get = open_weights(config, info, shape, group)
-    return CpuModel(own, get, dtype, info.max_model_len, group)
+    return CpuModel(own, get, dtype, info.max_model_len, group, config.deterministic)
 
 
 def open_weights(

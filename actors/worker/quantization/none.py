@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cpu.batch_invariant import BatchInvariantLinear
 from ..cpu.linear import PackedLinear, PlainLinear, is_large
 from .base import CpuLinear, GpuLinear, LinearTensors
 
@@ -22,8 +23,10 @@ class CublasLinear(NamedTuple):
 
 
 def cpu_linear(tensors: LinearTensors) -> CpuLinear:
-    """In oneDNN's order where that is quicker."""
+    """In oneDNN's order where that is quicker, or has to be."""
     weight, bias = tensors.weight(), tensors.bias()
+    if tensors.batch_invariant:
+        return BatchInvariantLinear(weight, bias)
     if is_large(weight) and PackedLinear.works(tensors.dtype):
         return PackedLinear(weight, bias, tensors.from_memory)
     return PlainLinear(weight, bias)

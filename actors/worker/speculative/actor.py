@@ -63,7 +63,7 @@ class LoadedDrafter(NamedTuple):
             kv = None
             if model is not None:
                 pool = make_pool(model.shape, blocks, size, model.dtype)
-                kv = PagedKV(pool, size, aligned=model.shape.quantization.batch_invariant)
+                kv = PagedKV(pool, size, aligned=model.batch_invariant)
             proposer = draft_model.DraftModelProposer(model, kv, rows, self.given.num_speculative_tokens, group)
         return DraftVerifier(proposer, rows, length)
 

@@ -15,7 +15,8 @@ if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
 from actorserve.actors.model.rope import Rope  # noqa: E402
-from actorserve.actors.worker.cpu.executor import RMSNorm, _rotate, rotation_table  # noqa: E402
+from actorserve.actors.worker.cpu.elementwise import rotate  # noqa: E402
+from actorserve.actors.worker.cpu.executor import RMSNorm, rotation_table  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales  # noqa: E402
 from actorserve.kernels.triton.rotary_kv import Norms, Pools, RotaryTables, rotate_and_write  # noqa: E402
 from tests.kernels.reference.quantised_kv import dequantise, quantise  # noqa: E402
@@ -238,7 +239,7 @@ def test_it_is_what_the_model_does(rope: Rope, norm: bool) -> None:
     if data.norms is not None:
         gains = torch.cat([data.norms.q_gain.expand(4, -1), data.norms.k_gain.expand(2, -1)]).cpu()
         RMSNorm(gains, EPS).in_place(heads)
-    _rotate(heads, table[data.positions.cpu()][:, None])
+    rotate(heads, table[data.positions.cpu()][:, None])
     torch.testing.assert_close(data.rotate().cpu(), heads[:, :4], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(written(data.pools.keys, data.slots).cpu(), heads[:, 4:], rtol=1e-5, atol=1e-5)
 

@@ -211,6 +211,16 @@ def test_a_variable_that_cannot_be_is_refused_by_name(
         read()
 
 
+def test_a_variable_of_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    assert read() == Config(deterministic=True)
+    monkeypatch.setenv("ACTORSERVE_DETERMINISTIC", "0")
+    assert read() == Config()
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "maybe")
+    with pytest.raises(ConfigError, match=r"^VLLM_BATCH_INVARIANT: maybe"):
+        read()
+
+
 def test_an_unknown_variable_is_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("ACTORSERVE_MAX_NUM_SEQ", "secret")
     monkeypatch.setenv("ACTORSERVE_QUITE_OTHER", "")

@@ -1,0 +1,45 @@
+"""What is done with each number for itself: rotations, and the MLP's activation; each in two ways.
+
+torch computes most of a tensor in vectors and what is left over in single numbers, and cuts a large one into parts for
+its threads. Where the two ways round otherwise (silu, products of complex numbers), a number's last bit depends on how
+much stands beside it. `rotate_by_rows` and `exact_silu` are those in which it does not: for batch invariance.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+GRAIN = 32768  # numbers of which torch gives parts to several threads
+
+
+def rotate(heads: Tensor, rotations: Tensor) -> None:
+    """Rotate pairs of numbers of `heads` [tokens, heads, head_dim] by `rotations` [tokens, 1, head_dim / 2]."""
+    if heads.dtype == torch.float32:
+        torch.view_as_complex(heads.view(*heads.shape[:2], -1, 2)).mul_(rotations)
+    else:
+        exact = heads.float()
+        rotate(exact, rotations)
+        heads.copy_(exact)
+
+
+def rotate_by_rows(heads: Tensor, rotations: Tensor) -> None:
+    """The same; never so much at once that a head would be cut."""
+    if heads.dtype != torch.float32:
+        exact = heads.float()
+        rotate_by_rows(exact, rotations)
+        heads.copy_(exact)
+        return
+    tokens = max(1, (GRAIN - 1) * 2 // heads[0].numel())
+    for some, turns in zip(heads.split(tokens), rotations.split(tokens), strict=True):
+        rotate(some, turns)
+
+
+def exact_silu(x: Tensor) -> Tensor:
+    """x / (1 + exp(-x)) in float32, rounded once.
+
+    exp has the same bits in a vector and at its end, and for all the rest IEEE 754 has one result.
+    """
+    exact = x.float()
+    divisor = exact.neg().exp_().add_(1)
+    return torch.div(exact, divisor, out=divisor).to(x.dtype)
