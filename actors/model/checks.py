@@ -50,7 +50,14 @@ def find_draft_model(config: Config, model: ModelInfo) -> tuple[Config, ModelInf
     given = read_speculative(config)
     if not isinstance(given, DraftModelOptions):
         return None
-    own = msgspec.structs.replace(config, model=given.model, revision=None, tokenizer=None, max_model_len=None)
+    own = msgspec.structs.replace(
+        config,
+        model=given.model,
+        revision=None,
+        tokenizer=None,
+        max_model_len=None,
+        deterministic=False,  # no draft changes a token, whatever its bits
+    )
     try:
         found = resolve_model(own)
         if found.vocab_size != model.vocab_size:
