@@ -12,7 +12,10 @@ import msgspec
 from ..options.config import Config, ConfigError
 from .architecture import LARGEST, architecture_name, read_architecture
 from .generation import end_tokens, sampling_defaults
+from .gguf.folder import model_folder
+from .machine import may_have_gpu
 from .names import check_folder, find_folder
+from .quantization import AUTO, GGUF
 from .tokenizer_files import check_tokenizer
 from .values import Values, read_json
 from .weight_files import check_index
@@ -40,13 +43,28 @@ def resolve_model(config: Config) -> ModelInfo:
     if config.model:
         weights = config.worker == "model" and config.load_format != "dummy"
         folder = find_folder(config.model, config.revision, lambda *found: _look(config, *found), weights)
-    info = _look(config, folder, False)
+    info = _look(config, _without_gguf(config, folder, config.tokenizer is None), False)
     if config.tokenizer is None:
         return info
     try:
-        return msgspec.structs.replace(info, tokenizer_folder=str(find_folder(config.tokenizer, None, weights=False)))
+        found = find_folder(config.tokenizer, None, weights=False)
+        return msgspec.structs.replace(info, tokenizer_folder=str(_without_gguf(config, found, True)))
     except ConfigError as error:
         raise ConfigError(f"--tokenizer: {str(error).removeprefix('model: ')}") from None
+
+
+def _without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:
+    """The folder of a model's files, made of a GGUF file where it is one.
+
+    Quantised weights become int8 on a CPU; on a GPU, and where --dtype or --quantization says more, they are decoded.
+    """
+    if found.is_dir():
+        return found
+    if config.load_format == "safetensors":
+        raise ConfigError(f"--load-format safetensors: {found} is a GGUF file; auto reads it")
+    on_gpu = config.device != "cpu" and may_have_gpu()
+    keep = config.quantization == GGUF.name or (config.quantization == AUTO and config.dtype == "auto" and not on_gpu)
+    return model_folder(found, keep, with_tokenizer)
 
 
 def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:

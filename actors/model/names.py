@@ -1,5 +1,7 @@
 """From the name of a model to its folder: a folder as it is, or a name of the Hugging Face hub, downloaded.
 
+A GGUF file is what it is, whether it is named itself, by the one folder it is in, or by a hub name and `:Q4_K_M`.
+
 A name that is neither is told what it is instead. Of a hub name config.json comes first, then all other small files,
 and the weights when `look` had nothing against these.
 """
@@ -13,28 +15,34 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..options.config import ConfigError
+from .gguf.folder import PART, gguf_in
+from .gguf.header import is_gguf
 from .weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE, index_files, some
 
 CONFIG = ["config.json", "generation_config.json"]
 TEXTS = ["*.json", "*.jinja", "tokenizer.model"]
+GGUF_TYPE = re.compile(r"[-_.]((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|B?F16|F32|FP16|FP32))$", re.IGNORECASE)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_URL = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
-GGUF = b"GGUF"  # the first bytes of such a file
-ONLY = "a folder with config.json, a tokenizer and safetensors is needed"
+HUB_GGUF = re.compile(r"([\w.-]+/[\w.-]+):([\w.-]+)")  # a name of the hub, and which of its files
+ONLY = "a folder with config.json, a tokenizer and safetensors is needed, or a GGUF file"
 
 Look = Callable[[Path, bool], object]  # a folder; are all its small files there? ConfigError: no more is needed
 
 
 def find_folder(name: str, revision: str | None, look: Look | None = None, weights: bool = True) -> Path:
-    """The folder of `name`; ConfigError says what it is, if it is no model. Without `weights` they are not downloaded.
+    """The folder of `name`, or its GGUF file; ConfigError says what it is, if it is no model. Without `weights` they
+    are not downloaded.
 
     `look` is called with a folder of which config.json is there, and then with one of which all but the weights are.
     """
     path = Path(name).expanduser()
     try:
         if path.is_dir():
-            return path.resolve()
+            return gguf_in(path.resolve()) or path.resolve()
+        if is_gguf(path):
+            return path.absolute()  # not where a link leads: at the hub's cache only links have names
         if path.exists():
             raise ConfigError(f"model: {name} is {_kind_of_file(path)}; {ONLY}")
     except OSError as error:
@@ -42,6 +50,8 @@ def find_folder(name: str, revision: str | None, look: Look | None = None, weigh
     if "://" in name:
         known = HUB_URL.match(name)
         raise ConfigError(f"model: {name} is a URL; " + (f"the hub's name of it is {known[1]}" if known else ONLY))
+    if (wanted := HUB_GGUF.fullmatch(name)) and not name.startswith((".", "~")):
+        return _gguf_from_hub(wanted[1], wanted[2], revision)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not HUB_NAME.fullmatch(name):
         raise ConfigError(f"model: there is no folder {_shown(name)}{_near(path)}{_no_hub_name(name)}")
     return _from_hub(name, revision, look, weights)
@@ -53,8 +63,6 @@ def check_folder(folder: Path) -> None:
         return
     if (folder / "adapter_config.json").exists():
         raise ConfigError(f"model: {folder} is a LoRA adapter; merge it into its model, and name that folder")
-    if found := sorted(path.name for path in folder.glob("*.gguf")):
-        raise ConfigError(f"model: {folder} has GGUF files ({some(found)}), which are not read; {ONLY}")
     below = sorted(path.parent.name for path in folder.glob("*/config.json"))
     inside = f"; these folders in it have one: {some(below)}" if below else ""
     raise ConfigError(f"model: {folder}/config.json is missing{inside}")
@@ -66,8 +74,6 @@ def _kind_of_file(path: Path) -> str:
         return "neither a folder nor a file"
     with path.open("rb") as file:
         head = file.read(512)
-    if head.startswith(GGUF):
-        return "a GGUF file, which is not read"
     if path.suffix == ".safetensors":
         return f"a file of weights (its folder is {path.resolve().parent})"
     if path.suffix in (".bin", ".pt", ".pth") or head.startswith(b"PK"):
@@ -88,9 +94,7 @@ def _no_hub_name(name: str) -> str:
     """What is to be said of a name that may have been meant for the hub."""
     if Path(name).is_absolute() or name.startswith((".", "~")):
         return ""
-    if "gguf" in name.lower():
-        return f", and GGUF files are not read; {ONLY}"
-    return ", and a name of the hub is ORGANISATION/NAME"
+    return ", and a name of the hub is ORGANISATION/NAME, or ORGANISATION/NAME:TYPE for a GGUF file of a type"
 
 
 def _near(path: Path) -> str:
@@ -111,6 +115,11 @@ def _from_hub(name: str, revision: str | None, look: Look | None, weights: bool)
     folder = _download(name, revision, CONFIG)
     commit = folder.name if COMMIT.fullmatch(folder.name) else revision  # what is pushed meanwhile does not mix
     if not (folder / "config.json").exists() and look is not None:
+        files = _gguf_files(name, commit)
+        if len(models := sorted({_gguf_type(file) for file in files})) == 1 and weights:
+            return _gguf_from_hub(name, models[0], commit)
+        if models:
+            raise ConfigError(f"model: {name} of the hub has several GGUF files; name one: {name}:{_either(models)}")
         raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'config.json')}")
     if look is not None:
         look(folder, False)
@@ -127,6 +136,46 @@ def _from_hub(name: str, revision: str | None, look: Look | None, weights: bool)
     raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'safetensors')}")
 
 
+def _gguf_from_hub(name: str, wanted: str, revision: str | None) -> Path:
+    """A GGUF file, or all parts of one, of which the first is returned."""
+    files = _gguf_files(name, revision)
+    own = [file for file in files if _gguf_type(file).lower() == wanted.lower()]
+    if files and not own:
+        kinds = _either(sorted({_gguf_type(file) for file in files}))
+        raise ConfigError(f"model: {name} of the hub has no GGUF file of the type {wanted}; name one: {name}:{kinds}")
+    if len({file.rpartition("/")[0] for file in own}) > 1 or len({len(PART.findall(file)) for file in own}) > 1:
+        raise ConfigError(f"model: {name} of the hub has several GGUF files of the type {wanted}: {some(own)}")
+    folder = _download(name, revision, own or [f"*{form}*.gguf" for form in (wanted, wanted.upper(), wanted.lower())])
+    there = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gguf"))  # of the cache, without the hub
+    found = own or [file for file in there if _gguf_type(file).lower() == wanted.lower()]
+    if not found or not (folder / found[0]).exists():
+        raise ConfigError(f"model: {name} of the hub {_instead(name, revision, 'GGUF file of the type ' + wanted)}")
+    return folder / found[0]
+
+
+def _gguf_files(name: str, revision: str | None) -> list[str]:
+    """Those of models in a repository; none if the hub cannot be asked."""
+    from huggingface_hub import HfApi
+
+    try:
+        files = HfApi().list_repo_files(name, revision=revision)
+    except _failures():
+        return []
+    return sorted(file for file in files if file.endswith(".gguf") and "mmproj" not in file)
+
+
+def _gguf_type(file: str) -> str:
+    """`Q4_K_M` of `folder/Model-1B-Q4_K_M-00001-of-00002.gguf`, by the last part of the name."""
+    stem = file.rpartition("/")[2].removesuffix(".gguf")
+    stem = re.sub(r"-\d{5}-of-\d{5}$", "", stem)
+    match = GGUF_TYPE.search(stem)
+    return match[1] if match else stem
+
+
+def _either(names: list[str]) -> str:
+    return " or :".join(names[:12])
+
+
 def _instead(name: str, commit: str | None, missing: str) -> str:
     """What a repository is that lacks something."""
     from huggingface_hub import HfApi
@@ -137,7 +186,7 @@ def _instead(name: str, commit: str | None, missing: str) -> str:
         files = []
     if "adapter_config.json" in files:
         return "is a LoRA adapter; merge it into its model, and name that"
-    if found := [file for file in files if file.endswith((".gguf", ".bin", ".pth"))]:
+    if found := [file for file in files if file.endswith((".bin", ".pth"))]:
         return f"has no {missing}, but {some(found)}, which are not read"
     return f"has no {missing}: it is no model that can be served"
 

@@ -52,7 +52,10 @@ INT8 = QuantMethod(
     bytes_per_weight=1,
     batch_invariant=True,
 )
+GGUF = msgspec.structs.replace(  # types of 2 to 8 bits
+    INT8, name="gguf", stored_as="gguf", about="gguf is the same of a GGUF file, which has it by itself"
+)
 AUTO = "auto"
-METHODS = {method.name: method for method in (NONE, INT8)}
+METHODS = {method.name: method for method in (NONE, INT8, GGUF)}
 NAMES = (AUTO, *METHODS)
 ABOUT = "; ".join(method.about for method in METHODS.values() if method.about)

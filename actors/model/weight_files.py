@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 from ..options.config import ConfigError
 from .architecture import Architecture
 from .formats.stored import BYTES, StoredSpec
+from .gguf.folder import SOURCES, Tensors, gguf_tensors
+from .gguf.header import BY_NAME
+from .gguf.names import hub_name
 from .layers import HEAD
 from .pickled import read_pickled
 from .values import read_json
@@ -39,6 +42,8 @@ class StoredTensor(NamedTuple):
 
 def read_weights(folder: Path) -> dict[str, StoredTensor]:
     """All tensors of the folder's files by name. ConfigError if a file is missing, broken or cut off."""
+    if (found := gguf_tensors(folder)) is not None:
+        return _of_gguf(*found)
     return {name: tensor for path in weight_files(folder) for name, tensor in _read_header(path)}
 
 
@@ -47,13 +52,25 @@ def is_pickled(path: Path) -> bool:
     return path.suffix == ".bin"
 
 
+def _of_gguf(architecture: str, tensors: Tensors) -> dict[str, StoredTensor]:
+    """The same of GGUF files, by the names that tensors have at the hub."""
+    named = ((hub_name(architecture, name), path, tensor) for path, name, tensor in tensors)
+    return {
+        name: StoredTensor(path, tensor.type.name, tensor.shape, tensor.size)
+        for name, path, tensor in named
+        if name is not None
+    }
+
+
 def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
     """The same, all of them there with the shapes and types that they should have, and no others."""
     found, specs = read_weights(folder), shape.stored_specs()
     _compare(folder, shape, found, specs)
+    in_gguf = (folder / SOURCES).is_file()
     for name, spec in specs.items():
-        if name in found and found[name].dtype not in spec.types:
-            raise ConfigError(f"model: {name} is stored as {found[name].dtype}; supported are {', '.join(spec.types)}")
+        types = tuple(BY_NAME) if in_gguf else spec.types
+        if name in found and found[name].dtype not in types:
+            raise ConfigError(f"model: {name} is stored as {found[name].dtype}; supported are {', '.join(types)}")
     return found
 
 

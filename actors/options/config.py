@@ -117,7 +117,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The options of `actorserve launch`: the field `max_num_seqs` is `--max-num-seqs`, its description the help."""
 
     # server
-    model: Annotated[str, Meta(description="a folder or a hub name; the packaged demo model if left out")] = ""
+    model: Annotated[str, Meta(description="a folder, GGUF file or hub name; the packaged demo model if left out")] = ""
     host: Annotated[str, Meta(description="the address to listen on; 0.0.0.0 or :: for all")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="the port to listen on; 0 picks a free one")] = 8000
     api_key: Annotated[
@@ -203,7 +203,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     record_max_bytes: Annotated[int, Meta(ge=1 << 10, description="the length at which --record stops")] = 1 << 30
     max_body_bytes: Annotated[int, Meta(ge=1024, le=64 << 20, description="the largest request body")] = 4 << 20
     # rendering
-    tokenizer: Annotated[str | None, Meta(description="a folder or a hub name, if not the model's own")] = None
+    tokenizer: Annotated[str | None, Meta(description="a folder, GGUF file or hub name, if not the model's own")] = None
     chat_template: Annotated[
         str | None, Meta(description="a Jinja file or the text of one, if not the model's own")
     ] = None

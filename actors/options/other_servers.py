@@ -208,7 +208,8 @@ REFUSED = {  # reason: names
     "--enable-hierarchical-cache --hicache-ratio --hicache-size --enable-lmcache --kv-offload -cram --cache-ram",
     "--kv-cache-memory-bytes sets the KV memory": "--num-gpu-blocks-override --max-total-tokens",
     "--kv-cache-dtype auto or fp8 sets the type of keys and values": "-ctk --cache-type-k -ctv --cache-type-v",
-    "a GGUF file cannot be read; take a folder of safetensors": "--hf-file -hff --model-url -mu",
+    "a GGUF file is named as the model: the file itself, or ORGANISATION/NAME:TYPE of the hub": "--hf-file -hff "
+    "--model-url -mu",
     "the folder of the model's config.json says it": "--rope-scaling --rope-theta --rope-scale --rope-freq-base "
     "--hf-overrides --json-model-override-args --config-format --hf-config-path --override-kv --load-config",
     "HF_HOME says where models of the hub are kept": "--download-dir",

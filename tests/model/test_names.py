@@ -53,8 +53,8 @@ def test_a_typo_names_folders_that_are_near(here: Path) -> None:
     assert f"did you mean {here / 'Qwen3-0.6B' / 'deep'}?" in refusal(str(here / "Qwen3-0.6B" / "deeep"))
     assert refusal("/nowhere/at/all") == "model: there is no folder /nowhere/at/all"
     assert "there is no folder 'a\\nb'" in refusal("a\nb")
-    assert refusal("Some/Model 1B").endswith(", and a name of the hub is ORGANISATION/NAME")
-    assert ", and GGUF files are not read; a folder with config.json" in refusal("some/model-1B-GGUF:Q4_K_M")
+    assert refusal("Some/Model 1B").endswith(", or ORGANISATION/NAME:TYPE for a GGUF file of a type")
+    assert "the hub cannot be reached" in refusal("some/model-1B-GGUF:Q4_K_M")
     assert "there is no folder" in refusal("x" * 300 + "/y/z") or "cannot be looked at" in refusal("x" * 300 + "/y/z")
 
 
@@ -64,11 +64,13 @@ def test_no_network(here: Path) -> None:
 
 def test_what_is_no_folder(here: Path) -> None:
     (here / "m.gguf").write_bytes(b"GGUF\3\0\0\0")
+    (here / "empty.gguf").touch()
     (here / "notes.txt").write_text("hello")
     (here / "bits").write_bytes(b"\xff\xfe\xfd" * 100)
     shutil.copy(DEMO_FOLDER / "config.json", here)
     for name, words in (
-        ("m.gguf", "is a GGUF file, which is not read"),
+        ("m.gguf", "m.gguf is broken, cut off or not supported: it ends inside the header"),
+        ("empty.gguf", "is a text file; a folder with config.json"),
         ("notes.txt", "is a text file; a folder with config.json"),
         ("config.json", f"is a text file of a model folder, {here}"),
         ("bits", "is a binary file"),
@@ -82,7 +84,7 @@ def test_what_is_no_folder(here: Path) -> None:
     ("files", "words"),
     [
         (["adapter_config.json", "adapter_model.safetensors"], "is a LoRA adapter; merge it"),
-        (["q4.gguf", "q8.gguf"], "has GGUF files (q4.gguf, q8.gguf), which are not read"),
+        (["q4.gguf", "q8.gguf"], "has several GGUF models (q4.gguf, q8.gguf); name the file of one"),
         (["inner/config.json"], "config.json is missing; these folders in it have one: inner"),
         ([], "config.json is missing"),
     ],
@@ -193,7 +195,14 @@ def test_a_model_of_the_hub_is_had_with_its_weights_last(hub: Hub, here: Path) -
             "model.safetensors.index.json does not fit config.json: it lacks model.embed_tokens.weight",
         ),
         (lambda hub: hub.files.pop("config.json"), "has no config.json: it is no model"),
-        (lambda hub: (hub.files.clear(), hub.files.update({"q.gguf": b""})), "has no config.json, but q.gguf"),
+        (
+            lambda hub: (
+                hub.files.clear(),
+                hub.files.update(dict.fromkeys(("m-Q4_0.gguf", "m-Q8_0.gguf", "mmproj.gguf"), b"")),
+            ),
+            "has several GGUF files; name one: org/name:Q4_0 or :Q8_0",
+        ),
+        (lambda hub: (hub.files.clear(), hub.files.update({"q.bin": b""})), "has no config.json, but q.bin"),
         (lambda hub: (hub.files.clear(), hub.files.update({"adapter_config.json": b"{}"})), "is a LoRA adapter"),
     ],
 )

@@ -11,7 +11,7 @@ from ..layers import LayerSpec
 from ..values import Values
 
 Windows = tuple[int | None, ...]  # by layer: how many tokens back it sees, itself included; None: all
-ROPES = {"default": "default", "linear": "linear", "llama3": "llama3"}
+ROPES = {"default": "default", "linear": "linear", "llama3": "llama3", "longrope": "longrope"}
 
 
 def no_windows(given: Values, layers: int) -> Windows:

@@ -1,4 +1,4 @@
-"""Where weights come from: safetensors files, mapped and read tensor by tensor, or random numbers.
+"""Where weights come from: safetensors or GGUF files, mapped and read tensor by tensor, or random numbers.
 
 A Checkpoint is checked as a whole before the first tensor is read. Knows files; not how a model is put together.
 """
@@ -24,6 +24,7 @@ from ...options.config import Config, ConfigError
 from ..cpu.executor import CpuModel
 from ..formats.decoding import decoded
 from ..tensor_parallel import TensorParallelGroup
+from .gguf_tensors import open_gguf
 from .sharding import Alone, Get, Read, shard
 
 log = logging.getLogger("worker")
@@ -68,6 +69,8 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
 def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     """Map the files of `folder`; the result reads parts of tensors. Names and shapes of all must be as they should."""
     homes = {name: stored.file for name, stored in check_weights(folder, shape).items()}
+    if (read_gguf := open_gguf(folder, shape)) is not None:
+        return read_gguf
     pickled = {name: tensor for path in set(homes.values()) if is_pickled(path) for name, tensor in _load(path).items()}
     files = {path: _open(path) for path in set(homes.values()) if not is_pickled(path)}
 

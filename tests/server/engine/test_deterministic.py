@@ -1,6 +1,6 @@
 """`--deterministic` in a real server: a token's logprob is the same number alone and in any crowd, whatever happens.
 
-`./tools/test tests/server/test_deterministic.py -m slow` compares 1,000 prompts.
+`./tools/test tests/server/engine/test_deterministic.py -m slow` compares 1,000 prompts.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def test_a_thousand_prompts(options: tuple[str, ...]) -> None:
         expected = asyncio.run(alone(server, count))
         assert differing(asyncio.run(in_crowds(server, count, 1)), expected) == []
     small = ("--max-num-batched-tokens", "80", "--kv-cache-memory-bytes", "6m", "--max-num-seqs", "48")
-    small += ("--max-restarts", "1000")
-    with Server(*OPTIONS, "1", *options, *small, "--max-model-len", "512", "--block-size", "16") as server:
+    patient = ("--max-restarts", "1000")
+    with Server(*OPTIONS, "1", *options, *small, *patient, "--max-model-len", "512", "--block-size", "16") as server:
         assert differing(asyncio.run(in_crowds(server, count, 2, kill=True)), expected) == []
     with Server(*OPTIONS, "1", *options, "--speculative-config", NGRAM) as server:
         assert differing(asyncio.run(in_crowds(server, count, 3)), expected) == []

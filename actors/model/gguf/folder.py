@@ -1,0 +1,154 @@
+"""A GGUF file as a model's folder, as all others know one: config.json, tokenizer.json and so on, of its header.
+
+Such folders lie in $XDG_CACHE_HOME (~/.cache) /actorserve/gguf, named by the file, its size and the time of its last
+change; SOURCES in it says where the weights are, which stay in the file. A folder is made beside its place and renamed,
+so that it is whole or not there, whoever dies; of two who make the same one is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...options.config import ConfigError
+from ..values import Values, read_json
+from .config import Fields, make_config, make_generation_config
+from .header import BY_NAME, GgufHeader, GgufTensor, read_header
+from .tokenizer import make_tokenizer
+
+SOURCES = "gguf.json"
+VERSION = 1  # of what is made of a header
+Tensors = list[tuple[Path, str, GgufTensor]]
+PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+
+
+def gguf_in(folder: Path) -> Path | None:
+    """The one GGUF model of a folder that has no config.json: a file, or the first of several parts."""
+    if (folder / "config.json").exists():
+        return None
+    files = [path for path in sorted(folder.glob("*.gguf")) if not path.name.startswith("mmproj")]
+    firsts = [path for path in files if (match := PART.fullmatch(path.name)) is None or int(match[2]) == 1]
+    if len(firsts) > 1:
+        names = ", ".join(path.name for path in firsts[:5]) + (" …" if len(firsts) > 5 else "")
+        raise ConfigError(f"model: {folder} has several GGUF models ({names}); name the file of one")
+    return firsts[0] if firsts else None
+
+
+def model_folder(file: Path, keep_quantised: bool, with_tokenizer: bool) -> Path:
+    """The folder of a GGUF file's model; without `with_tokenizer` another tokenizer is taken than its own."""
+    files = _parts(file.absolute())
+    sources = {"files": [_state(path) for path in files]}
+    key = json.dumps([VERSION, sources, keep_quantised, with_tokenizer])
+    place = _cache() / f"{file.stem[:80]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    if (place / SOURCES).is_file():
+        return place
+    headers = [read_header(path) for path in files]
+    _check_parts(headers)
+    whole = headers[0]._replace(tensors={name: tensor for part in headers for name, tensor in part.tensors.items()})
+    texts = {
+        "config.json": make_config(whole, keep_quantised),
+        "generation_config.json": make_generation_config(whole),
+        SOURCES: sources | {"architecture": Fields(whole).architecture, "tensors": list(_tensors(headers))},
+    }
+    if with_tokenizer:
+        texts["tokenizer.json"], texts["tokenizer_config.json"] = make_tokenizer(whole)
+    _write(place, texts)
+    return place
+
+
+def gguf_tensors(folder: Path) -> tuple[str, Tensors] | None:
+    """(the architecture, each tensor with its file and name) of a folder made here; None if it is another."""
+    if not (folder / SOURCES).is_file():
+        return None
+    known = read_json(folder / SOURCES)
+    for about in known["files"]:
+        if _state(Path(about["path"])) != about:
+            raise ConfigError(f"model: {about['path']} has changed since it was first read; start the server again")
+    files = [Path(about["path"]) for about in known["files"]]
+    return known["architecture"], [
+        (files[file], name, GgufTensor(BY_NAME[kind], tuple(shape), offset, size))
+        for file, name, kind, shape, offset, size in known["tensors"]
+    ]
+
+
+def _tensors(headers: list[GgufHeader]) -> Iterator[list[Any]]:
+    """What `gguf_tensors` reads: so a worker that starts need not read all words of a vocabulary."""
+    for number, header in enumerate(headers):
+        for name, tensor in header.tensors.items():
+            yield [number, name, tensor.type.name, tensor.shape, tensor.offset, tensor.size]
+
+
+def _state(path: Path) -> dict[str, Any]:
+    """A file's place, and what tells another with the same name from it."""
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise ConfigError(f"model: {path} cannot be read: {error.strerror}") from None
+    return {"path": str(path), "size": state.st_size, "changed": state.st_mtime_ns}
+
+
+def _parts(file: Path) -> list[Path]:
+    """All parts of a model of which one is named, in order."""
+    match = PART.fullmatch(file.name)
+    if match is None:
+        return [file]
+    count = int(match[3])
+    parts = {}
+    for path in file.parent.glob("*.gguf"):
+        own = PART.fullmatch(path.name)
+        if own is not None and own.group(1, 3) == match.group(1, 3):
+            parts[int(own[2])] = path
+    missing = [number for number in range(1, count + 1) if number not in parts]
+    if missing or not count:
+        name = f"{match[1]}-{missing[0] if missing else 0:05}-of-{match[3]}.gguf"
+        raise ConfigError(f"model: {file.parent} lacks {name}; {len(missing)} of {count} parts are missing")
+    return [parts[number] for number in range(1, count + 1)]
+
+
+def _check_parts(headers: list[GgufHeader]) -> None:
+    """They are what they say, and all is there."""
+    whole, count = headers[0], sum(len(header.tensors) for header in headers)
+    if len({name for header in headers for name in header.tensors}) != count:
+        raise ConfigError(f"model: {whole.file} and its other parts have a tensor twice")
+    fields = Values(whole.file, whole.fields)
+    parts, tensors = fields.whole("split.count", 0), fields.whole("split.tensors.count", 0)
+    if (parts or 1) != len(headers):
+        raise fields.wrong("split.count", f"{len(headers)}, as the file's name has it,")
+    if tensors is not None and len(headers) > 1 and tensors != count:
+        raise fields.wrong("split.tensors.count", f"{count}, which is what all parts have,")
+    for number, header in enumerate(headers):
+        own = Values(header.file, header.fields)
+        if (own.whole("split.no", 0) or 0) != number:
+            raise own.wrong("split.no", f"{number}, as the file's name has it,")
+
+
+def _cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(root).expanduser() / "actorserve" / "gguf"
+
+
+def _write(place: Path, texts: dict[str, Any]) -> None:
+    """All files, or none."""
+    made: Path | None = None
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=place.parent, prefix=".new-"))
+        for name, values in texts.items():
+            (made / name).write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
+        made.rename(place)
+    except OSError as error:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
+        if (place / SOURCES).is_file():  # another was quicker
+            return
+        raise ConfigError(
+            f"model: what is read of a GGUF file cannot be kept in {place.parent} ({error.strerror}); "
+            "set XDG_CACHE_HOME to a folder that can be written"
+        ) from None

@@ -1,0 +1,224 @@
+"""tokenizer.json and tokenizer_config.json of a GGUF file's vocabulary.
+
+Two kinds: `gpt2` merges bytes in the order of its merges, `llama` (SentencePiece's BPE) merges characters by the scores
+of what they give, and falls back to bytes. The second is written with merges in the order of scores.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ...options.config import ConfigError
+from ..values import Values
+from .header import GgufHeader
+from .pre_tokenizers import BY_NAME, byte_level, pre_tokenizer
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of tokens
+PREFIX = "tokenizer.ggml."
+SPACE = "▁"
+LONGEST_PIECE = 256  # characters: all cuts of a piece are tried
+SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3: its other control tokens take what follows them
+
+
+class Vocabulary(NamedTuple):
+    """The tokens of a file."""
+
+    fields: Values
+    architecture: str
+    tokens: list[str]
+    kinds: list[int]
+    words: int  # rows of the embeddings
+
+    def special(self, name: str) -> int | None:
+        """The token for `bos` and others."""
+        return self.fields.whole(f"{PREFIX}{name}_token_id", 0, len(self.tokens) - 1)
+
+    def usable(self) -> dict[str, int]:
+        """All that a text may become."""
+        known: dict[str, int] = {}
+        for token, (text, kind) in enumerate(zip(self.tokens, self.kinds, strict=True)):
+            if kind == UNUSED:
+                continue
+            if text in known:
+                raise self.wrong("tokens", f"the token {text!r} stands there twice ({known[text]} and {token})")
+            known[text] = token
+        return known
+
+    def wrong(self, name: str, words: str) -> ConfigError:
+        return ConfigError(f"model: {self.fields.file}: {PREFIX}{name}: {words}")
+
+
+def make_tokenizer(header: GgufHeader) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(tokenizer.json, tokenizer_config.json). ConfigError names the field that cannot be understood."""
+    vocabulary = _vocabulary(header)
+    model = vocabulary.fields.text(f"{PREFIX}model")
+    if model == "gpt2":
+        made = _byte_level(vocabulary)
+    elif model == "llama":
+        made = _sentence_piece(vocabulary)
+    else:
+        raise vocabulary.wrong("model", f"{model} is not supported; these are: gpt2, llama; {_instead()}")
+    return {"version": "1.0", "truncation": None, "padding": None} | made, _config(vocabulary)
+
+
+def _instead() -> str:
+    return "--tokenizer takes another tokenizer"
+
+
+def _vocabulary(header: GgufHeader) -> Vocabulary:
+    fields = Values(header.file, header.fields)
+    tokens, kinds = fields[f"{PREFIX}tokens"], fields[f"{PREFIX}token_type"]
+    words = header.tensors["token_embd.weight"].shape[0]
+    architecture = fields.text("general.architecture") or ""
+    found = Vocabulary(fields, architecture, tokens, kinds, words)
+    if not isinstance(tokens, list) or not tokens or not isinstance(tokens[0], str):
+        raise found.wrong("tokens", f"a list of texts is needed; {_instead()}")
+    if len(tokens) > words:
+        raise found.wrong("tokens", f"{len(tokens)} tokens, and token_embd.weight has {words} rows")
+    if kinds is None:
+        return found._replace(kinds=[NORMAL] * len(tokens))
+    if not isinstance(kinds, list) or len(kinds) != len(tokens) or not set(kinds) <= set(range(7)):
+        raise found.wrong("token_type", f"a list of {len(tokens)} numbers from 1 to 6 is needed")
+    return found
+
+
+def _byte_level(vocabulary: Vocabulary) -> dict[str, Any]:
+    name = vocabulary.fields.text(f"{PREFIX}pre")
+    kind = BY_NAME.get(name or "")
+    if kind is None:
+        said = "the file does not say how texts are cut" if name is None else f"{name} is not supported"
+        raise vocabulary.wrong("pre", f"{said}; these are: {', '.join(BY_NAME)}; {_instead()}")
+    known = vocabulary.usable()
+    model = {
+        **{"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None},
+        **{"end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": kind.whole_words},
+        "vocab": known,
+        "merges": _merges(vocabulary, known),
+    }
+    return {
+        "added_tokens": _added(vocabulary),
+        "normalizer": {"type": "NFC"} if kind.normal_form else None,
+        "pre_tokenizer": pre_tokenizer(kind),
+        "post_processor": _ends(vocabulary, kind.begins) or byte_level(),
+        "decoder": byte_level() | {"use_regex": True},
+        "model": model,
+    }
+
+
+def _merges(vocabulary: Vocabulary, known: dict[str, int]) -> list[list[str]]:
+    """Pairs of tokens in the order in which they are merged."""
+    merges = vocabulary.fields[f"{PREFIX}merges"]
+    if not isinstance(merges, list) or (merges and not isinstance(merges[0], str)):
+        raise vocabulary.wrong("merges", f"a list of texts is needed; {_instead()}")
+    found = []
+    for number, text in enumerate(merges):
+        cut = text.find(" ", 1)  # a space that is first is a character
+        first, second = text[:cut], text[cut + 1 :]
+        if cut < 1 or first not in known or second not in known or first + second not in known:
+            raise vocabulary.wrong("merges", f"number {number}, {text[:60]!r}, is no pair of tokens that give a token")
+        found.append([first, second])
+    return found
+
+
+def _sentence_piece(vocabulary: Vocabulary) -> dict[str, Any]:
+    known = vocabulary.usable()
+    unknown = vocabulary.special("unknown")
+    text = vocabulary.tokens[0 if unknown is None else unknown]
+    prefix = vocabulary.fields.flag(f"{PREFIX}add_space_prefix", absent=True)
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    model = {
+        **{"type": "BPE", "dropout": None, "unk_token": text, "continuing_subword_prefix": None},
+        **{"end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False},
+        "vocab": known,
+        "merges": _merges_by_score(vocabulary),
+    }
+    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    first = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
+    return {
+        "added_tokens": _added(vocabulary),
+        "normalizer": {"type": "Sequence", "normalizers": [*first, spaces]},
+        "pre_tokenizer": None,
+        "post_processor": _ends(vocabulary, True),
+        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
+        "model": model,
+    }
+
+
+def _merges_by_score(vocabulary: Vocabulary) -> list[list[str]]:
+    """Every pair of pieces that gives a piece, the best piece first."""
+    scores = vocabulary.fields[f"{PREFIX}scores"]
+    count = len(vocabulary.tokens)
+    if not isinstance(scores, list) or len(scores) != count or not all(isinstance(score, float) for score in scores):
+        raise vocabulary.wrong("scores", f"a list of {count} numbers is needed; {_instead()}")
+    if any(score != score for score in scores):
+        raise vocabulary.wrong("scores", "one of them is no number (NaN)")
+    pieces = zip(vocabulary.tokens, vocabulary.kinds, scores, strict=True)
+    found, known = [], {text: (token, score) for token, (text, kind, score) in enumerate(pieces) if kind == NORMAL}
+    for text, (_, score) in known.items():
+        if len(text) > LONGEST_PIECE:
+            raise vocabulary.wrong("tokens", f"{text[:60]!r}… has more than {LONGEST_PIECE} characters")
+        for cut in range(1, len(text)):
+            first, second = text[:cut], text[cut:]
+            if first in known and second in known:
+                found.append((-score, known[first][0], known[second][0], [first, second]))
+    return [pair for *_, pair in sorted(found)]
+
+
+def _added(vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    """Tokens that stand for themselves wherever their text does; control tokens are left out of answers."""
+    strips = vocabulary.architecture == "phi3" and vocabulary.fields[f"{PREFIX}model"] == "llama"
+    found = []
+    for token, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
+        if kind not in (CONTROL, USER_DEFINED, UNKNOWN) or not text:
+            continue
+        special = kind != USER_DEFINED
+        rstrip = strips and special and text not in KEEPS_SPACES
+        about = {"single_word": False, "lstrip": False, "rstrip": rstrip, "normalized": False, "special": special}
+        found.append({"id": token, "content": text} | about)
+    return found
+
+
+def _ends(vocabulary: Vocabulary, begins: bool) -> dict[str, Any] | None:
+    """The tokens that stand before and behind every text."""
+    flags = {
+        "bos": vocabulary.fields.flag(f"{PREFIX}add_bos_token", absent=begins),
+        "eos": vocabulary.fields.flag(f"{PREFIX}add_eos_token"),
+    }
+    tokens = {name: vocabulary.special(name) for name, wanted in flags.items() if wanted}
+    names = {name: vocabulary.tokens[token] for name, token in tokens.items() if token is not None}
+    if not names:
+        return None
+    known = {name: {"SpecialToken": {"id": text, "type_id": 0}} for name, text in names.items()}
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for which in ("A", "B"):
+        middle = {"Sequence": {"id": which, "type_id": 0}}
+        parts[which] = [part for part in (known.get("bos"), middle, known.get("eos")) if part is not None]
+    special = {text: {"id": text, "ids": [tokens[name]], "tokens": [text]} for name, text in names.items()}
+    return {
+        "type": "TemplateProcessing",
+        "single": parts["A"],
+        "pair": parts["A"] + parts["B"],
+        "special_tokens": special,
+    }
+
+
+def _config(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Special tokens and chat templates."""
+    fields = vocabulary.fields
+    found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    for name, ours in SPECIAL.items():
+        token = vocabulary.special(name)
+        if token is not None:
+            found[ours] = vocabulary.tokens[token]
+    if found.get("pad_token") is None and "eos_token" in found:
+        found["pad_token"] = found["eos_token"]
+    templates = {"default": fields.text("tokenizer.chat_template")}
+    names = fields["tokenizer.chat_templates"]
+    for name in names if isinstance(names, list) else []:
+        templates[str(name)] = fields.text(f"tokenizer.chat_template.{name}")
+    texts = [{"name": name, "template": text} for name, text in templates.items() if text is not None]
+    if texts:
+        found["chat_template"] = texts[0]["template"] if [*templates] == ["default"] else texts
+    return found

@@ -1,0 +1,94 @@
+"""Tensors of GGUF files: mapped, and decoded where they are read, so that no more than one is whole in memory."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...model.architecture import Architecture
+from ...model.gguf.folder import gguf_tensors
+from ...model.gguf.header import BY_NAME, GgufTensor
+from ...model.gguf.names import hub_name, is_paired
+from ...model.layers import EMBEDDINGS
+from ...options.config import ConfigError
+from .gguf_blocks import DECODERS
+from .sharding import Read
+
+FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+AT_ONCE = 1 << 22  # numbers that are decoded in one step: what it needs beside its result is some bytes for each
+
+
+def open_gguf(folder: Path, shape: Architecture) -> Read | None:
+    """What reads parts of the tensors that a folder made of GGUF files names; None if it is another folder."""
+    found = gguf_tensors(folder)
+    if found is None:
+        return None
+    architecture, tensors = found
+    maps: dict[Path, Tensor] = {}
+    homes: dict[str, tuple[Tensor, GgufTensor]] = {}
+    for path, name, tensor in tensors:
+        if (hub := hub_name(architecture, name)) is not None:
+            if path not in maps:
+                maps[path] = _mapped(path)
+            homes[hub] = maps[path], tensor
+    small = f"{EMBEDDINGS}.weight" if shape.quantization.bytes_per_weight is not None else None
+
+    def read(name: str, rows: slice, columns: slice | None) -> Tensor:
+        data, tensor = homes[name]
+        part = _read(data, tensor, rows, columns)
+        if is_paired(architecture, name):
+            part = unpaired(part, shape.head_dim)
+        if name == small and part.dtype == torch.float32 and tensor.type.name not in FLOATS:
+            half = part.half()  # other weights are rounded to 8 bits, these to 11
+            return half if bool(half.isfinite().all()) else part
+        return part
+
+    return read
+
+
+def unpaired(rows: Tensor, head_dim: int) -> Tensor:
+    """Rows of whole heads, the first numbers of all pairs before the second ones, as the hub has them."""
+    heads = rows.view(-1, head_dim // 2, 2, *rows.shape[1:])
+    return heads.transpose(1, 2).reshape(rows.shape)
+
+
+def _mapped(path: Path) -> Tensor:
+    """All bytes of a file; what is written to them would be seen by nobody, and nobody does."""
+    try:
+        with path.open("rb") as file:
+            return torch.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model: {path} cannot be read: {error}") from None
+
+
+def _read(data: Tensor, tensor: GgufTensor, rows: slice, columns: slice | None) -> Tensor:
+    """Some rows, and of these some columns."""
+    kind, width = tensor.type, tensor.shape[-1]
+    stored = data[tensor.offset : tensor.offset + tensor.size]
+    if len(tensor.shape) == 1:
+        return _decoded(stored.view(1, -1, kind.size), kind.name).view(-1)[rows]
+    blocks = stored.view(-1, width // kind.numbers, kind.size)[rows]
+    if columns is None:
+        return _decoded(blocks, kind.name)
+    first, end, _ = columns.indices(width)
+    cut = blocks[:, first // kind.numbers : -(-end // kind.numbers)]
+    skipped = first // kind.numbers * kind.numbers
+    return _decoded(cut, kind.name)[:, first - skipped : end - skipped]
+
+
+def _decoded(blocks: Tensor, name: str) -> Tensor:
+    """[rows, numbers] of bytes [rows, blocks, bytes]: floating point is only seen as such, all else made float32."""
+    if name in FLOATS:
+        if not blocks.is_contiguous():
+            blocks = blocks.contiguous()
+        return blocks.flatten(1).view(FLOATS[name])
+    decode = DECODERS[name]
+    result = torch.empty(len(blocks), blocks.shape[1] * BY_NAME[name].numbers)
+    step = max(1, AT_ONCE // max(1, result.shape[1]))
+    for first in range(0, len(blocks), step):
+        some = blocks[first : first + step]
+        result[first : first + step] = decode(some.reshape(-1, some.shape[-1])).view(len(some), -1)
+    return result

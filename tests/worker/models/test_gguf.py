@@ -1,0 +1,197 @@
+"""Weights of GGUF files: types against formulas of their own, and answers against transformers on the same numbers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.machine import weight_bytes
+from actorserve.actors.options.config import Config, ConfigError
+from actorserve.actors.worker.cpu.executor import CpuModel
+from actorserve.actors.worker.inspection import inspect
+from actorserve.actors.worker.models.gguf_blocks import DECODERS
+from actorserve.actors.worker.models.gguf_tensors import open_gguf
+from actorserve.actors.worker.models.sharding import shard
+from actorserve.actors.worker.models.weights import load_model
+from actorserve.actors.worker.quantization.int8 import Int8Linear
+from tests.support.gguf_files import KINDS, convert, meaning, random_blocks
+
+from ..cpu.test_executor import generate, reference
+from ..cpu.test_runner import prompt
+from ..driver import Driver, Sequence, config_for, make_runner
+
+Folders = Callable[..., Path]
+WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2, "initializer_range": 0.15}
+PLAIN = ("llama", "llama3", "llama_linear", "llama_biased", "llama_tied", "qwen2", "qwen3", "mistral", "phi3")
+LENGTH, PROMPTS = 24, 16
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where folders of GGUF files are made."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "actorserve" / "gguf"
+
+
+def load(config: Config) -> CpuModel:
+    return load_model(config, resolve_model(config))
+
+
+def medium(name: str) -> str:
+    """As llama.cpp mixes Q4_K_M: half of the more sensitive weights, and what makes logits, in Q6_K."""
+    return "Q6_K" if "lm_head" in name or ".1.self_attn.v" in name or ".1.mlp.down" in name else "Q4_K"
+
+
+MIXES: dict[str, Callable[[str], str]] = {"Q8_0": lambda name: "Q8_0", "Q4_K_M": medium}
+
+
+# --- types ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_type_means_what_its_formula_says(kind: str) -> None:
+    data = random_blocks(kind, 60)
+    wanted = meaning(kind, data)
+    found = DECODERS[kind](torch.frombuffer(bytearray(data), dtype=torch.uint8).view(60, -1))
+    assert found.dtype == torch.float32 and np.isfinite(wanted).all() and wanted.std() > 0
+    apart = np.abs(found.double().numpy() - wanted) / np.abs(wanted).max(1, keepdims=True)
+    assert apart.max() < 1e-6
+
+
+# --- models --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*PLAIN, "phi3_short", "phi3_long"])
+def test_every_family_is_as_its_checkpoint(kind: str, checkpoints: Folders, tmp_path: Path) -> None:
+    """In float32 and float16: shapes, names, order of rows, rotation and windows."""
+    folder = checkpoints(kind)
+    convert(folder, tmp_path / "model.gguf", lambda name: "F16" if "mlp" in name else "F32")
+    known, found = load(config_for(folder)), load(config_for(tmp_path / "model.gguf"))
+    assert found.shape.windows == known.shape.windows and found.shape.tied == known.shape.tied
+    assert torch.allclose(found.rotations, known.rotations, rtol=0, atol=2e-4), "angles of float32 factors"
+    for mine, theirs in zip(found.layers, known.layers, strict=True):
+        assert torch.equal(mine.qkv(torch.eye(64)), theirs.qkv(torch.eye(64)))
+        halved = theirs.down(torch.eye(96))
+        assert torch.allclose(mine.down(torch.eye(96)), halved, rtol=2e-3, atol=2e-3)
+    assert torch.equal(found.embeddings, known.embeddings)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_answers_are_those_of_transformers_on_the_same_numbers(mix: str, checkpoints: Folders, tmp_path: Path) -> None:
+    """--dtype float32 computes with what is decoded; greedy, 16 prompts, in batches with chunks."""
+    source = checkpoints("llama", **WIDE)
+    means = convert(source, tmp_path / "model.gguf", MIXES[mix])
+    plain = Path(shutil.copytree(source, tmp_path / "plain"))
+    save_file(means, plain / "model.safetensors", metadata={"format": "pt"})
+    theirs = reference(plain)
+    prompts = [prompt(7 + 5 * number, number) for number in range(PROMPTS)]
+    wanted = [generate(theirs, tokens, LENGTH) for tokens in prompts]
+    runner = make_runner(config_for(tmp_path / "model.gguf"), rows=PROMPTS)
+    found = Driver(runner, seed=1).run([Sequence(tokens, LENGTH) for tokens in prompts])
+    assert found == wanted
+    assert len({tuple(answer) for answer in wanted}) == PROMPTS, "they differ, or nothing is said"
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_quantised_files_are_int8_on_a_cpu(mix: str, checkpoints: Folders, tmp_path: Path) -> None:
+    """The same as --quantization int8 of the same numbers, bit for bit, but for embeddings: these have 16 bits."""
+    source = checkpoints("qwen3", **WIDE, tie_word_embeddings=True, num_attention_heads=8)
+    means = convert(source, tmp_path / "model.gguf", MIXES[mix])
+    plain = Path(shutil.copytree(source, tmp_path / "plain"))
+    table = "model.embed_tokens.weight"
+    save_file(means, plain / "model.safetensors", metadata={"format": "pt"})
+    config = config_for(tmp_path / "model.gguf", dtype="auto", device="cpu")
+    ours = load(config)
+    known = load(config_for(plain, quantization="int8"))
+    assert isinstance(ours.layers[0].qkv, Int8Linear) and isinstance(ours.head, Int8Linear)
+    x = torch.randn(5, 256)
+    for mine, theirs in zip(ours.layers, known.layers, strict=True):
+        for name in ("qkv", "out", "gate_up", "down"):
+            wide = x.new_ones(2, 1024)[:, : getattr(mine, name).inputs]
+            assert torch.equal(getattr(mine, name)(wide), getattr(theirs, name)(wide))
+    assert ours.embeddings.dtype == torch.float16
+    assert torch.allclose(ours.embeddings.float(), torch.from_numpy(means[table]), rtol=1e-3, atol=1e-6)
+    assert torch.allclose(ours.logits(x), known.logits(x), rtol=0, atol=0.05 * float(known.logits(x).std()))
+    asked = load(config_for(tmp_path / "model.gguf", quantization="int8"))
+    assert isinstance(asked.layers[0].qkv, Int8Linear)
+
+
+def test_parts_of_a_group_are_cut_out_of_blocks(checkpoints: Folders, tmp_path: Path) -> None:
+    """Rows and columns of two ranks, of which the columns of q8_0 begin inside no block and those of K types may."""
+    source = checkpoints("llama", **WIDE)
+    means = convert(source, tmp_path / "model.gguf", medium)
+    config = config_for(tmp_path / "model.gguf")
+    shape = load(config).shape
+    read = open_gguf(Path(resolve_model(config).folder), shape)
+    assert read is not None
+
+    class Second:
+        rank, size = 1, 2
+
+    get = shard(read, shape, Second())
+    for name in ("self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "mlp.up_proj"):
+        whole = torch.from_numpy(means[f"model.layers.0.{name}.weight"])
+        wanted = whole[:, 128:] if name in ("self_attn.o_proj", "mlp.down_proj") else whole[128:]
+        assert torch.equal(get(f"model.layers.0.{name}.weight"), wanted), name
+
+
+def test_what_check_says_of_it(checkpoints: Folders, tmp_path: Path) -> None:
+    source = checkpoints("llama", **WIDE)
+    convert(source, tmp_path / "model.gguf", MIXES["Q8_0"])
+    config = config_for(tmp_path / "model.gguf", dtype="auto", device="cpu")
+    facts: dict[str, object] = {}
+    for some in inspect(config, find_model(config)):
+        facts |= some
+    shape = load(config).shape
+    assert facts["dtype"] == "gguf and float32" and facts["weights_bytes"] == weight_bytes(shape, torch.float32)
+    assert weight_bytes(shape, torch.float32) < sum(np.prod(sizes) for sizes in shape.tensors().values()) * 1.4
+
+
+def test_a_file_in_parts_and_a_folder_with_one(checkpoints: Folders, tmp_path: Path) -> None:
+    from tests.support import gguf_files
+
+    source = checkpoints("llama")
+    whole = tmp_path / "whole.gguf"
+    convert(source, whole, lambda name: "F32")
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    gguf_files.split(source, parts / "m", 3)
+    answers = [
+        Driver(make_runner(config_for(place))).run([Sequence(prompt(9, 1), 12)])
+        for place in (whole, parts, parts / "m-00002-of-00003.gguf")
+    ]
+    assert answers[0] == answers[1] == answers[2]
+    (parts / "m-00003-of-00003.gguf").unlink()
+    with pytest.raises(ConfigError, match=r"lacks m-00003-of-00003.gguf; 1 of 3 parts are missing"):
+        resolve_model(config_for(parts))
+
+
+def test_a_file_that_is_another_meanwhile(checkpoints: Folders, tmp_path: Path, cache: Path) -> None:
+    """A worker that starts again takes no weights of another model; who starts anew finds the new one."""
+    path = tmp_path / "model.gguf"
+    convert(checkpoints("llama"), path, lambda name: "F32")
+    config = config_for(path)
+    info = resolve_model(config)
+    assert resolve_model(config) == info and len(list(cache.iterdir())) == 1, "it is made once"
+    convert(checkpoints("llama"), path, lambda name: "F16")
+    with pytest.raises(ConfigError, match=r"model\.gguf has changed since it was first read; start the server again"):
+        load_model(config, info)
+    assert resolve_model(config).folder != info.folder and load(config).shape.stored_dtype == "float16"
+
+
+def test_tensors_that_do_not_fit(checkpoints: Folders, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(checkpoints("llama"), tmp_path / "source"))
+    values = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(values | {"num_hidden_layers": 4}))
+    convert(source, tmp_path / "model.gguf", lambda name: "F32")
+    with pytest.raises(ConfigError, match=r"lacks model\.layers\.3\.input_layernorm\.weight"):
+        find_model(config_for(tmp_path / "model.gguf"))
