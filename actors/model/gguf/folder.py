@@ -91,7 +91,7 @@ def _state(path: Path) -> dict[str, Any]:
         state = path.stat()
     except OSError as error:
         raise ConfigError(f"model: {path} cannot be read: {error.strerror}") from None
-    return {"path": str(path), "size": state.st_size, "changed": state.st_mtime_ns}
+    return {"path": str(path), "inode": state.st_ino, "size": state.st_size, "changed": state.st_mtime_ns}
 
 
 def _parts(file: Path) -> list[Path]:

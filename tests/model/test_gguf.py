@@ -1,0 +1,424 @@
+"""GGUF files without their weights: headers of strangers, config, tokenizers."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+import tracemalloc
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.gguf.config import Fields
+from actorserve.actors.model.gguf.header import MOST_VALUES, read_header
+from actorserve.actors.model.gguf.pre_tokenizers import BY_NAME
+from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo, resolve_model
+from actorserve.actors.model.tokenizer import find_templates, load_tokenizer, special_tokens
+from actorserve.actors.options.config import ConfigError, make_config
+from tests.support.gguf_files import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Stored, stored, text, write
+from tests.support.tokenizers_made import CL100K, CORPUS, SPECIAL, byte_fallback
+
+DOCS = Path(__file__).resolve().parents[2] / "tools" / "docs"
+MORE = [
+    "ﬁne Ⅻ e\u0301 é  tabs\t\tand\r\n\r\nlines \u00a0 nbsp 12345678 x²",
+    "IT'S we'll HELLO'LL 'S HelloWorld",
+    "𝒳 \U0001f468\u200d\U0001f469",
+]
+LINES = [line for name in ("api.md", "performance.md") for line in (DOCS / name).read_text().splitlines()]
+TEXTS = ["\n".join(LINES[at : at + 12]) for at in range(0, 360, 12)] + CORPUS[:6] + MORE
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where folders of GGUF files are made."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def gains(count: int = 32) -> Stored:
+    return stored("F32", np.ones(count))
+
+
+def fields(others: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A model of one layer of 32, with eight tokens."""
+    architecture = (others or {}).get("general.architecture") or "llama"
+    shape = {
+        "block_count": 1,
+        "context_length": 64,
+        "embedding_length": 32,
+        "feed_forward_length": 32,
+        "attention.head_count": 2,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    vocabulary = {
+        "model": "gpt2",
+        "pre": "llama-bpe",
+        "tokens": ["a", "b", "ab", "<s>", "</s>", "<|eot_id|>", "<x>", "[PAD]"],
+        "token_type": [NORMAL] * 3 + [CONTROL] * 3 + [USER_DEFINED, UNUSED],
+        "merges": ["a b"],
+        "bos_token_id": 3,
+        "eos_token_id": 4,
+    }
+    found: dict[str, Any] = {"general.architecture": architecture, "general.alignment": 32}
+    found |= {f"{architecture}.{name}": value for name, value in shape.items()}
+    found |= {f"tokenizer.ggml.{name}": value for name, value in vocabulary.items()}
+    found |= {"tokenizer.chat_template": "{{ messages }}"} | (others or {})
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def tensors(words: int = 8) -> dict[str, Stored]:
+    weight = stored("F16", np.zeros((32, 32)))
+    found = {f"blk.0.{name}.weight": gains() for name in ("attn_norm", "ffn_norm")} | {"output_norm.weight": gains()}
+    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    found |= {f"blk.0.{name}.weight": weight for name in names}
+    return found | {"token_embd.weight": stored("F16", np.zeros((words, 32)))}
+
+
+def model(folder: Path, others: dict[str, Any] | None = None, words: int = 8) -> Path:
+    return write(folder / "m.gguf", fields(others), tensors(words))
+
+
+def find(path: Path, **options: Any) -> ModelInfo:
+    return find_model(make_config({"model": str(path), "device": "cpu", "max_num_seqs": 1} | options))
+
+
+def refusal(path: Path, **options: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        find(path, **options)
+    said = str(caught.value)
+    assert "\n" not in said and len(said) < 600
+    return said
+
+
+# --- headers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_a_model(tmp_path: Path) -> None:
+    info = find(model(tmp_path, {"general.sampling.temp": 0.5, "general.sampling.top_k": 7}))
+    assert (info.architecture, info.vocab_size, info.max_model_len) == ("LlamaForCausalLM", 8, 64)
+    assert info.end_tokens == [4, 5] and info.sampling_defaults == {"temperature": 0.5, "top_k": 7}
+    config = make_config({"model": info.folder})
+    assert find_templates(config, info) == {"default": "{{ messages }}"}
+    assert special_tokens(info) == {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
+
+
+def test_a_header_that_ends_anywhere_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Every length of the header, and of the data behind it the last byte."""
+    path = model(tmp_path)
+    whole = path.read_bytes()
+    begin = min(tensor.offset for tensor in read_header(path).tensors.values())
+    for length in (len(whole) - 32, *range(begin, -1, -1)):
+        os.truncate(path, length)
+        with pytest.raises(ConfigError) as caught:
+            Fields(read_header(path))
+        said = str(caught.value)
+        assert "\n" not in said and str(path) in said and len(said) < 400, said
+
+
+def test_bytes_that_are_others_are_refused_or_read(tmp_path: Path) -> None:
+    """Nothing else is raised, and no memory is taken for what a header merely claims."""
+    path, random = model(tmp_path), np.random.default_rng(3)
+    whole = path.read_bytes()
+    header = min(tensor.offset for tensor in read_header(path).tensors.values())
+    refused, config = 0, make_config({"model": str(path), "device": "cpu"})
+    tracemalloc.start()
+    for _ in range(400):
+        damaged = bytearray(whole)
+        at = int(random.integers(header - 8))
+        damaged[at : at + 8] = random.choice([b"\xff" * 8, b"\0" * 8, random.bytes(8), struct.pack("<Q", 1 << 40)])
+        path.unlink()  # another file each time
+        path.write_bytes(damaged)
+        said = ""
+        try:
+            resolve_model(config)
+        except ConfigError as error:
+            said = str(error)
+        refused += bool(said)
+        assert "\n" not in said
+    assert refused > 200 and tracemalloc.get_traced_memory()[1] < 32 << 20
+    tracemalloc.stop()
+
+
+def raw(*parts: bytes, tensors: int = 0, fields: int = 1, version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, fields) + b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"GGUF" + struct.pack(">I", 3) + bytes(16), "it is big-endian"),
+        (raw(version=1), "version 1 of the format; these are read: 2, 3"),
+        (raw(tensors=1 << 60), "the number of tensors is 1,152,921,504,606,846,976; at most"),
+        (raw(fields=1 << 60), "the number of fields is"),
+        (raw(struct.pack("<Q", 1 << 62)), "the key of field 0 has 4,611,686,018,427,387,904 bytes; 512 are allowed"),
+        (raw(struct.pack("<Q", 2), b"\xff\xfe"), "the key of field 0 is no text in UTF-8"),
+        (raw(text("a"), struct.pack("<I", 77)), "a has a value of type 77, which there is not"),
+        (raw(text("a"), struct.pack("<IQ", 8, 1 << 63)), "it ends inside a"),
+        (raw(text("a"), struct.pack("<IQ", 8, 1), b"\xff"), "a is no text in UTF-8"),
+        (raw(text("a"), struct.pack("<IIQ", 9, 9, 1)), "a is an array of arrays, which is not supported"),
+        (raw(text("a"), struct.pack("<IIQ", 9, 8, MOST_VALUES)), "it ends inside a"),
+        (raw(text("a"), struct.pack("<IIQ", 9, 12, 1 << 50)), "a: the number of its values is"),
+        (raw(text("a"), struct.pack("<IIQ", 9, 12, MOST_VALUES)), "it ends inside a"),
+        (raw(text("a"), struct.pack("<IIQQ", 9, 8, 1, 1), b"\xff"), r"a\[0\] is no text in UTF-8"),
+        (raw(text("a"), struct.pack("<IB", 0, 1), text("a"), fields=2), "a stands there twice"),
+        (raw(text("general.alignment"), struct.pack("<II", 4, 3)), "general.alignment is 3; a power of two from 8"),
+        (raw(text("t"), struct.pack("<I", 9), tensors=1, fields=0), "tensor t has 9 dimensions; 1 to 4 are allowed"),
+        (raw(text("t"), struct.pack("<IQIQ", 1, 32, 16, 0), tensors=1, fields=0), "tensor t has the type IQ2_XXS"),
+        (raw(text("t"), struct.pack("<IQIQ", 1, 32, 99, 0), tensors=1, fields=0), "tensor t has the type of number 99"),
+        (raw(text("t"), struct.pack("<IQIQ", 1, 33, 8, 0), tensors=1, fields=0), "tensor t has rows of 33 numbers"),
+        (raw(text("t"), struct.pack("<IQIQ", 1, 32, 8, 8), tensors=1, fields=0), "tensor t begins at 8, which is no"),
+        (raw(text("t"), struct.pack("<IQIQ", 1, 1 << 39, 0, 0), tensors=1, fields=0), "tensor t ends at byte"),
+    ],
+)
+def test_what_is_wrong_with_a_header_is_named(data: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=words) as caught:
+        read_header(path)
+    assert "\n" not in str(caught.value)
+
+
+# --- config --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"general.architecture": "gemma3"}, "the architecture gemma3 (general.architecture) is not supported in GGUF"),
+        ({"general.architecture": ""}, "a file without an architecture (general.architecture) is not supported"),
+        ({"general.type": "mmproj"}, "is of the type mmproj (general.type); a file of a model is needed"),
+        ({"llama.block_count": None}, "says llama.block_count = None; a whole number from 1"),
+        ({"llama.block_count": "many"}, "says llama.block_count = 'many'; a whole number from 1"),
+        ({"llama.attention.head_count": [2, 1]}, "says llama.attention.head_count = [2, 1]; a whole number"),
+        ({"llama.feed_forward_length": [32, 64]}, "says llama.feed_forward_length = [32, 64]"),
+        ({"llama.attention.layer_norm_rms_epsilon": None}, "llama.attention.layer_norm_rms_epsilon = None; a number"),
+        ({"llama.expert_count": 8}, "has llama.expert_count, which is not supported"),
+        ({"llama.logit_scale": 2.0}, "has llama.logit_scale, which is not supported"),
+        ({"llama.attention.causal": False}, "tokens see later ones (llama.attention.causal)"),
+        ({"llama.attention.value_length": 8}, "says llama.attention.value_length = 8; as many as keys have, 16,"),
+        ({"llama.rope.dimension_count": 8}, "says llama.rope.dimension_count = 8; all numbers of a head, 16,"),
+        ({"llama.rope.scaling.type": "yarn"}, "says llama.rope.scaling.type = 'yarn'; none, linear, or a tensor"),
+        ({"split.count": 3}, "says split.count = 3; 1, as the file's name has it,"),
+        ({"tokenizer.ggml.eos_token_id": 99}, "says tokenizer.ggml.eos_token_id = 99; a whole number from 0 to 7"),
+        ({"tokenizer.ggml.pre": "unheard-of"}, "tokenizer.ggml.pre: unheard-of is not supported; these are: llama3,"),
+        ({"tokenizer.ggml.pre": None}, "tokenizer.ggml.pre: the file does not say how texts are cut"),
+        ({"tokenizer.ggml.model": "bert"}, "tokenizer.ggml.model: bert is not supported; these are: gpt2, llama"),
+        (
+            {"tokenizer.ggml.tokens": None},
+            "tokenizer.ggml.tokens: a list of texts is needed; --tokenizer takes",
+        ),
+        ({"tokenizer.ggml.tokens": ["a"] * 9}, "tokenizer.ggml.tokens: 9 tokens, and token_embd.weight has 8 rows"),
+        ({"tokenizer.ggml.token_type": [1, 2]}, "tokenizer.ggml.token_type: a list of 8 numbers from 1 to 6"),
+        ({"tokenizer.ggml.merges": ["a c"]}, "tokenizer.ggml.merges: number 0, 'a c', is no pair of tokens"),
+        ({"tokenizer.ggml.merges": ["ab"]}, "tokenizer.ggml.merges: number 0, 'ab', is no pair of tokens"),
+        ({"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.scores: a list of 8 numbers is needed"),
+        (
+            {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [float("nan")] * 8},
+            "tokenizer.ggml.scores: one of them is no number (NaN)",
+        ),
+        (
+            {"tokenizer.ggml.tokens": ["a"] * 8, "tokenizer.ggml.token_type": [NORMAL] * 8},
+            "tokenizer.ggml.tokens: the token 'a' stands there twice (0 and 1)",
+        ),
+    ],
+)
+def test_what_cannot_be_served_names_its_field(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = model(tmp_path, changes)
+    assert words in refusal(path)
+
+
+def test_numbers_are_those_that_were_meant(tmp_path: Path) -> None:
+    """float32 in the file; the shortest decimals that are the same float32."""
+    path = model(tmp_path, {"llama.rope.freq_base": 1000000.0, "llama.attention.layer_norm_rms_epsilon": 1e-6})
+    config = json.loads((Path(find(path).folder) / "config.json").read_text())
+    assert (config["rope_theta"], config["rms_norm_eps"]) == (1e6, 1e-6)
+
+
+def test_options_beside_a_file(tmp_path: Path) -> None:
+    """Another tokenizer makes that of the file needless; a file may be the tokenizer of a folder, too."""
+    path = model(tmp_path, {"tokenizer.ggml.pre": "unheard-of"})
+    assert "unheard-of" in refusal(path)
+    assert find(path, tokenizer=str(DEMO_FOLDER)).tokenizer_folder == str(DEMO_FOLDER)
+    assert "--load-format safetensors: " in refusal(path, load_format="safetensors")
+    good = write(tmp_path / "good.gguf", fields(), tensors())
+    assert load_tokenizer(find(DEMO_FOLDER, tokenizer=str(good))).encode("ab").ids == [3, 2]
+    assert make_config({"model": str(good)}).served_names() == [str(good)]
+    assert find(good, load_format="dummy").vocab_size == 8
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert "set XDG_CACHE_HOME to a folder that can be written" in refusal(model(tmp_path))
+
+
+def test_a_file_needs_no_torch_either(tmp_path: Path) -> None:
+    program = (
+        "import sys; from actorserve.actors.options.config import make_config; "
+        "from actorserve.actors.model.checks import find_model; "
+        "find_model(make_config({'model': sys.argv[1], 'device': 'cpu'})); "
+        "assert not {'torch', 'transformers', 'numpy', 'tokenizers', 'huggingface_hub'} & set(sys.modules)"
+    )
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program, str(model(tmp_path))]) == 0
+
+
+# --- tokenizers ----------------------------------------------------------------------------------------------------
+
+
+def splitters() -> dict[str, tuple[Any, Any]]:
+    """By `pre`: (normalizer, pre-tokenizer) as libraries have them, which know no GGUF."""
+    from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
+
+    qwen2 = Qwen2Tokenizer(vocab={"<|endoftext|>": 0}, merges=[]).backend_tokenizer
+    plain = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    behind = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    digits = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), plain])
+    llama3 = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(CL100K), "isolated"), behind])
+    return {
+        "qwen2": (qwen2.normalizer, qwen2.pre_tokenizer),
+        "gpt-2": (None, plain),
+        "smollm": (None, digits),
+        "llama-bpe": (None, llama3),
+    }
+
+
+@pytest.mark.parametrize("pre", ["qwen2", "gpt-2", "smollm", "llama-bpe"])
+def test_tokens_of_bytes_are_those_of_the_models_own_tokenizer(pre: str, tmp_path: Path) -> None:
+    """Thousands of them, of many scripts; and the same text comes out again."""
+    known = Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
+    normalizer, splitter = splitters()[pre]
+    known.pre_tokenizer = splitter
+    known.decoder = decoders.ByteLevel()
+    if normalizer is not None:
+        known.normalizer = normalizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=2000, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    known.train_from_iterator(TEXTS, trainer)
+    made = json.loads(known.to_str())["model"]
+    words = sorted(made["vocab"], key=made["vocab"].__getitem__)
+    kinds = [CONTROL if word in SPECIAL else NORMAL for word in words]
+    others = {"tokenizer.ggml.pre": pre, "tokenizer.ggml.add_bos_token": False}
+    others["tokenizer.ggml.merges"] = [" ".join(pair) for pair in made["merges"]]
+    ours = load_tokenizer(find(vocabulary(tmp_path, words, kinds, others)))
+    compare(ours, known)
+    for line in TEXTS:
+        ids = ours.encode(line).ids
+        assert ours.decode(ids, skip_special_tokens=False) == (normalizer.normalize_str(line) if normalizer else line)
+
+
+def vocabulary(folder: Path, words: list[str], kinds: list[int], others: dict[str, Any]) -> Path:
+    known: dict[str, Any] = {"tokenizer.ggml.tokens": words, "tokenizer.ggml.token_type": kinds}
+    known |= {"tokenizer.ggml.bos_token_id": words.index("<s>"), "tokenizer.ggml.eos_token_id": words.index("</s>")}
+    return model(folder, known | others, len(words))
+
+
+def compare(ours: Tokenizer, known: Tokenizer) -> None:
+    counted = 0
+    for line in [*TEXTS, "\n".join(TEXTS), f"<|im_start|>{TEXTS[0]}<|im_end|>  <s>x</s>"]:
+        wanted = known.encode(line, add_special_tokens=False).ids
+        assert ours.encode(line, add_special_tokens=False).ids == wanted, line
+        counted += len(wanted)
+    assert counted > 5000
+
+
+def score_of(made: dict[str, Any]) -> dict[str, float]:
+    """A merge that comes first gives the better piece; characters are no merge's."""
+    pairs = [pair if isinstance(pair, list) else pair.split(" ") for pair in made["merges"]]
+    return {"".join(pair): -float(number) for number, pair in reversed(list(enumerate(pairs)))}
+
+
+def sentence_piece(folder: Path, others: dict[str, Any] | None = None) -> tuple[Tokenizer, dict[str, float]]:
+    """The tokenizer of a file with the vocabulary of one that falls back to bytes, and the scores of its pieces."""
+    made = json.loads(byte_fallback().to_str())["model"]
+    scores = score_of(made)
+    words = sorted(made["vocab"], key=made["vocab"].__getitem__)
+    kinds = [
+        UNKNOWN if word == "<unk>" else CONTROL if word in SPECIAL else BYTE if word.startswith("<0x") else NORMAL
+        for word in words
+    ]
+    known: dict[str, Any] = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.unknown_token_id": 0}
+    known["tokenizer.ggml.scores"] = [scores.get(word, -1e6) for word in words]
+    path = vocabulary(folder, words, kinds, known | (others or {}))
+    pairs = zip(words, kinds, strict=True)
+    return load_tokenizer(find(path)), {word: scores.get(word, -1e6) for word, kind in pairs if kind == NORMAL}
+
+
+def merged(line: str, scores: dict[str, float]) -> list[str]:
+    """SentencePiece's rule: of all pieces that two neighbours give the best, the first of equals, and again."""
+    pieces = list("▁" + line.replace(" ", "▁"))
+    while True:
+        found = [(-scores[a + b], at) for at, (a, b) in enumerate(pairwise(pieces)) if a + b in scores]
+        if not found:
+            return pieces
+        at = min(found)[1]
+        pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+
+
+def test_tokens_of_scores_are_those_of_sentencepiece(tmp_path: Path) -> None:
+    ours, scores = sentence_piece(tmp_path)
+    compare(ours, byte_fallback())
+    for line in [line for line in TEXTS[:8] if "<|" not in line] + CORPUS[:6] + MORE:
+        wanted: list[str] = []
+        for piece in merged(line[:400], scores):
+            wanted += [piece] if piece in scores else [f"<0x{byte:02X}>" for byte in piece.encode()]
+        assert ours.encode(line[:400], add_special_tokens=False).tokens == wanted
+        assert ours.decode(ours.encode(line).ids) == line
+    assert ours.encode("fox").tokens[0] == "<s>", "files of this kind begin with it, if they say nothing"
+
+
+def test_a_text_without_a_space_before_it(tmp_path: Path) -> None:
+    flags = {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False}
+    ours, _ = sentence_piece(tmp_path, flags)
+    assert not ours.encode("fox").tokens[0].startswith("▁")
+    for line in TEXTS:
+        assert ours.decode(ours.encode(line).ids, skip_special_tokens=False) == line
+
+
+def test_kinds_of_tokens(tmp_path: Path) -> None:
+    """Control tokens are left out of answers, what a user defined is not, what is unused is not there."""
+    ours = load_tokenizer(find(model(tmp_path)))
+    assert ours.encode("ab<x>a<|eot_id|>").ids == [3, 2, 6, 0, 5]
+    assert ours.decode([3, 2, 6, 0, 5]) == "ab<x>a"
+    assert ours.token_to_id("[PAD]") is None and ours.get_vocab_size() == 7
+    both = find(write(tmp_path / "n.gguf", fields({"tokenizer.ggml.add_eos_token": True}), tensors()))
+    assert load_tokenizer(both).encode("ab").ids == [3, 2, 4]
+
+
+def test_templates_with_names(tmp_path: Path) -> None:
+    more = {"tokenizer.chat_templates": ["tool_use"], "tokenizer.chat_template.tool_use": "{{ tools }}"}
+    info = find(model(tmp_path, more))
+    assert find_templates(make_config({}), info) == {"default": "{{ messages }}", "tool_use": "{{ tools }}"}
+
+
+def test_phi_3_drops_spaces_behind_its_control_tokens(tmp_path: Path) -> None:
+    """As llama.cpp and Phi-3's own tokenizer.json do; others keep them."""
+    for architecture, wanted in (("llama", set()), ("phi3", {"<|eot_id|>", "</s>"})):
+        path = tmp_path / f"{architecture}.gguf"
+        known = {"general.architecture": architecture, "tokenizer.ggml.model": "llama"}
+        write(path, fields(known | {"tokenizer.ggml.scores": [-1.0] * 8}), tensors())
+        options: dict[str, object] = {"model": str(path), "device": "cpu", "load_format": "dummy"}
+        made = json.loads((Path(resolve_model(make_config(options)).folder) / "tokenizer.json").read_text())
+        assert {token["content"] for token in made["added_tokens"] if token["rstrip"]} == wanted
+
+
+@pytest.mark.parametrize(
+    ("pre", "line", "words"),
+    [
+        ("tekken", "HelloWorld 12 a/\n", ["Hello", "World", " ", "1", "2", " a", "/\n"]),
+        ("gpt-4o", "HelloWorld'll 1234", ["Hello", "World'll", " ", "123", "4"]),
+        ("llama-bpe", "HelloWorld'll 1234\n\n x", ["HelloWorld", "'ll", " ", "123", "4", "\n\n", " x"]),
+        ("deepseek-r1-qwen", "it's 1234", ["it", "'s", " ", "1", "2", "3", "4"]),
+    ],
+)
+def test_where_texts_are_cut(pre: str, line: str, words: list[str]) -> None:
+    cut = pre_tokenizers.Split(Regex(BY_NAME[pre].pattern), "isolated")
+    assert [word for word, _ in cut.pre_tokenize_str(line)] == words
