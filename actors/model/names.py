@@ -157,10 +157,11 @@ def _gguf_files(name: str, revision: str | None) -> list[str]:
     """Those of models in a repository; none if the hub cannot be asked."""
     from huggingface_hub import HfApi
 
-    try:
-        files = HfApi().list_repo_files(name, revision=revision)
+    try:  # list_repo_files would ask a hub that is not there for half a minute
+        siblings = HfApi().model_info(name, revision=revision).siblings or []
     except _failures():
         return []
+    files = (sibling.rfilename for sibling in siblings)
     return sorted(file for file in files if file.endswith(".gguf") and "mmproj" not in file)
 
 

@@ -22,7 +22,10 @@ from actorserve.actors.model.gguf.pre_tokenizers import BY_NAME
 from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo, resolve_model
 from actorserve.actors.model.tokenizer import find_templates, load_tokenizer, special_tokens
 from actorserve.actors.options.config import ConfigError, make_config
-from tests.support.gguf_files import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, Stored, stored, text, write
+from tests.support.gguf_files import BYTE, CONTROL, NORMAL, UNKNOWN, text, write
+from tests.support.gguf_files import tiny_fields as fields
+from tests.support.gguf_files import tiny_model as model
+from tests.support.gguf_files import tiny_tensors as tensors
 from tests.support.tokenizers_made import CL100K, CORPUS, SPECIAL, byte_fallback
 
 DOCS = Path(__file__).resolve().parents[2] / "tools" / "docs"
@@ -40,49 +43,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where folders of GGUF files are made."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def gains(count: int = 32) -> Stored:
-    return stored("F32", np.ones(count))
-
-
-def fields(others: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A model of one layer of 32, with eight tokens."""
-    architecture = (others or {}).get("general.architecture") or "llama"
-    shape = {
-        "block_count": 1,
-        "context_length": 64,
-        "embedding_length": 32,
-        "feed_forward_length": 32,
-        "attention.head_count": 2,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-    }
-    vocabulary = {
-        "model": "gpt2",
-        "pre": "llama-bpe",
-        "tokens": ["a", "b", "ab", "<s>", "</s>", "<|eot_id|>", "<x>", "[PAD]"],
-        "token_type": [NORMAL] * 3 + [CONTROL] * 3 + [USER_DEFINED, UNUSED],
-        "merges": ["a b"],
-        "bos_token_id": 3,
-        "eos_token_id": 4,
-    }
-    found: dict[str, Any] = {"general.architecture": architecture, "general.alignment": 32}
-    found |= {f"{architecture}.{name}": value for name, value in shape.items()}
-    found |= {f"tokenizer.ggml.{name}": value for name, value in vocabulary.items()}
-    found |= {"tokenizer.chat_template": "{{ messages }}"} | (others or {})
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def tensors(words: int = 8) -> dict[str, Stored]:
-    weight = stored("F16", np.zeros((32, 32)))
-    found = {f"blk.0.{name}.weight": gains() for name in ("attn_norm", "ffn_norm")} | {"output_norm.weight": gains()}
-    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-    found |= {f"blk.0.{name}.weight": weight for name in names}
-    return found | {"token_embd.weight": stored("F16", np.zeros((words, 32)))}
-
-
-def model(folder: Path, others: dict[str, Any] | None = None, words: int = 8) -> Path:
-    return write(folder / "m.gguf", fields(others), tensors(words))
 
 
 def find(path: Path, **options: Any) -> ModelInfo:

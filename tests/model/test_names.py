@@ -18,6 +18,7 @@ from safetensors.torch import load
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import ConfigError, make_config
+from tests.support.gguf_files import tiny_model as gguf_model
 
 COMMIT = "a" * 40
 NAME = "org/name"
@@ -238,3 +239,49 @@ def test_a_tokenizer_comes_without_weights(hub: Hub) -> None:
 
 def test_the_hub_has_no_such_model(hub: Hub) -> None:
     assert "the hub has no such model (or it is private: set HF_TOKEN); is it a typo?" in refusal("org/nome")
+
+
+# --- GGUF files of the hub -----------------------------------------------------------------------------------------
+
+
+def gguf(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """The hub has these files, all with the same model of one layer."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "made"))
+    body = gguf_model(here).read_bytes()
+    hub.files = {name: body if "mmproj" not in name else b"" for name in names} | {"README.md": b"about it"}
+
+
+@pytest.mark.parametrize(("asked", "file"), [(":Q4_K_M", "m-Q4_K_M.gguf"), (":q8_0", "sub/m.Q8_0.gguf")])
+def test_a_gguf_file_is_had_by_its_type(
+    asked: str, file: str, hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf(hub, here, monkeypatch, "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "sub/m.Q8_0.gguf", "mmproj-F16.gguf")
+    for _ in range(2):
+        model = find_model(make_config({"model": NAME + asked, "device": "cpu"}))
+        assert model.vocab_size == 8 and hub.asked == [file], "that alone, and once"
+
+
+def test_the_only_gguf_file_needs_no_type(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf(hub, here, monkeypatch, "m-Q4_K_M.gguf", "mmproj-F16.gguf")
+    assert find_model(make_config({"model": NAME, "device": "cpu"})).vocab_size == 8
+    assert make_config({"model": f"{NAME}:Q4_K_M"}).served_names() == [f"{NAME}:Q4_K_M"]
+
+
+def test_without_the_hub_its_cache_has_the_file(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    gguf(hub, here, monkeypatch, "m-Q4_K_M.gguf", "m-Q8_0.gguf")
+    config = make_config({"model": f"{NAME}:Q4_K_M", "device": "cpu"})
+    folder = find_model(config).folder
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert find_model(config).folder == folder
+    assert "cannot be reached" in refusal("org/other:Q4_K_M")
+
+
+def test_a_type_that_the_hub_has_not(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf(hub, here, monkeypatch, "m-Q4_K_M.gguf", "m-Q8_0.gguf", "a/m-Q6_K.gguf", "b/m-Q6_K.gguf")
+    assert "no GGUF file of the type Q5_K_M; name one: org/name:Q4_K_M or :Q6_K or :Q8_0" in refusal(f"{NAME}:Q5_K_M")
+    assert "several GGUF files of the type Q6_K: a/m-Q6_K.gguf, b/m-Q6_K.gguf" in refusal(f"{NAME}:Q6_K")
+    hub.files = {"README.md": b"nothing else"}
+    assert "has no GGUF file of the type Q8_0: it is no model that can be served" in refusal(f"{NAME}:Q8_0")
+    assert not hub.asked

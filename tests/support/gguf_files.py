@@ -395,3 +395,46 @@ def split(folder: Path, stem: Path, count: int) -> None:
         about = {"split.no": number, "split.count": count, "split.tensors.count": len(names)}
         known = fields if number == 0 else {}
         write(stem.with_name(f"{stem.name}-{number + 1:05}-of-{count:05}.gguf"), known | about, own)
+
+
+# --- a model of nothing --------------------------------------------------------------------------------------------
+
+
+def tiny_fields(others: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A model of one layer of 32, with eight tokens."""
+    architecture = (others or {}).get("general.architecture") or "llama"
+    shape = {
+        "block_count": 1,
+        "context_length": 64,
+        "embedding_length": 32,
+        "feed_forward_length": 32,
+        "attention.head_count": 2,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    vocabulary = {
+        "model": "gpt2",
+        "pre": "llama-bpe",
+        "tokens": ["a", "b", "ab", "<s>", "</s>", "<|eot_id|>", "<x>", "[PAD]"],
+        "token_type": [NORMAL] * 3 + [CONTROL] * 3 + [USER_DEFINED, UNUSED],
+        "merges": ["a b"],
+        "bos_token_id": 3,
+        "eos_token_id": 4,
+    }
+    found: dict[str, Any] = {"general.architecture": architecture, "general.alignment": 32}
+    found |= {f"{architecture}.{name}": value for name, value in shape.items()}
+    found |= {f"tokenizer.ggml.{name}": value for name, value in vocabulary.items()}
+    found |= {"tokenizer.chat_template": "{{ messages }}"} | (others or {})
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def tiny_tensors(words: int = 8) -> dict[str, Stored]:
+    weight = stored("F16", np.zeros((32, 32)))
+    gain = stored("F32", np.ones(32))
+    found = dict.fromkeys(("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"), gain)
+    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    found |= {f"blk.0.{name}.weight": weight for name in names}
+    return found | {"token_embd.weight": stored("F16", np.zeros((words, 32)))}
+
+
+def tiny_model(folder: Path, others: dict[str, Any] | None = None, words: int = 8) -> Path:
+    return write(folder / "m.gguf", tiny_fields(others), tiny_tensors(words))
