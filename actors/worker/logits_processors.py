@@ -104,11 +104,15 @@ class LogitsProcessors:
     def __bool__(self) -> bool:
         return bool(self._processors)
 
-    def place(self, row: int, sampling: Sampling, rendition: Rendition, prompt: Ints, answer: list[int]) -> None:
-        """A sequence takes a row."""
+    def drop(self, row: int) -> None:
+        """A row asks for nothing from now on."""
         self._processors.pop(row, None)
         if self._matchers is not None:
             self._matchers.drop(row)
+
+    def place(self, row: int, sampling: Sampling, rendition: Rendition, prompt: Ints, answer: list[int]) -> None:
+        """A sequence takes a row."""
+        self.drop(row)
         if sampling.is_plain() and rendition.is_plain():
             return
         processor = RowProcessor(sampling, rendition)

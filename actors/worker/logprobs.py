@@ -57,24 +57,24 @@ class LogprobsWriter:
             self._used.remove(slot)
             self._area.forget(slot)
 
+    def among(self, rows: Ints) -> Ints:
+        """Which of these rows are told, as indices."""
+        return np.flatnonzero(self._most[rows] >= 0) if self._rows_with_logprobs else np.empty(0, np.int64)
+
+    def places(self, rows: Ints) -> tuple[Ints, int]:
+        """(the slots of these rows, how many of the most likely words are told)."""
+        return self._slot[rows], int(self._most[rows].max())
+
     def raw(self, logits: Tensor, rows: Ints) -> tuple[Ints, Tensor] | None:
         """(which of these rows are told, their logits as they are now); None if none is."""
-        if not self._rows_with_logprobs:
-            return None
-        asked = np.flatnonzero(self._most[rows] >= 0)
-        if not asked.size:
-            return None
-        at = torch.from_numpy(asked)
-        if logits.is_cuda:  # from memory that is not pinned, the host would wait for all steps that run
-            at = at.pin_memory().to(logits.device, non_blocking=True)
-        return asked, logits.index_select(0, at)
+        asked = self.among(rows)
+        return (asked, logits.index_select(0, torch.from_numpy(asked))) if asked.size else None
 
     def write(self, raw: tuple[Ints, Tensor], rows: Ints, tokens: np.ndarray, positions: Ints) -> None:
         """The rows have drawn these tokens, which will stand at these positions."""
         asked, logits = raw
-        self._write(
-            logits, self._slot[rows[asked]], positions[asked], tokens[asked], int(self._most[rows[asked]].max())
-        )
+        slots, most = self.places(rows[asked])
+        self._write(logits, slots, positions[asked], tokens[asked], most)
 
     def write_prompts(
         self, rows: Ints, firsts: Ints, counts: Ints, starts: Ints, log: np.ndarray, logits: Callable[[Tensor], Tensor]
@@ -102,8 +102,16 @@ class LogprobsWriter:
         if self._entries is None:
             return
         drawn = torch.from_numpy(tokens.astype(np.int64))
-        logprobs, words, rank = (part.numpy() for part in top_logprobs(logits, drawn, min(most, logits.shape[1])))
-        records = np.zeros((len(tokens), logprobs.shape[1]), ENTRY)
-        records["logprob"] = logprobs
-        records["id"][:, 0], records["id"][:, 1:] = rank, words
-        self._entries[slots, positions, : records.shape[1]] = records
+        self.store(slots, positions, pack_records(logits, drawn, most).numpy())
+
+    def store(self, slots: Ints, positions: Ints, records: np.ndarray) -> None:
+        """Records of `pack_records`, of tokens at these positions of these slots."""
+        assert self._entries is not None, "without an area no row is told"
+        self._entries[slots, positions, : records.shape[1]] = records.view(ENTRY)[..., 0]
+
+
+def pack_records(logits: Tensor, tokens: Tensor, most: int) -> Tensor:
+    """int32 [rows, 1 + most, 2], on the device of `logits`: (rank, bits of the logprob) of one token of each row
+    (`tokens` int64 [rows]), and (word, bits of the logprob) of the most likely words."""
+    logprobs, words, rank = top_logprobs(logits, tokens, min(most, logits.shape[1]))
+    return torch.stack([torch.cat([rank[:, None], words], 1).int(), logprobs.view(torch.int32)], 2)

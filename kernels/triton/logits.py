@@ -24,6 +24,7 @@ from torch import Tensor
 
 BLOCK = 2048  # words that a program adjusts
 LANES = 4096  # words that a program reads at a time
+COUNTED = 256  # rows of one program
 MOST_BIASES = 1024
 
 
@@ -51,7 +52,7 @@ class Mask(NamedTuple):
     which: Tensor  # int64 [n]: the mask of each row of logits, -1: none
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows", "which"])  # they may be parts of one vector
 def adjust_kernel(
     logits, logits_row, rows, repetition, frequency, presence, prompted, prompted_row, counts, counts_row,
     bits, bits_row, which, WORDS: tl.constexpr, BLOCK: tl.constexpr, PENALIZED: tl.constexpr, MASKED: tl.constexpr,
@@ -87,7 +88,7 @@ def adjust_kernel(
     tl.store(place, x, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows"])
 def bias_kernel(
     logits, logits_row, rows, words, values, words_row, values_row, WORDS: tl.constexpr,
     MOST: tl.constexpr, BLOCK: tl.constexpr,
@@ -103,6 +104,15 @@ def bias_kernel(
     place = logits + row * logits_row + word
     value = tl.load(values + state * values_row + entry, mask=inside, other=0.0)
     tl.store(place, tl.load(place, mask=inside, other=0.0) + value, mask=inside)
+
+
+@triton.jit(do_not_specialize=["number"], do_not_specialize_on_alignment=["rows", "tokens"])
+def count_kernel(rows, tokens, counts, counts_row, number, BLOCK: tl.constexpr):
+    """BLOCK rows."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    state = tl.load(rows + index, mask=index < number, other=-1)
+    place = counts + state * counts_row + tl.load(tokens + index, mask=index < number, other=0)
+    tl.store(place, tl.load(place, mask=state >= 0, other=0) + 1, mask=state >= 0)
 
 
 @triton.jit
@@ -164,6 +174,20 @@ def adjust(
             logits, logits.stride(0), rows, *bias, bias.words.stride(0), bias.values.stride(0),
             WORDS=words, MOST=most, BLOCK=triton.next_power_of_2(most), num_warps=1,
         )  # fmt: skip
+
+
+def count_tokens(rows: Tensor, tokens: Tensor, counts: Tensor) -> None:
+    """counts[rows[i], tokens[i]] += 1 for the rows that are not below 0, none of which may come twice.
+
+    rows int64 [n], tokens int32 or int64 [n], counts as in RowPenalties.
+    """
+    if tokens.shape != rows.shape or rows.dtype != torch.int64 or tokens.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"rows {rows.dtype}{list(rows.shape)}, tokens {tokens.dtype}{list(tokens.shape)} do not fit")
+    if counts.dtype != torch.int32 or counts.dim() != 2 or counts.stride(1) != 1:
+        raise ValueError(f"counts {counts.dtype}{list(counts.shape)} must be int32 [states, words]")
+    if len(rows):
+        grid = (triton.cdiv(len(rows), COUNTED),)
+        count_kernel[grid](rows, tokens, counts, counts.stride(0), len(rows), BLOCK=COUNTED, num_warps=1)
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:

@@ -25,16 +25,17 @@ from actorserve.kernels.triton.paged_decode import Scratch, split_count
 from actorserve.kernels.triton.rotary_kv import Pools
 from actorserve.kernels.triton.sampling import Workspace, sample
 from actorserve.kernels.triton.step_inputs import StepInputs, keep_tokens, make_inputs
-from actorserve.shm.table.logprobs import Logprobs
+from actorserve.shm.table.logprobs import MOST, Logprobs
 from actorserve.shm.table.table import slot_of
 
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition
 from ...protocol.step import NewRow, Step
 from ..logits_processors import LogitsProcessors
-from ..logprobs import LogprobsWriter
+from ..logprobs import LogprobsWriter, pack_records
 from .executor import GpuBatch, GpuModel, Hidden
 from .graphs import DecodeGraphs
+from .processors import DeviceProcessors
 from .rows import DeviceRows, Ints, to_device
 
 if TYPE_CHECKING:
@@ -56,11 +57,12 @@ class Sizes(NamedTuple):
 class PendingStep:
     """A step that was started."""
 
-    def __init__(self, rows: Ints, positions: Ints, raw: tuple[Ints, Tensor] | None, bound: bool) -> None:
-        """`rows` have drawn tokens that will stand at `positions`; `raw`: logits that are to be told of."""
-        self.rows, self.positions, self.raw = rows, positions, raw
-        self.bound = bound  # the host has to do something with the tokens before another step is started
+    def __init__(self, rows: Ints) -> None:
+        """`rows` draw tokens."""
+        self.rows = rows
+        self.bound = False  # the host has to do something with the tokens before another step is started
         self.tokens: Tensor | None = None  # int32, pinned, filled when `event` has come
+        self.logprobs: tuple[Ints, Ints, Tensor] | None = None  # slots, positions, records, filled with the tokens
         self.event: torch.cuda.Event | None = None
         self.start: torch.cuda.Event | None = None
         self.finished = False
@@ -98,6 +100,7 @@ class GpuRunner:
         self.rows = DeviceRows(sizes.rows, -(-sizes.length // sizes.block_size), device)
         self.read_rendition = read_rendition
         self.logits_processors = LogitsProcessors(sizes.rows, model.shape.vocab_size, make_matchers)
+        self.processors = DeviceProcessors(sizes.rows, model.shape.vocab_size, device)
         self.failed_rows: Numbers = ()  # of the step that was finished last, those whose grammar has failed
         self.logprobs = LogprobsWriter(logprobs, sizes.rows)
         self.pending: deque[PendingStep] = deque()
@@ -165,10 +168,10 @@ class GpuRunner:
         if pending.event is not None:
             pending.event.synchronize()
         tokens = np.asarray(pending.tokens.numpy(), np.int32)
+        if not pending.finished and pending.logprobs is not None:
+            slots, positions, records = pending.logprobs
+            self.logprobs.store(slots, positions, records.numpy())
         if not pending.finished and pending.bound:
-            if pending.raw is not None:
-                asked, logits = pending.raw
-                self.logprobs.write((asked, logits.cpu().float()), pending.rows, tokens, pending.positions)
             self.logits_processors.advance(pending.rows, tokens)
         pending.finished = True
         return tokens
@@ -182,6 +185,7 @@ class GpuRunner:
 
     def _change_rows(self, step: Step) -> None:
         last = [self._place(new) for new in step.new_rows]
+        self.processors.upload()
         if step.new_rows or step.packed_new_blocks:
             self.rows.change(step, last)
 
@@ -199,7 +203,12 @@ class GpuRunner:
             self.log[slot, new.num_prompt_tokens : new.num_known_tokens],
         )
         rendition = self.read_rendition(new.ref)
-        self.logits_processors.place(row, new.sampling, rendition, prompt.astype(np.int64), answer.tolist())
+        if self.processors.can(new.sampling, rendition):
+            self.logits_processors.drop(row)
+            self.processors.place(row, new.sampling, prompt, answer)
+        else:
+            self.processors.drop(row)
+            self.logits_processors.place(row, new.sampling, rendition, prompt.astype(np.int64), answer.tolist())
         self.logprobs.place(row, slot, new.sampling, new.num_prompt_tokens)
         return int(self.log[slot, new.num_known_tokens - 1])
 
@@ -245,7 +254,7 @@ class GpuRunner:
         self.logprobs.write_prompts(rows, starts[:-1], counts, firsts, self.log, some_logits)
         drawing = rows[samples]
         if not drawing.size:
-            return PendingStep(drawing, drawing, None, False)
+            return PendingStep(drawing)
         numbers = to_device(np.stack([starts[1:][samples] - 1, drawing]), self.device)
         logits = self.model.logits(hidden.of(numbers[0]))
         tokens = torch.empty(drawing.size, dtype=torch.int32, device=self.device)
@@ -286,23 +295,48 @@ class GpuRunner:
 
     def _drawn(self, logits: Tensor, rows: Ints, own: Tensor, tokens: Tensor) -> PendingStep:
         """Tokens were drawn of `logits`; rows that want these changed first draw again, of numbers in float32."""
-        raw = self.logprobs.raw(logits, rows)
+        pending = PendingStep(rows)
+        self._draw_changed(logits, rows, tokens)
         asking = self.logits_processors.among(rows)
-        failed: Numbers = ()
         if asking.size:
             self._settle()
+            pending.bound = True
             at = to_device(asking, self.device)
             changed = logits[at].cpu().float()
-            failed = self.logits_processors.apply(changed, rows[asking])
-            again = torch.empty(asking.size, dtype=torch.int32, device=self.device)
-            self._draw(changed.to(self.device), own[at], again)
-            tokens.index_copy_(0, at, again)
-        pending = PendingStep(rows, self.known[rows] - 1, raw, raw is not None or asking.size > 0)
-        pending.failed_rows = failed
-        cuda = self.device.type == "cuda"
-        pending.tokens = torch.empty(rows.size, dtype=torch.int32, pin_memory=cuda)
-        pending.tokens.copy_(tokens, non_blocking=True)
+            pending.failed_rows = self.logits_processors.apply(changed, rows[asking])
+            tokens.index_copy_(0, at, self._draw_again(changed.to(self.device), own[at]))
+        told = self.logprobs.among(rows)
+        if told.size:
+            at = to_device(told, self.device)
+            slots, most = self.logprobs.places(rows[told])
+            records = pack_records(logits.index_select(0, at).float(), tokens.index_select(0, at).long(), most)
+            pending.logprobs = slots, self.known[rows[told]] - 1, self._to_host(records)
+        pending.tokens = self._to_host(tokens)
         return pending
+
+    def _draw_changed(self, logits: Tensor, rows: Ints, tokens: Tensor) -> None:
+        """Rows whose logits are changed on the device draw again; nobody waits for anything."""
+        asking = self.processors.among(rows)
+        if not asking.size:
+            return
+        asked = rows[asking]
+        masks = self.processors.masks_of(asked, self.known[asked] - 1)
+        at, own, which = to_device(np.stack([asking, asked, masks]), self.device)
+        changed = logits.index_select(0, at).float()
+        self.processors.apply(changed, own, which)
+        again = self._draw_again(changed, own)
+        self.processors.count(own, again)
+        tokens.index_copy_(0, at, again)
+
+    def _draw_again(self, logits: Tensor, own: Tensor) -> Tensor:
+        tokens = torch.empty(len(own), dtype=torch.int32, device=self.device)
+        self._draw(logits, own, tokens)
+        return tokens
+
+    def _to_host(self, values: Tensor) -> Tensor:
+        """A copy that is there when the step's event has come."""
+        copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=self.device.type == "cuda")
+        return copy.copy_(values, non_blocking=True)
 
     # --- before the first step -----------------------------------------------------------------------------------
 
@@ -328,9 +362,14 @@ class GpuRunner:
         hidden = self._forward(nobody, counts, firsts, starts, np.full(int(starts[-1]), -1, np.int64))
         at = to_device(starts[1:] - 1, self.device)
         logits = self.model.logits(hidden.of(at))
-        self._try_drawing(logits)
-        self._try_drawing(logits.float())  # as rows are drawn whose logits were changed
+        self._draw_again(logits, to_device(nobody, self.device))
+        self._try_changing(logits)
 
-    def _try_drawing(self, logits: Tensor) -> None:
-        nobody = torch.full((len(logits),), -1, dtype=torch.int64, device=self.device)
-        self._draw(logits, nobody, torch.empty(len(logits), dtype=torch.int32, device=self.device))
+    def _try_changing(self, logits: Tensor) -> None:
+        """As rows are drawn all of which ask for all that there is."""
+        nobody = torch.full((2, len(logits)), -1, dtype=torch.int64, device=self.device)
+        changed = logits.float()
+        self.processors.apply(changed, *nobody)
+        tokens = self._draw_again(changed, nobody[0])
+        self.processors.count(nobody[0], tokens)
+        pack_records(changed, tokens.long(), MOST)

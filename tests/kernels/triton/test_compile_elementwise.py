@@ -30,7 +30,7 @@ TYPES = {
 }
 QUICK = 90
 KERNELS = ["rms_norm", "silu_mul", "rotary_kv", "gpu_sampling", "gpu_logits"]
-NARROW = ["bias_kernel"]  # kernels that read little
+NARROW = ["bias_kernel", "count_kernel"]  # kernels that read little
 WIDE = "ld.global.v4.b32"  # 16 bytes a thread
 
 
@@ -130,7 +130,9 @@ def launch_gpu_logits(module: Any, every: bool) -> None:
         bias = module.Bias(torch.empty(2, 300, dtype=torch.int32), torch.empty(2, 300))
         module.adjust(logits, rows, penalties, bias, mask)
         module.token_logprobs(logits, rows)
+        module.count_tokens(rows, rows.int(), counts)
         if every:
+            module.count_tokens(rows, rows, counts)
             module.adjust(logits, rows, penalties)
             module.adjust(logits, rows, mask=mask)
             module.token_logprobs(logits, rows.int())

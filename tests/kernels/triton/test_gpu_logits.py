@@ -16,7 +16,15 @@ if DEVICE == "cpu":
 
 from actorserve.kernels.cpu.penalties import Penalties, penalize, top_logprobs  # noqa: E402
 from actorserve.kernels.triton.grammar_mask import apply_mask  # noqa: E402
-from actorserve.kernels.triton.logits import Bias, Mask, RowPenalties, adjust, token_logprobs  # noqa: E402
+from actorserve.kernels.triton.logits import (  # noqa: E402
+    COUNTED,
+    Bias,
+    Mask,
+    RowPenalties,
+    adjust,
+    count_tokens,
+    token_logprobs,
+)
 
 STATES = 7
 NO_RESERVE = 0x4000  # of Linux' mmap; Python names it from 3.13 on
@@ -188,3 +196,23 @@ def test_misfits_are_refused() -> None:
         token_logprobs(logits, torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="out"):
         token_logprobs(logits, rows, out=torch.zeros(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_counts_of_drawn_tokens(dtype: torch.dtype) -> None:
+    """More rows than a program takes, some of them none; the others' counts stay."""
+    states = COUNTED + 9
+    random = torch.Generator().manual_seed(3)
+    counts = torch.randint(0, 3, (states, 21), generator=random, dtype=torch.int32)
+    rows = torch.randperm(states, generator=random)[: COUNTED + 5]
+    rows[3] = rows[COUNTED] = -1
+    tokens = torch.randint(0, 21, rows.shape, generator=random).to(dtype)
+    wanted = counts.clone()
+    wanted[rows[rows >= 0], tokens[rows >= 0].long()] += 1
+    found = counts.to(DEVICE)
+    count_tokens(rows.to(DEVICE), tokens.to(DEVICE), found)
+    assert torch.equal(found.cpu(), wanted)
+    with pytest.raises(ValueError, match="do not fit"):
+        count_tokens(rows, tokens[:2], counts)
+    with pytest.raises(ValueError, match=r"counts .*int64"):
+        count_tokens(rows, tokens, counts.long())

@@ -53,17 +53,17 @@ def counted() -> dict[str, dict[str, list[str]]]:
 
 @pytest.mark.parametrize("setup", SETUPS)
 def test_nothing_is_compiled_in_traffic(counted: dict[str, dict[str, list[str]]], setup: str) -> None:
-    """Chunks and decoding mixed at random, rows that want penalties and logprobs among them."""
+    """Chunks and decoding mixed at random, rows that want penalties, biases and masks among them."""
     before, after = counted[setup]["before"], counted[setup]["after"]
     attention = {"_decode", "_merge", "_prefill", "_merge_tokens"}
-    assert attention | {"inputs_kernel", "sample_kernel", "keep_kernel"} <= set(before)
+    assert attention | {"inputs_kernel", "sample_kernel", "keep_kernel", "adjust_kernel"} <= set(before)
     assert after == [], "compiled while requests run"
 
 
 def test_few_kernels_are_compiled_at_the_start(counted: dict[str, dict[str, list[str]]]) -> None:
     """A fresh machine compiles all of them: none depends on how many rows or splits there are."""
-    assert len(counted["plain"]["before"]) <= 19, counted["plain"]["before"]
-    assert len(counted["windows"]["before"]) <= 19 + 6, "attention once for each kind of layer"
+    assert len(counted["plain"]["before"]) <= 22, counted["plain"]["before"]
+    assert len(counted["windows"]["before"]) <= 22 + 6, "attention once for each kind of layer"
 
 
 def test_what_is_compiled_late_is_counted_and_named(counted: dict[str, dict[str, list[str]]]) -> None:
@@ -132,7 +132,14 @@ def make_runner(setup: dict[str, Any]) -> Any:
 def prompts(rows: int, length: int) -> Iterator[Sequence]:
     """Sequences that go through all sizes of batches."""
     random = np.random.default_rng(rows)
-    asked = [GREEDY, Sampling(3, top_p=0.9), Sampling(4, temperature=0.5, frequency_penalty=0.5), Sampling(5, top_k=4)]
+    asked = [
+        GREEDY,
+        Sampling(3, top_p=0.9),
+        Sampling(4, temperature=0.5, frequency_penalty=0.5),
+        Sampling(5, top_k=4),
+        Sampling(6, logit_bias=[(3, 1.0)]),
+        Sampling(7, allowed_token_ids=[4, 5, 6], min_tokens=2, suppress=[5]),
+    ]
     for number in range(rows):
         size = int(random.integers(1, length // 4))
         yield Sequence(random.integers(0, 90, size).tolist(), 1 + number % 9, asked[number % len(asked)])

@@ -1,0 +1,158 @@
+"""What requests want of the logits, done on the device: penalties, biases, allowed tokens, no end before `min_tokens`.
+
+The host sends what a row asks for when a sequence takes it, and per step a few numbers; counts of what is drawn are
+kept on the device, so no step waits for the tokens of the one before. What needs the text so far (grammars, bad words,
+thinking budgets) is done by ../logits_processors.py on the host, with all else that such a row asks for.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actorserve.kernels.triton.logits import MOST_BIASES, Bias, Mask, RowPenalties, adjust, count_tokens
+
+from ...protocol.request import Rendition, Sampling
+from .rows import Ints, to_device
+
+ANY = -1  # a mask that is none
+
+
+class PlacedRow(NamedTuple):
+    """A row that was taken, of which the device has not been told."""
+
+    row: int
+    sampling: Sampling
+    prompt: Ints
+    answer: Ints
+
+
+class DeviceProcessors:
+    """The rows whose logits are changed on the device, and the memory for it.
+
+    A row has two masks: 2 · row, without its suppressed tokens, for the first `min_tokens`; then 2 · row + 1.
+    """
+
+    def __init__(self, rows: int, words: int, device: torch.device) -> None:
+        """All memory is taken now, so that the KV memory is given what is left."""
+        self._words, self._device = words, device
+
+        def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=device)
+
+        numbers = (torch.ones(rows, device=device), zeros(torch.float32, rows), zeros(torch.float32, rows))
+        self._penalties = RowPenalties(*numbers, zeros(torch.bool, rows, words), zeros(torch.int32, rows, words))
+        self._bias = Bias(zeros(torch.int32, rows, MOST_BIASES) - 1, zeros(torch.float32, rows, MOST_BIASES))
+        self._bits = zeros(torch.int32, 2 * rows, -(-words // 32))
+        self._masks = np.full((rows, 2), ANY, np.int64)  # while tokens are suppressed, and then
+        self._suppressed_until = np.zeros(rows, np.int64)  # how long the sequence has to be
+        self._asking: set[int] = set()
+        self._placed: list[PlacedRow] = []
+
+    @staticmethod
+    def can(sampling: Sampling, rendition: Rendition) -> bool:
+        """Whether all that a request asks for is done here."""
+        return rendition.is_plain() and len(sampling.logit_bias) <= MOST_BIASES
+
+    def drop(self, row: int) -> None:
+        """A row asks for nothing from now on."""
+        self._asking.discard(row)
+
+    def place(self, row: int, sampling: Sampling, prompt: np.ndarray, answer: np.ndarray) -> None:
+        """A sequence takes a row; `upload` is to follow."""
+        self.drop(row)
+        if sampling.is_plain():
+            return
+        suppresses = bool(sampling.min_tokens and sampling.suppress)
+        self._masks[row, 1] = 2 * row + 1 if sampling.allowed_token_ids else ANY
+        self._masks[row, 0] = 2 * row if suppresses else self._masks[row, 1]
+        self._suppressed_until[row] = prompt.size + sampling.min_tokens
+        self._asking.add(row)
+        self._placed.append(PlacedRow(row, sampling, prompt.astype(np.int64), answer.astype(np.int64)))
+
+    def among(self, rows: Ints) -> Ints:
+        """Which of these rows ask for something, as indices."""
+        if not self._asking:
+            return np.empty(0, np.int64)
+        return np.flatnonzero([row in self._asking for row in rows.tolist()])
+
+    # --- what the device is told ---------------------------------------------------------------------------------
+
+    def upload(self) -> None:
+        """Tell the device of the rows that were placed, behind the steps that were started before."""
+        placed, self._placed = self._placed, []
+        if not placed:
+            return
+        rows = self._sent(np.array([one.row for one in placed]))
+        samplings = [one.sampling for one in placed]
+        values = [(one.repetition_penalty, one.frequency_penalty, one.presence_penalty) for one in samplings]
+        for target, own in zip(self._penalties, self._sent(np.array(values, np.float32).T), strict=False):
+            target.index_copy_(0, rows, own)
+        self._upload_biases(rows, samplings)
+        self._upload_masks(placed)
+        self._upload_counts([one for one, own in zip(placed, values, strict=True) if own != (1, 0, 0)])
+
+    def _upload_biases(self, rows: Tensor, samplings: list[Sampling]) -> None:
+        words = np.full((len(samplings), MOST_BIASES), -1, np.int32)
+        values = np.zeros((len(samplings), MOST_BIASES), np.float32)
+        for index, sampling in enumerate(samplings):
+            for place, (word, value) in enumerate(sampling.logit_bias):
+                words[index, place], values[index, place] = word, value
+        self._bias.words.index_copy_(0, rows, self._sent(words))
+        self._bias.values.index_copy_(0, rows, self._sent(values))
+
+    def _upload_masks(self, placed: list[PlacedRow]) -> None:
+        masks: list[int] = []
+        bits: list[np.ndarray] = []
+        for row, sampling, _, _ in placed:
+            allowed = np.full(self._bits.shape[1] * 32, not sampling.allowed_token_ids)
+            allowed[sampling.allowed_token_ids] = True
+            first, then = self._masks[row].tolist()
+            if then != ANY:
+                masks.append(then)
+                bits.append(np.packbits(allowed, bitorder="little").view(np.int32))
+            if first != then:
+                allowed[sampling.suppress] = False
+                masks.append(first)
+                bits.append(np.packbits(allowed, bitorder="little").view(np.int32))
+        if masks:
+            self._bits.index_copy_(0, self._sent(np.array(masks)), self._sent(np.stack(bits)))
+
+    def _upload_counts(self, penalized: list[PlacedRow]) -> None:
+        if not penalized:
+            return
+        prompted: list[Ints] = []
+        answered: list[Ints] = []
+        numbers: list[Ints] = []
+        for row, _, prompt, answer in penalized:
+            prompted.append(row * self._words + np.unique(prompt))
+            words, counts = np.unique(answer, return_counts=True)
+            answered.append(row * self._words + words)
+            numbers.append(counts)
+        rows = self._sent(np.array([one.row for one in penalized]))
+        _, _, _, seen, times = self._penalties
+        seen.index_fill_(0, rows, False).view(-1).index_fill_(0, self._sent(np.concatenate(prompted)), True)
+        own = self._sent(np.stack([np.concatenate(answered), np.concatenate(numbers)]))
+        times.index_fill_(0, rows, 0).view(-1).index_copy_(0, own[0], own[1].int())
+
+    def _sent(self, values: np.ndarray) -> Tensor:
+        return to_device(np.ascontiguousarray(values), self._device)
+
+    # --- a step --------------------------------------------------------------------------------------------------
+
+    def masks_of(self, rows: Ints, lengths: Ints) -> Ints:
+        """The masks of rows whose sequences have so many tokens."""
+        first, then = self._masks[rows].T
+        masks: Ints = np.where(lengths < self._suppressed_until[rows], first, then)
+        return masks
+
+    def apply(self, logits: Tensor, rows: Tensor, masks: Tensor) -> None:
+        """Change the logits [n, words] float32 of these rows in place."""
+        adjust(logits, rows, self._penalties, self._bias, Mask(self._bits, masks))
+
+    def count(self, rows: Tensor, tokens: Tensor) -> None:
+        """These rows have drawn these tokens."""
+        count_tokens(rows, tokens, self._penalties.counts)
