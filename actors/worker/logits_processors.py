@@ -66,10 +66,8 @@ class RowProcessor:
     thinking: ThinkingState | None = None
     penalized: bool = False
 
-    def apply(self, logits: Tensor) -> None:
-        """Change the row's logits [words] in place."""
-        if self.bias is not None:
-            logits.index_add_(0, *self.bias)
+    def mask(self, logits: Tensor) -> None:
+        """Change the row's logits [words] in place: -inf for words that must not be drawn."""
         if self.allowed is not None:
             kept = logits[self.allowed]
             logits.fill_(NEVER)[self.allowed] = kept
@@ -82,10 +80,27 @@ class RowProcessor:
         if forced is not None:
             logits.fill_(NEVER)[forced] = 0
 
+    def bits(self, words: int) -> np.ndarray:
+        """The same as a bit for each of so many words: uint32, word w is bit w % 32 of number w // 32."""
+        forced = self.thinking.forced(self.answer) if self.thinking is not None else None
+        if forced is not None:
+            return _bits_of([forced], words)
+        bits = _bits_of(self.sampling.allowed_token_ids or slice(None), words)
+        never = [word[-1] for word in self.rendition.bad_words if _ends_with(self.answer, word[:-1])]
+        if len(self.answer) < self.sampling.min_tokens:
+            never += self.sampling.suppress
+        return bits & ~_bits_of(never, words) if never else bits
+
     def add(self, token: int) -> None:
         self.answer.append(token)
         if self.thinking is not None:
             self.thinking.add(self.answer)
+
+
+def _bits_of(chosen: list[int] | slice, words: int) -> np.ndarray:
+    there = np.zeros(-(-words // 32) * 32, bool)
+    there[:words][chosen] = True
+    return np.packbits(there, bitorder="little").view(np.uint32)
 
 
 class LogitsProcessors:
@@ -173,10 +188,13 @@ class LogitsProcessors:
             penalties = Penalties(*(values[chosen] for values in self._penalties))
             penalize(part, self._prompted[own], self._counts[own], penalties)
             logits[at] = part
+        for index, processor in found:
+            if processor.bias is not None:
+                logits[index].index_add_(0, *processor.bias)
         constrained = [index for index, processor in found if processor.rendition.grammar]
         before = logits[torch.tensor(constrained)] if constrained else None
         for index, processor in found:
-            processor.apply(logits[index])
+            processor.mask(logits[index])
         if before is None:
             return np.empty(0, np.int32)
         self._apply_grammars(logits, rows, constrained, before)
@@ -194,6 +212,17 @@ class LogitsProcessors:
             alone = before[torch.from_numpy(none)]
             apply_mask(alone, bits[none])
             logits[torch.from_numpy(at[none])] = alone
+
+    def fill_masks(self, rows: Ints) -> tuple[np.ndarray, np.ndarray]:
+        """For who changes logits on a device: the words that these rows may draw, a bit each (int32 [rows, words / 32,
+        rounded up]), and those rows whose grammar has failed (int32)."""
+        bits = np.stack([self._processors[row].bits(self._size[1]) for row in rows.tolist()]).view(np.int32)
+        if self._matchers is None:
+            return bits, np.empty(0, np.int32)
+        constrained, allowed = self._matchers.fill(rows)
+        both = bits[constrained] & allowed
+        bits[constrained] = np.where(both.any(-1, keepdims=True), both, allowed)  # a grammar is stronger than a mask
+        return bits, self._matchers.failed(rows[constrained])
 
     def advance(self, rows: Ints, tokens: np.ndarray) -> None:
         """These rows have drawn these tokens."""

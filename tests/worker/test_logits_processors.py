@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 import torch
 
+from actorserve.actors.grammar.compiler import unpack
 from actorserve.actors.protocol.request import Rendition, Sampling, ThinkBudget
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.runner import CpuRunner
+from actorserve.actors.worker.logits_processors import LogitsProcessors
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
+from tests.grammars.drawing import allowed, model
 from tests.support.checkpoints import VOCABULARY
 
 from .cpu.test_executor import reference
@@ -199,3 +202,42 @@ def test_a_crowd_changes_nothing(bench: Bench) -> None:
 
 def replace_seed(sampling: Sampling, seed: int) -> Sampling:
     return msgspec.structs.replace(sampling, seed=seed, temperature=1.0)
+
+
+def test_masks_in_bits_are_what_is_done_to_logits() -> None:
+    """Of rows with grammars, bad words, budgets, allowed tokens and ends that are too early, as they go on."""
+    of = model("demo")
+    constraint = of.grammars.make(msgspec.json.encode({"regex": "[a-f]{3,6}"}))
+    impossible = [[word] for word in allowed_first(of, unpack(constraint))]
+    ends: dict[str, Any] = {"min_tokens": 3, "suppress": of.ends}
+    asked = [
+        (Sampling(0), Rendition(grammar=constraint)),
+        (Sampling(0), Rendition(grammar=constraint, bad_words=impossible)),
+        (Sampling(0, **ends), Rendition(bad_words=[[5], [6, 7]])),
+        (Sampling(0, allowed_token_ids=[*range(3, 90)], **ends), Rendition(True, budget=ThinkBudget(2, [1], [8, 9]))),
+    ]
+    processors, beside = (LogitsProcessors(4, of.vocab_size, of.matchers) for _ in range(2))
+    for row, (sampling, rendition) in enumerate(asked):
+        for one in (processors, beside):
+            one.place(row, sampling, rendition, np.array([4]), [])
+    rows = np.arange(4)
+    random = np.random.default_rng(1)
+    for _ in range(5):
+        logits = torch.zeros(4, of.vocab_size)
+        failed = processors.apply(logits, rows)
+        bits, failed_too = beside.fill_masks(rows)
+        there = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")
+        assert not there[:, of.vocab_size :].any() and failed.tolist() == failed_too.tolist() == []
+        assert np.array_equal(there[:, : of.vocab_size] == 1, logits.numpy() > float("-inf"))
+        drawn = np.array([random.choice(np.flatnonzero(own)) for own in there])
+        drawn[2] = 6
+        for one in (processors, beside):
+            one.advance(rows, drawn)
+
+
+def allowed_first(of: Any, grammar: str) -> list[int]:
+    """The words with which what the grammar allows may begin."""
+    matchers = of.matchers()
+    matchers.place(0, grammar)
+    words: list[int] = allowed(matchers, 0).tolist()
+    return words

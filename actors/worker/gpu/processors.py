@@ -1,8 +1,8 @@
 """What requests want of the logits, done on the device: penalties, biases, allowed tokens, no end before `min_tokens`.
 
 The host sends what a row asks for when a sequence takes it, and per step a few numbers; counts of what is drawn are
-kept on the device, so no step waits for the tokens of the one before. What needs the text so far (grammars, bad words,
-thinking budgets) is done by ../logits_processors.py on the host, with all else that such a row asks for.
+kept on the device, so no step waits for the tokens of the one before. Masks that need the text so far (grammars, bad
+words, thinking budgets) are made by ../logits_processors.py on the host, while the model computes the logits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from actorserve.kernels.triton.logits import MOST_BIASES, Bias, Mask, RowPenalties, adjust, count_tokens
 
-from ...protocol.request import Rendition, Sampling
+from ...protocol.request import Sampling
 from .rows import Ints, to_device
 
 ANY = -1  # a mask that is none
@@ -31,9 +31,10 @@ class PlacedRow(NamedTuple):
 
 
 class DeviceProcessors:
-    """The rows whose logits are changed on the device, and the memory for it.
+    """The rows that ask for something, and the memory for it.
 
-    A row has two masks: 2 · row, without its suppressed tokens, for the first `min_tokens`; then 2 · row + 1.
+    A row has two masks: 2 · row, without its suppressed tokens, for the first `min_tokens`; then 2 · row + 1. Of a row
+    whose masks the host makes, step by step, it is always the first.
     """
 
     def __init__(self, rows: int, words: int, device: torch.device) -> None:
@@ -52,23 +53,16 @@ class DeviceProcessors:
         self._asking: set[int] = set()
         self._placed: list[PlacedRow] = []
 
-    @staticmethod
-    def can(sampling: Sampling, rendition: Rendition) -> bool:
-        """Whether all that a request asks for is done here."""
-        return rendition.is_plain() and len(sampling.logit_bias) <= MOST_BIASES
-
-    def drop(self, row: int) -> None:
-        """A row asks for nothing from now on."""
+    def place(self, row: int, sampling: Sampling, prompt: np.ndarray, answer: np.ndarray, host: bool) -> None:
+        """A sequence takes a row; `upload` is to follow. `host`: its masks are set before each step."""
         self._asking.discard(row)
-
-    def place(self, row: int, sampling: Sampling, prompt: np.ndarray, answer: np.ndarray) -> None:
-        """A sequence takes a row; `upload` is to follow."""
-        self.drop(row)
-        if sampling.is_plain():
+        if sampling.is_plain() and not host:
             return
         suppresses = bool(sampling.min_tokens and sampling.suppress)
         self._masks[row, 1] = 2 * row + 1 if sampling.allowed_token_ids else ANY
         self._masks[row, 0] = 2 * row if suppresses else self._masks[row, 1]
+        if host:
+            self._masks[row] = 2 * row
         self._suppressed_until[row] = prompt.size + sampling.min_tokens
         self._asking.add(row)
         self._placed.append(PlacedRow(row, sampling, prompt.astype(np.int64), answer.astype(np.int64)))
@@ -99,8 +93,11 @@ class DeviceProcessors:
         words = np.full((len(samplings), MOST_BIASES), -1, np.int32)
         values = np.zeros((len(samplings), MOST_BIASES), np.float32)
         for index, sampling in enumerate(samplings):
-            for place, (word, value) in enumerate(sampling.logit_bias):
-                words[index, place], values[index, place] = word, value
+            biases: dict[int, float] = {}
+            for word, value in sampling.logit_bias:
+                biases[word] = biases.get(word, 0.0) + value
+            words[index, : len(biases)] = list(biases)
+            values[index, : len(biases)] = list(biases.values())
         self._bias.words.index_copy_(0, rows, self._sent(words))
         self._bias.values.index_copy_(0, rows, self._sent(values))
 
@@ -111,6 +108,8 @@ class DeviceProcessors:
             allowed = np.full(self._bits.shape[1] * 32, not sampling.allowed_token_ids)
             allowed[sampling.allowed_token_ids] = True
             first, then = self._masks[row].tolist()
+            if first == then == 2 * row:
+                continue
             if then != ANY:
                 masks.append(then)
                 bits.append(np.packbits(allowed, bitorder="little").view(np.int32))
@@ -142,6 +141,10 @@ class DeviceProcessors:
         return to_device(np.ascontiguousarray(values), self._device)
 
     # --- a step --------------------------------------------------------------------------------------------------
+
+    def set_masks(self, rows: Ints, bits: np.ndarray) -> None:
+        """For the step that is being started, masks that the host has made of some rows."""
+        self._bits.index_copy_(0, self._sent(2 * rows), self._sent(bits))
 
     def masks_of(self, rows: Ints, lengths: Ints) -> Ints:
         """The masks of rows whose sequences have so many tokens."""

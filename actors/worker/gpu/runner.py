@@ -2,8 +2,9 @@
 
 The host knows of every row how many tokens are computed and known, and so what each step does, without having seen the
 tokens: these stay on the device (rows.py), where the next step takes them as its input. So a step can be started
-while the one before it runs, and the device never waits for Python. Exceptions are rows with grammars, penalties or the
-like, whose state is the host's: behind a step with such rows the host waits before it starts another.
+while the one before it runs, and the device never waits for Python. Exceptions are rows with grammars, bad words or
+thinking budgets (processors.py): in a step with such rows the host waits for the tokens of the step before and makes
+masks of them while the device computes logits already.
 
     a step of decoding alone    one graph, from row numbers to drawn tokens (graphs.py)
     any other                   started kernel by kernel; rows of one token first, then chunks of prompts
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from actorserve.kernels.triton import paged_prefill
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from ...protocol.wire import Numbers
 
 PLAIN = Rendition()
+NOT_MASKS = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "logit_bias": []}
 PROCESSORS = 16  # multiprocessors that there are taken to be where there is no GPU
 
 
@@ -60,7 +63,7 @@ class PendingStep:
     def __init__(self, rows: Ints) -> None:
         """`rows` draw tokens."""
         self.rows = rows
-        self.bound = False  # the host has to do something with the tokens before another step is started
+        self.bound = False  # the host has to know the tokens before it makes masks for the step behind
         self.tokens: Tensor | None = None  # int32, pinned, filled when `event` has come
         self.logprobs: tuple[Ints, Ints, Tensor] | None = None  # slots, positions, records, filled with the tokens
         self.event: torch.cuda.Event | None = None
@@ -135,8 +138,8 @@ class GpuRunner:
 
     def launch(self, step: Step) -> PendingStep:
         """Start a step behind those that were started. To be finished in the same order."""
-        if self.pending and self.pending[-1].bound:
-            self._settle()
+        if step.new_rows and any(pending.bound and not pending.finished for pending in self.pending):
+            self._settle()  # what was drawn is known to who drew it
         start = self._mark()
         self._change_rows(step)
         rows, counts = step.rows, step.counts
@@ -203,12 +206,12 @@ class GpuRunner:
             self.log[slot, new.num_prompt_tokens : new.num_known_tokens],
         )
         rendition = self.read_rendition(new.ref)
-        if self.processors.can(new.sampling, rendition):
+        self.processors.place(row, new.sampling, prompt, answer, host=not rendition.is_plain())
+        if rendition.is_plain():
             self.logits_processors.drop(row)
-            self.processors.place(row, new.sampling, prompt, answer)
         else:
-            self.processors.drop(row)
-            self.logits_processors.place(row, new.sampling, rendition, prompt.astype(np.int64), answer.tolist())
+            masked = replace(new.sampling, **NOT_MASKS)
+            self.logits_processors.place(row, masked, rendition, prompt.astype(np.int64), answer.tolist())
         self.logprobs.place(row, slot, new.sampling, new.num_prompt_tokens)
         return int(self.log[slot, new.num_known_tokens - 1])
 
@@ -219,8 +222,7 @@ class GpuRunner:
         numbers[0, : rows.size], numbers[1, : rows.size] = rows, firsts
         self._numbers[:, :size].copy_(to_device(numbers, self.device), non_blocking=True)
         self.graphs.step(size)
-        own, tokens = self._numbers[0, : rows.size], self._tokens[: rows.size]
-        return self._drawn(self._logits[: rows.size], rows, own, tokens)
+        return self._drawn(self._logits[: rows.size], rows, self._tokens[: rows.size])
 
     def _decode_buffers(self, size: int) -> None:
         """The whole of it, on the buffers: what a graph holds."""
@@ -259,7 +261,7 @@ class GpuRunner:
         logits = self.model.logits(hidden.of(numbers[0]))
         tokens = torch.empty(drawing.size, dtype=torch.int32, device=self.device)
         self._draw(logits, numbers[1], tokens)
-        return self._drawn(logits, drawing, numbers[1], tokens)
+        return self._drawn(logits, drawing, tokens)
 
     def _given(self, rows: Ints, counts: Ints, firsts: Ints, starts: Ints) -> Ints:
         """The step's token ids as far as the log has them, else -1."""
@@ -293,18 +295,13 @@ class GpuRunner:
 
     # --- what is drawn -------------------------------------------------------------------------------------------
 
-    def _drawn(self, logits: Tensor, rows: Ints, own: Tensor, tokens: Tensor) -> PendingStep:
-        """Tokens were drawn of `logits`; rows that want these changed first draw again, of numbers in float32."""
+    def _drawn(self, logits: Tensor, rows: Ints, tokens: Tensor) -> PendingStep:
+        """Tokens were drawn of `logits`; rows that want these changed first draw again."""
         pending = PendingStep(rows)
-        self._draw_changed(logits, rows, tokens)
-        asking = self.logits_processors.among(rows)
+        asking = self.processors.among(rows)
         if asking.size:
-            self._settle()
-            pending.bound = True
-            at = to_device(asking, self.device)
-            changed = logits[at].cpu().float()
-            pending.failed_rows = self.logits_processors.apply(changed, rows[asking])
-            tokens.index_copy_(0, at, self._draw_again(changed.to(self.device), own[at]))
+            pending.failed_rows = self._fill_masks(pending, rows[asking])
+            self._draw_changed(logits, rows, asking, tokens)
         told = self.logprobs.among(rows)
         if told.size:
             at = to_device(told, self.device)
@@ -314,11 +311,19 @@ class GpuRunner:
         pending.tokens = self._to_host(tokens)
         return pending
 
-    def _draw_changed(self, logits: Tensor, rows: Ints, tokens: Tensor) -> None:
-        """Rows whose logits are changed on the device draw again; nobody waits for anything."""
-        asking = self.processors.among(rows)
-        if not asking.size:
-            return
+    def _fill_masks(self, pending: PendingStep, rows: Ints) -> Numbers:
+        """Masks that depend on the text so far, made while the device computes logits; whose grammar has failed."""
+        masked = rows[self.logits_processors.among(rows)]
+        if not masked.size:
+            return ()
+        self._settle()
+        pending.bound = True
+        bits, failed = self.logits_processors.fill_masks(masked)
+        self.processors.set_masks(masked, bits)
+        return failed
+
+    def _draw_changed(self, logits: Tensor, rows: Ints, asking: Ints, tokens: Tensor) -> None:
+        """Those of the rows that ask for something draw again, of numbers in float32."""
         asked = rows[asking]
         masks = self.processors.masks_of(asked, self.known[asked] - 1)
         at, own, which = to_device(np.stack([asking, asked, masks]), self.device)
