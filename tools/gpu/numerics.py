@@ -50,7 +50,7 @@ def make_runner(folder: Path, dtype: torch.dtype, graphs: bool) -> GpuRunner:
     blocks = PROMPTS * LENGTH // BLOCK
     runner.pools = make_pools(shape, blocks, BLOCK, dtype, device())
     if graphs and torch.cuda.is_available():
-        runner.graphs.capture()
+        runner.capture()
     return runner
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -40,10 +41,9 @@ class DecodeGraphs:
         at = bisect_left(self.sizes, rows)
         return self.sizes[at] if at < len(self.sizes) else None
 
-    def capture(self) -> None:
-        """Make the graphs, over buffers of rows that are none. Each step is run before, since what compiles or sets
-        itself up cannot be captured."""
-        pool = torch.cuda.graph_pool_handle()
+    def capture(self, pool: Any) -> None:
+        """Make the graphs in a pool of memory, over buffers of rows that are none. Each step is run before, since what
+        compiles or sets itself up cannot be captured."""
         bar = tqdm(
             reversed(self.sizes), "capturing CUDA graphs", len(self.sizes), file=sys.stderr, ascii=True, ncols=80
         )

@@ -6,7 +6,8 @@ while the one before it runs, and the device never waits for Python. Exceptions 
 thinking budgets (processors.py): in a step with such rows the host waits for the tokens of the step before and makes
 masks of them while the device computes logits already.
 
-    a step of decoding alone    one graph, from row numbers to drawn tokens (graphs.py)
+    a step of decoding alone    one graph, from row numbers to drawn tokens (graphs.py); where rows ask for something,
+                                another behind it, which changes logits and draws again
     any other                   started kernel by kernel; rows of one token first, then chunks of prompts
 In the interpreter of Triton all of it runs on a CPU, too, without graphs: that is how it is tested where no GPU is.
 """
@@ -108,12 +109,14 @@ class GpuRunner:
         self.logprobs = LogprobsWriter(logprobs, sizes.rows)
         self.pending: deque[PendingStep] = deque()
         self.graphs = DecodeGraphs(capture, self._decode_buffers, device)
+        self.changing = DecodeGraphs(capture, self._change_buffers, device)
         self._make_buffers(max(capture, default=1))
 
     def _make_buffers(self, largest: int) -> None:
         """What graphs read and write: it stays where it is."""
         sizes, shape, device = self.sizes, self.model.shape, self.device
         self._numbers = torch.full((2, largest), -1, dtype=torch.int64, device=device)  # rows, and first positions
+        self._asked = torch.full((2, largest), -1, dtype=torch.int64, device=device)  # rows that ask, and masks
         self._starts = torch.arange(largest + 1, device=device)
         self._inputs = StepInputs.make(largest, largest, self.rows.state.table.shape[1], device)
         self._logits = torch.empty(largest, shape.vocab_size, dtype=self.model.dtype, device=device)
@@ -222,7 +225,7 @@ class GpuRunner:
         numbers[0, : rows.size], numbers[1, : rows.size] = rows, firsts
         self._numbers[:, :size].copy_(to_device(numbers, self.device), non_blocking=True)
         self.graphs.step(size)
-        return self._drawn(self._logits[: rows.size], rows, self._tokens[: rows.size])
+        return self._drawn(self._logits[: rows.size], rows, self._tokens[: rows.size], size)
 
     def _decode_buffers(self, size: int) -> None:
         """The whole of it, on the buffers: what a graph holds."""
@@ -232,6 +235,14 @@ class GpuRunner:
         hidden = self.model.forward(GpuBatch(inputs, size, None, self._scratch(size)), self.pools)
         self._logits[:size].copy_(self.model.logits(hidden))
         self._draw(self._logits[:size], rows, self._tokens[:size])
+
+    def _change_buffers(self, size: int) -> None:
+        """The same for a step in which rows ask for something: all draw again, of numbers in float32."""
+        own, which = self._asked[0, :size], self._asked[1, :size]
+        changed = self._logits[:size].to(torch.float32, copy=True)  # logprobs are those of the model's own
+        self.processors.apply(changed, own, which)
+        self._draw(changed, self._numbers[0, :size], self._tokens[:size])
+        self.processors.count(own, self._tokens[:size])
 
     def _scratch(self, size: int) -> Scratch:
         """The memory of splits, laid out for so many rows."""
@@ -295,13 +306,20 @@ class GpuRunner:
 
     # --- what is drawn -------------------------------------------------------------------------------------------
 
-    def _drawn(self, logits: Tensor, rows: Ints, tokens: Tensor) -> PendingStep:
-        """Tokens were drawn of `logits`; rows that want these changed first draw again."""
+    def _drawn(self, logits: Tensor, rows: Ints, tokens: Tensor, size: int | None = None) -> PendingStep:
+        """Tokens were drawn of `logits`, by a graph of this size if any; rows that want these changed draw again."""
         pending = PendingStep(rows)
         asking = self.processors.among(rows)
         if asking.size:
             pending.failed_rows = self._fill_masks(pending, rows[asking])
-            self._draw_changed(logits, rows, asking, tokens)
+            masks = self.processors.masks_of(rows[asking], self.known[rows[asking]] - 1)
+            if size is None:
+                self._draw_changed(logits, np.stack([asking, rows[asking], masks]), tokens)
+            else:
+                asked = np.full((2, size), -1, np.int64)
+                asked[:, asking] = rows[asking], masks
+                self._asked[:, :size].copy_(to_device(asked, self.device), non_blocking=True)
+                self.changing.step(size)
         told = self.logprobs.among(rows)
         if told.size:
             at = to_device(told, self.device)
@@ -322,11 +340,9 @@ class GpuRunner:
         self.processors.set_masks(masked, bits)
         return failed
 
-    def _draw_changed(self, logits: Tensor, rows: Ints, asking: Ints, tokens: Tensor) -> None:
-        """Those of the rows that ask for something draw again, of numbers in float32."""
-        asked = rows[asking]
-        masks = self.processors.masks_of(asked, self.known[asked] - 1)
-        at, own, which = to_device(np.stack([asking, asked, masks]), self.device)
+    def _draw_changed(self, logits: Tensor, asked: np.ndarray, tokens: Tensor) -> None:
+        """Some rows draw again, of numbers in float32. `asked` [3, n]: indices, rows, masks."""
+        at, own, which = to_device(asked, self.device)
         changed = logits.index_select(0, at).float()
         self.processors.apply(changed, own, which)
         again = self._draw_again(changed, own)
@@ -357,7 +373,15 @@ class GpuRunner:
 
     def try_decoding(self) -> None:
         """The largest step of decoding alone, of rows that are none."""
-        self._decode_buffers(self.graphs.sizes[-1])
+        for graphs in (self.graphs, self.changing):
+            graphs.step(graphs.sizes[-1])
+
+    def capture(self) -> int:
+        """Make the graphs, in the same memory, as one runs after the other; how many there are."""
+        pool = torch.cuda.graph_pool_handle()
+        for graphs in (self.graphs, self.changing):
+            graphs.capture(pool)
+        return len(self.graphs.sizes) + len(self.changing.sizes)
 
     def _try_chunks(self, rows: int, tokens: int, behind: int = 0) -> None:
         counts = np.full(rows, tokens // rows, np.int64)

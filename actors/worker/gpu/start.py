@@ -58,9 +58,8 @@ def start(context: Context) -> GpuWorkerActor:
         context.phase_ends(StartPhase.KV_MEMORY)
         if not context.config.enforce_eager:
             begun = time.perf_counter()
-            runner.graphs.capture()
+            count = runner.capture()
             context.phase_ends(StartPhase.GRAPHS)
-            count = len(runner.graphs.sizes)
             context.log.info("%d CUDA graphs captured in %.1f s", count, time.perf_counter() - begun)
     except torch.OutOfMemoryError as error:
         raise out_of_memory(error, "at the start") from None

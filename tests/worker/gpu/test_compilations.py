@@ -157,6 +157,7 @@ def traffic(names: list[str], setup: dict[str, Any]) -> dict[str, list[str]]:
     if setup["graphs"]:
         for size in runner.graphs.sizes:
             runner.graphs.step(size)  # as it is captured
+            runner.changing.step(size)
     before = names.copy()
     names.clear()
     for seed in range(2):

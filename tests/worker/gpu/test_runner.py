@@ -46,7 +46,7 @@ def make_gpu_runner(config: Config, capture: bool = False, kind: torch.dtype = t
     runner = GpuRunner(model, log, Sizes(ROWS, 32, LENGTH, config.block_size), [1, 2, 4])
     runner.pools = make_pools(shape, BLOCKS, config.block_size, kind, DEVICE)
     if capture and DEVICE.type == "cuda":
-        runner.graphs.capture()
+        runner.capture()
     return runner
 
 
