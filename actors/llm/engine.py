@@ -18,6 +18,7 @@ from actorserve.http.generation.job import Job
 from actorserve.shm.board.board import ActorState
 
 from ..frontend.engine import FrontendEngine
+from ..frontend.rpc import CALL_S
 from ..model.tokenizer import load_tokenizer
 from ..protocol.messages import Finish, ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
@@ -27,6 +28,7 @@ from .host_wire import HostEnded
 from .inside import InProcess
 from .link import EngineDead, HostLink
 
+RESET_S = 2 * CALL_S  # the scheduler gets the half of it to answer
 MARGIN_BYTES = 4096  # of a message, beside prompt and parameters
 
 
@@ -80,10 +82,13 @@ class LLMEngine(LoopActor):
         self._call(self._cancel, batch)
 
     def reset_prefix_cache(self, reset_running_requests: bool) -> None:
-        """Return when it is done."""
+        """Return when it is done; RuntimeError if that takes longer than anybody answers."""
         done: Future[None] = Future()
         self._call(self._reset_prefix_cache, done, reset_running_requests)
-        done.result()
+        try:
+            done.result(RESET_S)
+        except TimeoutError:  # the thread has ended between the question and its turn
+            raise RuntimeError(f"the prefix cache was not reset within {RESET_S:.0f} s") from None
 
     def close(self) -> None:
         """End the thread; whoever still waits is told."""

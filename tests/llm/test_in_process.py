@@ -9,6 +9,7 @@ import pytest
 
 from actorserve import LLM, ConfigError, EngineDead, SamplingParams
 from actorserve.actors.detokenizer.actor import DetokenizerActor
+from actorserve.actors.llm import engine
 from tests.support.server import left_segments, segments
 
 PROMPTS = [f"Number {index} is" for index in range(12)]
@@ -24,6 +25,14 @@ def found_by_prefix(llm: LLM) -> list[int]:
         (output,) = llm.generate("Once upon a time there were foxes. " * 12, params, use_tqdm=False)
         found.append(output.num_cached_tokens)
     return found
+
+
+def test_a_reset_that_nobody_hears_of_is_not_waited_for(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread may end between the question and its turn."""
+    monkeypatch.setattr(engine, "RESET_S", 0.0)
+    monkeypatch.setattr(llm._engine, "_call", lambda *_: None)
+    with pytest.raises(RuntimeError, match="was not reset within 0 s"):
+        llm.reset_prefix_cache()
 
 
 def test_its_answers_are_those_of_the_processes(llm: LLM) -> None:
