@@ -15,6 +15,7 @@ from .families.llama import LLAMA
 from .families.registry import BY_ARCHITECTURE
 from .formats.configs import read_stored_weights
 from .formats.stored import FLOATS, StoredSpec, StoredWeights, WeightFormat
+from .kv import KVSpec, uniform
 from .layers import EMBEDDINGS, FINAL_NORM, HEAD, Axis, Kind, LayerSpec, LinearSpec, TensorSpec
 from .quantization import AUTO, INT8, METHODS, NONE, QuantMethod
 from .rope import Rope, read_rope
@@ -52,6 +53,11 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     def attention_scale(self) -> float:
         """What scores of attention are multiplied with."""
         return float(self.head_dim**-0.5)
+
+    @property
+    def kv(self) -> KVSpec:
+        """What it keeps of tokens, and how its layers attend."""
+        return uniform(self.windows, self.heads, self.kv_heads, self.head_dim, self.attention_scale)
 
     @property
     def head(self) -> LinearSpec:

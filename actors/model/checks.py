@@ -18,7 +18,6 @@ from .machine import (
     NUMBERS,
     Number,
     available_bytes,
-    block_bytes,
     count_blocks,
     dtype_on_cpu,
     may_have_gpu,
@@ -108,7 +107,7 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
     number = NUMBERS[dtype_on_cpu(config, shape)]
     if config.load_format == "dummy":  # those of a file lie in it, and need not all be in memory
         _check_room(part, number)
-    count_blocks(config, part, model.max_model_len, number, beside)
+    count_blocks(config, part.kv, model.max_model_len, number, beside)
 
 
 def _check_room(shape: Architecture, number: Number) -> None:
@@ -127,7 +126,7 @@ def _check_drafts(config: Config, model: ModelInfo) -> int:
             check_weights(Path(model.folder), shape)
         except ConfigError as error:
             raise draft_refused(given, error) from None
-    return block_bytes(shape, config.block_size, NUMBERS[dtype_on_cpu(config, shape)])
+    return shape.kv.block_bytes(config.block_size, NUMBERS[dtype_on_cpu(config, shape)].itemsize)
 
 
 def _read_shape(config: Config, model: ModelInfo) -> Architecture:

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from ..options.config import Config, ConfigError
 from ..options.fields import flag
 from .architecture import Architecture
+from .kv import KVSpec
 from .layers import Kind
 from .quantization import AUTO, FLAGS
 
@@ -154,17 +155,12 @@ def weight_bytes(shape: Architecture, dtype: Sized) -> int:
     return int(total)
 
 
-def block_bytes(shape: Architecture, block_size: int, dtype: Sized) -> int:
-    """The size of one KV block in all layers."""
-    return shape.layers * 2 * shape.kv_heads * block_size * shape.head_dim * dtype.itemsize
-
-
-def count_blocks(config: Config, shape: Architecture, max_length: int, dtype: Sized, beside: int = 0) -> int:
+def count_blocks(config: Config, kv: KVSpec, max_length: int, dtype: Sized, beside: int = 0) -> int:
     """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used.
 
     `beside` are the bytes of a block in a draft model.
     """
-    size = block_bytes(shape, config.block_size, dtype) + beside
+    size = kv.block_bytes(config.block_size, dtype.itemsize) + beside
     if config.kv_cache_memory_bytes is not None:
         option, room = "--kv-cache-memory-bytes", config.kv_cache_memory_bytes
     else:

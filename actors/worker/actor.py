@@ -21,7 +21,7 @@ from actorserve.shm.table.logprobs import Logprobs
 from ..grammar.matchers import Matchers
 from ..grammar.vocabulary import make_lltokenizer
 from ..model.checks import check_device, check_gpu
-from ..model.machine import block_bytes, count_blocks, usable_cores
+from ..model.machine import count_blocks, usable_cores
 from ..model.tokenizer import load_tokenizer
 from ..options.config import Config, ConfigError
 from ..protocol.messages import Hello, Message, StepFailed, ToWorker, WorkerReady
@@ -244,15 +244,15 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     drafter = load_drafter(config, context.model, group)
     context.phase_ends(StartPhase.DRAFTS)
     beside = drafter.block_bytes if drafter else 0
-    blocks = count_blocks(config, model.shape, context.model.max_model_len, model.dtype, beside)
+    blocks = count_blocks(config, model.shape.kv, context.model.max_model_len, model.dtype, beside)
     if group is not None:
         blocks = group.minimum(blocks)
-    each = block_bytes(model.shape, config.block_size, model.dtype) + beside
+    each = model.shape.kv.block_bytes(config.block_size, model.dtype.itemsize) + beside
     warn_unused_memory(context, blocks, each)
     size = blocks * each / 2**30
     tokens = f"{blocks * config.block_size:,} tokens in {blocks:,} blocks of {config.block_size}"
     log.info("KV memory: %.2f GiB, holds %s", size, tokens)
-    pool = make_pool(model.shape, blocks, config.block_size, model.dtype)
+    pool = make_pool(model.shape.kv, blocks, config.block_size, model.dtype)
     ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
     verifier = drafter.make(config, blocks, ids.shape[1], group) if drafter else None
     context.phase_ends(StartPhase.KV_MEMORY)

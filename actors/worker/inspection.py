@@ -17,7 +17,6 @@ from ..model.architecture import Architecture, read_architecture, shard_shape
 from ..model.info import ModelInfo, read_json
 from ..model.machine import (
     available_bytes,
-    block_bytes,
     count_blocks,
     unused_memory,
     usable_cores,
@@ -59,7 +58,7 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     dtype = choose_dtype(config, shape)
     drafter = load_drafter(config, model, None)
     beside = drafter.block_bytes if drafter else 0
-    block = block_bytes(shape, config.block_size, dtype) + beside
+    block = shape.kv.block_bytes(config.block_size, dtype.itemsize) + beside
     yield {
         "device": "cpu",
         "threads": config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size),
@@ -68,7 +67,7 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
         "kv_bytes_per_token": block // config.block_size,
         "available_bytes": available_bytes(),
     }
-    blocks = count_blocks(config, shape, model.max_model_len, dtype, beside)
+    blocks = count_blocks(config, shape.kv, model.max_model_len, dtype, beside)
     _warn_unused_memory(config, model, blocks, block)
     yield {"blocks": blocks, "kv_bytes": blocks * block, "estimated": False}
 

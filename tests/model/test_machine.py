@@ -12,7 +12,6 @@ from actorserve.actors.model import machine
 from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.machine import (
     available_bytes,
-    block_bytes,
     cgroup_folders,
     count_blocks,
     unused_memory,
@@ -37,11 +36,11 @@ BLOCK = 2 * 2 * 2 * 32 * 16 * 4  # layers, keys and values, heads, tokens, numbe
 
 
 def blocks(max_length: int, **options: Any) -> int:
-    return count_blocks(make_config({"block_size": 32, **options}), SHAPE, max_length, torch.float32)
+    return count_blocks(make_config({"block_size": 32, **options}), SHAPE.kv, max_length, torch.float32)
 
 
 def test_the_size_of_a_block() -> None:
-    assert block_bytes(SHAPE, 32, torch.float32) == BLOCK == 2 * block_bytes(SHAPE, 32, torch.bfloat16)
+    assert SHAPE.kv.block_bytes(32, 4) == BLOCK == 2 * SHAPE.kv.block_bytes(32, 2)
 
 
 def test_given_memory_is_filled_with_blocks() -> None:

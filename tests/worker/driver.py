@@ -42,7 +42,7 @@ def make_runner(
 ) -> CpuRunner:
     """A runner; without a log of others', with one slot for each row."""
     model = load_model(config, resolve_model(config))
-    pool = make_pool(model.shape, blocks, config.block_size, model.dtype)
+    pool = make_pool(model.shape.kv, blocks, config.block_size, model.dtype)
     own = np.zeros((rows, LENGTH), np.int32) if log is None else log
     verifier = DraftVerifier(proposer, rows, own.shape[1]) if proposer else None
     return CpuRunner(model, pool, own, config.block_size, rows, verifier=verifier)

@@ -55,7 +55,7 @@ def run_steps(model: CpuModel, ids: torch.Tensor, steps: list[list[Part]], block
     count = -(-LENGTH // block)
     blocks = np.random.default_rng(len(steps)).permutation(MOST * count).reshape(MOST, count).astype(np.int64)
     tables = BlockTables(blocks, np.ones(MOST, np.bool_))
-    pool = make_pool(model.shape, MOST * count, block, model.dtype)
+    pool = make_pool(model.shape.kv, MOST * count, block, model.dtype)
     kv = PagedKV(pool, block, aligned=model.batch_invariant)
     found = torch.full((MOST, LENGTH, model.shape.vocab_size), float("nan"))
     for step in steps:

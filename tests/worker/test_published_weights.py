@@ -45,7 +45,7 @@ def shape_of(folder: Path, quantization: str = "auto") -> Architecture:
 
 def answers(model: CpuModel) -> list[list[int]]:
     config = config_for(Path())
-    pool = make_pool(model.shape, 64, config.block_size, model.dtype)
+    pool = make_pool(model.shape.kv, 64, config.block_size, model.dtype)
     runner = CpuRunner(model, pool, torch.zeros(4, LENGTH, dtype=torch.int32).numpy(), config.block_size, 4)
     return Driver(runner, seed=3).run([Sequence(prompt(9 + 7 * number, number), 12) for number in range(3)])
 

@@ -74,7 +74,7 @@ def drafter(config: Config, group: Any = None) -> DraftModelProposer:
     if group is not None and group.rank:
         return DraftModelProposer(None, None, 8, 5, group)
     model = load_model(config, resolve_model(config))
-    pool = make_pool(model.shape, 128, config.block_size, model.dtype)
+    pool = make_pool(model.shape.kv, 128, config.block_size, model.dtype)
     return DraftModelProposer(model, PagedKV(pool, config.block_size), 8, 5, group)
 
 

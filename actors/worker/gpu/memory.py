@@ -11,7 +11,6 @@ from actorserve.kernels.triton.quantised_kv import E4M3, Scales, supported
 from actorserve.kernels.triton.rotary_kv import Pools
 
 from ...model.architecture import Architecture
-from ...model.machine import block_bytes
 from ...options.config import Config, ConfigError
 
 LOOK_S = 0.1  # between looks at memory that is being freed
@@ -45,7 +44,7 @@ def kv_kind(config: Config, dtype: torch.dtype, device: torch.device) -> torch.d
 def kv_block_bytes(shape: Architecture, block_size: int, kind: torch.dtype) -> int:
     """The size of one KV block in all layers, scales included."""
     scales = 2 * shape.layers * shape.kv_heads * block_size if kind == E4M3 else 0
-    return block_bytes(shape, block_size, kind) + scales
+    return shape.kv.block_bytes(block_size, kind.itemsize) + scales
 
 
 def await_freed_memory(config: Config, device: torch.device, wait: Callable[[float], object] = time.sleep) -> int:

@@ -10,7 +10,6 @@ from actorserve.kernels.cpu.attention import PagedKV
 
 from ...model.checks import draft_refused, find_draft_model
 from ...model.info import ModelInfo
-from ...model.machine import block_bytes
 from ...options.config import Config, ConfigError
 from ...options.speculative import DraftModelOptions, NgramOptions, read_speculative
 from ...protocol.step import Step, StepDone
@@ -62,7 +61,7 @@ class LoadedDrafter(NamedTuple):
             model = self.model
             kv = None
             if model is not None:
-                pool = make_pool(model.shape, blocks, size, model.dtype)
+                pool = make_pool(model.shape.kv, blocks, size, model.dtype)
                 kv = PagedKV(pool, size, aligned=model.batch_invariant)
             proposer = draft_model.DraftModelProposer(model, kv, rows, self.given.num_speculative_tokens, group)
         return DraftVerifier(proposer, rows, length)
@@ -81,5 +80,5 @@ def load_drafter(config: Config, info: ModelInfo, group: TensorParallelGroup | N
         model = load_model(*found)
     except ConfigError as error:
         raise draft_refused(given, error) from None
-    size = block_bytes(model.shape, config.block_size, model.dtype)
+    size = model.shape.kv.block_bytes(config.block_size, model.dtype.itemsize)
     return LoadedDrafter(given, model if group is None or group.rank == 0 else None, size)

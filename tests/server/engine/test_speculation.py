@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
-from actorserve.actors.model.machine import block_bytes, count_blocks
+from actorserve.actors.model.machine import count_blocks
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.options.speculative import count_drafts, read_speculative
 from actorserve.actors.protocol.topology import System
@@ -166,10 +166,10 @@ def test_its_kv_memory_is_counted() -> None:
     drafting = load_drafter(config, info, None)
     assert drafting is not None and drafting.model is not None
     shape, dtype = drafting.model.shape, drafting.model.dtype
-    assert drafting.block_bytes == block_bytes(shape, config.block_size, dtype)
+    assert drafting.block_bytes == shape.kv.block_bytes(config.block_size, dtype.itemsize)
     enough = msgspec.structs.replace(config, kv_cache_memory_bytes=512 * drafting.block_bytes)
-    assert count_blocks(enough, shape, info.max_model_len, dtype) == 512
-    assert count_blocks(enough, shape, info.max_model_len, dtype, drafting.block_bytes) == 256
+    assert count_blocks(enough, shape.kv, info.max_model_len, dtype) == 512
+    assert count_blocks(enough, shape.kv, info.max_model_len, dtype, drafting.block_bytes) == 256
 
 
 def test_a_server_says_why_it_does_not_start() -> None:

@@ -112,7 +112,6 @@ def test_a_full_batch_of_other_rows_changes_nothing(runner: CpuRunner) -> None:
 def test_kv_memory_is_taken_when_it_is_written(checkpoints: Folders) -> None:
     """A pool of 256 MiB costs nothing until then, and holds zeros."""
     from actorserve.actors.model.info import resolve_model
-    from actorserve.actors.model.machine import block_bytes
     from actorserve.actors.worker.memory import make_pool
     from actorserve.actors.worker.models.weights import load_model
 
@@ -121,8 +120,8 @@ def test_kv_memory_is_taken_when_it_is_written(checkpoints: Folders) -> None:
 
     config = config_for(checkpoints("llama"))
     shape = load_model(config, resolve_model(config)).shape
-    size = block_bytes(shape, 32, torch.float32)
+    size = shape.kv.block_bytes(32, torch.float32.itemsize)
     before = resident()
-    pool = make_pool(shape, (256 << 20) // size, 32, torch.float32)
+    pool = make_pool(shape.kv, (256 << 20) // size, 32, torch.float32)
     assert resident() - before < 16 << 20
     assert not pool[0, 0, 0].any()

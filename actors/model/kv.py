@@ -1,0 +1,89 @@
+"""What a model keeps of each token and of each sequence, and how its layers attend: data, with the memory it takes.
+
+An architecture that is described says it itself, any other is asked by trial (see who makes a KVSpec). Loader, checks,
+memory estimates, both devices' memory and attention read it; so that what a layer needs stands once. Knows no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+
+class LayerAttention(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer's attention. For a query q of head h at position p and a key k_j at position j,
+
+        score = scale · q · k_j,  with a soft cap cap · tanh(score / cap),  with slopes + slopes[h] · (j - p)
+    over j ≤ p, of a window also j > p - window, of chunks also j // chunk = p // chunk. With sinks the softmax has one
+    score more for each head, a weight of the layer, that takes a share and gives nothing.
+    """
+
+    heads: int  # of queries
+    kv_heads: int
+    key_dim: int  # numbers of a head of queries and of keys
+    value_dim: int
+    scale: float
+    window: int | None = None
+    chunk: int | None = None
+    soft_cap: float | None = None
+    slopes: tuple[float, ...] | None = None  # by head of queries
+    sinks: bool = False
+    source: int | None = None  # the layer whose keys and values it reads; None: its own
+
+
+class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a layer keeps of a sequence as a whole, whatever its length: of a convolution, of linear attention."""
+
+    layer: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str | None = None  # as torch names it; None: the model's
+
+
+class PoolSpec(NamedTuple):
+    """Layers whose keys and values have one shape, and lie in one pool."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    layers: tuple[int, ...]
+
+    @property
+    def numbers(self) -> int:
+        """Of a token, in all of these layers."""
+        return len(self.layers) * self.kv_heads * (self.key_dim + self.value_dim)
+
+
+class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one model, or of the part of it that a member of a tensor-parallel group has."""
+
+    layers: Sequence[LayerAttention | None]  # None: a layer that attends to nothing
+    states: Sequence[StateSpec] = ()
+
+    def pools(self) -> list[PoolSpec]:
+        """By shape, in the order of the first layer of each."""
+        found: dict[tuple[int, int, int], list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            if layer is not None and layer.source is None:
+                found.setdefault((layer.kv_heads, layer.key_dim, layer.value_dim), []).append(index)
+        return [PoolSpec(*shape, tuple(layers)) for shape, layers in found.items()]
+
+    def block_bytes(self, block_size: int, itemsize: int) -> int:
+        """The size of a KV block in all layers."""
+        return block_size * itemsize * sum(pool.numbers for pool in self.pools())
+
+    def row_bytes(self, itemsizes: dict[str | None, int]) -> int:
+        """The size of the states of one sequence; `itemsizes` by their types, None: the model's."""
+        return sum(math.prod(state.shape) * itemsizes[state.dtype] for state in self.states)
+
+
+def uniform(windows: Sequence[int | None], heads: int, kv_heads: int, head_dim: int, scale: float) -> KVSpec:
+    """Of a model whose layers differ in their windows alone."""
+    layers = [
+        LayerAttention(heads=heads, kv_heads=kv_heads, key_dim=head_dim, value_dim=head_dim, scale=scale, window=window)
+        for window in windows
+    ]
+    return KVSpec(layers=tuple(layers))
