@@ -22,7 +22,8 @@ from actorserve.shm.rings.mailbox import wake
 from ...protocol.step import Step
 from ...runtime.process import Context
 from ..actor import WorkerActor
-from .runner import GpuRunner, PendingStep
+from .runner import GpuRunner
+from .sampler import PendingStep
 
 
 class LaunchedStep:

@@ -26,7 +26,7 @@ class DeviceRows:
 
     def __init__(self, rows: int, width: int, device: torch.device) -> None:
         """`width`: blocks of the longest row."""
-        self._device = device
+        self.device = device
 
         def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.zeros(rows, *shape, dtype=dtype, device=device)
@@ -46,7 +46,7 @@ class DeviceRows:
             entries.append(np.stack([np.full(blocks.size, new.row), np.arange(blocks.size), blocks], 1))
         changed = np.concatenate(entries)
         if len(changed):
-            packed = to_device(np.stack([changed[:, 0] * width + changed[:, 1], changed[:, 2]]), self._device)
+            packed = to_device(np.stack([changed[:, 0] * width + changed[:, 1], changed[:, 2]]), self.device)
             self.state.table.view(-1).index_copy_(0, packed[0], packed[1].int())
         if step.new_rows:
             self._place(step.new_rows, last)
@@ -58,8 +58,8 @@ class DeviceRows:
         broken = [name for name in types if name not in whole]
         numbers = [np.array([row.row for row in new]), np.array(last)]
         numbers += [np.array([row[name] for row in drawn], types[name]).astype(np.int64) for name in whole]
-        columns = to_device(np.stack(numbers), self._device)
-        shares = to_device(np.array([[row[name] for row in drawn] for name in broken]), self._device)
+        columns = to_device(np.stack(numbers), self.device)
+        shares = to_device(np.array([[row[name] for row in drawn] for name in broken]), self.device)
         rows = columns[0]
         self.state.last.index_copy_(0, rows, columns[1])
         for name, values in zip([*whole, *broken], [*columns[2:], *shares], strict=True):

@@ -33,7 +33,8 @@ from .memory import (
     out_of_memory,
     room_for_blocks,
 )
-from .runner import GpuRunner, Sizes
+from .runner import GpuRunner
+from .sampler import Sizes
 
 
 def start(context: Context) -> GpuWorkerActor:

@@ -112,7 +112,8 @@ def make_runner(setup: dict[str, Any]) -> Any:
     from actorserve.actors.worker.gpu.executor import GpuModel
     from actorserve.actors.worker.gpu.graphs import capture_sizes
     from actorserve.actors.worker.gpu.memory import make_pools
-    from actorserve.actors.worker.gpu.runner import GpuRunner, Sizes
+    from actorserve.actors.worker.gpu.runner import GpuRunner
+    from actorserve.actors.worker.gpu.sampler import Sizes
     from actorserve.actors.worker.models.weights import random_tensors
 
     windows = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1} if setup["windows"] else {}
@@ -157,7 +158,7 @@ def traffic(names: list[str], setup: dict[str, Any]) -> dict[str, list[str]]:
     if setup["graphs"]:
         for size in runner.graphs.sizes:
             runner.graphs.step(size)  # as it is captured
-            runner.changing.step(size)
+            runner.sampler.changing.step(size)
     before = names.copy()
     names.clear()
     for seed in range(2):

@@ -23,7 +23,8 @@ from actorserve.actors.options.config import Config  # noqa: E402
 from actorserve.actors.protocol.request import Sampling  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
-from actorserve.actors.worker.gpu.runner import GpuRunner, Sizes  # noqa: E402
+from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
+from actorserve.actors.worker.gpu.sampler import Sizes  # noqa: E402
 from actorserve.actors.worker.logprobs import LogprobsWriter  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 from actorserve.kernels.triton import paged_prefill  # noqa: E402
@@ -129,7 +130,7 @@ def test_logprobs_are_those_of_the_cpu(checkpoints: Folders) -> None:
         area = Logprobs(Logprobs.create(ROWS, LENGTH), ROWS, LENGTH)
         runner = make(config)
         runner.log = np.zeros((ROWS, LENGTH), np.int32)
-        runner.logprobs = LogprobsWriter(area, ROWS)
+        getattr(runner, "sampler", runner).logprobs = LogprobsWriter(area, ROWS)  # a CPU's runner samples itself
         sampling = Sampling(3, temperature=0.5, logprobs=2, prompt_logprobs=1, frequency_penalty=1.0)
         drive(runner, seed=2).run([Sequence(prompt(19, 1), 3, sampling), Sequence(prompt(8, 2), 3)])
         areas.append([area.read(0, position, 1 if position < 19 else 2) for position in range(1, 19 + 3)])
@@ -146,7 +147,7 @@ def test_keys_and_values_of_8_bits(checkpoints: Folders) -> None:
     for kind in (torch.float32, E4M3):
         area = Logprobs(Logprobs.create(ROWS, LENGTH), ROWS, LENGTH)
         runner = make_gpu_runner(config, kind=kind)
-        runner.logprobs = LogprobsWriter(area, ROWS)
+        runner.sampler.logprobs = LogprobsWriter(area, ROWS)
         GpuDriver(runner, budget=20, seed=2).run([Sequence(prompt(33, 1), 1, Sampling(0, temperature=0.0, logprobs=5))])
         told.append([logprob for _, logprob in area.read(0, 33, 5)])
     assert told[0] != told[1], "it is not the same memory"
