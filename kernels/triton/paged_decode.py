@@ -7,8 +7,8 @@ and the log-sum-exp of its scores; `_merge` weighs them:
 The grid depends on the number of rows, heads and splits only, and lengths are read on the device: a graph that captured
 it serves any lengths. A program divides its own row, so that a short row in a wide grid is not cut into crumbs.
 
-Compiled ahead of time and checked in the interpreter; not run on a GPU yet, so tile sizes and the number of splits are
-computed, not measured. `attend` and what it needs also serve paged_prefill.py.
+Compiled ahead of time and checked in the interpreter; not run on a GPU yet, so tile sizes and the number of splits
+(decode_launch.py) are computed, not measured. `attend` and what it needs also serve paged_prefill.py.
 """
 
 from __future__ import annotations
@@ -21,13 +21,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ..pages import Pages, Scoring, bytes_of, check, check_out, strides
+from .decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of
 from .quantised_kv import E4M3, ratio, scale_of, widen
 
 LOG2E = 1.4426950408889634
-LEAST = 128  # positions worth a split of their own
-MOST_SPLITS = 128
-WAVES = 4  # programs for each multiprocessor: so many are there at a time
-TILE_BYTES = 8192  # of a tile of keys; two tiles of keys and values are under way, 37 KB of shared memory in all
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 
@@ -65,22 +62,24 @@ class Scratch(NamedTuple):
 
 
 def split_count(rows: int, kv_heads: int, longest: int, processors: int) -> int:
-    """In how many parts to divide rows of up to `longest` positions so that they fill `processors` multiprocessors.
-
-    Rounded down: a few programs more than fit at a time would run when all others are done, in twice the time.
-    """
-    wanted = WAVES * processors // (rows * kv_heads)
-    return max(1, min(wanted, -(-longest // LEAST), MOST_SPLITS))
+    """In how many parts to divide rows of up to `longest` positions so that they fill `processors` multiprocessors."""
+    return TABLE["16 bits"].splits(rows, kv_heads, longest, processors)
 
 
 def paged_decode(
-    queries: Tensor, pages: Pages, scoring: Scoring, scratch: Scratch | None = None, out: Tensor | None = None
+    queries: Tensor,
+    pages: Pages,
+    scoring: Scoring,
+    scratch: Scratch | None = None,
+    out: Tensor | None = None,
+    launch: DecodeLaunch | None = None,
 ) -> Tensor:
     """Attention of one token a row, at the row's last position: `out` [rows, heads, head_dim], as `queries`.
 
     queries  [rows, heads, head_dim] float32, float16 or bfloat16; heads a multiple of kv_heads, by 1 to 16
     pages    keys and values of the same type, or of 8 bits; row r has `lengths[r]` positions; 0 gives zeros
     scratch  of as many rows or more; its number of splits is taken; none: rows are not divided
+    launch   in place of the table's
     Sums are float32 (weights of the product with values are rounded to the type of values).
     """
     check(queries, pages)
@@ -94,14 +93,15 @@ def paged_decode(
         raise ValueError(f"scratch for {len(scratch.partial)} rows, and there are {rows}")
     if not rows:
         return out
-    options, launch = configuration(queries.dtype, pages.keys, heads, scoring)
-    options |= {"DIVIDED": splits > 1, "LEAST": LEAST}
+    launch = TABLE[kind_of_keys(queries.dtype, pages.keys)] if launch is None else launch
+    options, launched = configuration(queries.dtype, pages.keys, heads, scoring, launch)
+    options |= {"DIVIDED": splits > 1, "LEAST": launch.worth(rows)}
     kv_heads = pages.keys.shape[1]
     partial, sums = (out, out) if scratch is None or splits == 1 else scratch
     _decode[splits, kv_heads, rows](
         queries, *bytes_of(pages), pages.blocks, pages.lengths, out, partial, sums, *factors(scoring),
         *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2],
-        **options, **launch,
+        **options, **launched,
     )  # fmt: skip
     if splits > 1:
         shared = {name: options[name] for name in ("HEAD_DIM", "PADDED", "TILE", "LEAST", "WINDOW")}
@@ -110,25 +110,21 @@ def paged_decode(
 
 
 def configuration(
-    dtype: torch.dtype, keys: Tensor, heads: int, scoring: Scoring
+    dtype: torch.dtype, keys: Tensor, heads: int, scoring: Scoring, launch: DecodeLaunch | None = None
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """(what the kernel is compiled for, by shape and type; how it is launched)."""
-    options = constants(dtype, keys, heads, scoring, TILE_BYTES)
+    launch = TABLE[kind_of_keys(dtype, keys)] if launch is None else launch
+    options = constants(dtype, keys, heads, scoring, launch.tile_bytes)
     options["UNITED"] = options["SCALED"] and dtype != torch.float32
-    if options[
-        "UNITED"
-    ]:  # one instruction makes two float16 of two numbers of 8 bits, where bfloat16 takes three steps
-        options |= {"PRODUCT": tl.float16, "TILE": min(32, options["TILE"])}
-    if dtype == torch.float32:  # exact products take many registers: it is there for checks, not for speed
-        return options | {"TILE": 16}, {"num_warps": 4, "num_stages": 3}
-    # The table is read a turn ahead of keys and values, so that five stages are two tiles of them. Without maxnreg the
-    # compiler now and then spills to stay below a bound of its own.
-    # Wide heads of 8 bits take registers for their conversion: a program less on a multiprocessor.
-    return options, {
-        "num_warps": 4,
-        "num_stages": 5,
-        "maxnreg": 168 if options["UNITED"] and options["PADDED"] > 128 else 128,
-    }
+    options["TILE"] = launch.tile(options["PADDED"], keys.dtype.itemsize)
+    if options["UNITED"]:  # one instruction makes two float16 of two numbers of 8 bits; bfloat16 takes three steps
+        options["PRODUCT"] = tl.float16
+    launched = {"num_warps": launch.warps, "num_stages": launch.stages}
+    return options, launched if launch.registers is None else launched | {"maxnreg": launch.registers}
+
+
+def kind_of_keys(dtype: torch.dtype, keys: Tensor) -> str:
+    return kind_of(dtype, triton.next_power_of_2(keys.shape[3]), keys.dtype == E4M3)
 
 
 def constants(dtype: torch.dtype, keys: Tensor, heads: int, scoring: Scoring, tile_bytes: int) -> dict[str, Any]:

@@ -59,5 +59,5 @@ def test_all_of_it_on_toys(tmp_path: Path) -> None:
     out = tmp_path / "table.md"
     subprocess.run([sys.executable, CHECK, "--tiny", "--out", out], check=True, capture_output=True, timeout=1500)
     table = out.read_text()
-    assert table.count("ended with 0.") == 8 and "**no**" not in table
+    assert table.count("ended with 0.") == 9 and "**no**" not in table
     assert len(re.findall(r"^\| .* \|$", table, re.MULTILINE)) > 60

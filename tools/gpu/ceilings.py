@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -15,6 +16,7 @@ from .report import FOLDER, TINY, say
 FILE = FOLDER / "ceilings.json"
 COLD_BYTES = 256 << 20  # more than any device's L2 holds: who has read so much finds nothing of what was before
 Call = Callable[[], object]
+Made = TypeVar("Made")
 
 
 def seconds(call: Call, repeat: int = 20) -> float:
@@ -51,23 +53,31 @@ def seconds_each(calls: Sequence[Call], repeat: int = 20) -> float:
     return seconds(graph.replay, repeat) / len(calls)
 
 
-def copies_for(moved: int, most: int = 64) -> int:
-    """How many calls, each with inputs of its own of so many bytes, find none of these in the cache; at least 4, so
-    that the graph's own start is shared.
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def cold(make: Callable[[], Made], moved: int, most: int = 64) -> list[Made]:
+    """Inputs of so many bytes, or calls with such, of which none is in the cache when it is its turn again.
+
+    At least 4, so that the start of a graph of them is shared; large ones come more than once.
     """
-    return 1 if TINY else max(4, min(most, -(-COLD_BYTES // max(moved, 1))))
+    if TINY:
+        return [make()]
+    made = [make() for _ in range(max(1, min(most, -(-COLD_BYTES // max(moved, 1)))))]
+    return (made * 4)[: max(4, len(made))]
 
 
-def measure(device: torch.device, small: bool) -> dict[str, float]:
+def measure(on: torch.device, small: bool) -> dict[str, float]:
     """bytes/s of a copy, counting both ways, and of reading alone; FLOP/s of a bf16 product of random numbers."""
     count = 1 << 20 if small else 1 << 32
-    source = torch.empty(count, dtype=torch.uint8, device=device).random_()
+    source = torch.empty(count, dtype=torch.uint8, device=on).random_()
     target = torch.empty_like(source)
     copied = 2 * count / seconds(partial(target.copy_, source))
     numbers = source.view(torch.int32)
     read = count / seconds(partial(torch.amax, numbers, 0))
     size = 256 if small else 8192
-    a, b = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
+    a, b = (torch.randn(size, size, device=on).to(torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
     rate = 2 * size**3 / seconds(lambda: torch.mm(a, b, out=out))
     return {"bytes": copied, "read": read, "flops": rate}
@@ -78,11 +88,11 @@ def known() -> dict[str, float]:
     if FILE.exists():
         found: dict[str, float] = json.loads(FILE.read_text())
         return found
-    return measure(torch.device("cuda" if torch.cuda.is_available() else "cpu"), TINY)
+    return measure(device(), TINY)
 
 
 if __name__ == "__main__":
-    ceilings = measure(torch.device("cuda" if torch.cuda.is_available() else "cpu"), TINY)
+    ceilings = measure(device(), TINY)
     FILE.write_text(json.dumps(ceilings))
     if torch.cuda.is_available():
         say("device", torch.cuda.get_device_name())

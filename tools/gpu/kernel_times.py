@@ -25,12 +25,12 @@ def main() -> None:
     if TINY:
         models = (kernel_cases.Model("tiny", 64, 4, 2, 16, 128, 512, True),)
         kernel_cases.BATCHES, kernel_cases.CONTEXTS, kernel_cases.CHUNKS = (1,), (64,), ((16, 16),)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = ceilings.device()
     limits = ceilings.known()
     with torch.inference_mode():
         for case in kernel_cases.cases(device, models, torch.float32 if TINY else torch.bfloat16):
             # What is small was written a moment ago in a step, too, and is in the cache there as it is here.
-            calls = [case.make() for _ in range(ceilings.copies_for(case.moved, 32))]
+            calls = ceilings.cold(case.make, case.moved, 32)
             took = ceilings.seconds_each(calls, 10)
             floor = case.least(limits["bytes"], limits["flops"])
             what = f"{case.kernel}, {case.shape} ({took * 1e6:.1f} us): share of the ceiling"

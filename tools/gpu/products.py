@@ -22,10 +22,6 @@ NAMES = ("tiny",) if TINY else ("Llama-3.1-8B", "Qwen3-0.6B")
 CONTEXT = 64 if TINY else 1024
 
 
-def device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def sizes_of(name: str) -> dict[str, tuple[int, int]]:
     """Each product's weight [out, in]."""
     shape = read_shape(name)
@@ -39,14 +35,18 @@ def sizes_of(name: str) -> dict[str, tuple[int, int]]:
     }
 
 
+def random(size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(size, dtype=dtype, device=ceilings.device()).normal_()
+
+
 def products(name: str, limits: dict[str, float]) -> None:
     dtype = DTYPES[SHAPES[name]["dtype"]]
     for product, (rows, columns) in sizes_of(name).items():
-        copies = ceilings.copies_for(rows * columns * dtype.itemsize, 128)
-        weights = torch.empty(copies, rows, columns, dtype=dtype, device=device()).normal_()
+        make = partial(random, (rows, columns), dtype)
+        weights = ceilings.cold(make, rows * columns * dtype.itemsize, 128)
         for batch in BATCHES:
-            x = torch.randn(batch, columns, device=device()).to(dtype)
-            out = torch.empty(batch, rows, dtype=dtype, device=device())
+            x = torch.randn(batch, columns, device=ceilings.device()).to(dtype)
+            out = torch.empty(batch, rows, dtype=dtype, device=ceilings.device())
             calls = [partial(torch.mm, x, weight.T, out=out) for weight in weights]
             took = ceilings.seconds_each(calls, 10)
             moved = (rows * columns + batch * (rows + columns)) * dtype.itemsize
@@ -63,16 +63,16 @@ class TorchStep:
         sizes = sizes_of(name)
 
         def weight(product: str) -> Tensor:
-            return torch.empty(sizes[product], dtype=dtype, device=device()).normal_(std=0.02)
+            return torch.empty(sizes[product], dtype=dtype, device=ceilings.device()).normal_(std=0.02)
 
         layers = range(self.shape.layers)
         self.layers = [[weight(product) for product in ("qkv", "out", "gate_up", "down")] for _ in layers]
         self.head = weight("head")
-        self.x = torch.randn(rows, self.shape.hidden_size, device=device()).to(dtype)
+        self.x = torch.randn(rows, self.shape.hidden_size, device=ceilings.device()).to(dtype)
         pool = (2, rows * CONTEXT, self.shape.kv_heads, self.shape.head_dim)
-        self.pools = [torch.empty(pool, dtype=dtype, device=device()).normal_() for _ in layers]
-        self.order = torch.randperm(rows * CONTEXT, device=device())
-        self.angles = torch.rand(rows, 1, self.shape.head_dim // 2, device=device()).to(dtype)
+        self.pools = [torch.empty(pool, dtype=dtype, device=ceilings.device()).normal_() for _ in layers]
+        self.order = torch.randperm(rows * CONTEXT, device=ceilings.device())
+        self.angles = torch.rand(rows, 1, self.shape.head_dim // 2, device=ceilings.device()).to(dtype)
 
     def __call__(self) -> Tensor:
         shape, x = self.shape, self.x

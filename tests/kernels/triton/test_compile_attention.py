@@ -115,7 +115,7 @@ def compile_one(job: dict[str, Any]) -> Result:
     else:
         kernel = paged_decode._decode if job["kernel"] == "decode" else paged_decode._merge
         options, launch = paged_decode.configuration(dtype, keys, 8, scoring)
-    options |= {"DIVIDED": job.get("divided", not window and job["kernel"] == "decode"), "LEAST": paged_decode.LEAST}
+    options |= {"DIVIDED": job.get("divided", not window and job["kernel"] == "decode"), "LEAST": 128}
     launch = {"num_warps": 4} if job["kernel"] == "merge" else launch
     options = {name: value for name, value in options.items() if name in kernel.arg_names}
     number, pool = (NUMBERS[job[name]] for name in ("dtype", "pools"))

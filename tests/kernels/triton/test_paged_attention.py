@@ -14,7 +14,8 @@ import torch
 os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # read when kernels are imported
 
 from actorserve.kernels.pages import Pages
-from actorserve.kernels.triton.paged_decode import LEAST, MOST_SPLITS, Scratch, paged_decode, split_count
+from actorserve.kernels.triton.decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of
+from actorserve.kernels.triton.paged_decode import Scratch, paged_decode, split_count
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.paged_prefill import split_count as prefill_splits
 from tests.kernels.reference.attention import reference_attention
@@ -206,11 +207,33 @@ def test_the_reference_is_what_torch_computes() -> None:
 def test_splits_fill_the_device() -> None:
     for rows, kv_heads, longest in itertools.product((1, 8, 32, 256), (1, 8), (1, 500, 8192, 131072)):
         splits = split_count(rows, kv_heads, longest, 132)
-        assert 1 <= splits <= MOST_SPLITS and (splits - 1) * LEAST < longest
+        least = 64 if rows == 1 else 128
+        assert 1 <= splits <= MOST_SPLITS and (splits - 1) * least < longest
         assert splits == 1 or rows * kv_heads * splits <= 4 * 132, "no second wave"
         more = rows * kv_heads * (splits + 1) <= 4 * 132
-        assert not more or splits in (MOST_SPLITS, -(-longest // LEAST)), "and all of the first"
+        assert not more or splits in (MOST_SPLITS, -(-longest // least)), "and all of the first"
     assert split_count(256, 8, 131072, 132) == 1
+    assert split_count(1, 8, 1024, 132) == 16, "one row of 1k positions makes a program for nearly each multiprocessor"
+    assert TABLE["16 bits"]._replace(round_up=True).splits(32, 8, 8192, 132) == 3, "two waves, to be compared with"
+
+
+def test_which_entry_of_the_table() -> None:
+    kinds = [kind_of(torch.float32, 256, True), kind_of(torch.bfloat16, 256, False), kind_of(torch.float16, 128, True)]
+    assert [*kinds, kind_of(torch.float16, 256, True)] == list(TABLE)
+    tiles = [TABLE[kind].tile(128, size) for kind, size in (("float32", 4), ("16 bits", 2), ("8 bits", 1))]
+    assert tiles == [16, 32, 32] and TABLE["16 bits"].tile(64, 2) == 64
+
+
+@pytest.mark.parametrize("splits", [1, 5])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_how_it_is_launched_changes_no_result(splits: int, rows: int) -> None:
+    """Tiles of 16 keys, and splits of 32 positions: no position is read twice, or left out."""
+    case = Case()
+    pages, q = filled(case, (150, 77)[:rows], (1,) * rows), random_queries(case, rows)
+    wanted = reference_attention(q, list(range(rows + 1)), clean(pages), case.scoring)
+    for launch in (DecodeLaunch(tile_bytes=2048, least=32, least_alone=16), DecodeLaunch(least=64, warps=2)):
+        found = paged_decode(q, pages, case.scoring, Scratch.make(q, splits), launch=launch)
+        compare(case, found, wanted)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="a graph is a thing of GPUs")
