@@ -33,6 +33,20 @@ class LayerAttention(msgspec.Struct, frozen=True, kw_only=True):
     sinks: bool = False
     source: int | None = None  # the layer whose keys and values it reads; None: its own
 
+    def alike(self) -> LayerAttention:
+        """What layers that attend in the same way have in common: all but whose keys and values they read."""
+        return self if self.source is None else msgspec.structs.replace(self, source=None)
+
+    def first_seen(self, position: int) -> int:
+        """The first position that a query at this one sees."""
+        first = 0 if self.window is None else max(0, position - self.window + 1)
+        return first if self.chunk is None else max(first, position // self.chunk * self.chunk)
+
+    def steps_on(self, position: int) -> float:
+        """So many positions further on a query still sees the same first one."""
+        room = math.inf if self.window is None else self.window - 1 - position + self.first_seen(position)
+        return room if self.chunk is None else min(room, self.chunk - 1 - position % self.chunk)
+
 
 class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a layer keeps of a sequence as a whole, whatever its length: of a convolution, of linear attention."""

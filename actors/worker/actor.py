@@ -224,7 +224,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     import torch
 
     from .cpu.runner import CpuRunner
-    from .memory import make_pool
+    from .memory import make_pools
     from .models.weights import load_model
     from .speculative.actor import SpeculativeWorkerActor, load_drafter
 
@@ -244,20 +244,20 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     drafter = load_drafter(config, context.model, group)
     context.phase_ends(StartPhase.DRAFTS)
     beside = drafter.block_bytes if drafter else 0
-    blocks = count_blocks(config, model.shape.kv, context.model.max_model_len, model.dtype, beside)
+    blocks = count_blocks(config, model.kv, context.model.max_model_len, model.dtype, beside)
     if group is not None:
         blocks = group.minimum(blocks)
-    each = model.shape.kv.block_bytes(config.block_size, model.dtype.itemsize) + beside
+    each = model.kv.block_bytes(config.block_size, model.dtype.itemsize) + beside
     warn_unused_memory(context, blocks, each)
     size = blocks * each / 2**30
     tokens = f"{blocks * config.block_size:,} tokens in {blocks:,} blocks of {config.block_size}"
     log.info("KV memory: %.2f GiB, holds %s", size, tokens)
-    pool = make_pool(model.shape.kv, blocks, config.block_size, model.dtype)
+    pools = make_pools(model.kv, blocks, config.block_size, model.dtype)
     ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
     verifier = drafter.make(config, blocks, ids.shape[1], group) if drafter else None
     context.phase_ends(StartPhase.KV_MEMORY)
     parts = request_readers(context, model.shape.vocab_size)
-    runner = CpuRunner(model, pool, ids, config.block_size, rows, *parts, verifier)
+    runner = CpuRunner(model, pools, ids, config.block_size, rows, *parts, verifier)
     return (SpeculativeWorkerActor if drafter else WorkerActor)(context, runner, blocks)
 
 

@@ -8,7 +8,7 @@ library packs the keys first. Measured (one thread of a Zen 4, µs for one row o
 
 Sequences of similar length share one softmax: their scores stand in rows of one width, -inf behind each one's end.
 Widths are multiples of a vector register, so that the zeros that -inf becomes change no sum: a sequence's result is the
-same beside any others.
+same beside any others. A head's sink is a score more, in the last column.
 
 Knows tensors only: no requests, no plans.
 """
@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from actorserve.actors.model.kv import LayerAttention
+
 WIDTH = 64  # numbers that widths are multiples of: at least those of a vector register
 TOGETHER = 1 << 16  # scores that share a softmax: they stay in the cache
 PIECE = 1 << 14  # numbers of a head's keys that are multiplied at once
@@ -41,8 +43,9 @@ class Row(NamedTuple):
     row: int
     size: int
     slot: int  # the first one's, if they are in one run
-    blocks: Tensor | None  # otherwise the blocks that hold them, and
-    offset: int  # the first one's place in these
+    blocks: Tensor | None = None  # otherwise the blocks that hold them, and
+    offset: int = 0  # the first one's place in these
+    room: float = math.inf  # so many tokens it may come to see beside these
 
 
 @cache
@@ -57,28 +60,29 @@ def prepare_numpy() -> bool:
     return False
 
 
-def pays(pool: Tensor) -> bool:
-    """Whether decoding over this KV memory is done here."""
-    return pool.dtype == torch.float32 and torch.get_num_threads() <= MOST_THREADS and prepare_numpy()
+def pays(keys: Tensor) -> bool:
+    """Whether decoding over these keys is done here."""
+    return keys.dtype == torch.float32 and torch.get_num_threads() <= MOST_THREADS and prepare_numpy()
 
 
 class NumpyKV:
     """The same KV memory as numpy's arrays, with room for scores and for blocks that are gathered."""
 
-    def __init__(self, pool: Tensor, block_size: int) -> None:
-        layers, _, self.heads, slots, self.head_dim = pool.shape
+    def __init__(self, keys: Tensor, values: Tensor, block_size: int) -> None:
+        """`keys` [layers, kv_heads, slots, key_dim], `values` [layers, kv_heads, slots, value_dim]."""
+        self.heads, self.key_dim, self.value_dim = keys.shape[1], keys.shape[3], values.shape[3]
         self.block_size = block_size
-        arrays = pool.numpy()
-        self.keys, self.values = list(arrays[:, 0]), list(arrays[:, 1])  # [heads, slots, head_dim] in each layer
-        blocks = pool.view(layers, 2, self.heads, slots // block_size, block_size * self.head_dim)
-        self.key_blocks, self.value_blocks = blocks[:, 0].unbind(0), blocks[:, 1].unbind(0)
-        self._rooms: dict[int | None, Tensor] = {}
+        self.keys, self.values = list(keys.numpy()), list(values.numpy())  # [heads, slots, width] in each layer
+        self.key_blocks, self.value_blocks = (
+            part.unflatten(2, (-1, block_size)).flatten(3).unbind(0) for part in (keys, values)
+        )
+        self._rooms: dict[LayerAttention, Tensor] = {}
 
-    def room(self, window: int | None, size: int) -> Tensor:
-        """So many numbers, for each window the same memory in every step."""
-        room = self._rooms.get(window)
+    def room(self, rule: LayerAttention, size: int) -> Tensor:
+        """So many numbers, for each rule the same memory in every step."""
+        room = self._rooms.get(rule)
         if room is None or len(room) < size:
-            room = self._rooms[window] = torch.empty(size if room is None else max(size, 2 * len(room)))
+            room = self._rooms[rule] = torch.empty(size if room is None else max(size, 2 * len(room)))
         return room[:size]
 
 
@@ -100,26 +104,32 @@ class _Group:
             for row, scores, shares in self._whole
         ]
 
+    def biases(self, slopes: Tensor | None) -> Tensor:
+        """What to add to scores: -inf behind each row's end, and `slopes` [heads, group, 1] times the distance."""
+        sizes = torch.tensor([size for _, size, _, _ in self.rows])[:, None, None, None]
+        distance = torch.arange(self.width) - (sizes - 1)
+        near = torch.zeros(1) if slopes is None else slopes * distance
+        return torch.where(distance > 0, float("-inf"), near)
+
 
 class Decoding:
-    """The rows of one step that decode, as one window lets them see."""
+    """The rows of one step that decode, as layers of one kind let them see."""
 
-    def __init__(self, kv: NumpyKV, rows: Sequence[Row], window: int | None, group: int, scale: float) -> None:
-        """`group` query heads share each head of keys."""
+    def __init__(self, kv: NumpyKV, rows: Sequence[Row], rule: LayerAttention) -> None:
         self.kv = kv
-        self.scale = scale
+        self.rule = rule
         self._more = 0  # tokens that each row sees beyond those it was made for
-        self._room = math.inf if window is None else window - max(row.size for row in rows)  # it may come to so many
+        self._room = min(row.room for row in rows)  # it may come to so many
         for row in rows:
             if row.blocks is not None:
                 self._room = min(self._room, len(row.blocks) * kv.block_size - row.offset - row.size)
-        self.shape = (-1, kv.heads, group, kv.head_dim)
-        parts = _divide(rows, TOGETHER // (kv.heads * group))
-        sizes = [len(part) * width * kv.heads * group for part, width in parts]
+        heads = (kv.heads, rule.heads // kv.heads)
+        parts = _divide(rows, TOGETHER // rule.heads, int(rule.sinks))
+        sizes = [len(part) * width * rule.heads for part, width in parts]
         most, total = max(sizes), sum(sizes)
         gathered = max((len(row.blocks) for row in rows if row.blocks is not None), default=0)
-        block = kv.heads * kv.block_size * kv.head_dim
-        room = kv.room(window, total + most + gathered * block)
+        block = kv.heads * kv.block_size * max(kv.key_dim, kv.value_dim)
+        room = kv.room(rule, total + most + gathered * block)
         scores, shares, self._gather = (
             room[:total].fill_(float("-inf")),
             room[total : total + most],
@@ -127,9 +137,16 @@ class Decoding:
         )
         self.groups, first = [], 0
         for (part, width), size in zip(parts, sizes, strict=True):
-            self.groups.append(_Group(part, width, (kv.heads, group), (scores[first : first + size], shares)))
+            self.groups.append(_Group(part, width, heads, (scores[first : first + size], shares)))
             first += size
-        self._room = min(self._room, *(group.width - group.longest for group in self.groups))
+        self._room = min(self._room, *(group.width - rule.sinks - group.longest for group in self.groups))
+        self._slopes = None if rule.slopes is None else torch.tensor(rule.slopes).view(*heads, 1)
+        self._shape = heads
+        self._prepare()
+
+    def _prepare(self) -> None:
+        changed = self.rule.soft_cap is not None or self.rule.slopes is not None
+        self._biases = [group.biases(self._slopes) for group in self.groups] if changed else None
 
     def advance(self) -> bool:
         """Each row sees one token more. False: there is no room for it, and this object is of no use any more."""
@@ -138,28 +155,42 @@ class Decoding:
         self._more += 1
         for group in self.groups:
             group.place(self._more)
+        self._prepare()
         return True
 
-    def attend(self, layer: int, queries: Tensor, out: Tensor) -> None:
-        """`queries` [tokens, heads, head_dim]; `out` is contiguous."""
-        kv, scaled = self.kv, (queries * self.scale).view(self.shape).numpy()
-        results = out.view(self.shape).numpy()
+    def _change(self, number: int, sinks: Tensor | None) -> None:
+        """Scores of a group as they come of the product become what the softmax takes."""
+        scores, cap = self.groups[number].scores, self.rule.soft_cap
+        if cap is not None:
+            scores.div_(cap).tanh_().mul_(cap)
+        if self._biases is not None:
+            scores.add_(self._biases[number])
+        if sinks is not None:
+            scores[..., -1] = sinks.view(self._shape)
+
+    def attend(self, layer: int, queries: Tensor, out: Tensor, sinks: Tensor | None = None) -> None:
+        """`queries` [tokens, heads, key_dim]; `out` [tokens, heads, value_dim] is contiguous."""
+        kv, scaled = self.kv, (queries * self.rule.scale).view(-1, *self._shape, self.kv.key_dim).numpy()
+        results = out.view(-1, *self._shape, kv.value_dim).numpy()
         keys, values = kv.keys[layer], kv.values[layer]
-        for group in self.groups:
+        changed = self._biases is not None or sinks is not None
+        for number, group in enumerate(self.groups):
             for row, size, scores, _ in group.rows:
                 _multiply(scaled[row.row], self._seen(row, size, keys, kv.key_blocks[layer]), scores)
+            if changed:
+                self._change(number, sinks)
             torch.softmax(group.scores, -1, out=group.shares)
             for row, size, _, shares in group.rows:
                 np.matmul(shares, self._seen(row, size, values, kv.value_blocks[layer]), out=results[row.row])
 
     def _seen(self, row: Row, size: int, memory: Floats, blocks: Tensor) -> Floats:
-        """What a row sees of a layer's keys or values, [heads, tokens, head_dim], good until the next call."""
+        """What a row sees of a layer's keys or values, [heads, tokens, width], good until the next call."""
         if row.blocks is None:
             return memory[:, row.slot : row.slot + size]
-        count, heads, head_dim = len(row.blocks), self.kv.heads, self.kv.head_dim
+        count, heads, width = len(row.blocks), self.kv.heads, memory.shape[2]
         target = self._gather[: count * blocks[:, 0].numel()].view(heads, count, -1)
         torch.index_select(blocks, 1, row.blocks, out=target)
-        return target.numpy().reshape(heads, -1, head_dim)[:, row.offset : row.offset + size]
+        return target.numpy().reshape(heads, -1, width)[:, row.offset : row.offset + size]
 
 
 def _multiply(queries: Floats, keys: Floats, out: Floats) -> None:
@@ -178,11 +209,14 @@ def _multiply(queries: Floats, keys: Floats, out: Floats) -> None:
         np.matmul(queries, keys[:, whole:].transpose(0, 2, 1), out=out[:, :, whole:])
 
 
-def _divide(rows: Sequence[Row], together: int) -> list[tuple[list[Row], int]]:
-    """Rows that share a softmax, and its width: none is shorter than half of it, or all are as short as can be."""
+def _divide(rows: Sequence[Row], together: int, more: int = 0) -> list[tuple[list[Row], int]]:
+    """Rows that share a softmax, and its width: none is shorter than half of it, or all are as short as can be.
+
+    `more`: scores of each row that are not of tokens.
+    """
     parts: list[tuple[list[Row], int]] = []
     for row in sorted(rows, key=lambda row: -row.size):
-        own = -(-row.size // WIDTH) * WIDTH
+        own = -(-(row.size + more) // WIDTH) * WIDTH
         if not parts or 2 * own < parts[-1][1] or (len(parts[-1][0]) + 1) * parts[-1][1] > together:
             parts.append(([], own))
         parts[-1][0].append(row)

@@ -19,7 +19,7 @@ from actorserve.actors.options.config import Config, make_config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.cpu.runner import CpuRunner
-from actorserve.actors.worker.memory import make_pool
+from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.speculative.verifier import DraftVerifier, Proposer
 from actorserve.shm.table.table import make_ref
@@ -42,10 +42,10 @@ def make_runner(
 ) -> CpuRunner:
     """A runner; without a log of others', with one slot for each row."""
     model = load_model(config, resolve_model(config))
-    pool = make_pool(model.shape.kv, blocks, config.block_size, model.dtype)
+    pools = make_pools(model.kv, blocks, config.block_size, model.dtype)
     own = np.zeros((rows, LENGTH), np.int32) if log is None else log
     verifier = DraftVerifier(proposer, rows, own.shape[1]) if proposer else None
-    return CpuRunner(model, pool, own, config.block_size, rows, verifier=verifier)
+    return CpuRunner(model, pools, own, config.block_size, rows, verifier=verifier)
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Driver:
         self.drafts = drafts
         self.drafted = self.accepted = self.steps = 0
         self.random = np.random.default_rng(seed)
-        self.free = self.random.permutation(runner.kv.pool.shape[3] // runner.block_size).tolist()
+        self.free = self.random.permutation(runner.kv.pools[0].slots // runner.block_size).tolist()
         self.rows = list(range(len(runner.computed)))
         self.step = 0
         self.grown: list[tuple[int, int, int]] = []

@@ -19,11 +19,11 @@ from actorserve.actors.worker.cpu.batch_invariant import SIZES, BatchInvariantLi
 from actorserve.actors.worker.cpu.elementwise import GRAIN, exact_silu, rotate, rotate_by_rows
 from actorserve.actors.worker.cpu.executor import CpuModel, RMSNorm
 from actorserve.actors.worker.logprobs import LogprobsWriter
-from actorserve.actors.worker.memory import make_pool
+from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.actors.worker.speculative.verifier import Proposer
-from actorserve.kernels.cpu.attention import PagedKV
+from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.kernels.cpu.penalties import top_logprobs
 from actorserve.shm.table.logprobs import Logprobs
 
@@ -55,8 +55,8 @@ def run_steps(model: CpuModel, ids: torch.Tensor, steps: list[list[Part]], block
     count = -(-LENGTH // block)
     blocks = np.random.default_rng(len(steps)).permutation(MOST * count).reshape(MOST, count).astype(np.int64)
     tables = BlockTables(blocks, np.ones(MOST, np.bool_))
-    pool = make_pool(model.shape.kv, MOST * count, block, model.dtype)
-    kv = PagedKV(pool, block, aligned=model.batch_invariant)
+    pools = make_pools(model.kv, MOST * count, block, model.dtype)
+    kv = PagedKV(model.kv, pools, block, aligned=model.batch_invariant)
     found = torch.full((MOST, LENGTH, model.shape.vocab_size), float("nan"))
     for step in steps:
         rows, starts, counts = (np.array(column, np.int64) for column in zip(*step, strict=True))

@@ -45,7 +45,9 @@ class Bench:
         os.close(fd)
         self.renditions: dict[int, Rendition] = {}
         read = lambda ref: self.renditions.get(slot_of(ref), Rendition())  # noqa: E731
-        self.runner = CpuRunner(self._model_of(plain), plain.kv.pool, plain.log, 16, ROWS, read, self.area)
+        self.runner = CpuRunner(
+            self._model_of(plain), [memory.pool for memory in plain.kv.pools], plain.log, 16, ROWS, read, self.area
+        )
 
     @staticmethod
     def _model_of(runner: CpuRunner) -> CpuModel:

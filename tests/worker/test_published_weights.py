@@ -20,7 +20,7 @@ from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.inspection import inspect
-from actorserve.actors.worker.memory import make_pool
+from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.sharding import Alone, shard
 from actorserve.actors.worker.models.weights import load_model, open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
@@ -45,8 +45,8 @@ def shape_of(folder: Path, quantization: str = "auto") -> Architecture:
 
 def answers(model: CpuModel) -> list[list[int]]:
     config = config_for(Path())
-    pool = make_pool(model.shape.kv, 64, config.block_size, model.dtype)
-    runner = CpuRunner(model, pool, torch.zeros(4, LENGTH, dtype=torch.int32).numpy(), config.block_size, 4)
+    pools = make_pools(model.kv, 64, config.block_size, model.dtype)
+    runner = CpuRunner(model, pools, torch.zeros(4, LENGTH, dtype=torch.int32).numpy(), config.block_size, 4)
     return Driver(runner, seed=3).run([Sequence(prompt(9 + 7 * number, number), 12) for number in range(3)])
 
 

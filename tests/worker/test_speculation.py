@@ -15,12 +15,12 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.worker.cpu.batch import BlockTables
-from actorserve.actors.worker.memory import make_pool
+from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.speculative.draft_model import DraftModelProposer
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.actors.worker.speculative.verifier import FIRST_PAUSE, DraftBatch, DraftVerifier, Ints, Tokens
-from actorserve.kernels.cpu.attention import PagedKV
+from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.kernels.cpu.sampling import Parameters
 from tests.support.checkpoints import KINDS, VOCABULARY
 
@@ -74,8 +74,8 @@ def drafter(config: Config, group: Any = None) -> DraftModelProposer:
     if group is not None and group.rank:
         return DraftModelProposer(None, None, 8, 5, group)
     model = load_model(config, resolve_model(config))
-    pool = make_pool(model.shape.kv, 128, config.block_size, model.dtype)
-    return DraftModelProposer(model, PagedKV(pool, config.block_size), 8, 5, group)
+    pools = make_pools(model.kv, 128, config.block_size, model.dtype)
+    return DraftModelProposer(model, PagedKV(model.kv, pools, config.block_size), 8, 5, group)
 
 
 def prompt(length: int, seed: int = 1) -> list[int]:

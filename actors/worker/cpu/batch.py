@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
-from actorserve.kernels.cpu.attention import PagedKV, Span, StepAttention
+from actorserve.kernels.cpu.attention import StepAttention
+from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from .executor import CpuModel
 
@@ -55,5 +56,4 @@ def prepare_inputs(
     fields = (firsts.tolist(), counts.tolist(), starts.tolist(), tables.blocks[rows], one_run.tolist())
     spans = [Span(*values) for values in zip(*fields, strict=True)]
     make = AlignedAttention if kv.aligned else StepAttention
-    attention = make(kv, spans, model.shape.windows, model.shape.heads, model.shape.attention_scale)
-    return BatchInputs(ids, positions, slots, attention)
+    return BatchInputs(ids, positions, slots, make(kv, spans, model.kv.layers))

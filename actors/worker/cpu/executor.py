@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actorserve.kernels.cpu.aligned import AnyAttention
-from actorserve.kernels.cpu.attention import PagedKV
+from actorserve.kernels.cpu.paged_kv import PagedKV
 
 from ...model.architecture import Architecture
 from ...model.layers import EMBEDDINGS, FINAL_NORM, ROTATED, LinearSpec
@@ -165,7 +165,7 @@ class CpuLayer:
         if self.qk_norm is not None:
             self.qk_norm.in_place(qk)
         self.rotate(qk, rotations)
-        kv.write(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
+        kv.write_joined(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
         seen = attention(self.index, heads[:, : shape.heads])
         self._add(self.out, x, seen.view(len(x), -1))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
@@ -199,6 +199,7 @@ class CpuModel:
         build = CpuBuilder(shape, get, dtype, group, self.batch_invariant)
         self.group = group
         self.shape = shape
+        self.kv = shape.kv
         self.dtype = dtype
         table = get(f"{EMBEDDINGS}.weight")
         keep = table.dtype.itemsize <= dtype.itemsize  # a 16-bit table stays: its rows are made float32 when read

@@ -12,7 +12,7 @@ Knows plans and tensors; not rings, nor why a plan is as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.attention import PagedKV
+from actorserve.kernels.cpu.paged_kv import PagedKV, Pool
 from actorserve.kernels.cpu.sampling import Parameters, sample
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
@@ -49,7 +49,7 @@ class CpuRunner:
     def __init__(
         self,
         model: CpuModel,
-        pool: Tensor,
+        pools: Sequence[Pool],
         log: np.ndarray,
         block_size: int,
         rows: int,
@@ -58,13 +58,13 @@ class CpuRunner:
         make_matchers: Callable[[], Matchers] | None = None,
         verifier: DraftVerifier | None = None,
     ) -> None:
-        """`pool` as make_pool makes it, `log` the token ids of the request table [slots, tokens].
+        """`pools` as make_pools makes them, `log` the token ids of the request table [slots, tokens].
 
         `read_rendition` gives what the renderer made of a ref's request; `logprobs` takes what requests ask for;
         `make_matchers` is called when the first request has a grammar; `verifier` makes drafts.
         """
         self.model = model
-        self.kv = PagedKV(pool, block_size, aligned=model.batch_invariant)
+        self.kv = PagedKV(model.kv, pools, block_size, aligned=model.batch_invariant)
         self.log = log
         self.block_size = block_size
         self.computed, self.known, self.logged = (np.zeros(rows, np.int64) for _ in range(3))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from actorserve.kernels.cpu.attention import PagedKV
+from actorserve.kernels.cpu.paged_kv import PagedKV
 
 from ...model.checks import draft_refused, find_draft_model
 from ...model.info import ModelInfo
@@ -17,7 +17,7 @@ from ...runtime.process import Context
 from ..actor import WorkerActor
 from ..cpu.executor import CpuModel
 from ..cpu.runner import CpuRunner
-from ..memory import make_pool
+from ..memory import make_pools
 from ..models.weights import load_model
 from ..tensor_parallel import TensorParallelGroup
 from . import draft_model
@@ -61,8 +61,8 @@ class LoadedDrafter(NamedTuple):
             model = self.model
             kv = None
             if model is not None:
-                pool = make_pool(model.shape.kv, blocks, size, model.dtype)
-                kv = PagedKV(pool, size, aligned=model.batch_invariant)
+                pools = make_pools(model.kv, blocks, size, model.dtype)
+                kv = PagedKV(model.kv, pools, size, aligned=model.batch_invariant)
             proposer = draft_model.DraftModelProposer(model, kv, rows, self.given.num_speculative_tokens, group)
         return DraftVerifier(proposer, rows, length)
 

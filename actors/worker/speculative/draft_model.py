@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from actorserve.kernels.cpu.attention import PagedKV
+from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.kernels.cpu.sampling import Parameters, sample
 
 from ..cpu.batch import prepare_inputs, row_positions

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from actorserve.kernels.cpu import attention as cpu_attention
+from actorserve.actors.model.kv import KVSpec, LayerAttention, uniform
+from actorserve.actors.worker.memory import make_pools
 from actorserve.kernels.cpu import decode as cpu_decode
+from actorserve.kernels.cpu import paged_kv
 from actorserve.kernels.cpu.aligned import AlignedAttention
-from actorserve.kernels.cpu.attention import PagedKV, Span, StepAttention
+from actorserve.kernels.cpu.attention import StepAttention
+from actorserve.kernels.cpu.paged_kv import PagedKV, Span
+from tests.kernels.reference.layer_attention import layer_attention
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 LENGTHS = [(1, 1328), (5, 18), (129, 463), (1, 1), (1, 64), (300, 300), (2, 65), (128, 256)]  # (queries, context)
@@ -21,7 +27,7 @@ LENGTHS = [(1, 1328), (5, 18), (129, 463), (1, 1), (1, 64), (300, 300), (2, 65),
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose products decode."""
     if request.param == "torch":
-        monkeypatch.setattr(cpu_attention, "pays", lambda pool: False)
+        monkeypatch.setattr(paged_kv, "pays", lambda pool: False)
     elif not cpu_decode.prepare_numpy():
         pytest.skip("this numpy has no OpenBLAS of its own")
     monkeypatch.setattr(cpu_decode, "MOST_THREADS", 1 << 10)
@@ -39,57 +45,79 @@ class Case:
     order: str = "mixed"  # how blocks follow one another: in one run, scattered, or either
 
 
-def reference(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None) -> torch.Tensor:
-    """[queries, heads, head_dim] over [context, kv_heads, head_dim], the last query at the last key; in float64."""
-    q, keys, values = q.double(), keys.double(), values.double()
-    group = q.shape[1] // keys.shape[1]
-    keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
-    scores = torch.einsum("qhd,khd->hqk", q, keys) * q.shape[2] ** -0.5
-    distance = torch.arange(len(keys) - len(q), len(keys))[:, None] - torch.arange(len(keys))[None]
-    seen = (distance >= 0) & (distance < (window or len(keys)))
-    shares = torch.softmax(scores.masked_fill(~seen, float("-inf")), -1)
-    return torch.einsum("hqk,khd->qhd", shares, values)
+class Batch:
+    """Sequences in the KV memory of some layers, each with queries; what is not a written slot is NaN, which must not
+    be read."""
+
+    def __init__(self, case: Case, layers: Sequence[LayerAttention | None], lengths: Sequence[tuple[int, int]]) -> None:
+        random = np.random.default_rng(0)
+        torch.manual_seed(0)
+        self.case, self.layers = case, layers
+        needed = [-(-context // case.block_size) for _, context in lengths]
+        blocks = 2 * sum(needed)
+        pools = make_pools(KVSpec(layers=layers), blocks, case.block_size, case.dtype)
+        for pool in pools:
+            for part in (pool,) if isinstance(pool, torch.Tensor) else pool:
+                part.fill_(float("nan"))
+        self.kv = PagedKV(KVSpec(layers=layers), pools, case.block_size, case.aligned)
+        scattered = random.permutation(np.arange(sum(needed), blocks))
+        self.spans: list[Span] = []
+        begin = 0
+        for index, (queries, context) in enumerate(lengths):
+            one_run = case.order == "run" or (case.order == "mixed" and index % 2 == 0)
+            first = sum(needed[:index])
+            run = np.arange(first, first + needed[index])
+            table = run if one_run else scattered[first : first + needed[index]]
+            self.spans.append(Span(begin, queries, context - queries, table, one_run))
+            begin += queries
+        self.memory = {
+            index: self._write(index) for index, layer in enumerate(layers) if layer and layer.source is None
+        }
+        self.queries = [self._random(begin, layer.heads, layer.key_dim) for layer in layers if layer]
+        self.sinks = [3 * torch.randn(layer.heads) if layer.sinks else None for layer in layers if layer]
+
+    def _random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape).to(self.case.dtype)
+
+    def _write(self, index: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values of each sequence in a layer."""
+        layer, memory = self.layers[index], []
+        assert layer is not None
+        for span in self.spans:
+            positions, size = np.arange(span.position + span.size), self.case.block_size
+            slots = torch.from_numpy(span.blocks[positions // size] * size + positions % size)
+            keys = self._random(len(positions), layer.kv_heads, layer.key_dim)
+            values = self._random(len(positions), layer.kv_heads, layer.value_dim)
+            if layer.key_dim == layer.value_dim:
+                self.kv.write_joined(index, slots, torch.stack([keys, values], 1))
+            else:
+                self.kv.write(index, slots, keys, values)
+            memory.append((keys, values))
+        return memory
+
+    def make(self, kv: PagedKV | None = None) -> StepAttention | AlignedAttention:
+        return (AlignedAttention if self.case.aligned else StepAttention)(kv or self.kv, self.spans, self.layers)
+
+    def check(self) -> None:
+        attention = self.make()
+        attending = [(index, layer) for index, layer in enumerate(self.layers) if layer]
+        for (index, layer), queries, sinks in zip(attending, self.queries, self.sinks, strict=True):
+            out = attention(index, queries, sinks)
+            source = index if layer.source is None else layer.source
+            for span, memory in zip(self.spans, self.memory[source], strict=True):
+                rows = slice(span.first, span.first + span.size)
+                wanted = layer_attention(layer, queries[rows], *memory, sinks)
+                torch.testing.assert_close(out[rows].double(), wanted, rtol=0, atol=TOLERANCE[self.case.dtype])
 
 
-def check(case: Case, lengths: list[tuple[int, int]] = LENGTHS, layers: int = 2) -> None:
-    """A mixed batch; everything that is not a written slot is NaN, which must not be read."""
-    random = np.random.default_rng(0)
-    torch.manual_seed(0)
-    needed = [-(-context // case.block_size) for _, context in lengths]
-    blocks = 2 * sum(needed)
-    shape = (layers, 2, case.kv_heads, blocks * case.block_size, case.head_dim)
-    kv = PagedKV(torch.full(shape, float("nan"), dtype=case.dtype), case.block_size, case.aligned)
-    tables, kinds = [], []
-    scattered = random.permutation(np.arange(sum(needed), blocks))
-    for index, count in enumerate(needed):
-        one_run = case.order == "run" or (case.order == "mixed" and index % 2 == 0)
-        kinds.append(one_run)
-        first = sum(needed[:index])
-        tables.append(np.arange(first, first + count) if one_run else scattered[first : first + count])
-    total = sum(queries for queries, _ in lengths)
-    q = torch.randn(layers, total, case.kv_heads * case.group, case.head_dim).to(case.dtype)
-    memories = []
-    for table, (_, context) in zip(tables, lengths, strict=True):
-        memory = torch.randn(layers, context, 2, case.kv_heads, case.head_dim).to(case.dtype)
-        positions = np.arange(context)
-        slots = torch.from_numpy(table[positions // case.block_size] * case.block_size + positions % case.block_size)
-        for layer in range(layers):
-            kv.write(layer, slots, memory[layer])
-        memories.append(memory)
-    firsts = np.cumsum([0, *(queries for queries, _ in lengths)])
-    spans = [
-        Span(int(first), queries, context - queries, table, kind)
-        for first, (queries, context), table, kind in zip(firsts, lengths, tables, kinds, strict=False)
-    ]
-    windows = [None if layer % 2 else case.window for layer in range(layers)]
-    make = AlignedAttention if case.aligned else StepAttention
-    attention = make(kv, spans, windows, case.kv_heads * case.group, case.head_dim**-0.5)
-    for layer in range(layers):
-        out = attention(layer, q[layer])
-        for span, memory in zip(spans, memories, strict=True):
-            rows = slice(span.first, span.first + span.size)
-            wanted = reference(q[layer, rows], memory[layer, :, 0], memory[layer, :, 1], windows[layer])
-            torch.testing.assert_close(out[rows].double(), wanted, rtol=0, atol=TOLERANCE[case.dtype])
+def rule_of(case: Case, **given: Any) -> LayerAttention:
+    fields = {"heads": case.kv_heads * case.group, "kv_heads": case.kv_heads, "scale": case.head_dim**-0.5}
+    return LayerAttention(**{**fields, "key_dim": case.head_dim, "value_dim": case.head_dim, **given})
+
+
+def check(case: Case, lengths: Sequence[tuple[int, int]] = LENGTHS) -> None:
+    """A mixed batch, over a layer with the case's window and one without."""
+    Batch(case, [rule_of(case, window=case.window), rule_of(case)], lengths).check()
 
 
 @pytest.mark.parametrize("window", [None, 64])
@@ -119,20 +147,135 @@ def test_types_of_16_bits(dtype: torch.dtype, window: int | None) -> None:
     check(Case(dtype=dtype, window=window, head_dim=64))
 
 
+SHORT = [(1, 41), (5, 18), (37, 61), (1, 1), (1, 64), (2, 65), (150, 150)]
+FEATURES: dict[str, dict[str, Any]] = {
+    "soft cap": {"soft_cap": 1.5, "scale": 1.0},
+    "sinks": {"sinks": True},
+    "sinks beside peaks": {"sinks": True, "scale": 3.0},
+    "slopes": {"slopes": (0.5, 0.25, 0.0625, -0.125)},
+    "chunks": {"chunk": 24},
+    "chunks that blocks do not divide": {"chunk": 7},
+    "widths": {"value_dim": 48},
+    "wide keys": {"key_dim": 72, "value_dim": 16, "kv_heads": 1},
+    "all": {
+        "soft_cap": 2.0,
+        "scale": 0.7,
+        "sinks": True,
+        "slopes": (0.5, 0.25, 0.0625, -0.125),
+        "chunk": 24,
+        "window": 17,
+        "value_dim": 16,
+    },
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_features(feature: str, aligned: bool, dtype: torch.dtype) -> None:
+    case = Case(aligned=aligned, dtype=dtype, block_size=16)
+    Batch(case, [rule_of(case, **FEATURES[feature])], SHORT).check()
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_layers_of_any_kinds_in_one_step(seed: int, aligned: bool) -> None:
+    """Of several shapes, some without attention, some reading another's keys."""
+    random = np.random.default_rng(seed)
+    draw: Callable[..., Any] = lambda *values: values[int(random.integers(len(values)))]  # noqa: E731
+    layers: list[LayerAttention | None] = []
+    for index in range(7):
+        kv_heads, group, key_dim, value_dim = draw(1, 2, 3), draw(1, 2, 5), draw(16, 24), draw(16, 40)
+        source = None
+        owners = [number for number, layer in enumerate(layers) if layer and layer.source is None]
+        if index > 2 and owners and draw(0, 1):
+            source = draw(*owners)
+            owner = layers[source]
+            assert owner is not None
+            kv_heads, key_dim, value_dim = owner.kv_heads, owner.key_dim, owner.value_dim
+        slopes = tuple(random.normal(size=kv_heads * group).round(2).tolist())
+        rule = LayerAttention(
+            heads=kv_heads * group,
+            kv_heads=kv_heads,
+            key_dim=key_dim,
+            value_dim=value_dim,
+            scale=draw(0.2, 1.0),
+            window=draw(None, 1, 9, 33),
+            chunk=draw(None, 1, 8, 20),
+            soft_cap=draw(None, 0.8),
+            slopes=draw(None, slopes),
+            sinks=draw(False, True),
+            source=source,
+        )
+        layers.append(draw(rule, rule, rule, None))
+    dtype = draw(torch.float32, torch.float32, torch.bfloat16)
+    case = Case(aligned=aligned, dtype=dtype, block_size=draw(8, 16, 32), order=draw("run", "scattered", "mixed"))
+    Batch(case, layers, [(1, 41), (5, 18), (20, 33), (1, 1), (1, 64), (2, 65)]).check()
+
+
+@pytest.mark.parametrize("order", ["run", "scattered"])
+def test_contexts_and_attention_over_what_is_made_of_them(order: str) -> None:
+    """A latent of one head becomes keys and values of all heads, of other widths."""
+    case = Case(order=order, block_size=16)
+    latent = rule_of(case, heads=4, kv_heads=1, key_dim=24, value_dim=8, sinks=True, window=40, chunk=50)
+    batch = Batch(case, [None, latent], SHORT)
+    attention = batch.make()
+    assert isinstance(attention, StepAttention)
+    contexts = attention.contexts(1)
+    for (keys, values), (known_keys, known_values) in zip(contexts, batch.memory[1], strict=True):
+        assert torch.equal(keys, known_keys.transpose(0, 1)) and torch.equal(values, known_values.transpose(0, 1))
+    wider, heads = torch.randn(4, 24, 12), torch.randn(4, 8, 20)
+    made = [(k @ wider, v @ heads) for k, v in contexts]
+    queries, sinks = torch.randn(sum(size for size, _ in SHORT), 4, 12), torch.randn(4)
+    out = attention.attend_gathered(1, queries, [k for k, _ in made], [v for _, v in made], sinks)
+    for span, (own_keys, own_values) in zip(batch.spans, made, strict=True):
+        rows = slice(span.first, span.first + span.size)
+        own = own_keys.transpose(0, 1), own_values.transpose(0, 1)
+        torch.testing.assert_close(
+            out[rows].double(), layer_attention(latent, queries[rows], *own, sinks), atol=1e-4, rtol=0
+        )
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_steps_that_go_on_see_what_new_ones_would(feature: str) -> None:
+    case = Case(block_size=16)
+    batch = Batch(case, [rule_of(case, **FEATURES[feature])], [(1, 60), (1, 90), (1, 49)])
+    spans = batch.spans
+    batch.spans = [span._replace(position=span.position - 20) for span in spans]
+    moving, moved = batch.make(), 0
+    other = PagedKV(batch.kv.spec, [memory.pool for memory in batch.kv.pools], case.block_size)
+    for _ in range(20):
+        batch.spans = [span._replace(position=span.position + 1) for span in batch.spans]
+        new = batch.make(other)
+        if moving.advance():
+            moved += 1
+        else:
+            moving = batch.make()
+        (queries,), (sinks,) = batch.queries, batch.sinks
+        assert torch.equal(moving(0, queries, sinks), new(0, queries, sinks))
+    assert moved or other.pools[0].numpy is None or feature in ("chunks that blocks do not divide", "all")
+
+
 def test_strided_queries() -> None:
     """The model hands over a part of a wider matrix."""
-    kv = PagedKV(torch.randn(1, 2, 2, 64, 32), 32)
+    spec = uniform([None], 4, 2, 32, 1.0)
+    kv = PagedKV(spec, [torch.randn(1, 2, 2, 64, 32)], 32)
     wide = torch.randn(3, 8, 32)
     spans = [Span(0, 1, 40, np.array([0, 1]), True), Span(1, 2, 38, np.array([1, 0]), False)]
-    attention = StepAttention(kv, spans, [None], 4, 1.0)
+    attention = StepAttention(kv, spans, spec.layers)
     torch.testing.assert_close(attention(0, wide[:, :4]), attention(0, wide[:, :4].contiguous()))
 
 
+@pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_only_the_given_slots_are_written(dtype: torch.dtype) -> None:
-    kv = PagedKV(torch.zeros(2, 2, 2, 64, 8, dtype=dtype), 16)
+def test_only_the_given_slots_are_written(dtype: torch.dtype, joined: bool) -> None:
+    pool = torch.zeros(2, 2, 2, 64, 8, dtype=dtype)
+    kv = PagedKV(uniform([None, None], 2, 2, 8, 1.0), [pool], 16)
     keys_values = torch.randn(3, 6, 2, 8).to(dtype)[:, 2:4]  # the model hands over a part of a wider matrix
-    kv.write(1, torch.tensor([63, 0, 17]), keys_values)
-    assert torch.equal(kv.pool[1, :, :, [63, 0, 17]], keys_values.permute(1, 2, 0, 3))
-    written = kv.pool.abs().sum((0, 1, 2, 4)) > 0
-    assert written.nonzero()[:, 0].tolist() == [0, 17, 63] and not kv.pool[0].any()
+    if joined:
+        kv.write_joined(1, torch.tensor([63, 0, 17]), keys_values)
+    else:
+        kv.write(1, torch.tensor([63, 0, 17]), *keys_values.unbind(1))
+    assert torch.equal(pool[1, :, :, [63, 0, 17]], keys_values.permute(1, 2, 0, 3))
+    written = pool.abs().sum((0, 1, 2, 4)) > 0
+    assert written.nonzero()[:, 0].tolist() == [0, 17, 63] and not pool[0].any()

@@ -112,7 +112,7 @@ def test_a_full_batch_of_other_rows_changes_nothing(runner: CpuRunner) -> None:
 def test_kv_memory_is_taken_when_it_is_written(checkpoints: Folders) -> None:
     """A pool of 256 MiB costs nothing until then, and holds zeros."""
     from actorserve.actors.model.info import resolve_model
-    from actorserve.actors.worker.memory import make_pool
+    from actorserve.actors.worker.memory import make_pools
     from actorserve.actors.worker.models.weights import load_model
 
     def resident() -> int:
@@ -122,6 +122,7 @@ def test_kv_memory_is_taken_when_it_is_written(checkpoints: Folders) -> None:
     shape = load_model(config, resolve_model(config)).shape
     size = shape.kv.block_bytes(32, torch.float32.itemsize)
     before = resident()
-    pool = make_pool(shape.kv, (256 << 20) // size, 32, torch.float32)
+    pools = make_pools(shape.kv, (256 << 20) // size, 32, torch.float32)
     assert resident() - before < 16 << 20
-    assert not pool[0, 0, 0].any()
+    (pool,) = pools
+    assert isinstance(pool, torch.Tensor) and not pool[0, 0, 0].any()
