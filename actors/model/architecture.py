@@ -17,6 +17,7 @@ from .formats.configs import read_stored_weights
 from .formats.stored import FLOATS, StoredSpec, StoredWeights, WeightFormat
 from .kv import KVSpec, uniform
 from .layers import EMBEDDINGS, FINAL_NORM, HEAD, Axis, Kind, LayerSpec, LinearSpec, TensorSpec
+from .moe import MoeShape
 from .quantization import AUTO, INT8, METHODS, NONE, QuantMethod
 from .rope import Rope, read_rope
 from .values import Values
@@ -44,6 +45,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     quantization: QuantMethod = NONE
     stored: StoredWeights | None = None  # which weights of the checkpoint must be decoded
     mixed: bool = False  # what the checkpoint has as floats stays so
+    moe: MoeShape | None = None
 
     @property
     def layers(self) -> int:
@@ -64,6 +66,14 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         """What makes logits."""
         return LinearSpec(EMBEDDINGS if self.tied else HEAD, (Axis.VOCABULARY,), Axis.HIDDEN)
 
+    def layer_at(self, index: int, first_expert: int = 0) -> LayerSpec:
+        """The tensors of one layer; of its experts those from the given one on."""
+        spec = self.layer.at(index)
+        if spec.moe is None or self.moe is None or not self.moe.layers[index]:
+            return msgspec.structs.replace(spec, moe=None)
+        moe = msgspec.structs.replace(spec.moe, experts=self.moe.experts, first=first_expert)
+        return msgspec.structs.replace(spec, moe=moe)
+
     def size(self, axis: Axis) -> int:
         """How many rows or columns that is."""
         return {
@@ -73,6 +83,10 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             Axis.KEYS: self.kv_heads * self.head_dim,
             Axis.VALUES: self.kv_heads * self.head_dim,
             Axis.INTERMEDIATE: self.intermediate_size,
+            Axis.EXPERTS: self.moe.routed if self.moe else 0,
+            Axis.EXPERT_INTERMEDIATE: self.moe.intermediate_size if self.moe else 0,
+            Axis.SHARED_INTERMEDIATE: self.moe.shared_intermediate_size if self.moe else 0,
+            Axis.ONE: 1,
             Axis.VOCABULARY: self.vocab_size,
         }[axis]
 
@@ -85,7 +99,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         if not self.tied:
             found |= self.head.tensors()
         for layer in range(self.layers):
-            found |= self.layer.at(layer).tensors(self.quantization.tensors)
+            found |= self.layer_at(layer).tensors(self.quantization.tensors)
         return found
 
     def method_of(self, *linears: LinearSpec) -> QuantMethod:
@@ -97,9 +111,11 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     def methods(self) -> dict[str, QuantMethod]:
         """The same by the names of weights."""
         together: list[tuple[LinearSpec, ...]] = [(self.head,)]
-        for layer in map(self.layer.at, range(self.layers)):
-            together += [layer.qkv, (layer.out,), layer.gate_up, (layer.down,)]
-        return {f"{linear.name}.weight": self.method_of(*linears) for linears in together for linear in linears}
+        found: dict[str, QuantMethod] = {}
+        for layer in map(self.layer_at, range(self.layers)):
+            together += layer.products()
+            found |= {f"{router.name}.weight": NONE for router in (layer.moe.routers() if layer.moe else ())}
+        return found | {f"{linear.name}.weight": self.method_of(*linears) for linears in together for linear in linears}
 
     def format_of(self, linear: str) -> WeightFormat | None:
         """How the weight of the layer of this name lies in the checkpoint; None: as floats."""
@@ -113,7 +129,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
     def scale_specs(self) -> dict[str, TensorSpec]:
         """These tensors, beside those of a model in floats."""
-        linears = [linear for layer in range(self.layers) for linear in self.layer.at(layer).linears()]
+        linears = [linear for layer in range(self.layers) for linear in self.layer_at(layer).linears()]
         return {
             f"{linear.name}.{scales}": TensorSpec(Kind.SCALE, linear.rows)
             for linear in (*linears, self.head)
@@ -182,6 +198,7 @@ def read_architecture(
         quantization=method,
         stored=stored,
         mixed=stored is not None and quantization == AUTO,
+        moe=family.moe(given, given.needed("num_hidden_layers", MOST_LAYERS)),
     )
     _check(architecture, file)
     return architecture
@@ -216,9 +233,19 @@ def architecture_name(given: Values) -> str:
     return str(names[0])
 
 
-def shard_shape(shape: Architecture, size: int) -> Architecture:
-    """The shape of the part that one of `size` workers has. ConfigError if the model cannot be cut into so many."""
-    for name, number in (("attention heads", shape.heads), ("numbers in its MLP", shape.intermediate_size)):
+def shard_shape(shape: Architecture, size: int, expert_parallel: bool = False) -> Architecture:
+    """The shape of the part that one of `size` workers has. ConfigError if the model cannot be cut into so many.
+
+    `expert_parallel`: each has some of the experts as a whole, and not a part of each.
+    """
+    numbers = {"attention heads": shape.heads, "numbers in its MLP": shape.intermediate_size}
+    moe = shape.moe
+    if moe is not None:
+        numbers["numbers in its shared MLP"] = moe.shared_intermediate_size
+        numbers |= {"experts": moe.experts} if expert_parallel else {"numbers in an expert": moe.intermediate_size}
+    elif expert_parallel:
+        raise ConfigError("--enable-expert-parallel: the model has no experts; leave the option out")
+    for name, number in numbers.items():
         if number % size:
             raise ConfigError(f"--tensor-parallel-size: the model has {number} {name}, which {size} does not divide")
     if max(shape.kv_heads, size) % min(shape.kv_heads, size):
@@ -228,6 +255,17 @@ def shard_shape(shape: Architecture, size: int) -> Architecture:
         heads=shape.heads // size,
         kv_heads=max(1, shape.kv_heads // size),
         intermediate_size=shape.intermediate_size // size,
+        moe=None if moe is None else shard_experts(moe, size, expert_parallel),
+    )
+
+
+def shard_experts(moe: MoeShape, size: int, expert_parallel: bool) -> MoeShape:
+    """The part of them that one of `size` workers has."""
+    return msgspec.structs.replace(
+        moe,
+        experts=moe.experts // size if expert_parallel else moe.experts,
+        intermediate_size=moe.intermediate_size if expert_parallel else moe.intermediate_size // size,
+        shared_intermediate_size=moe.shared_intermediate_size // size,
     )
 
 

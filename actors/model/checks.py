@@ -56,6 +56,7 @@ def find_draft_model(config: Config, model: ModelInfo) -> tuple[Config, ModelInf
         tokenizer=None,
         max_model_len=None,
         deterministic=False,  # no draft changes a token, whatever its bits
+        enable_expert_parallel=False,
     )
     try:
         found = resolve_model(own)
@@ -94,7 +95,7 @@ def check_gpu(config: Config) -> bool:
 def _check_worker(config: Config, model: ModelInfo) -> None:
     """What the worker would refuse later."""
     shape = _read_shape(config, model)
-    part = shape if config.tensor_parallel_size == 1 else shard_shape(shape, config.tensor_parallel_size)
+    part = shard_shape(shape, config.tensor_parallel_size, config.enable_expert_parallel)
     drafts = find_draft_model(config, model)
     if config.load_format != "dummy":
         check_weights(Path(model.folder), shape)

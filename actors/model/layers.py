@@ -26,6 +26,10 @@ class Axis(enum.Enum):
     KEYS = "keys"
     VALUES = "values"
     INTERMEDIATE = "intermediate"
+    EXPERTS = "experts"  # what a router chooses among
+    EXPERT_INTERMEDIATE = "expert intermediate"  # of one expert's MLP
+    SHARED_INTERMEDIATE = "shared intermediate"  # of the MLP beside the experts, for all tokens
+    ONE = "one"
     VOCABULARY = "vocabulary"
 
 
@@ -66,6 +70,57 @@ class LinearSpec(msgspec.Struct, frozen=True):
         return found
 
 
+class MoeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts in place of a layer's MLP. Each token goes through those few for which the router's scores are highest:
+
+        x += Σ share_e · down_e(act(gate_e) * up_e) + shared(norm x)        with norm x as the MLP has it
+    Names of the experts' linears have {expert} where the number stands.
+    """
+
+    router: LinearSpec
+    gate_up: tuple[LinearSpec, ...]
+    down: LinearSpec
+    shared_gate_up: tuple[LinearSpec, ...] = ()  # an MLP for all tokens
+    shared_down: LinearSpec | None = None
+    shared_gate: LinearSpec | None = None  # the sigmoid of which it is multiplied with
+    experts: int = 0  # whose tensors there are; a family knows no number
+    first: int = 0  # the number of the first of them
+
+    def expert(self, index: int) -> tuple[tuple[LinearSpec, ...], LinearSpec]:
+        """(gate and up, down) of one of them."""
+
+        def named(linear: LinearSpec) -> LinearSpec:
+            return msgspec.structs.replace(linear, name=linear.name.format(expert=self.first + index))
+
+        return tuple(named(linear) for linear in self.gate_up), named(self.down)
+
+    def products(self) -> Iterator[tuple[LinearSpec, ...]]:
+        """All linears but those of so few rows that they are never quantised, together those that are one product."""
+        for index in range(self.experts):
+            gate_up, down = self.expert(index)
+            yield from (gate_up, (down,))
+        if self.shared_down is not None:
+            yield from (self.shared_gate_up, (self.shared_down,))
+
+    def routers(self) -> Iterator[LinearSpec]:
+        """The others."""
+        yield self.router
+        if self.shared_gate is not None:
+            yield self.shared_gate
+
+    def each(self, change: Callable[[LinearSpec], LinearSpec]) -> MoeSpec:
+        """The same of changed linears."""
+        return msgspec.structs.replace(
+            self,
+            router=change(self.router),
+            gate_up=tuple(change(linear) for linear in self.gate_up),
+            down=change(self.down),
+            shared_gate_up=tuple(change(linear) for linear in self.shared_gate_up),
+            shared_down=None if self.shared_down is None else change(self.shared_down),
+            shared_gate=None if self.shared_gate is None else change(self.shared_gate),
+        )
+
+
 class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The tensors of one layer, by what they are for; names are those within the layer, or with `at` whole ones.
 
@@ -82,6 +137,7 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     mlp_norm: str = "post_attention_layernorm"
     gate_up: tuple[LinearSpec, ...]
     down: LinearSpec
+    moe: MoeSpec | None = None  # in place of `gate_up` and `down`
 
     def at(self, layer: int) -> LayerSpec:
         """The same with the names that tensors of this layer have in the checkpoint."""
@@ -106,11 +162,19 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
         found = {f"{name}.weight": hidden for name in (self.attention_norm, self.mlp_norm)}
         for linear in self.linears():
             found |= of(linear)
+        for router in () if self.moe is None else self.moe.routers():
+            found |= router.tensors()
         return found | {f"{name}.weight": head for name in (self.q_norm, self.k_norm) if name is not None}
 
+    def products(self) -> Iterator[tuple[LinearSpec, ...]]:
+        """Its linears that may be quantised, together those that are one product."""
+        yield from (self.qkv, (self.out,))
+        yield from (self.gate_up, (self.down,)) if self.moe is None else self.moe.products()
+
     def linears(self) -> Iterator[LinearSpec]:
-        """All of them."""
-        yield from (*self.qkv, self.out, *self.gate_up, self.down)
+        """All of those."""
+        for product in self.products():
+            yield from product
 
     def _each(self, change: Callable[[LinearSpec], LinearSpec]) -> LayerSpec:
         return msgspec.structs.replace(
@@ -119,6 +183,7 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
             out=change(self.out),
             gate_up=tuple(change(linear) for linear in self.gate_up),
             down=change(self.down),
+            moe=None if self.moe is None else self.moe.each(change),
         )
 
 

@@ -38,6 +38,7 @@ GROUPS = {  # by the fields that begin them; what follows belongs to it, too
     "kv_cache_memory_bytes": "memory",
     "max_num_batched_tokens": "scheduling",
     "tensor_parallel_size": "computing",
+    "enable_expert_parallel": "computing",
     "frontends": "actors",
 }
 SOURCES = """Every option may also stand in the file of --config, and in the environment: --max-num-seqs 16 is

@@ -271,6 +271,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tensor_parallel_size: Annotated[
         int, Meta(ge=1, le=64, description="workers that share the model, each with a part of every layer")
     ] = 1
+    enable_expert_parallel: Annotated[
+        bool,
+        Meta(description="of a model with experts each worker of the group has some as a whole, not a part of each"),
+    ] = False
     worker: Annotated[
         WorkerKind, Meta(description="scripted computes nothing and makes tokens by a formula, to time everything else")
     ] = "model"

@@ -42,7 +42,7 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
         yield {"blocks": blocks, "kv_bytes": 0, "estimated": False}
         return
     shape = read_architecture(read_json(Path(model.folder) / "config.json"), quantization=config.quantization)
-    own = shape if config.tensor_parallel_size == 1 else shard_shape(shape, config.tensor_parallel_size)
+    own = shard_shape(shape, config.tensor_parallel_size, config.enable_expert_parallel)
     parameters = sum(prod(sizes) for sizes in shape.tensors().values())
     yield {"parameters": parameters, "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
     if config.load_format != "dummy":

@@ -64,6 +64,17 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
         {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1, "tie_word_embeddings": True},
     ),
     "qwen3": ("qwen3", {"head_dim": 32, "num_attention_heads": 6}),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {
+            "head_dim": 32,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 48,
+            "mlp_only_layers": [1],
+            "norm_topk_prob": True,
+        },
+    ),
     "mistral": ("mistral", {"sliding_window": 24}),
     "phi3": ("phi3", {"sliding_window": 24, "pad_token_id": 0}),
     "phi3_short": ("phi3", {**PHI4_MINI, "original_max_position_embeddings": 1024}),  # longer than texts of tests

@@ -94,9 +94,12 @@ FLOAT32: dict[str, Any] = {"deterministic": True}
 BFLOAT16, FLOAT16 = FLOAT32 | {"dtype": "bfloat16"}, FLOAT32 | {"dtype": "float16"}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama", WIDE, INT8),
-    *((kind, {}, INT8) for kind in ("qwen3", "mistral", "llama_biased", "llama_tied", "phi3_long")),
+    *((kind, {}, INT8) for kind in ("qwen3", "qwen3_moe", "mistral", "llama_biased", "llama_tied", "phi3_long")),
     ("llama", WIDE, FLOAT32),
-    *((kind, {}, FLOAT32) for kind in ("qwen2_windows", "qwen3", "mistral", "llama_biased", "llama_tied", "phi3_long")),
+    *(
+        (kind, {}, FLOAT32)
+        for kind in ("qwen2_windows", "qwen3", "qwen3_moe", "mistral", "llama_biased", "llama_tied", "phi3_long")
+    ),
     ("llama", DEEP, BFLOAT16),
     ("qwen3", {}, BFLOAT16),
     ("llama", DEEP, FLOAT16),

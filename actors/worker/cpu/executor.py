@@ -29,7 +29,9 @@ from actorserve.kernels.cpu.aligned import AnyAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV
 
 from ...model.architecture import Architecture
-from ...model.layers import EMBEDDINGS, FINAL_NORM, ROTATED, LinearSpec
+from ...model.layers import EMBEDDINGS, FINAL_NORM, ROTATED, LayerSpec, LinearSpec, MoeSpec
+from ...model.moe import Scoring
+from ...model.quantization import NONE
 from ...model.rope import Rope
 from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
@@ -37,6 +39,7 @@ from ..models.tensors import join, split_rows
 from ..quantization.base import CpuLinear, LinearTensors, implementation_of
 from ..tensor_parallel import TensorParallelGroup, embed
 from .elementwise import exact_silu, rotate, rotate_by_rows
+from .experts import Expert, Experts
 from .linear import PackedLinear, is_large
 
 
@@ -92,12 +95,17 @@ class CpuBuilder:
         size = sum(math.prod(sizes) for sizes in shape.tensors().values()) * dtype.itemsize
         self.from_memory = size > PackedLinear.CACHED
 
+    def layer(self, index: int) -> LayerSpec:
+        """The tensors of a layer; where experts are divided over the group, with this member's."""
+        moe, rank = self.shape.moe, 0 if self.group is None else self.group.rank
+        return self.shape.layer_at(index, 0 if moe is None or moe.experts == moe.routed else rank * moe.experts)
+
     def norm(self, name: str) -> RMSNorm:
         gain = self.get(f"{name}.weight").to(self.dtype, copy=True)
         return RMSNorm(gain, self.shape.norm_eps, self.batch_invariant)
 
-    def linear(self, *linears: LinearSpec) -> CpuLinear:
-        """The linears as one; what is rotated has its rows reordered for that."""
+    def linear(self, *linears: LinearSpec, few_rows: bool = False) -> CpuLinear:
+        """The linears as one; what is rotated has its rows reordered for that. `few_rows` as in LinearTensors."""
         method, joined = self.shape.method_of(*linears), partial(self._joined, linears)
         tensors = LinearTensors(
             joined,
@@ -105,9 +113,16 @@ class CpuBuilder:
             bool(linears[0].bias),
             self.from_memory,
             self.shape.row_scales(*linears),
+            few_rows,
             self.batch_invariant,
         )
         return implementation_of(method).cpu_linear(tensors)
+
+    def router(self, linear: LinearSpec) -> CpuLinear:
+        """A product that is never quantised: it has few rows, and all hangs on it."""
+        joined = partial(self._joined, [linear])
+        tensors = LinearTensors(joined, self.dtype, bool(linear.bias), batch_invariant=self.batch_invariant)
+        return implementation_of(NONE).cpu_linear(tensors)
 
     def qk_norm(self, q_norm: str | None, k_norm: str | None) -> RMSNorm | None:
         """One norm of all heads of q and k, with gains [heads + kv_heads, head_dim]."""
@@ -139,6 +154,32 @@ class CpuBuilder:
         return torch.cat([pairs, others], 1).view(rows.shape)
 
 
+class CpuMoe:
+    """The experts of one layer, or those that this member of a group has, and what chooses them."""
+
+    def __init__(self, build: CpuBuilder, spec: MoeSpec) -> None:
+        assert build.shape.moe is not None
+        self.moe = build.shape.moe
+        self.silu: Callable[[Tensor], Tensor] = exact_silu if build.batch_invariant else F.silu
+        self.router = build.router(spec.router)
+        pairs = [spec.expert(index) for index in range(spec.experts)]
+        experts = [Expert(build.linear(*up, few_rows=True), build.linear(down, few_rows=True)) for up, down in pairs]
+        self.experts = Experts(experts, self._gated, spec.first)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What all chosen experts make of each token; of a group's member its part of the sum."""
+        scores = self.router(x).float()
+        scores = scores.softmax(-1) if self.moe.scoring is Scoring.SOFTMAX else scores.sigmoid()
+        shares, chosen = scores.topk(self.moe.per_token, -1)
+        if self.moe.normalised:
+            shares = shares / shares.sum(-1, keepdim=True)
+        return self.experts(x, chosen, shares)
+
+    def _gated(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, -1)
+        return self.silu(gate).mul_(up)
+
+
 class CpuLayer:
     """Attention and MLP of one layer."""
 
@@ -148,14 +189,16 @@ class CpuLayer:
         self.rotate: Callable[[Tensor, Tensor], None] = rotate_by_rows if alike else rotate
         self.silu: Callable[[Tensor], Tensor] = exact_silu if alike else F.silu
         self.sum = None if group is None else group.sum_in_order if alike else group.all_reduce
-        spec = build.shape.layer.at(index)
+        spec = build.layer(index)
         self.attention_norm = build.norm(spec.attention_norm)
         self.qkv = build.linear(*spec.qkv)
         self.qk_norm = build.qk_norm(spec.q_norm, spec.k_norm)
         self.out = build.linear(spec.out)
         self.mlp_norm = build.norm(spec.mlp_norm)
-        self.gate_up = build.linear(*spec.gate_up)
-        self.down = build.linear(spec.down)
+        self.moe = None if spec.moe is None else CpuMoe(build, spec.moe)
+        if self.moe is None:
+            self.gate_up = build.linear(*spec.gate_up)
+            self.down = build.linear(spec.down)
 
     def __call__(self, x: Tensor, rotations: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> None:
         """Add this layer to x; `rotations` are those of the tokens' positions, `slots` where their KV goes."""
@@ -168,6 +211,10 @@ class CpuLayer:
         kv.write_joined(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
         seen = attention(self.index, heads[:, : shape.heads])
         self._add(self.out, x, seen.view(len(x), -1))
+        if self.moe is not None:
+            inner = self.moe(self.mlp_norm(x))
+            x.add_(inner if self.sum is None else self.sum(inner))
+            return
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
         self._add(self.down, x, self.silu(gate).mul_(up))
 

@@ -2,7 +2,7 @@
 
 What rows and columns are (model/layers.py: Axis) says who has which:
     queries, keys, values   whole heads; KV heads that are fewer than ranks are held by several of them
-    intermediate            as many numbers of the MLP for each
+    intermediate            as many numbers of the MLP for each; with expert parallelism experts are whole
     vocabulary              words; the last rank's part may be shorter and is filled with zeros
     all others              every rank has them
 Where the checkpoint has several of them fused, a rank has its part of each. Where columns are cut, the ranks' results
@@ -11,7 +11,7 @@ are added up, so a bias is the first rank's alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import NamedTuple, Protocol
 
 import torch
@@ -22,7 +22,8 @@ from ...model.layers import Axis, Kind, TensorSpec
 
 Read = Callable[[str, slice, slice | None], Tensor]  # rows, and columns where not all are wanted, of a tensor
 Get = Callable[[str], Tensor]  # a rank's part of a tensor of the checkpoint, in the type in which it is stored
-SHARED = (Axis.QUERIES, Axis.KEYS, Axis.VALUES, Axis.INTERMEDIATE)
+HEADS = {Axis.QUERIES, Axis.KEYS, Axis.VALUES}
+SHARED = HEADS | {Axis.INTERMEDIATE, Axis.SHARED_INTERMEDIATE}
 
 
 class Place(Protocol):
@@ -47,42 +48,45 @@ def vocabulary_per_rank(vocabulary: int, size: int) -> int:
     return -(-vocabulary // size)
 
 
-def shard(read: Read, shape: Architecture, place: Place) -> Get:
+def shard(read: Read, shape: Architecture, place: Place, expert_parallel: bool = False) -> Get:
     """A function that reads this rank's part of a tensor of the whole model, of shape `shape`."""
     specs = shape.specs() | shape.scale_specs()
+    shared = SHARED if expert_parallel else SHARED | {Axis.EXPERT_INTERMEDIATE}
 
     def get(name: str) -> Tensor:
         spec = specs[name]
         if spec.rows == (Axis.VOCABULARY,):
             return _words(read, name, shape.vocab_size, place)
-        if spec.kind is Kind.BIAS and spec.columns in SHARED and place.rank:
+        if spec.kind is Kind.BIAS and spec.columns in shared and place.rank:
             return torch.zeros_like(read(name, slice(None), None))
-        return _part(read, name, spec, shape, place)
+        return _part(read, name, spec, lambda axis: _cut(axis, shape, place, shared))
 
     return get
 
 
-def _part(read: Read, name: str, spec: TensorSpec, shape: Architecture, place: Place) -> Tensor:
-    """Of each of the tensor's parts the rank's rows."""
-    columns = _cut(spec.columns, shape, place) if spec.kind is Kind.WEIGHT and spec.columns in SHARED else None
+def _part(read: Read, name: str, spec: TensorSpec, cut: Callable[[Axis], tuple[slice, int]]) -> Tensor:
+    """Of each of the tensor's parts the rank's rows; `cut` says which, and of how many."""
+    columns = None
+    if spec.kind is Kind.WEIGHT and spec.columns is not None:
+        own, whole = cut(spec.columns)
+        columns = own if own != slice(0, whole) else None
     parts, first = [], 0
     for axis in spec.rows:
-        rows = _cut(axis, shape, place)
+        rows, whole = cut(axis)
         parts.append(read(name, slice(first + rows.start, first + rows.stop), columns))
-        first += shape.size(axis)
+        first += whole
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _cut(axis: Axis, shape: Architecture, place: Place) -> slice:
+def _cut(axis: Axis, shape: Architecture, place: Place, shared: Set[Axis]) -> tuple[slice, int]:
     """The rank's part of an axis; ranks that share a KV head have the same."""
+    whole = shape.size(axis)
     if axis in (Axis.KEYS, Axis.VALUES) and shape.kv_heads < place.size:
         head = place.rank * shape.kv_heads // place.size
-        return slice(head * shape.head_dim, (head + 1) * shape.head_dim)
-    whole = shape.size(axis)
-    if axis not in SHARED:
-        return slice(0, whole)
-    part = whole // place.size
-    return slice(place.rank * part, (place.rank + 1) * part)
+        return slice(head * shape.head_dim, (head + 1) * shape.head_dim), whole
+    part = whole // place.size if axis in shared else whole
+    first = place.rank * part if axis in shared else 0
+    return slice(first, first + part), whole
 
 
 def _words(read: Read, name: str, vocabulary: int, place: Place) -> Tensor:

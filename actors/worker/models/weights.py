@@ -54,7 +54,8 @@ def open_weights(
     dummy = config.load_format == "dummy"
     read = random_tensors(shape, config.seed, device) if dummy else open_checkpoint(Path(info.folder), shape)
     place = group or Alone()
-    return shard_shape(shape, place.size), shard(read, shape, place)
+    own = shard_shape(shape, place.size, config.enable_expert_parallel)
+    return own, shard(read, shape, place, config.enable_expert_parallel)
 
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:

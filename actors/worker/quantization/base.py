@@ -39,6 +39,7 @@ class LinearTensors(NamedTuple):
     biased: bool
     from_memory: bool = False  # all weights of the model together are larger than a cache
     scales: str | None = None  # what has the scales of rows, where the checkpoint has whole numbers of 8 bits
+    few_rows: bool = False  # it mostly multiplies one row or two
     batch_invariant: bool = False  # a row must have the same bits in every batch
 
     def weight(self) -> Tensor:

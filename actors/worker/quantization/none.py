@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -27,7 +28,8 @@ def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     weight, bias = tensors.weight(), tensors.bias()
     if tensors.batch_invariant:
         return BatchInvariantLinear(weight, bias)
-    if is_large(weight) and PackedLinear.works(tensors.dtype):
+    slower = tensors.few_rows and tensors.dtype == torch.float32  # see experts.py
+    if is_large(weight) and PackedLinear.works(tensors.dtype) and not slower:
         return PackedLinear(weight, bias, tensors.from_memory)
     return PlainLinear(weight, bias)
 

@@ -1,0 +1,28 @@
+"""How many experts a model has, which layers have them, and how a token's are chosen: data. Knows no torch."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Scoring(enum.Enum):
+    """What a router's results become before the highest are taken."""
+
+    SOFTMAX = "softmax"
+    SIGMOID = "sigmoid"
+
+
+class MoeShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one model, or of the part of it that a member of a tensor-parallel group has."""
+
+    experts: int  # whose weights there are here
+    per_token: int
+    intermediate_size: int
+    layers: tuple[bool, ...]  # which have experts; the others have one MLP
+    routed: int  # experts that the router chooses among
+    scoring: Scoring = Scoring.SOFTMAX
+    normalised: bool = False  # the shares of a token's experts are made to add up to 1
+    factor: float = 1.0  # and are multiplied with this
+    shared_intermediate_size: int = 0
