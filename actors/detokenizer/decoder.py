@@ -19,6 +19,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..model.tokenizer_parts import byte_alphabet
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -202,7 +204,7 @@ def _word_pieces(tokenizer: Tokenizer, members: list[dict[str, Any]]) -> list[st
 
 def _word_bytes(tokenizer: Tokenizer) -> list[bytes]:
     """Each word's bytes: its characters by the byte-level alphabet, or the word itself where one is not of it."""
-    alphabet = _byte_alphabet()
+    alphabet = byte_alphabet()
     words = [b""] * (max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1)
     for word, token in tokenizer.get_vocab(with_added_tokens=True).items():
         try:
@@ -210,10 +212,3 @@ def _word_bytes(tokenizer: Tokenizer) -> list[bytes]:
         except KeyError:
             words[token] = word.encode()
     return words
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """The characters that stand for bytes (GPT-2): printable Latin-1 for itself, the others from 256 up, in order."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}

@@ -12,12 +12,12 @@ import msgspec
 from ..options.config import Config, ConfigError
 from .architecture import LARGEST, architecture_name, read_architecture
 from .generation import end_tokens, sampling_defaults
-from .gguf.folder import model_folder
+from .gguf.folder import SOURCES, model_folder
 from .machine import may_have_gpu
 from .names import check_folder, find_folder
 from .quantization import AUTO, GGUF
-from .tokenizer_files import check_tokenizer
 from .values import Values, read_json
+from .vocabularies.folder import check_source, fast_tokenizer
 from .weight_files import check_index
 
 __all__ = ["DEMO_FOLDER", "ModelInfo", "read_json", "resolve_model"]
@@ -45,12 +45,20 @@ def resolve_model(config: Config) -> ModelInfo:
         folder = find_folder(config.model, config.revision, lambda *found: _look(config, *found), weights)
     info = _look(config, _without_gguf(config, folder, config.tokenizer is None), False)
     if config.tokenizer is None:
-        return info
+        return _with_tokenizer(config, info, Path(info.folder))
     try:
         found = find_folder(config.tokenizer, None, weights=False)
-        return msgspec.structs.replace(info, tokenizer_folder=str(_without_gguf(config, found, True)))
+        return _with_tokenizer(config, info, _without_gguf(config, found, True))
     except ConfigError as error:
         raise ConfigError(f"--tokenizer: {str(error).removeprefix('model: ')}") from None
+
+
+def _with_tokenizer(config: Config, info: ModelInfo, folder: Path) -> ModelInfo:
+    """The same with the tokenizer of a folder, as tokenizer.json."""
+    mode = config.tokenizer_mode
+    if (folder / SOURCES).is_file() and mode == "slow":  # a GGUF file's is made here as well
+        mode = "auto"
+    return msgspec.structs.replace(info, tokenizer_folder=str(fast_tokenizer(folder, mode)))
 
 
 def _without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:
@@ -77,7 +85,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         if complete and config.load_format != "dummy":
             check_index(folder, shape)
     if complete and config.tokenizer is None:
-        check_tokenizer(folder)
+        check_source(folder, config.tokenizer_mode)
     words = text.needed("vocab_size", LARGEST)
     path = folder / "generation_config.json"
     generation = Values(path, read_json(path, missing_ok=True))

@@ -20,7 +20,7 @@ from .gguf.header import is_gguf
 from .weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE, index_files, some
 
 CONFIG = ["config.json", "generation_config.json"]
-TEXTS = ["*.json", "*.jinja", "tokenizer.model"]
+TEXTS = ["*.json", "*.jinja", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "merges.txt", "vocab.txt"]
 GGUF_TYPE = re.compile(r"[-_.]((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|B?F16|F32|FP16|FP32))$", re.IGNORECASE)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")

@@ -15,7 +15,7 @@ def check_tokenizer(folder: Path) -> Path:
     """tokenizer.json, which is there and whole as far as its two ends tell: it may have tens of megabytes."""
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise ConfigError(f"--tokenizer: {path} is missing; only fast tokenizers (tokenizer.json) are supported")
+        raise ConfigError(f"--tokenizer: {path} is missing")
     try:
         with path.open("rb") as file:
             begin = file.read(64).lstrip()

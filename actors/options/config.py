@@ -21,6 +21,7 @@ LogFormat = Literal["text", "json"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 GenerationConfig = Literal["auto", "none"]
+TokenizerMode = Literal["auto", "hf", "slow", "mistral"]
 Policy = Literal["fcfs", "priority"]
 Device = Literal["auto", "cpu", "cuda"]
 if TYPE_CHECKING:
@@ -204,6 +205,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_body_bytes: Annotated[int, Meta(ge=1024, le=64 << 20, description="the largest request body")] = 4 << 20
     # rendering
     tokenizer: Annotated[str | None, Meta(description="a folder, GGUF file or hub name, if not the model's own")] = None
+    tokenizer_mode: Annotated[
+        TokenizerMode,
+        Meta(
+            description="which of its files is read: auto (any), hf (any but Mistral's), slow (any but "
+            "tokenizer.json), mistral (tekken.json or tokenizer.model)"
+        ),
+    ] = "auto"
     chat_template: Annotated[
         str | None, Meta(description="a Jinja file or the text of one, if not the model's own")
     ] = None

@@ -75,6 +75,7 @@ VALUES = {  # of options: other names of the values; case and - for _ do not mat
     "device": {"gpu": "cuda"},
     "generation_config": {"vllm": "none"},
     "quantization": {"null": "auto"},
+    "tokenizer_mode": {"fast": "hf"},
     "log_level": {"warn": "warning", "critical": "error"},
     "tool_call_parser": {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "llama3": "llama3_json"}
     | {"deepseekv3": "deepseek_v3", "deepseekv31": "deepseek_v31", "gpt_oss": "openai", "glm": "glm45"}
@@ -214,8 +215,10 @@ REFUSED = {  # reason: names
     "--hf-overrides --json-model-override-args --config-format --hf-config-path --override-kv --load-config",
     "HF_HOME says where models of the hub are kept": "--download-dir",
     "HF_TOKEN holds the key of the hub": "--hf-token -hft",
-    "the tokenizer is always tokenizer.json's": "--tokenizer-mode --tokenizer-pool-size --skip-tokenizer-init "
-    "--tokenizer-revision --code-revision",
+    "--renderers sets how many processes tokenise": "--tokenizer-pool-size",
+    "--skip-tokenizer-init is not there: requests may be ids alone all the same": "--skip-tokenizer-init",
+    "--revision is that of the model; a folder of another one can be given by --tokenizer": "--tokenizer-revision "
+    "--code-revision",
     "put a proxy before the server": "--root-path --fastapi-root-path --api-prefix --middleware --uds "
     "--enable-ssl-refresh --ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
     "no code is loaded beside the server's own": "--tool-parser-plugin --reasoning-parser-plugin "
@@ -245,7 +248,6 @@ HARMLESS = {  # values of the refused that say what is so anyway
     "--task": ("auto", "generate"),
     "--runner": ("auto", "generate"),
     "--convert": ("auto", "none"),
-    "--tokenizer-mode": ("auto", "fast", "hf"),
     "--config-format": ("auto", "hf"),
     "--response-role": ("assistant",),
     "--sampling-defaults": ("model",),

@@ -1,23 +1,18 @@
 """A GGUF file as a model's folder, as all others know one: config.json, tokenizer.json and so on, of its header.
 
-Such folders lie in $XDG_CACHE_HOME (~/.cache) /actorserve/gguf, named by the file, its size and the time of its last
-change; SOURCES in it says where the weights are, which stay in the file. A folder is made beside its place and renamed,
-so that it is whole or not there, whoever dies; of two who make the same one is kept.
+Such folders are kept (cached.py), named by the file, its size and the time of its last change; SOURCES in them says
+where the weights are, which stay in the file.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ...options.config import ConfigError
+from ..cached import cached_folder, file_state
 from ..values import Values, read_json
 from .config import Fields, make_config, make_generation_config
 from .header import BY_NAME, GgufHeader, GgufTensor, read_header
@@ -44,23 +39,22 @@ def gguf_in(folder: Path) -> Path | None:
 def model_folder(file: Path, keep_quantised: bool, with_tokenizer: bool) -> Path:
     """The folder of a GGUF file's model; without `with_tokenizer` another tokenizer is taken than its own."""
     files = _parts(file.absolute())
-    sources = {"files": [_state(path) for path in files]}
-    key = json.dumps([VERSION, sources, keep_quantised, with_tokenizer])
-    place = _cache() / f"{file.stem[:80]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    if (place / SOURCES).is_file():
-        return place
-    headers = [read_header(path) for path in files]
-    _check_parts(headers)
-    whole = headers[0]._replace(tensors={name: tensor for part in headers for name, tensor in part.tensors.items()})
-    texts = {
-        "config.json": make_config(whole, keep_quantised),
-        "generation_config.json": make_generation_config(whole),
-        SOURCES: sources | {"architecture": Fields(whole).architecture, "tensors": list(_tensors(headers))},
-    }
-    if with_tokenizer:
-        texts["tokenizer.json"], texts["tokenizer_config.json"] = make_tokenizer(whole)
-    _write(place, texts)
-    return place
+    sources = {"files": [file_state(path) for path in files]}
+
+    def make() -> dict[str, Any]:
+        headers = [read_header(path) for path in files]
+        _check_parts(headers)
+        whole = headers[0]._replace(tensors={name: tensor for part in headers for name, tensor in part.tensors.items()})
+        texts = {
+            "config.json": make_config(whole, keep_quantised),
+            "generation_config.json": make_generation_config(whole),
+            SOURCES: sources | {"architecture": Fields(whole).architecture, "tensors": list(_tensors(headers))},
+        }
+        if with_tokenizer:
+            texts["tokenizer.json"], texts["tokenizer_config.json"] = make_tokenizer(whole)
+        return texts
+
+    return cached_folder("gguf", file.stem, [VERSION, sources, keep_quantised, with_tokenizer], make)
 
 
 def gguf_tensors(folder: Path) -> tuple[str, Tensors] | None:
@@ -69,7 +63,7 @@ def gguf_tensors(folder: Path) -> tuple[str, Tensors] | None:
         return None
     known = read_json(folder / SOURCES)
     for about in known["files"]:
-        if _state(Path(about["path"])) != about:
+        if file_state(Path(about["path"])) != about:
             raise ConfigError(f"model: {about['path']} has changed since it was first read; start the server again")
     files = [Path(about["path"]) for about in known["files"]]
     return known["architecture"], [
@@ -83,15 +77,6 @@ def _tensors(headers: list[GgufHeader]) -> Iterator[list[Any]]:
     for number, header in enumerate(headers):
         for name, tensor in header.tensors.items():
             yield [number, name, tensor.type.name, tensor.shape, tensor.offset, tensor.size]
-
-
-def _state(path: Path) -> dict[str, Any]:
-    """A file's place, and what tells another with the same name from it."""
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise ConfigError(f"model: {path} cannot be read: {error.strerror}") from None
-    return {"path": str(path), "inode": state.st_ino, "size": state.st_size, "changed": state.st_mtime_ns}
 
 
 def _parts(file: Path) -> list[Path]:
@@ -127,28 +112,3 @@ def _check_parts(headers: list[GgufHeader]) -> None:
         own = Values(header.file, header.fields)
         if (own.whole("split.no", 0) or 0) != number:
             raise own.wrong("split.no", f"{number}, as the file's name has it,")
-
-
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(root).expanduser() / "actorserve" / "gguf"
-
-
-def _write(place: Path, texts: dict[str, Any]) -> None:
-    """All files, or none."""
-    made: Path | None = None
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=place.parent, prefix=".new-"))
-        for name, values in texts.items():
-            (made / name).write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
-        made.rename(place)
-    except OSError as error:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
-        if (place / SOURCES).is_file():  # another was quicker
-            return
-        raise ConfigError(
-            f"model: what is read of a GGUF file cannot be kept in {place.parent} ({error.strerror}); "
-            "set XDG_CACHE_HOME to a folder that can be written"
-        ) from None

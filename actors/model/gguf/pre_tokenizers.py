@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..tokenizer_parts import byte_level, split_by
+
 ENDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -47,11 +49,5 @@ BY_NAME = {
 
 def pre_tokenizer(kind: PreTokenizer) -> dict[str, Any]:
     """As tokenizer.json has it."""
-    split = {"type": "Split", "pattern": {"Regex": kind.pattern}, "behavior": "Isolated", "invert": False}
     steps: list[dict[str, Any]] = [{"type": "Digits", "individual_digits": True}] if kind.digits else []
-    return {"type": "Sequence", "pretokenizers": [*steps, split, byte_level()]}
-
-
-def byte_level() -> dict[str, Any]:
-    """Each byte is a character of its own."""
-    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    return {"type": "Sequence", "pretokenizers": [*steps, split_by(kind.pattern), byte_level()]}

@@ -9,14 +9,23 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...options.config import ConfigError
+from ..tokenizer_parts import (
+    SPACE,
+    SPACES_SHOWN,
+    WITH_BYTES,
+    added_token,
+    between,
+    byte_level,
+    byte_pairs,
+    merges_by_score,
+    pieces_decoder,
+)
 from ..values import Values
 from .header import GgufHeader
-from .pre_tokenizers import BY_NAME, byte_level, pre_tokenizer
+from .pre_tokenizers import BY_NAME, pre_tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of tokens
 PREFIX = "tokenizer.ggml."
-SPACE = "▁"
-LONGEST_PIECE = 256  # characters: all cuts of a piece are tried
 SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3: its other control tokens take what follows them
 
@@ -90,12 +99,7 @@ def _byte_level(vocabulary: Vocabulary) -> dict[str, Any]:
         said = "the file does not say how texts are cut" if name is None else f"{name} is not supported"
         raise vocabulary.wrong("pre", f"{said}; these are: {', '.join(BY_NAME)}; {_instead()}")
     known = vocabulary.usable()
-    model = {
-        **{"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None},
-        **{"end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": kind.whole_words},
-        "vocab": known,
-        "merges": _merges(vocabulary, known),
-    }
+    model = byte_pairs(known, _merges(vocabulary, known)) | {"ignore_merges": kind.whole_words}
     return {
         "added_tokens": _added(vocabulary),
         "normalizer": {"type": "NFC"} if kind.normal_form else None,
@@ -126,28 +130,18 @@ def _sentence_piece(vocabulary: Vocabulary) -> dict[str, Any]:
     unknown = vocabulary.special("unknown")
     text = vocabulary.tokens[0 if unknown is None else unknown]
     prefix = vocabulary.fields.flag(f"{PREFIX}add_space_prefix", absent=True)
-    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    model = {
-        **{"type": "BPE", "dropout": None, "unk_token": text, "continuing_subword_prefix": None},
-        **{"end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False},
-        "vocab": known,
-        "merges": _merges_by_score(vocabulary),
-    }
-    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     first = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
-    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
     return {
         "added_tokens": _added(vocabulary),
-        "normalizer": {"type": "Sequence", "normalizers": [*first, spaces]},
+        "normalizer": {"type": "Sequence", "normalizers": [*first, SPACES_SHOWN]},
         "pre_tokenizer": None,
         "post_processor": _ends(vocabulary, True),
-        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
-        "model": model,
+        "decoder": pieces_decoder(int(prefix)),
+        "model": byte_pairs(known, _merges_by_score(vocabulary)) | {"unk_token": text, **WITH_BYTES},
     }
 
 
 def _merges_by_score(vocabulary: Vocabulary) -> list[list[str]]:
-    """Every pair of pieces that gives a piece, the best piece first."""
     scores = vocabulary.fields[f"{PREFIX}scores"]
     count = len(vocabulary.tokens)
     if not isinstance(scores, list) or len(scores) != count or not all(isinstance(score, float) for score in scores):
@@ -155,15 +149,11 @@ def _merges_by_score(vocabulary: Vocabulary) -> list[list[str]]:
     if any(score != score for score in scores):
         raise vocabulary.wrong("scores", "one of them is no number (NaN)")
     pieces = zip(vocabulary.tokens, vocabulary.kinds, scores, strict=True)
-    found, known = [], {text: (token, score) for token, (text, kind, score) in enumerate(pieces) if kind == NORMAL}
-    for text, (_, score) in known.items():
-        if len(text) > LONGEST_PIECE:
-            raise vocabulary.wrong("tokens", f"{text[:60]!r}… has more than {LONGEST_PIECE} characters")
-        for cut in range(1, len(text)):
-            first, second = text[:cut], text[cut:]
-            if first in known and second in known:
-                found.append((-score, known[first][0], known[second][0], [first, second]))
-    return [pair for *_, pair in sorted(found)]
+    known = {text: (token, score) for token, (text, kind, score) in enumerate(pieces) if kind == NORMAL}
+    try:
+        return merges_by_score(known)
+    except ValueError as error:
+        raise vocabulary.wrong("tokens", str(error)) from None
 
 
 def _added(vocabulary: Vocabulary) -> list[dict[str, Any]]:
@@ -175,8 +165,7 @@ def _added(vocabulary: Vocabulary) -> list[dict[str, Any]]:
             continue
         special = kind != USER_DEFINED
         rstrip = strips and special and text not in KEEPS_SPACES
-        about = {"single_word": False, "lstrip": False, "rstrip": rstrip, "normalized": False, "special": special}
-        found.append({"id": token, "content": text} | about)
+        found.append(added_token(token, text, special) | {"rstrip": rstrip})
     return found
 
 
@@ -187,21 +176,8 @@ def _ends(vocabulary: Vocabulary, begins: bool) -> dict[str, Any] | None:
         "eos": vocabulary.fields.flag(f"{PREFIX}add_eos_token"),
     }
     tokens = {name: vocabulary.special(name) for name, wanted in flags.items() if wanted}
-    names = {name: vocabulary.tokens[token] for name, token in tokens.items() if token is not None}
-    if not names:
-        return None
-    known = {name: {"SpecialToken": {"id": text, "type_id": 0}} for name, text in names.items()}
-    parts: dict[str, list[dict[str, Any]]] = {}
-    for which in ("A", "B"):
-        middle = {"Sequence": {"id": which, "type_id": 0}}
-        parts[which] = [part for part in (known.get("bos"), middle, known.get("eos")) if part is not None]
-    special = {text: {"id": text, "ids": [tokens[name]], "tokens": [text]} for name, text in names.items()}
-    return {
-        "type": "TemplateProcessing",
-        "single": parts["A"],
-        "pair": parts["A"] + parts["B"],
-        "special_tokens": special,
-    }
+    ends = {name: (vocabulary.tokens[token], token) for name, token in tokens.items() if token is not None}
+    return between(ends.get("bos"), ends.get("eos"))
 
 
 def _config(vocabulary: Vocabulary) -> dict[str, Any]:

@@ -1,0 +1,137 @@
+"""A folder's tokenizer as tokenizer.json, from whatever its vocabulary came in. Neither torch nor transformers.
+
+What is made is kept (cached.py); where there is a tokenizer.json, the folder is used as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...options.config import ConfigError, TokenizerMode
+from ..cached import cached_folder, file_state
+from ..values import read_json
+from .byte_ranks import from_tekken, from_tiktoken, looks_like_tiktoken, tekken_names
+from .proto import looks_like_sentencepiece, read_sentencepiece
+from .sentencepiece import from_sentencepiece, special_of
+from .special import NAMES, read_about
+from .words import defaults_of, from_merges, from_word_pieces
+
+FAST = "tokenizer.json"
+TEKKEN = "tekken.json"
+MODEL = "tokenizer.model"
+BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json", "chat_template.jinja")
+FORMS = f"{FAST}, {MODEL}, *.tiktoken, tiktoken.model, vocab.json with merges.txt, vocab.txt, {TEKKEN}"
+VERSION = 1  # of what is made
+LARGEST = 64 << 20  # bytes of a file
+Made = tuple[dict[str, Any], dict[str, str]]  # tokenizer.json; bos_token and others
+
+
+def check_source(folder: Path, mode: TokenizerMode) -> list[Path]:
+    """The files of its vocabulary. ConfigError if there are none."""
+    files = _source(folder, mode)
+    if not files:
+        wanted = {"mistral": f"{TEKKEN} or {MODEL}.v…", "slow": FORMS.removeprefix(f"{FAST}, ")}.get(mode, FORMS)
+        raise ConfigError(f"--tokenizer: {folder} has none of {wanted} (--tokenizer-mode {mode})")
+    return files
+
+
+def fast_tokenizer(folder: Path, mode: TokenizerMode) -> Path:
+    """The folder with tokenizer.json: `folder`, or one that is made of it. ConfigError says what is wrong.
+
+    A tokenizer is made in a process of its own, whose memory is gone with it: vocabularies are large.
+    """
+    files = check_source(folder, mode)
+    if files[0].name == FAST:
+        return folder
+    for file in files:
+        if not file.is_file() or file.stat().st_size > LARGEST:
+            raise ConfigError(f"--tokenizer: {file} is no file, or has more than {LARGEST:,} bytes")
+    beside = [folder / name for name in BESIDE if (folder / name).is_file()]
+    sources = [VERSION, *map(file_state, [*files, *beside])]
+    return cached_folder("tokenizers", folder.name, sources, lambda: _made_apart(files))
+
+
+def make(files: list[Path]) -> dict[str, str]:
+    """The texts of the folder that is made of such files, by name."""
+    folder = files[0].parent
+    made, names = _make(files)
+    template = folder / "chat_template.jinja"
+    about = read_about(folder)
+    config = {key: value for key, value in about.config.values.items() if key != "auto_map"}
+    for name in NAMES:
+        given = name in about.config.values  # null says that there is none
+        if (text := about.token(name) or (None if given else names.get(name))) is not None:
+            config[name] = text
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    texts = {
+        FAST: json.dumps({"version": "1.0", "truncation": None, "padding": None} | made, ensure_ascii=False),
+        "tokenizer_config.json": json.dumps(config, ensure_ascii=False),
+    }
+    if template.is_file():
+        texts[template.name] = template.read_text(encoding="utf-8")
+    return texts
+
+
+def _source(folder: Path, mode: TokenizerMode) -> list[Path]:
+    """The files of the vocabulary; empty if there are none."""
+
+    def there(*names: str) -> list[Path]:
+        return [folder / name for name in names] if all((folder / name).exists() for name in names) else []
+
+    if mode == "mistral":
+        numbered = sorted(folder.glob(f"{MODEL}.v*"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
+        return there(TEKKEN) or numbered[-1:] or there(MODEL)
+    fast = there(FAST) if mode != "slow" else []
+    ranks = sorted(folder.glob("*.tiktoken"))[:1] or there("tiktoken.model")
+    words = there("vocab.json", "merges.txt") or there("vocab.txt")
+    return fast or there(MODEL) or ranks or words or (there(TEKKEN) if mode == "auto" else [])
+
+
+def _made_apart(files: list[Path]) -> dict[str, str]:
+    """What `make` gives, from another process."""
+    command = [sys.executable, "-m", __name__, *map(str, files)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise ConfigError(f"--tokenizer: {files[0]} cannot be read: its reader ended with {done.returncode}")
+    answer = json.loads(done.stdout)
+    if "refused" in answer:
+        raise ConfigError(answer["refused"])
+    texts: dict[str, str] = answer["texts"]
+    return texts
+
+
+def _make(files: list[Path]) -> Made:
+    first = files[0]
+    about = read_about(first.parent)
+    if first.name == TEKKEN:
+        made = from_tekken(first, read_json(first))
+        return made, tekken_names(made)
+    if first.name == "vocab.json":
+        return from_merges(first, files[1], about), defaults_of(about)
+    if first.name == "vocab.txt":
+        return from_word_pieces(first, about), defaults_of(about)
+    data = first.read_bytes()
+    if looks_like_tiktoken(data):
+        return from_tiktoken(first, data, about), {}
+    if not looks_like_sentencepiece(data):
+        raise ConfigError(f"--tokenizer: {first} is neither of SentencePiece nor of tiktoken")
+    model = read_sentencepiece(first, data)
+    return from_sentencepiece(model, about), special_of(model)
+
+
+def main(names: list[str], write: Callable[[str], object]) -> None:
+    """Of the process that makes one."""
+    try:
+        write(json.dumps({"texts": make([Path(name) for name in names])}))
+    except ConfigError as error:
+        write(json.dumps({"refused": str(error)}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], sys.stdout.write)

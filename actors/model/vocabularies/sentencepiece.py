@@ -1,0 +1,124 @@
+"""tokenizer.json of SentencePiece's `tokenizer.model`.
+
+Of BPE the merges are written in the order of the scores; the pieces of Unigram go as they are. Numbers are the file's:
+classes that number pieces in another way are refused by name.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from ...options.config import ConfigError
+from ..tokenizer_parts import (
+    SPACE,
+    SPACES_SHOWN,
+    WITH_BYTES,
+    byte_pairs,
+    in_turn,
+    merges_by_score,
+    pieces_decoder,
+)
+from .proto import BPE, CONTROL, NORMAL, UNIGRAM, UNKNOWN, UNUSED, USER_DEFINED, SentencePieceModel
+from .special import About, AddedTokens
+
+KINDS = {UNIGRAM: "UNIGRAM", BPE: "BPE", 3: "WORD", 4: "CHAR"}
+ALL = 1 << 16  # spaces that a text cannot begin with
+BEGIN_WITH = frozenset("Llama CodeLlama Gemma Baichuan InternLM InternLM2 Xverse Yi Skywork".split())
+OTHER_NUMBERS = frozenset(  # classes whose numbers of pieces, or texts before them, are not the file's
+    "Albert Barthez BertGeneration BigBird Camembert Cpm DebertaV2 FNet GPTSw3 LlamaForVLM M2M100 MBart MBart50 MLuke "
+    "Marian NLLB Nllb Pegasus PLBart Plbart Reformer RemBert SeamlessM4T Siglip Speech2Text SpeechT5 T5 Udop XGLM "
+    "XLMProphetNet XLMRoberta XLNet".split()
+)
+
+
+def from_sentencepiece(model: SentencePieceModel, about: About) -> dict[str, Any]:
+    """ConfigError names what cannot be had."""
+    name = about.named_class.removesuffix("Tokenizer")
+    if name in OTHER_NUMBERS:
+        raise refused(model, f"the class {about.named_class} does not number pieces as its file does")
+    if model.kind not in (UNIGRAM, BPE):
+        raise refused(model, f"its model_type is {KINDS.get(model.kind, model.kind)}, and not UNIGRAM or BPE")
+    if model.whitespace_as_suffix:
+        raise refused(model, "its pieces end with their space (treat_whitespace_as_suffix)")
+    if not model.escapes_spaces:
+        raise refused(model, "its pieces have spaces (escape_whitespaces is false)")
+    if model.kind == UNIGRAM and any(piece.kind == UNUSED for piece in model.pieces):
+        raise refused(model, "it is of the type UNIGRAM and has pieces that are not to be used (UNUSED)")
+    added = _added(model, about)
+    prefix = model.dummy_prefix and about.config.flag("add_prefix_space", absent=True)
+    steps, cut = _normal_form(model, prefix, about.config.flag("legacy"))
+    begin = model.pieces[model.begin].text if model.begin >= 0 else None
+    end = model.pieces[model.end].text if model.end >= 0 else None
+    return {
+        "added_tokens": added.listed(),
+        "normalizer": in_turn("normalizers", steps),
+        "pre_tokenizer": cut,
+        "post_processor": added.ends(not name or name in BEGIN_WITH, begin, end),
+        "decoder": pieces_decoder(ALL if model.fewer_spaces else int(prefix)),
+        "model": _byte_pairs(model, added.words()) if model.kind == BPE else _unigram(model, added.words()),
+    }
+
+
+def refused(model: SentencePieceModel, reason: str) -> ConfigError:
+    return ConfigError(f"--tokenizer: {model.file} is not supported: {reason}; a tokenizer.json is needed in its place")
+
+
+def special_of(model: SentencePieceModel) -> dict[str, str]:
+    """bos_token and others of a folder that does not name them."""
+    places = {"bos_token": model.begin, "eos_token": model.end, "unk_token": model.unknown, "pad_token": model.pad}
+    return {name: model.pieces[place].text for name, place in places.items() if place >= 0}
+
+
+def _added(model: SentencePieceModel, about: About) -> AddedTokens:
+    vocabulary: dict[str, int] = {}
+    for token, piece in enumerate(model.pieces):
+        if piece.text in vocabulary and piece.kind != UNUSED:
+            raise refused(model, f"it has the piece {piece.text!r} twice")
+        if piece.kind != UNUSED:
+            vocabulary[piece.text] = token
+    added = AddedTokens(about, vocabulary)
+    for token, piece in enumerate(model.pieces):
+        if piece.kind in (CONTROL, UNKNOWN, USER_DEFINED):
+            added.add(token, piece.text, special=piece.kind != USER_DEFINED)
+    added.add_told()
+    return added
+
+
+def _normal_form(
+    model: SentencePieceModel, prefix: bool, legacy: bool
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """(what becomes of a text, how it is cut). `legacy`: a space before what follows a special token as well."""
+    steps: list[dict[str, Any]] = []
+    if model.characters:
+        table = base64.b64encode(model.characters).decode()
+        steps.append({"type": "Precompiled", "precompiled_charsmap": table})
+    if model.fewer_spaces:
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+        steps.append({"type": "Replace", "pattern": {"Regex": r"\A | \z"}, "content": ""})
+    if not prefix or legacy:
+        before = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
+        return [*steps, *before, SPACES_SHOWN], None
+    return steps, {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": False}
+
+
+def _byte_pairs(model: SentencePieceModel, vocabulary: dict[str, int]) -> dict[str, Any]:
+    known = {piece.text: (at, piece.score) for at, piece in enumerate(model.pieces) if piece.kind == NORMAL}
+    try:
+        merges = merges_by_score(known)
+    except ValueError as error:
+        raise refused(model, str(error)) from None
+    unknown = model.pieces[model.unknown].text if model.unknown >= 0 else None
+    return byte_pairs(vocabulary, merges) | WITH_BYTES | {"unk_token": unknown, "byte_fallback": model.byte_fallback}
+
+
+def _unigram(model: SentencePieceModel, words: dict[str, int]) -> dict[str, Any]:
+    """Tokens of the folder follow, as the library numbers them."""
+    if max(words.values()) != len(words) - 1:
+        raise refused(model, "its folder adds tokens that do not follow on its pieces without a gap")
+    return {
+        "type": "Unigram",
+        "unk_id": model.unknown if model.unknown >= 0 else None,
+        "vocab": [[piece.text, piece.score] for piece in model.pieces],
+        "byte_fallback": model.byte_fallback,
+    }

@@ -1,0 +1,372 @@
+"""Tokenizers without tokenizer.json: the ids, texts and refusals of what is made of their files.
+
+What the formats' own libraries say stands in vocabulary_files/expected.json; make.py beside it had it from them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unicodedata import is_normalized
+
+import pytest
+from tokenizers import Tokenizer
+from transformers import (
+    BertTokenizer,
+    CodeGenTokenizer,
+    GPT2Tokenizer,
+    LlamaTokenizer,
+    Qwen2Tokenizer,
+    RobertaTokenizer,
+)
+
+from actorserve.actors.detokenizer.decoder import decoder_factory
+from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.info import DEMO_FOLDER
+from actorserve.actors.model.tokenizer import find_templates, load_tokenizer, special_tokens
+from actorserve.actors.model.vocabularies.folder import fast_tokenizer, make
+from actorserve.actors.model.vocabularies.proto import read_sentencepiece
+from actorserve.actors.options.config import Config, ConfigError, TokenizerMode, make_config
+
+FILES = Path(__file__).parent / "vocabulary_files"
+EXPECTED = json.loads((FILES / "expected.json").read_text())
+TEXTS: list[str] = EXPECTED["texts"]
+PLAIN = {"add_bos_token": False, "legacy": True}
+LLAMA = {"tokenizer_class": "LlamaTokenizer", **PLAIN}
+FORMS: dict[str, tuple[str, str, dict[str, Any]]] = {  # the file here, its name in a folder, tokenizer_config.json
+    "llama": ("llama.model", "tokenizer.model", LLAMA),
+    "gemma": ("gemma.model", "tokenizer.model", {"tokenizer_class": "GemmaTokenizer", "add_bos_token": False}),
+    "bare": ("bare.model", "tokenizer.model", PLAIN),
+    "unigram": ("unigram.model", "tokenizer.model", PLAIN),
+    "qwen": ("small.tiktoken", "qwen.tiktoken", {"tokenizer_class": "QWenTokenizer"}),
+    "llama3": ("small.tiktoken", "tokenizer.model", {"add_bos_token": False}),
+    "kimi": ("small.tiktoken", "tiktoken.model", {"tokenizer_class": "TikTokenTokenizer"}),
+    "tekken": ("tekken.json", "tekken.json", {}),
+    "tekken-old": ("tekken-old.json", "tekken.json", {}),
+}
+OTHERS = {"unigram": ["<0x41>"]}  # the library takes it for a byte's piece, as transformers does
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def folder_of(folder: Path, source: str | Path, name: str, config: dict[str, Any], **others: Any) -> Path:
+    """A folder with a vocabulary; `others` are JSON files by their stems."""
+    folder.mkdir(exist_ok=True)
+    shutil.copy(FILES / source, folder / name)
+    for stem, values in {"tokenizer_config": config, "config": {"model_type": "llama"}, **others}.items():
+        (folder / f"{stem}.json").write_text(json.dumps(values))
+    return folder
+
+
+def made(folder: Path, *names: str) -> Tokenizer:
+    return Tokenizer.from_str(make([folder / name for name in names])["tokenizer.json"])
+
+
+def tokenizer_of(form: str, tmp_path: Path, **config: Any) -> Tokenizer:
+    source, name, known = FORMS[form]
+    return made(folder_of(tmp_path / form, source, name, known | config), name)
+
+
+def refusal(files: list[Path]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make(files)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- as the formats' own libraries -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_ids_are_those_of_the_formats_own_library(form: str, tmp_path: Path) -> None:
+    known = tokenizer_of(form, tmp_path)
+    for text, ids in zip(TEXTS, EXPECTED["ids"][form], strict=True):
+        if text not in OTHERS.get(form, []) and (form != "qwen" or is_normalized("NFC", text)):
+            assert known.encode(text).ids == ids, text
+
+
+@pytest.mark.parametrize("form", EXPECTED["decoded"])
+def test_texts_are_those_of_sentencepiece(form: str, tmp_path: Path) -> None:
+    known = tokenizer_of(form, tmp_path)
+    for ids, text in zip(EXPECTED["ids"][form], EXPECTED["decoded"][form], strict=True):
+        if "\u2047" not in text:  # what SentencePiece shows for an unknown piece: here it is a special token
+            assert known.decode(ids) == text
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_few_tokens_at_a_time_give_the_same_text(form: str, tmp_path: Path) -> None:
+    known = tokenizer_of(form, tmp_path)
+    make_decoder, dice = decoder_factory(known), random.Random(2)
+    for ids in EXPECTED["ids"][form]:
+        decoder, at, text = make_decoder(True), 0, ""
+        while at < len(ids):
+            end = at + dice.randint(1, 4)
+            text += decoder.push(ids[at:end])
+            at = end
+        assert text + decoder.flush() == known.decode(ids)
+
+
+def test_qwens_texts_are_brought_to_one_form(tmp_path: Path) -> None:
+    known = tokenizer_of("qwen", tmp_path)
+    assert known.encode("cafe\u0301").ids == known.encode("caf\u00e9").ids
+    assert tokenizer_of("kimi", tmp_path).encode("cafe\u0301").ids != known.encode("caf\u00e9").ids
+
+
+# --- tokens that stand for themselves --------------------------------------------------------------------------------
+
+
+def test_numbers_of_special_tokens(tmp_path: Path) -> None:
+    words = 599
+    qwen, kimi = tokenizer_of("qwen", tmp_path), tokenizer_of("kimi", tmp_path)
+    llama, tekken = tokenizer_of("llama3", tmp_path), tokenizer_of("tekken", tmp_path)
+    assert [qwen.token_to_id(text) for text in ("<|endoftext|>", "<|im_end|>", "<|extra_204|>")] == [
+        words,
+        words + 2,
+        words + 207,
+    ]
+    assert [kimi.token_to_id(f"<|reserved_token_{n}|>") for n in (words, words + 255)] == [words, words + 255]
+    assert llama.token_to_id("<|begin_of_text|>") == words and llama.token_to_id("<|eot_id|>") == words + 9
+    assert llama.token_to_id("<|reserved_special_token_247|>") == words + 255  # 256 in all
+    assert [tekken.token_to_id(text) for text in ("<unk>", "[TOOL_CALLS]", "<SPECIAL_39>")] == [0, 5, 39]
+    assert tekken.encode("a[INST]b").ids[1:3:1][1] == 3
+    assert tekken.decode([5, 39], skip_special_tokens=True) == ""
+
+
+def test_the_folder_names_tokens(tmp_path: Path) -> None:
+    """added_tokens_decoder has the last word; a named token that is nowhere gets the next number."""
+    told = {"701": {"content": "<|im_user|>", "special": False}, "703": {"content": "[EOS]", "special": True}}
+    known = tokenizer_of("kimi", tmp_path, added_tokens_decoder=told, bos_token="[BOS]", add_bos_token=True)
+    assert known.encode("<|im_user|>a[EOS]").ids[:2] == [855, 701]
+    assert known.token_to_id("[EOS]") == 703 and known.token_to_id("<|reserved_token_701|>") is None
+    assert known.decode([701, 703], skip_special_tokens=True) == "<|im_user|>"
+    folder = folder_of(tmp_path / "m", "llama.model", "tokenizer.model", LLAMA, added_tokens={"<|new|>": 900})
+    assert made(folder, "tokenizer.model").encode("<|new|>").ids[-1] == 900
+
+
+def test_control_pieces_count_and_user_defined_ones_are_text(tmp_path: Path) -> None:
+    known, plain = tokenizer_of("llama", tmp_path), tokenizer_of("gemma", tmp_path)
+    mark = known.token_to_id("<|im_start|>")
+    assert mark is not None and known.encode("<|im_start|>").ids[-1] == mark
+    assert known.decode([mark], skip_special_tokens=True) == ""
+    tool = plain.token_to_id("<|tool|>")
+    assert tool is not None and plain.decode([tool], skip_special_tokens=True) == "<|tool|>"
+
+
+@pytest.mark.parametrize(("flags", "ends"), [({}, (1, None)), ({"add_eos_token": True}, (1, 2)), (PLAIN, (None, None))])
+def test_what_stands_before_and_behind_a_text(tmp_path: Path, flags: dict[str, Any], ends: tuple[Any, Any]) -> None:
+    folder = folder_of(tmp_path / "m", "llama.model", "tokenizer.model", {"tokenizer_class": "LlamaTokenizer"} | flags)
+    ids = made(folder, "tokenizer.model").encode("hello").ids
+    inner = tokenizer_of("llama", tmp_path, legacy=False).encode("hello").ids
+    assert ids == [end for end in (ends[0], *inner, ends[1]) if end is not None]
+
+
+def test_only_the_first_word_has_a_space_as_transformers_has_it(tmp_path: Path) -> None:
+    """`legacy: false`, against the class of transformers with the same words."""
+    ours = tokenizer_of("llama", tmp_path, legacy=False)
+    model = json.loads(ours.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    theirs = LlamaTokenizer(vocab=model["vocab"], merges=merges, legacy=False, add_bos_token=False)
+    theirs.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    for text in [*TEXTS, "<|im_start|>user hello<|im_end|> there", "a<s>b</s> c"]:
+        assert ours.encode(text).ids == theirs.encode(text, add_special_tokens=False), text
+    before = tokenizer_of("llama", tmp_path, legacy=True)
+    assert before.encode("<s>there").ids != ours.encode("<s>there").ids
+
+
+# --- lists of words --------------------------------------------------------------------------------------------------
+
+
+def words_folder(folder: Path, config: dict[str, Any]) -> tuple[Path, dict[str, int], list[str]]:
+    """vocab.json and merges.txt of the bytes' vocabulary; (folder, words, merges)."""
+    inner = json.loads(
+        made(
+            folder_of(folder, "small.tiktoken", "x.tiktoken", {"tokenizer_class": "ChatGLM4Tokenizer"}), "x.tiktoken"
+        ).to_str()
+    )["model"]
+    words = inner["vocab"] | {
+        text: len(inner["vocab"]) + at for at, text in enumerate(["<s>", "</s>", "<unk>", "<pad>"])
+    }
+    words |= {"<mask>": len(words), "<|endoftext|>": len(words) + 1}
+    merges = [" ".join(pair) for pair in inner["merges"]]
+    (folder / "x.tiktoken").unlink()
+    (folder / "vocab.json").write_text(json.dumps(words))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder, words, merges
+
+
+@pytest.mark.parametrize("theirs", [GPT2Tokenizer, CodeGenTokenizer, Qwen2Tokenizer, RobertaTokenizer])
+@pytest.mark.parametrize("space", [False, True])
+def test_words_with_merges_are_as_transformers_has_them(
+    tmp_path: Path, theirs: Callable[..., Any], space: bool
+) -> None:
+    name = getattr(theirs, "__name__", "")
+    config = {"tokenizer_class": name, "add_prefix_space": space, "add_bos_token": False}
+    folder, words, merges = words_folder(tmp_path / "m", config)
+    ours = made(folder, "vocab.json", "merges.txt")
+    known = theirs(vocab=words, merges=[tuple(line.split(" ")) for line in merges], add_prefix_space=space)
+    for text in [*TEXTS, "a<|endoftext|>b <|endoftext|>"]:
+        ids = known(text)["input_ids"]
+        assert ours.encode(text).ids == ids, text
+        assert ours.decode(ids, skip_special_tokens=True) == known.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_word_pieces_are_as_transformers_has_them(tmp_path: Path, lower: bool) -> None:
+    letters = sorted({letter for text in TEXTS for letter in text.lower() + text if not letter.isspace()})
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters[::2], *(f"##{letter}" for letter in letters)]
+    words += ["the", "fox", "hello", "##ing"]
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    values = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
+    (folder / "tokenizer_config.json").write_text(json.dumps(values))
+    ours = made(folder, "vocab.txt")
+    known = BertTokenizer(vocab={word: at for at, word in enumerate(words)}, do_lower_case=lower)
+    for text in [*TEXTS, "the fox[MASK] [SEP]"]:
+        ids = known(text)["input_ids"]
+        assert ours.encode(text).ids == ids, text
+        assert ours.decode(ids) == known.backend_tokenizer.decode(ids)
+
+
+# --- which file, where it is kept ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "there", "taken"),
+    [
+        ("auto", ["tokenizer.json", "tokenizer.model", "tekken.json"], "tokenizer.json"),
+        ("hf", ["tokenizer.json", "tekken.json"], "tokenizer.json"),
+        ("slow", ["tokenizer.json", "tokenizer.model", "tekken.json"], "tokenizer.model"),
+        ("mistral", ["tokenizer.json", "tokenizer.model", "tekken.json"], "tekken.json"),
+        ("mistral", ["tokenizer.json", "tokenizer.model", "tokenizer.model.v2", "tokenizer.model.v10"], "model.v10"),
+        ("auto", ["tekken.json"], "tekken.json"),
+        ("hf", ["tekken.json"], ""),
+        ("slow", ["tokenizer.json"], ""),
+        ("mistral", ["tokenizer.json"], ""),
+        ("auto", ["vocab.json"], ""),
+    ],
+)
+def test_the_mode_says_which_file_is_read(tmp_path: Path, mode: TokenizerMode, there: list[str], taken: str) -> None:
+    folder = folder_of(tmp_path / "m", "llama.model", "tokenizer.model", LLAMA)
+    (folder / "tokenizer.model").unlink()
+    for name in there:
+        if name == "tokenizer.json":
+            shutil.copy(DEMO_FOLDER / name, folder / name)
+        else:
+            shutil.copy(FILES / ("tekken.json" if name == "tekken.json" else "llama.model"), folder / name)
+    if not taken:
+        with pytest.raises(ConfigError, match=rf"^--tokenizer: {folder} has none of .* \(--tokenizer-mode {mode}\)$"):
+            fast_tokenizer(folder, mode)
+        return
+    found = fast_tokenizer(folder, mode)
+    assert (found == folder) == (taken == "tokenizer.json")
+    sizes = {"tokenizer.json": None, "tekken.json": "[INST]"}
+    if taken != "tokenizer.json":
+        sources = json.loads((found / "made-of.json").read_text())
+        assert sources[1]["path"].endswith(taken)
+        known = Tokenizer.from_file(str(found / "tokenizer.json"))
+        assert (known.token_to_id("[INST]") is not None) == (sizes.get(taken) is not None)
+
+
+def test_what_is_made_is_kept_and_made_anew_when_a_file_changes(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "m", "llama.model", "tokenizer.model", LLAMA)
+    first = fast_tokenizer(folder, "auto")
+    (first / "mark").touch()
+    assert fast_tokenizer(folder, "auto") == first and (first / "mark").exists()
+    (folder / "tokenizer_config.json").write_text(json.dumps(LLAMA | {"add_eos_token": True}))
+    second = fast_tokenizer(folder, "auto")
+    assert second != first and Tokenizer.from_file(str(second / "tokenizer.json")).encode("a").ids[-1] == 2
+
+
+def test_a_model_is_found_with_such_a_tokenizer(tmp_path: Path) -> None:
+    """The demo's own words as vocab.json and merges.txt have the numbers of its tokenizer.json, and it chats."""
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO_FOLDER, folder)
+    inner = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(inner["model"]["vocab"]))
+    (folder / "merges.txt").write_text("\n".join(" ".join(pair) for pair in inner["model"]["merges"]))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    told = {str(token["id"]): token for token in inner["added_tokens"]}
+    config |= {"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": told}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    options: Config = make_config({"model": str(folder), "device": "cpu"})
+    model, demo = find_model(options), find_model(make_config({"device": "cpu"}))
+    assert model.folder == str(folder) and model.tokenizer_folder != str(folder)
+    assert special_tokens(demo).items() <= special_tokens(model).items()  # GPT-2 names others by itself
+    assert find_templates(options, model) == find_templates(options, demo)
+    ours, theirs = load_tokenizer(model), load_tokenizer(demo)
+    assert ours.get_vocab() == theirs.get_vocab()
+    assert ours.encode("<|user|>Hello<|end|>").ids == theirs.encode("<|user|>Hello<|end|>").ids
+
+
+# --- what cannot be had ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("form", "config", "said"),
+    [
+        ("llama", {"tokenizer_class": "T5Tokenizer"}, "the class T5Tokenizer does not number pieces as its file does"),
+        ("llama", {"tokenizer_class": "XGLMTokenizerFast"}, "the class XGLMTokenizer does not number pieces"),
+        ("kimi", {"tokenizer_class": "NewTokenizer"}, "the class NewTokenizer of tokenizer_config.json is not known"),
+        ("llama", {"added_tokens_decoder": {"x": {"content": "a"}}}, "says added_tokens_decoder.x, which is no number"),
+        ("unigram", {"added_tokens_decoder": {"999": {"content": "<a>"}}}, "do not follow on its pieces without a gap"),
+    ],
+)
+def test_what_is_not_known_is_refused(tmp_path: Path, form: str, config: dict[str, Any], said: str) -> None:
+    source, name, _ = FORMS[form]
+    folder = folder_of(tmp_path / "m", source, name, config)
+    assert said in refusal([folder / name])
+
+
+@pytest.mark.parametrize("form", ["llama", "kimi", "tekken"])
+def test_files_of_strangers_are_read_or_refused(tmp_path: Path, form: str) -> None:
+    """Cut off anywhere, and with bytes changed: never anything but a refusal in one line, or a vocabulary."""
+    source, name, config = FORMS[form]
+    folder = folder_of(tmp_path / "m", source, name, config)
+    whole, dice = (FILES / source).read_bytes(), random.Random(3)
+    refused = []
+    for number in range(60):
+        data = bytearray(whole[: dice.randrange(len(whole))] if number % 2 else whole)
+        for _ in range(dice.randint(0, 3) if number % 2 else 3):
+            data[dice.randrange(len(data))] = dice.randrange(256)
+        (folder / name).write_bytes(data)
+        try:
+            make([folder / name])
+        except ConfigError as error:
+            refused.append(str(error))
+    assert len(refused) > 20 and all("\n" not in said and str(folder) in said for said in refused)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "it has no pieces"),
+        (b"\n\x7f", "it ends inside a field"),
+        (b"\n" + b"\xff" * 11, "a number has more than 64 bits"),
+        (b"\x0b", "a field of the unknown kind 3"),
+        (b"\x08\x01", "a number stands where a text or message is needed"),
+        (b"\n\x07\n\x01a\x15\x00\x00\xc0\x7f", "it ends inside a field"),
+        (b"\n\x08\n\x01a\x15\x00\x00\xc0\x7f", "the score of 'a' is no number (NaN)"),
+        (b"\n\x05\n\x01a\x18\x09", "'a' is of the unknown kind 9"),
+        (b"\n\x03\n\x01\xff", "can't decode byte"),
+    ],
+)
+def test_broken_files_of_sentencepiece(data: bytes, said: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--tokenizer: /x is broken or cut off: ") as caught:
+        read_sentencepiece(Path("/x"), data)
+    assert said in str(caught.value)
+
+
+def test_neither_of_the_two(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_text("something else")
+    assert "tokenizer.model is neither of SentencePiece nor of tiktoken" in refusal([tmp_path / "tokenizer.model"])
