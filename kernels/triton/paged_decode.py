@@ -95,17 +95,20 @@ def paged_decode(
         return out
     launch = TABLE[kind_of_keys(queries.dtype, pages.keys)] if launch is None else launch
     options, launched = configuration(queries.dtype, pages.keys, heads, scoring, launch)
-    options |= {"DIVIDED": splits > 1, "LEAST": launch.worth(rows)}
+    options["DIVIDED"] = splits > 1
+    least = launch.worth(rows)
     kv_heads = pages.keys.shape[1]
     partial, sums = (out, out) if scratch is None or splits == 1 else scratch
     _decode[splits, kv_heads, rows](
         queries, *bytes_of(pages), pages.blocks, pages.lengths, out, partial, sums, *factors(scoring),
-        *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2],
+        *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2], least,
         **options, **launched,
     )  # fmt: skip
     if splits > 1:
-        shared = {name: options[name] for name in ("HEAD_DIM", "PADDED", "TILE", "LEAST", "WINDOW")}
-        _merge[heads, rows](partial, sums, pages.lengths, out, *out.stride()[:2], heads, splits, **shared, num_warps=4)
+        shared = {name: options[name] for name in ("HEAD_DIM", "PADDED", "TILE", "WINDOW")}
+        _merge[heads, rows](
+            partial, sums, pages.lengths, out, *out.stride()[:2], heads, splits, least, **shared, num_warps=4
+        )
     return out
 
 
@@ -218,24 +221,24 @@ def attend(
 
 
 @triton.jit
-def portion(length, splits, WINDOW: tl.constexpr, TILE: tl.constexpr, LEAST: tl.constexpr):
+def portion(length, splits, least, WINDOW: tl.constexpr, TILE: tl.constexpr):
     """(first position seen, where the first split starts, positions of a split), starts at multiples of TILE."""
     first = tl.maximum(length - WINDOW, 0) if WINDOW > 0 else 0
     start = first // TILE * TILE
     tiles = tl.cdiv(length - start, TILE)
-    return first, start, tl.maximum(tl.cdiv(tiles, splits), LEAST // TILE) * TILE
+    return first, start, tl.maximum(tl.maximum(tl.cdiv(tiles, splits), least // TILE), 1) * TILE
 
 
 # Views of the step's rows begin anywhere, so that no kernel may depend on where they do: it would be compiled again in
 # the middle of requests.
-@triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["table", "lengths"])
+@triton.jit(do_not_specialize=["table_stride", "least"], do_not_specialize_on_alignment=["table", "lengths"])
 def _decode(
     queries, keys, values, key_scales, value_scales, table, lengths, out, partial, sums, factor, cap,
     query_stride, query_head_stride, block_stride, head_stride, slot_stride, scale_block_stride, scale_head_stride,
-    table_stride, out_stride, out_head_stride,
+    table_stride, out_stride, out_head_stride, least,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr,
-    UNITED: tl.constexpr, DIVIDED: tl.constexpr, LEAST: tl.constexpr,
+    UNITED: tl.constexpr, DIVIDED: tl.constexpr,
 ):  # fmt: skip
     """One split of one row, for the group of queries that share a head of keys."""
     split = tl.program_id(0)
@@ -243,7 +246,7 @@ def _decode(
     kv_head = tl.program_id(1).to(tl.int64)
     row = tl.program_id(2).to(tl.int64)
     length = tl.load(lengths + row)
-    first, start, size = portion(length, splits, WINDOW, TILE, LEAST)
+    first, start, size = portion(length, splits, least, WINDOW, TILE)
     begin = start + split * size
     end = tl.minimum(begin + size, length)
     if (begin >= end) & DIVIDED:
@@ -290,16 +293,16 @@ def _decode(
         tl.store(sums + part, peak + tl.log2(weight), mask=heads < GROUP)
 
 
-@triton.jit(do_not_specialize=["splits"], do_not_specialize_on_alignment=["lengths"])
+@triton.jit(do_not_specialize=["splits", "least"], do_not_specialize_on_alignment=["lengths"])
 def _merge(
-    partial, sums, lengths, out, out_stride, out_head_stride, heads, splits,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, LEAST: tl.constexpr, WINDOW: tl.constexpr,
+    partial, sums, lengths, out, out_stride, out_head_stride, heads, splits, least,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """One head of one row: its splits' results, weighed by their sums."""
     head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     length = tl.load(lengths + row)
-    _, start, size = portion(length, splits, WINDOW, TILE, LEAST)
+    _, start, size = portion(length, splits, least, WINDOW, TILE)
     used = tl.cdiv(length - start, size)
     part = (row * heads + head) * splits
     dims = tl.arange(0, PADDED)

@@ -1,8 +1,8 @@
 """Paged decode launched in different ways, each over keys and values that are in no cache: which is quickest where.
 
-Each line is a shape: what each variant takes, and how the quickest compares with the table's own entry. At the end stands
-for each type of keys and values the variant that is best over all shapes, by the mean of its times over the table's: it
-should stand in kernels/triton/decode_launch.py where it wins by more than the measure's own noise.
+Each line is a shape: what each variant takes, and how the quickest compares with the table's own entry. At the end
+stands for each type of keys and values the variant that is best over all shapes, by the mean of its times over the
+table's: it should stand in kernels/triton/decode_launch.py where it wins by more than the measure's own noise.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def compile_all() -> None:
         own = TABLE[kind_of(torch.bfloat16, model.head_dim, kind == E4M3)]
         for launch in (own, *variants(own).values()):
             splits = min(2, launch.splits(rows, model.kv_heads, context, kernel_cases.processors(ceilings.device())))
-            alike = launch._replace(waves=0, round_up=False, least=launch.worth(rows), least_alone=0)
+            alike = launch._replace(waves=0, round_up=False, least=0, least_alone=0)
             jobs[model, kind, splits, alike] = (model, kind, rows, splits, launch)
     with ProcessPoolExecutor(COMPILERS, multiprocessing.get_context("spawn")) as pool:
         for done in [pool.submit(compiled, *job) for job in jobs.values()]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from . import ceilings
-from .report import TINY, at_least
+from .report import TINY, at_least, surviving
 
 
 def goal_of(kernel: str, shape: str) -> float | None:
@@ -30,12 +30,11 @@ def main() -> None:
     with torch.inference_mode():
         for case in kernel_cases.cases(device, models, torch.float32 if TINY else torch.bfloat16):
             # What is small was written a moment ago in a step, too, and is in the cache there as it is here.
-            calls = ceilings.cold(case.make, case.moved, 32)
-            took = ceilings.seconds_each(calls, 10)
-            floor = case.least(limits["bytes"], limits["flops"])
-            what = f"{case.kernel}, {case.shape} ({took * 1e6:.1f} us): share of the ceiling"
-            at_least(what, floor / took, "", goal_of(case.kernel, case.shape))
-            del calls
+            with surviving(f"{case.kernel}, {case.shape}"):
+                took = ceilings.seconds_each(ceilings.cold(case.make, case.moved, 32), 10)
+                floor = case.least(limits["bytes"], limits["flops"])
+                what = f"{case.kernel}, {case.shape} ({took * 1e6:.1f} us): share of the ceiling"
+                at_least(what, floor / took, "", goal_of(case.kernel, case.shape))
 
 
 if __name__ == "__main__":

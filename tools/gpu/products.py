@@ -1,25 +1,42 @@
 """The products of a step, which are most of its bytes, and a step that torch alone would make: how fast they are.
 
-qkv, out, gate_up, down, head    each as a step calls it, over weights that are in no cache, beside the copy's rate
+qkv, out, gate_up, down, head    each as a step calls it, over weights that are in no cache, beside the copy's rate;
+                                 of up to 8 rows the product of our own, too, with norm, gate or addition in it, as
+                                 it is launched and in other ways
 a step of torch alone            the same products, with torch's own attention over gathered keys and values, as one
                                  graph: what the kernels of this project gain
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import ceilings
-from .report import TINY, say
+from .report import TINY, say, surviving
 from .shapes import DTYPES, SHAPES, read_shape
+
+from .kernel_cases import processors  # isort: skip
+
+from actorserve.kernels.triton.gemv import (  # isort: skip
+    MOST_ROWS,
+    TABLE,
+    GemvLaunch,
+    NormBefore,
+    Workspace,
+    gemv,
+    programmatic_launch,
+)
 
 BATCHES = (1,) if TINY else (1, 8, 32, 128, 256)
 NAMES = ("tiny",) if TINY else ("Llama-3.1-8B", "Qwen3-0.6B")
 CONTEXT = 64 if TINY else 1024
+AS_IT_IS = "as it is"
 
 
 def sizes_of(name: str) -> dict[str, tuple[int, int]]:
@@ -51,8 +68,52 @@ def products(name: str, limits: dict[str, float]) -> None:
             took = ceilings.seconds_each(calls, 10)
             moved = (rows * columns + batch * (rows + columns)) * dtype.itemsize
             floor = max(moved / limits["bytes"], 2 * batch * rows * columns / limits["flops"])
-            say(f"{name}, {product} {rows} x {columns}, batch {batch} ({took * 1e6:.1f} us): share", floor / took)
+            label = f"{name}, {product} {rows} x {columns}, batch {batch}"
+            say(f"{label} ({took * 1e6:.1f} us): share", floor / took)
+            if batch <= MOST_ROWS:
+                own_products(label, product, x, weights, took, floor)
         del weights
+
+
+def own_products(label: str, product: str, x: Tensor, weights: list[Tensor], cublas: float, floor: float) -> None:
+    """The same by kernels/triton/gemv.py; cuBLAS' time has no norm, gate and addition in it, and these have."""
+    times = {}
+    for name, launch, pdl in gemv_variants(x.dtype):
+        try:
+            times[name] = ceilings.seconds_each(gemv_calls(product, x, weights, launch, pdl), 10)
+        except Exception as error:  # too much shared memory for this device: others are timed still
+            say(f"{label}, own, {name}: {type(error).__name__}: {str(error)[:80]}", "not run")
+    best = min(times, key=lambda name: times[name])
+    told = ", ".join(f"{name} {seconds * 1e6:.1f}" for name, seconds in sorted(times.items(), key=lambda one: one[1]))
+    say(f"{label}, own (us: {told}): share of the quickest, {best}", floor / times[best])
+    say(f"{label}, own: times cuBLAS' time, as it is launched", times[AS_IT_IS] / cublas)
+
+
+def gemv_variants(dtype: torch.dtype) -> Iterator[tuple[str, GemvLaunch, bool]]:
+    usual = TABLE[dtype]
+    yield AS_IT_IS, usual, False
+    if programmatic_launch(ceilings.device()):
+        yield "pdl", usual, True
+    yield "tile_n 16", usual._replace(tile_n=16), False
+    yield "tile_n 64", usual._replace(tile_n=64), False
+    yield "tile_k 256", usual._replace(tile_k=256, stages=3), False
+    yield "tile_n 16, tile_k 256, 2 warps", usual._replace(tile_n=16, tile_k=256, warps=2), False
+    yield "4 waves", usual._replace(waves=4), False
+    yield "1 wave", usual._replace(waves=1), False
+
+
+def gemv_calls(product: str, x: Tensor, weights: list[Tensor], launch: GemvLaunch, pdl: bool) -> list[ceilings.Call]:
+    """What stands in a layer beside the product is in it."""
+    outputs, inputs = weights[0].shape
+    options: dict[str, Any] = {"launch": launch, "pdl": pdl}
+    if product in ("qkv", "gate_up") and x.dtype != torch.float16:
+        options["norm"] = NormBefore(torch.ones_like(x[0]), 1e-5)
+    options["gated"] = product == "gate_up"
+    if product in ("out", "down"):
+        options["add"] = torch.zeros(len(x), outputs, dtype=x.dtype, device=x.device)
+        options["splits"] = launch.splits(outputs, inputs, processors(x.device))
+        options["workspace"] = Workspace.make(outputs, x.device)
+    return [partial(gemv, x, weight, **options) for weight in weights]
 
 
 class TorchStep:
@@ -100,7 +161,8 @@ def main() -> None:
     limits = ceilings.known()
     with torch.inference_mode():
         for name in NAMES:
-            products(name, limits)
+            with surviving(f"{name}, products"):
+                products(name, limits)
         for rows in (1, 4) if TINY else (1, 32):
             took = ceilings.seconds_each([TorchStep(NAMES[-1], rows)], 10)
             say(f"{NAMES[-1]}, a decode step of torch alone, batch {rows}, {CONTEXT} of context", took * 1e3, "ms")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import tempfile
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,3 +34,13 @@ def at_least(what: str, value: float, unit: str, goal: float | None) -> None:
 
 def at_most(what: str, value: float, unit: str, goal: float | None) -> None:
     say(what, value, unit, *(() if goal is None or TINY else (f"at most {goal:g}", value <= goal)))
+
+
+@contextlib.contextmanager
+def surviving(what: str) -> Iterator[None]:
+    """What fails within is a finding, and what follows is measured still."""
+    try:
+        yield
+    except Exception as error:
+        traceback.print_exc()
+        say(what, f"{type(error).__name__}: {str(error)[:120]}", "", "no error", False)

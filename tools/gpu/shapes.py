@@ -144,15 +144,22 @@ class Bench:
     """A runner of random weights, and sequences of given lengths in its rows."""
 
     def __init__(
-        self, name: str, rows: int, length: int, tokens: int, block_size: int = 32, kind: torch.dtype | None = None
+        self,
+        name: str,
+        rows: int,
+        length: int,
+        tokens: int,
+        block_size: int = 32,
+        kind: torch.dtype | None = None,
+        fused: bool = False,
     ) -> None:
-        """`kind`: of keys and values, where that is not the model's own type."""
+        """`kind`: of keys and values, where that is not the model's own type; `fused`: see worker/gpu/fused.py."""
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.shape = read_shape(name)
         self.dtype = DTYPES[SHAPES[name]["dtype"]]
         read = random_tensors(self.shape, 0, self.device)
         get = lambda name: read(name, slice(None), None)  # noqa: E731
-        model = GpuModel(self.shape, get, self.dtype, length, self.device)
+        model = GpuModel(self.shape, get, self.dtype, length, self.device, fused=fused)
         self.sizes = Sizes(rows, tokens, length, block_size)
         self.log = np.random.default_rng(0).integers(0, self.shape.vocab_size, (rows, length), np.int32)
         self.runner = GpuRunner(model, self.log, self.sizes, capture_sizes([], rows))

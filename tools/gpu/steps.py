@@ -8,6 +8,7 @@ prefill     a prompt alone: the floor is its products over the measured one
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 import time
@@ -18,9 +19,10 @@ import torch
 
 from . import ceilings
 from .profile import profiled
-from .report import TINY, at_least, at_most, say
+from .report import TINY, at_least, at_most, say, surviving
 from .shapes import ASKING, Bench, flops_a_token, kv_bytes, weight_bytes
 
+from actorserve.kernels.triton.gemv import MOST_ROWS  # isort: skip
 from actorserve.kernels.triton.quantised_kv import E4M3, supported  # isort: skip
 
 CONTEXT = 64 if TINY else 1024
@@ -184,30 +186,54 @@ def free() -> None:
         torch.cuda.empty_cache()
 
 
+def usual(name: str, plan: Plan, limits: dict[str, float]) -> None:
+    rows = max(*plan.batches, *(rows + 1 for rows, _ in plan.mixed))
+    bench = Bench(name, rows, max(MOST, *(2 * chunk + 1 for _, chunk in plan.mixed)), 2048)
+    captured(bench, name)
+    for batch in plan.batches:
+        with surviving(f"{name}, decode, batch {batch}"):
+            decode(bench, name, batch, limits, plan.roofline.get(batch), batch in (1, 32))
+    for batch in plan.asking:
+        with surviving(f"{name}, rows that ask, batch {batch}"):
+            asking(bench, name, batch)
+    for count, chunk in plan.mixed:
+        with surviving(f"{name}, mixed, {count} rows and a chunk of {chunk}"):
+            mixed(bench, name, count, chunk, limits)
+
+
+def quantised(name: str, plan: Plan, limits: dict[str, float]) -> None:
+    if not plan.quantised or not supported(torch.device("cuda")):
+        return
+    bench = Bench(name, max(plan.quantised), MOST, 2048, kind=E4M3)
+    captured(bench, f"{name}, 8-bit KV")
+    for batch in plan.quantised:
+        decode(bench, f"{name}, 8-bit KV", batch, limits, None, batch == max(plan.quantised))
+
+
+def fused(name: str, plan: Plan, limits: dict[str, float]) -> None:
+    """Small steps by products of our own: they should be the usual way where they are quicker here than above."""
+    batches = [batch for batch in plan.batches if batch <= MOST_ROWS]
+    bench = Bench(name, max(batches), MOST, 2048, fused=True)
+    assert bench.runner.model.fused is not None
+    captured(bench, f"{name}, fused")
+    for batch in batches:
+        decode(bench, f"{name}, fused", batch, limits, plan.roofline.get(batch), batch == 1)
+
+
+def prompts(name: str, plan: Plan, limits: dict[str, float]) -> None:
+    bench = Bench(name, 1, max(plan.chunks) + 64, max(plan.chunks))
+    for chunk in plan.chunks:
+        prefill(bench, name, chunk, limits)
+
+
 def main(name: str) -> None:
     limits, plan = ceilings.known(), PLANS[name]
-    rows = max(*plan.batches, *(rows + 1 for rows, _ in plan.mixed))
     with torch.inference_mode():
-        bench = Bench(name, rows, max(MOST, *(2 * chunk + 1 for _, chunk in plan.mixed)), 2048)
-        captured(bench, name)
-        for batch in plan.batches:
-            decode(bench, name, batch, limits, plan.roofline.get(batch), batch in (1, 32))
-        for batch in plan.asking:
-            asking(bench, name, batch)
-        for count, chunk in plan.mixed:
-            mixed(bench, name, count, chunk, limits)
-        del bench
-        free()
-        if plan.quantised and supported(torch.device("cuda")):
-            bench = Bench(name, max(plan.quantised), MOST, 2048, kind=E4M3)
-            captured(bench, f"{name}, 8-bit KV")
-            for batch in plan.quantised:
-                decode(bench, f"{name}, 8-bit KV", batch, limits, None, batch == max(plan.quantised))
-            del bench
+        for part in (usual, fused, quantised, prompts):
+            with surviving(f"{name}, {part.__name__}"):
+                part(name, plan, limits)
+            gc.collect()
             free()
-        bench = Bench(name, 1, max(plan.chunks) + 64, max(plan.chunks))
-        for chunk in plan.chunks:
-            prefill(bench, name, chunk, limits)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from ..models.tensors import join
 from ..quantization.base import GpuLinear, LinearTensors, implementation_of
 from ..quantization.none import CublasLinear
 from ..tensor_parallel import TensorParallelGroup, embed
+from .fused import FUSED, FusedLayers
 
 
 class GpuBatch(NamedTuple):
@@ -87,14 +88,17 @@ class GpuLayer:
 
     def __call__(self, normed: Tensor, residual: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
         """What this layer adds to the residual in the end; its middle is added here. `normed` is of the residual."""
+        inner = self._sum(self.out(self.attention(self.qkv(normed), turns, pools, batch)))
+        normed = add_rms_norm(inner, residual, self.mlp_gain, self.shape.norm_eps)
+        return self._sum(self.down(silu_mul(self.gate_up(normed))))
+
+    def attention(self, merged: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
+        """What heads see, [tokens, all their numbers], by q, k and v side by side."""
         shape, inputs = self.shape, batch.inputs
-        heads = self.qkv(normed).view(len(normed), -1, shape.head_dim)
+        heads = merged.view(len(merged), -1, shape.head_dim)
         q, k, v = heads.split((shape.heads, shape.kv_heads, shape.kv_heads), 1)
         rotate_and_write(q, k, v, inputs.positions, inputs.slots, turns, pools, norms=self.norms)
-        seen = self._attend(q, pools, batch)
-        inner = self._sum(self.out(seen.view(len(seen), -1)))
-        normed = add_rms_norm(inner, residual, self.mlp_gain, shape.norm_eps)
-        return self._sum(self.down(silu_mul(self.gate_up(normed))))
+        return self._attend(q, pools, batch).view(len(merged), -1)
 
     def _attend(self, q: Tensor, pools: Pools, batch: GpuBatch) -> Tensor:
         inputs, decoding = batch.inputs, batch.decoding
@@ -134,12 +138,17 @@ class GpuModel:
         max_length: int,
         device: torch.device,
         group: TensorParallelGroup | None = None,
+        fused: bool = FUSED,
     ) -> None:
-        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole."""
+        """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
+
+        `fused`: small steps have norms, gates and additions in their products, where these can.
+        """
         build = GpuBuilder(shape, get, dtype, device)
         self.shape, self.dtype, self.device, self.group = shape, dtype, device, group
         self.embeddings = build.tensor(EMBEDDINGS)
         self.layers = [GpuLayer(build, index, group) for index in range(shape.layers)]
+        self.fused = FusedLayers.of(self.layers, device) if fused else None
         self.gain = build.tensor(FINAL_NORM)
         self.head: GpuLinear = CublasLinear(self.embeddings, None) if shape.tied else build.linear(shape.head)
         cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
@@ -148,6 +157,8 @@ class GpuModel:
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         """Run a step's tokens through all layers; their keys and values go to their slots of `pools`, one a layer."""
         residual = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group)
+        if self.fused is not None and self.fused.fits(len(residual)):
+            return Hidden(self.fused(residual, self.turns, pools, batch), residual)
         eps = self.shape.norm_eps
         normed = rms_norm(residual, self.layers[0].attention_gain, eps)
         for layer, own, following in zip(self.layers, pools, [*self.layers[1:], None], strict=True):

@@ -29,9 +29,9 @@ TYPES = {
     torch.uint8: "*u8",
 }
 QUICK = 90
-KERNELS = ["rms_norm", "silu_mul", "rotary_kv", "gpu_sampling", "gpu_logits"]
+KERNELS = ["rms_norm", "silu_mul", "rotary_kv", "gpu_sampling", "gpu_logits", "gemv"]
 NARROW = ["bias_kernel", "count_kernel"]  # kernels that read little
-WIDE = "ld.global.v4.b32"  # 16 bytes a thread
+WIDE = {"ld.global.v4.b32", ", 0x10"}  # 16 bytes a thread, to registers or (fetched ahead) to shared memory
 
 
 def compiled(architecture: int, kernels: list[str], every: bool) -> list[dict[str, Any]]:
@@ -56,7 +56,10 @@ def test_one_architecture() -> None:
     reports = compiled(QUICK, KERNELS, every=False)
     check(reports, KERNELS)
     for report in reports:
-        assert WIDE in report["loads"] or report["kernel"] in NARROW, report
+        assert WIDE & set(report["loads"]) or report["kernel"] in NARROW, report
+        if report["module"] == "gemv":  # what it waits for in its loop is all fetched ahead; a bias comes after it
+            biased = report["constants"][8] == "True"
+            assert ", 0x10" in report["loads"] and ("ld.global.b16" in report["loads"]) == biased, report
 
 
 @pytest.mark.slow
@@ -108,6 +111,19 @@ def launch_rotary_kv(module: Any, every: bool) -> None:
             if every:
                 module.rotate_and_write(q, k, v, *places, turns, pools)
                 module.rotate_and_write(q, k, v, *places, turns, pools, norms=norms, interleaved=True)
+
+
+def launch_gemv(module: Any, every: bool) -> None:
+    """As a layer has them; of Hopper with the wait for the kernel before."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
+        for inputs, outputs in ((1024, 4096), (4096, 6144), (4096, 28672)) if every else ((4096, 6144),):
+            x, weight = torch.empty(2, inputs, dtype=dtype), torch.empty(outputs, inputs, dtype=dtype)
+            norm = None if dtype == torch.float16 else module.NormBefore(torch.empty(inputs, dtype=dtype), 1e-6)
+            pdl = every and int(sys.argv[1]) >= 90
+            module.gemv(x, weight, norm=norm, gated=True)
+            module.gemv(x, weight, torch.empty(outputs, dtype=dtype), norm=norm, pdl=pdl)
+            workspace = module.Workspace.make(outputs, "cpu")
+            module.gemv(x, weight, add=torch.empty(2, outputs, dtype=dtype), workspace=workspace, splits=2, pdl=pdl)
 
 
 def launch_gpu_sampling(module: Any, every: bool) -> None:
@@ -195,7 +211,9 @@ def reports_of(name: str, architecture: int, every: bool) -> Iterator[dict[str, 
                 "module": name,
                 "kernel": recorder.kernel.__name__,
                 "constants": [str(value) for value in source.constants.values()],
-                "loads": sorted(set(re.findall(r"ld\.global[\w.:]*", ptx))),
+                "loads": sorted(
+                    {*re.findall(r"ld\.global[\w.:]*", ptx), *re.findall(r"cp\.async\.c[ag].*(, 0x\w+)", ptx)}
+                ),
             } | {key: -1 if found is None else int(found[1]) for key, found in numbers.items()}
 
 

@@ -30,7 +30,9 @@ SETUPS = {  # tables of a width that is no multiple of 4; layers of two kinds
     "plain": {"rows": 24, "length": 1100, "block_size": 32, "tokens": 128, "windows": False, "graphs": True},
     "windows": {"rows": 7, "length": 1030, "block_size": 16, "tokens": 40, "windows": True, "graphs": True},
     "eager": {"rows": 24, "length": 1100, "block_size": 16, "tokens": 128, "windows": False, "graphs": False},
+    "fused": {"rows": 12, "length": 1030, "block_size": 32, "tokens": 40, "windows": False, "graphs": True},
 }
+LAUNCHES = {"plain": 10, "fused": 7}  # of a layer that decodes one row of a divided context
 SHAPE = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 90, "hidden_size": 32, "head_dim": 16,
     "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -64,6 +66,13 @@ def test_few_kernels_are_compiled_at_the_start(counted: dict[str, dict[str, list
     """A fresh machine compiles all of them: none depends on how many rows or splits there are."""
     assert len(counted["plain"]["before"]) <= 22, counted["plain"]["before"]
     assert len(counted["windows"]["before"]) <= 22 + 6, "attention once for each kind of layer"
+
+
+@pytest.mark.parametrize("setup", LAUNCHES)
+def test_launches_of_a_layer(counted: dict[str, dict[str, list[str]]], setup: str) -> None:
+    launched = counted[setup]["launched"]
+    products = 4 * (setup == "plain")  # cuBLAS' are no kernels of ours
+    assert len(launched) + products == LAUNCHES[setup], launched
 
 
 def test_what_is_compiled_late_is_counted_and_named(counted: dict[str, dict[str, list[str]]]) -> None:
@@ -120,7 +129,8 @@ def make_runner(setup: dict[str, Any]) -> Any:
     shape = read_architecture(SHAPE | windows)
     device, rows = torch.device("cpu"), setup["rows"]
     read = random_tensors(shape, 0, device)
-    model = GpuModel(shape, lambda name: read(name, slice(None), None), torch.bfloat16, setup["length"], device)
+    get = lambda name: read(name, slice(None), None)  # noqa: E731
+    model = GpuModel(shape, get, torch.bfloat16, setup["length"], device, fused=setup is SETUPS["fused"])
     log = np.zeros((rows, setup["length"]), np.int32)
     sizes = Sizes(rows, setup["tokens"], setup["length"], setup["block_size"])
     runner = GpuRunner(model, log, sizes, capture_sizes([], rows))
@@ -165,7 +175,25 @@ def traffic(names: list[str], setup: dict[str, Any]) -> dict[str, list[str]]:
         driver = GpuDriver(runner, budget=setup["tokens"], preempt=0.05, seed=seed)
         driver.free = list(range(len(runner.pools[0].keys)))
         driver.run([*prompts(setup["rows"], setup["length"])])
-    return {"before": before, "after": names.copy()}
+    return {"before": before, "after": names.copy(), "launched": launched_by_a_layer(runner)}
+
+
+def launched_by_a_layer(runner: Any) -> list[str]:
+    """Kernels of a step of one row that the second layer adds to those of the first alone."""
+    from triton.runtime.jit import JITFunction
+
+    names: list[str] = []
+    run = JITFunction.run
+
+    def count(self: Any, *arguments: Any, **options: Any) -> Any:
+        names.append(self.fn.__name__)
+        return run(self, *arguments, **options)
+
+    JITFunction.run = count
+    runner.graphs.step(1)
+    JITFunction.run = run
+    layers = len(runner.model.layers)
+    return [name for name in set(names) for _ in range(names.count(name) // layers)]
 
 
 def all_kernels() -> Iterator[Any]:

@@ -22,12 +22,14 @@ from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
 from actorserve.actors.options.config import Config  # noqa: E402
 from actorserve.actors.protocol.request import Sampling  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
+from actorserve.actors.worker.gpu.fused import FusedLayers  # noqa: E402
 from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
 from actorserve.actors.worker.gpu.sampler import Sizes  # noqa: E402
 from actorserve.actors.worker.logprobs import LogprobsWriter  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 from actorserve.kernels.triton import paged_prefill  # noqa: E402
+from actorserve.kernels.triton.gemv import MOST_ROWS  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
 from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
 from tests.support.checkpoints import VOCABULARY  # noqa: E402
@@ -156,3 +158,36 @@ def test_keys_and_values_of_8_bits(checkpoints: Folders) -> None:
     assert kv_block_bytes(shape, 16, E4M3) * 4 * shape.head_dim == kv_block_bytes(shape, 16, torch.float32) * (
         shape.head_dim + 1
     )
+
+
+@pytest.mark.parametrize("kind", ["qwen3", pytest.param("qwen2", marks=pytest.mark.slow)])
+def test_products_with_norms_gates_and_additions_in_them(checkpoints: Folders, kind: str) -> None:
+    """Steps of few tokens take them, others do not; what is drawn is the same."""
+    config = config_for(checkpoints(kind), block_size=16)
+    runner = make_gpu_runner(config)
+    runner.model.fused = FusedLayers.of(runner.model.layers, DEVICE)
+    assert runner.model.fused is not None
+    sizes: list[int] = []
+    fits = runner.model.fused.fits
+    runner.model.fused.fits = lambda tokens: sizes.append(tokens) or fits(tokens)  # type: ignore[func-returns-value,method-assign]
+
+    def sequences() -> list[Sequence]:
+        return [Sequence(prompt(9 + 7 * n, n), 3) for n in range(2)]
+
+    wanted = Driver(make_runner(config, rows=ROWS), seed=5).run(sequences())
+    assert GpuDriver(runner, seed=6).run(sequences()) == wanted
+    assert min(sizes) <= MOST_ROWS < max(sizes)
+
+
+def test_what_has_no_such_products(checkpoints: Folders) -> None:
+    """Weights of another kind, float16, and members of a group."""
+    layer = make_gpu_runner(config_for(checkpoints("qwen3"), block_size=16)).model.layers[0]
+    plain: Any = layer.down
+    layer.down = plain._replace(weight=plain.weight.half())
+    assert FusedLayers.of([layer], DEVICE) is None
+    layer.down = lambda x: x
+    assert FusedLayers.of([layer], DEVICE) is None
+    layer.down = plain
+    assert FusedLayers.of([layer], DEVICE) is not None
+    layer.group = SimpleNamespace()  # type: ignore[assignment]
+    assert FusedLayers.of([layer], DEVICE) is None
