@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.penalties import top_logprobs
+from actorserve.kernels.cpu.penalties import log_sums, top_logprobs
 from actorserve.shm.table.logprobs import MOST, RECORD, Logprobs
 
 from ..protocol.request import Sampling
@@ -19,6 +19,15 @@ from ..protocol.request import Sampling
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 CHUNK = 64  # positions of a prompt whose logits are made at once: they are as long as the vocabulary
 ENTRY = np.dtype([("id", "<i4"), ("logprob", "<f4")])
+
+
+def _device_log_sums(logits: Tensor) -> Tensor:
+    from actorserve.kernels.triton import logits as kernels  # a worker of a CPU may have no triton
+
+    return kernels.log_sums(logits)
+
+
+LOG_SUMS = {"cpu": log_sums, "cuda": _device_log_sums}  # both give a row the same bits in every batch
 
 
 class LogprobsWriter:
@@ -74,7 +83,8 @@ class LogprobsWriter:
         """The rows have drawn these tokens, which will stand at these positions."""
         asked, logits = raw
         slots, most = self.places(rows[asked])
-        self._write(logits, slots, positions[asked], tokens[asked], most)
+        if self._entries is not None:
+            self.store(slots, positions[asked], self._records(logits, tokens[asked], most).numpy())
 
     def write_prompts(
         self, rows: Ints, firsts: Ints, counts: Ints, starts: Ints, log: np.ndarray, logits: Callable[[Tensor], Tensor]
@@ -86,6 +96,7 @@ class LogprobsWriter:
         """
         if not self._prompts:
             return
+        found = []
         for row, first, count, start in zip(*(v.tolist() for v in (rows, firsts, counts, starts)), strict=True):
             if row not in self._prompts:
                 continue
@@ -96,13 +107,15 @@ class LogprobsWriter:
                 end = min(begin + CHUNK, stop)
                 index = torch.arange(first + begin - start, first + end - start)
                 following = np.arange(begin + 1, end + 1)
-                self._write(logits(index), np.full(end - begin, slot), following, log[slot, following], most)
+                records = self._records(logits(index), log[slot, following], most)
+                found.append((np.full(end - begin, slot), following, records))
+        if self._entries is not None:
+            for slots, positions, records in found:  # a device is waited for when it has been given all of it
+                self.store(slots, positions, records.cpu().numpy())
 
-    def _write(self, logits: Tensor, slots: Ints, positions: Ints, tokens: np.ndarray, most: int) -> None:
-        if self._entries is None:
-            return
-        drawn = torch.from_numpy(tokens.astype(np.int64))
-        self.store(slots, positions, pack_records(logits, drawn, most).numpy())
+    def _records(self, logits: Tensor, tokens: np.ndarray, most: int) -> Tensor:
+        """Of these rows and tokens, on the device of `logits`."""
+        return pack_records(logits, torch.from_numpy(tokens.astype(np.int64)).to(logits.device), most)
 
     def store(self, slots: Ints, positions: Ints, records: np.ndarray) -> None:
         """Records of `pack_records`, of tokens at these positions of these slots."""
@@ -113,5 +126,6 @@ class LogprobsWriter:
 def pack_records(logits: Tensor, tokens: Tensor, most: int) -> Tensor:
     """int32 [rows, 1 + most, 2], on the device of `logits`: (rank, bits of the logprob) of one token of each row
     (`tokens` int64 [rows]), and (word, bits of the logprob) of the most likely words."""
-    logprobs, words, rank = top_logprobs(logits, tokens, min(most, logits.shape[1]))
+    sums = LOG_SUMS[logits.device.type](logits)
+    logprobs, words, rank = top_logprobs(logits, tokens, min(most, logits.shape[1]), sums)
     return torch.stack([torch.cat([rank[:, None], words], 1).int(), logprobs.view(torch.int32)], 2)

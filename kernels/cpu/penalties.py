@@ -47,16 +47,21 @@ def sum_rows(values: Tensor) -> Tensor:
     return parts if whole == values.shape[1] else parts.add_(values[:, whole:].sum(-1, True))
 
 
-def top_logprobs(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of one token of each row, and of the `most` most likely tokens.
-
-    `logits` [rows, words] float32, `tokens` int64 [rows]. Returns float32 [rows, 1 + most] logprobs, the token's first;
-    int64 [rows, most] the words, most likely first; int64 [rows] the token's rank, 1 for the most likely.
-    """
+def log_sums(logits: Tensor) -> Tensor:
+    """log Σ exp x of each row of float32 `logits`: float32 [rows]."""
     best = logits.amax(-1, keepdim=True)
     best.masked_fill_(best.isinf(), 0)
-    whole = sum_rows((logits - best).exp_()).log_().add_(best).float()
+    return sum_rows((logits - best).exp_()).log_().add_(best).float()[:, 0]
+
+
+def top_logprobs(logits: Tensor, tokens: Tensor, most: int, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one token of each row, and of the `most` most likely tokens.
+
+    `logits` [rows, words] float32, `tokens` int64 [rows], `sums` as `log_sums` gives them.
+    Returns float32 [rows, 1 + most] logprobs, the token's first; int64 [rows, most] the words, most likely first;
+    int64 [rows] the token's rank, 1 for the most likely.
+    """
     own = logits.gather(1, tokens[:, None])
     rank = (logits > own).sum(-1) + 1
     values, words = torch.topk(logits, most)
-    return torch.cat([own, values], 1) - whole, words, rank
+    return torch.cat([own, values], 1) - sums[:, None], words, rank

@@ -1,4 +1,4 @@
-"""Triton: what requests want of logits before a token is drawn, and the logprob of a token.
+"""Triton: what requests want of logits before a token is drawn, and what makes logprobs of them.
 
 In place, in this order, as cpu/penalties.py, worker/logits_processors.py and grammar_mask.py do it on a CPU:
     x / r where x > 0, x * r elsewhere, for words of prompt or answer         repetition r
@@ -6,8 +6,9 @@ In place, in this order, as cpu/penalties.py, worker/logits_processors.py and gr
     x - p if the word is in the answer                                        presence p
     x + b for the words that a bias names
     -inf where the word's bit is 0                                            grammar (bit w % 32 of number w // 32)
-    logprob of word t = x_t - log Σ exp x
+`log_sums` gives log Σ exp x, which taken from x_t leaves the logprob of word t.
 
+A row of 152k words takes 0.32 MB: a bit for each word of the prompt, 16 bits for the times that one is in the answer.
 Grids follow from shapes alone, and who asks for what is read on the device: a graph captures them for any requests.
 Rows that ask for nothing are left after a few loads. Compiled ahead of time and checked in the interpreter; not run on
 a GPU yet. Knows tensors only: no requests.
@@ -26,6 +27,7 @@ BLOCK = 2048  # words that a program adjusts
 LANES = 4096  # words that a program reads at a time
 COUNTED = 256  # rows of one program
 MOST_BIASES = 1024
+MOST_COUNTED = tl.constexpr(32767)  # times; a word that is there more often is punished as if it were there so often
 
 
 class RowPenalties(NamedTuple):
@@ -34,8 +36,8 @@ class RowPenalties(NamedTuple):
     repetition: Tensor  # float32 [states]
     frequency: Tensor  # float32 [states]
     presence: Tensor  # float32 [states]
-    prompted: Tensor  # bool [states, words]: the word is in the prompt
-    counts: Tensor  # int32 [states, words]: how often it is in the answer
+    prompted: Tensor  # int32 [states, words / 32, rounded up]: bit w % 32 of number w // 32: w is in the prompt
+    counts: Tensor  # int16 [states, words]: how often it is in the answer
 
 
 class Bias(NamedTuple):
@@ -78,7 +80,7 @@ def adjust_kernel(
     if PENALIZED:
         looked_at = at < tl.where(penalized, WORDS, 0)
         count = tl.load(counts + state * counts_row + at, mask=looked_at, other=0)
-        known = tl.load(prompted + state * prompted_row + at, mask=looked_at, other=0) != 0
+        known = (tl.load(prompted + state * prompted_row + at // 32, mask=looked_at, other=0) >> (at % 32)) & 1 == 1
         seen = count > 0
         x = tl.where(known | seen, x * tl.where(x > 0, 1.0 / repeated, repeated), x)
         x -= often * count.to(tl.float32) + tl.where(seen, once, 0.0)
@@ -112,17 +114,14 @@ def count_kernel(rows, tokens, counts, counts_row, number, BLOCK: tl.constexpr):
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     state = tl.load(rows + index, mask=index < number, other=-1)
     place = counts + state * counts_row + tl.load(tokens + index, mask=index < number, other=0)
-    tl.store(place, tl.load(place, mask=state >= 0, other=0) + 1, mask=state >= 0)
+    count = tl.load(place, mask=state >= 0, other=0).to(tl.int32) + 1
+    tl.store(place, tl.minimum(count, MOST_COUNTED).to(tl.int16), mask=state >= 0)
 
 
 @triton.jit
-def logprob_kernel(logits, logits_row, tokens, out, WORDS: tl.constexpr, LANES: tl.constexpr):
+def log_sums_kernel(logits, logits_row, out, WORDS: tl.constexpr, LANES: tl.constexpr):
     """One row, with a running maximum and sum of each lane."""
     row = tl.program_id(0).to(tl.int64)
-    token = tl.load(tokens + row)
-    if token < 0:
-        tl.store(out + row, 0.0)
-        return
     source = logits + row * logits_row
     peak = tl.full([LANES], float("-inf"), tl.float32)
     weight = tl.zeros([LANES], tl.float32)
@@ -134,8 +133,8 @@ def logprob_kernel(logits, logits_row, tokens, out, WORDS: tl.constexpr, LANES: 
         weight = weight * tl.exp(peak - base) + tl.exp(x - base)
         peak = higher
     best = tl.max(peak, 0)
-    whole = tl.sum(weight * tl.exp(peak - best), 0)
-    tl.store(out + row, tl.load(source + token) - best - tl.log(whole))
+    base = tl.where(best == float("-inf"), 0.0, best)
+    tl.store(out + row, base + tl.log(tl.sum(weight * tl.exp(peak - base), 0)))
 
 
 def adjust(
@@ -183,27 +182,21 @@ def count_tokens(rows: Tensor, tokens: Tensor, counts: Tensor) -> None:
     """
     if tokens.shape != rows.shape or rows.dtype != torch.int64 or tokens.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"rows {rows.dtype}{list(rows.shape)}, tokens {tokens.dtype}{list(tokens.shape)} do not fit")
-    if counts.dtype != torch.int32 or counts.dim() != 2 or counts.stride(1) != 1:
-        raise ValueError(f"counts {counts.dtype}{list(counts.shape)} must be int32 [states, words]")
+    if counts.dtype != torch.int16 or counts.dim() != 2 or counts.stride(1) != 1:
+        raise ValueError(f"counts {counts.dtype}{list(counts.shape)} must be int16 [states, words]")
     if len(rows):
         grid = (triton.cdiv(len(rows), COUNTED),)
         count_kernel[grid](rows, tokens, counts, counts.stride(0), len(rows), BLOCK=COUNTED, num_warps=1)
 
 
-def token_logprobs(logits: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
-    """float32 [n]: the logprob of one token of each row of `logits` [n, words] float32; `tokens` [n] int32 or int64.
-
-    A row without a token, -1, gets 0, and its logits are not looked at.
-    What a CPU reports are logprobs of logits as the model made them: `logits` before `adjust`, or a copy.
-    """
-    out = torch.empty(tokens.shape, dtype=torch.float32, device=logits.device) if out is None else out
-    _check(logits, {"tokens": tokens})
-    if out.shape != tokens.shape or out.dtype != torch.float32 or not out.is_contiguous():
-        raise ValueError(f"out {out.dtype}{list(out.shape)} must be float32 {list(tokens.shape)}")
-    if len(tokens):
-        logprob_kernel[(len(tokens),)](
-            logits, logits.stride(0), tokens, out, WORDS=logits.shape[1], LANES=LANES, num_warps=16
-        )
+def log_sums(logits: Tensor, out: Tensor | None = None) -> Tensor:
+    """float32 [n]: log Σ exp x of each row of `logits` [n, words] float32; a row's bits do not depend on the others."""
+    _check(logits, {})
+    out = torch.empty(len(logits), dtype=torch.float32, device=logits.device) if out is None else out
+    if out.shape != logits.shape[:1] or out.dtype != torch.float32 or not out.is_contiguous():
+        raise ValueError(f"out {out.dtype}{list(out.shape)} must be float32 [{len(logits)}]")
+    if len(logits):
+        log_sums_kernel[(len(logits),)](logits, logits.stride(0), out, WORDS=logits.shape[1], LANES=LANES, num_warps=16)
     return out
 
 
@@ -211,16 +204,15 @@ def _check(logits: Tensor, by_row: dict[str, Tensor]) -> None:
     if logits.dim() != 2 or logits.dtype != torch.float32 or not logits.shape[1] or logits.stride(1) != 1:
         raise ValueError(f"logits {logits.dtype}{list(logits.shape)} must be float32 [rows, words], words side by side")
     for name, tensor in by_row.items():
-        kinds = (torch.int32, torch.int64) if name == "tokens" else (torch.int64,)
-        if tensor.shape != logits.shape[:1] or tensor.dtype not in kinds or not tensor.is_contiguous():
+        if tensor.shape != logits.shape[:1] or tensor.dtype != torch.int64 or not tensor.is_contiguous():
             raise ValueError(f"{name} {tensor.dtype}{list(tensor.shape)} does not fit {logits.shape[0]} rows")
 
 
 def _check_penalties(penalties: RowPenalties, words: int) -> None:
     states = penalties.repetition.shape[:1]
     for name, values in penalties._asdict().items():
-        kind = {"prompted": torch.bool, "counts": torch.int32}.get(name, torch.float32)
-        shape = states if kind == torch.float32 else (*states, words)
+        kind = {"prompted": torch.int32, "counts": torch.int16}.get(name, torch.float32)
+        shape = {"prompted": (*states, -(-words // 32)), "counts": (*states, words)}.get(name, states)
         if values.dtype != kind or values.shape != shape or values.stride(-1) != 1:
             raise ValueError(f"{name} {values.dtype}{list(values.shape)} must be {kind}{list(shape)}")
 

@@ -24,7 +24,7 @@ from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.actors.worker.speculative.verifier import Proposer
 from actorserve.kernels.cpu.paged_kv import PagedKV
-from actorserve.kernels.cpu.penalties import top_logprobs
+from actorserve.kernels.cpu.penalties import log_sums, top_logprobs
 from actorserve.shm.table.logprobs import Logprobs
 
 from .cpu.test_runner import prompt
@@ -275,8 +275,9 @@ def test_logprobs_of_many_words(threads: int, words: int) -> None:
     """A row of more words than one thread takes by itself is summed as among others."""
     torch.manual_seed(words)
     logits, tokens = 3 * torch.randn(9, words), torch.randint(words, (9,))
-    told, _, _ = top_logprobs(logits, tokens, 20)
+    told, _, _ = top_logprobs(logits, tokens, 20, log_sums(logits))
     exact = torch.log_softmax(logits.double(), -1).gather(1, tokens[:, None])[:, 0]
     torch.testing.assert_close(told[:, 0].double(), exact, rtol=1e-6, atol=1e-6)
     for row in range(9):
-        assert torch.equal(top_logprobs(logits[row : row + 1], tokens[row : row + 1], 20)[0][0], told[row])
+        alone = logits[row : row + 1]
+        assert torch.equal(top_logprobs(alone, tokens[row : row + 1], 20, log_sums(alone))[0][0], told[row])

@@ -225,16 +225,15 @@ def sampling(device: torch.device, model: Model, batch: int, dtype: torch.dtype)
 
 
 def logits(device: torch.device, model: Model, batch: int) -> Iterator[Case]:
-    """Penalties and masks on all rows, on none; a logprob a row."""
-    kinds = {"adjust": 4 + 4 + 1 + 4 + 1 / 8, "adjust, none asks": 0.0, "logprob": 4.0}
+    """Penalties and masks on all rows, on none; the sums of logprobs."""
+    kinds = {"adjust": 4 + 4 + 2 + 2 / 8, "adjust, none asks": 0.0, "log_sums": 4.0}
     for kind, moved in kinds.items():
 
         def make(kind: str = kind) -> Call:
             rows = torch.arange(batch, device=device)
             scores = torch.randn(batch, model.words, device=device)
-            if kind == "logprob":
-                out = torch.empty(batch, device=device)
-                return lambda: gpu_logits.token_logprobs(scores, rows, out)
+            if kind == "log_sums":
+                return lambda: gpu_logits.log_sums(scores)
             state = _asked(device, model, batch, kind == "adjust")
             return lambda: gpu_logits.adjust(scores, rows, **state)
 
@@ -245,11 +244,10 @@ def _asked(device: torch.device, model: Model, batch: int, everything: bool) -> 
     """Penalties of 1.1 and a mask for all rows, or for none."""
     factor = torch.full((batch,), 1.1 if everything else 1.0, device=device)
     zeros = factor * 0
-    prompted: Tensor = torch.zeros(batch, model.words, dtype=torch.bool, device=device)
-    counts = torch.zeros(batch, model.words, dtype=torch.int32, device=device)
+    counts: Tensor = torch.zeros(batch, model.words, dtype=torch.int16, device=device)
     bits = torch.full((batch, -(-model.words // 32)), -1, dtype=torch.int32, device=device)
     which = torch.arange(batch, device=device) if everything else torch.full((batch,), -1, device=device)
-    penalties = gpu_logits.RowPenalties(factor, zeros, zeros, prompted, counts)
+    penalties = gpu_logits.RowPenalties(factor, zeros, zeros, bits, counts)
     return {"penalties": penalties, "mask": gpu_logits.Mask(bits, which)}
 
 

@@ -13,12 +13,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.kernels.triton.logits import MOST_BIASES, Bias, Mask, RowPenalties, adjust, count_tokens
+from actorserve.kernels.triton.logits import (
+    MOST_BIASES,
+    MOST_COUNTED,
+    Bias,
+    Mask,
+    RowPenalties,
+    adjust,
+    count_tokens,
+)
 
 from ...protocol.request import Sampling
 from .rows import Ints, to_device
 
 ANY = -1  # a mask that is none
+
+
+def packed(words: np.ndarray) -> np.ndarray:
+    """int32 [..., words / 32] of bool [..., words]: bit w % 32 of number w // 32."""
+    bits: np.ndarray = np.packbits(words, axis=-1, bitorder="little").view(np.int32)
+    return bits
 
 
 class PlacedRow(NamedTuple):
@@ -45,7 +59,9 @@ class DeviceProcessors:
             return torch.zeros(*shape, dtype=dtype, device=device)
 
         numbers = (torch.ones(rows, device=device), zeros(torch.float32, rows), zeros(torch.float32, rows))
-        self._penalties = RowPenalties(*numbers, zeros(torch.bool, rows, words), zeros(torch.int32, rows, words))
+        self._penalties = RowPenalties(
+            *numbers, zeros(torch.int32, rows, -(-words // 32)), zeros(torch.int16, rows, words)
+        )
         self._bias = Bias(zeros(torch.int32, rows, MOST_BIASES) - 1, zeros(torch.float32, rows, MOST_BIASES))
         self._bits = zeros(torch.int32, 2 * rows, -(-words // 32))
         self._masks = np.full((rows, 2), ANY, np.int64)  # while tokens are suppressed, and then
@@ -112,30 +128,30 @@ class DeviceProcessors:
                 continue
             if then != ANY:
                 masks.append(then)
-                bits.append(np.packbits(allowed, bitorder="little").view(np.int32))
+                bits.append(packed(allowed))
             if first != then:
                 allowed[sampling.suppress] = False
                 masks.append(first)
-                bits.append(np.packbits(allowed, bitorder="little").view(np.int32))
+                bits.append(packed(allowed))
         if masks:
             self._bits.index_copy_(0, self._sent(np.array(masks)), self._sent(np.stack(bits)))
 
     def _upload_counts(self, penalized: list[PlacedRow]) -> None:
         if not penalized:
             return
-        prompted: list[Ints] = []
+        prompted = np.zeros((len(penalized), self._bits.shape[1] * 32), bool)
         answered: list[Ints] = []
         numbers: list[Ints] = []
-        for row, _, prompt, answer in penalized:
-            prompted.append(row * self._words + np.unique(prompt))
+        for index, (row, _, prompt, answer) in enumerate(penalized):
+            prompted[index, prompt] = True
             words, counts = np.unique(answer, return_counts=True)
             answered.append(row * self._words + words)
-            numbers.append(counts)
+            numbers.append(np.minimum(counts, MOST_COUNTED.value))
         rows = self._sent(np.array([one.row for one in penalized]))
         _, _, _, seen, times = self._penalties
-        seen.index_fill_(0, rows, False).view(-1).index_fill_(0, self._sent(np.concatenate(prompted)), True)
+        seen.index_copy_(0, rows, self._sent(packed(prompted)))
         own = self._sent(np.stack([np.concatenate(answered), np.concatenate(numbers)]))
-        times.index_fill_(0, rows, 0).view(-1).index_copy_(0, own[0], own[1].int())
+        times.index_fill_(0, rows, 0).view(-1).index_copy_(0, own[0], own[1].short())
 
     def _sent(self, values: np.ndarray) -> Tensor:
         return to_device(np.ascontiguousarray(values), self._device)

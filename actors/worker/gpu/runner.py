@@ -180,7 +180,7 @@ class GpuRunner:
         hidden = self._forward(rows, counts, firsts, starts, self._given(rows, counts, firsts, starts))
 
         def some_logits(at: Tensor) -> Tensor:
-            return self.model.logits(hidden.of(at.to(self.device))).float().cpu()
+            return self.model.logits(hidden.of(at.to(self.device))).float()
 
         self.sampler.logprobs.write_prompts(rows, starts[:-1], counts, firsts, self.log, some_logits)
         drawing = rows[samples]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from actorserve.kernels.cpu.penalties import Penalties, penalize, top_logprobs
+from actorserve.kernels.cpu.penalties import Penalties, log_sums, penalize, top_logprobs
 
 WORDS = 97
 
@@ -63,7 +63,7 @@ def test_nothing_is_changed_by_what_is_off() -> None:
 def test_logprobs_are_those_of_a_loop(most: int) -> None:
     logits, _, _ = batch(5, 4)
     tokens = torch.tensor([0, 5, 96, 7, int(logits[4].argmax())])
-    logprobs, words, rank = top_logprobs(logits, tokens, most)
+    logprobs, words, rank = top_logprobs(logits, tokens, most, log_sums(logits))
     assert logprobs.shape == (5, 1 + most) and words.shape == (5, most)
     for row in range(5):
         values = logits[row].double()

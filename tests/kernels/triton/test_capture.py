@@ -93,7 +93,7 @@ def matrices(batch: int) -> Memory:
 def logits_memory(batch: int) -> Memory:
     """Batch 1 has rows of nobody, and others that ask for something else."""
     rows = (integers(4, 0, 1, 2, dtype=torch.int64), integers(1, -1, 3, -1, dtype=torch.int64))[batch]
-    memory = {"logits": torch.randn(ROWS, WORDS) * 2, "rows": rows, "tokens": rows.where(rows < 0, rows * 7)}
+    memory = {"logits": torch.randn(ROWS, WORDS) * 2, "rows": rows}
     return memory | {"logprobs": torch.zeros(ROWS), "out": torch.full((ROWS,), 9), "kept": integers(9, 9, 9, 9)}
 
 
@@ -122,7 +122,8 @@ def adjusting_memory(batch: int) -> Memory:
     asked = torch.tensor([1.0, 1.0, 1.3, 1.0, 0.8]).roll(batch)
     return logits_memory(batch) | {
         "repetition": asked, "frequency": asked - 1, "presence": 1 - asked,
-        "prompted": torch.rand(5, WORDS) < 0.3, "counts": torch.randint(3, (5, WORDS), dtype=torch.int32),
+        "prompted": torch.randint(-(1 << 31), 1 << 31, (5, -(-WORDS // 32))).int(),
+        "counts": torch.randint(3, (5, WORDS), dtype=torch.int16),
         "words": torch.stack([torch.randperm(WORDS)[:3] for _ in range(5)]).int(), "biases": torch.randn(5, 3),
         "bits": torch.randint(-(1 << 31), 1 << 31, (2, 3)).int(),
         "which": (integers(0, -1, 1, -1, dtype=torch.int64), integers(-1, 1, -1, 0, dtype=torch.int64))[batch],
@@ -133,7 +134,7 @@ def adjust(memory: Memory) -> None:
     penalties = gpu_logits.RowPenalties(*(memory[name] for name in gpu_logits.RowPenalties._fields))
     bias, mask = gpu_logits.Bias(memory["words"], memory["biases"]), gpu_logits.Mask(memory["bits"], memory["which"])
     gpu_logits.adjust(memory["logits"], memory["rows"], penalties, bias, mask)
-    gpu_logits.token_logprobs(memory["logits"], memory["tokens"], memory["logprobs"])
+    gpu_logits.log_sums(memory["logits"], memory["logprobs"])
 
 
 WRAPPERS = {
@@ -147,7 +148,7 @@ WRAPPERS = {
     ),
     "silu_mul": Wrapper(silu_mul, matrices, lambda m: silu_mul.silu_mul(m["x"], m["out"][:, :20])),
     "sample": Wrapper(gpu_sampling, sampling_memory, draw),
-    "adjust, token_logprobs": Wrapper(gpu_logits, adjusting_memory, adjust),
+    "adjust, log_sums": Wrapper(gpu_logits, adjusting_memory, adjust),
 }
 
 
@@ -206,7 +207,7 @@ def test_rows_and_tokens_that_fill_up() -> None:
     memory["logits"][[1, 3]] = float("nan")
     draw(memory)
     assert memory["out"][[1, 3]].tolist() == memory["kept"][[1, 3]].tolist() == [0, 0]
-    memory = memory_of(WRAPPERS["adjust, token_logprobs"], 1)
+    memory = memory_of(WRAPPERS["adjust, log_sums"], 1)
     memory["logits"][[1, 3]] = float("nan")
     adjust(memory)
-    assert memory["logits"][[1, 3]].isnan().all() and memory["logprobs"][[1, 3]].tolist() == [0, 0]
+    assert memory["logits"][[1, 3]].isnan().all() and memory["logprobs"][[0, 2]].isfinite().all()

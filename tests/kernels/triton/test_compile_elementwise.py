@@ -23,6 +23,7 @@ TYPES = {
     torch.float16: "*fp16",
     torch.bfloat16: "*bf16",
     torch.float64: "*fp64",
+    torch.int16: "*i16",
     torch.int32: "*i32",
     torch.int64: "*i64",
     torch.bool: "*i1",
@@ -140,18 +141,18 @@ def launch_gpu_sampling(module: Any, every: bool) -> None:
 def launch_gpu_logits(module: Any, every: bool) -> None:
     for words in (128256, 151936, 1001) if every else (151936,):
         logits, rows, numbers = torch.empty(2, words), torch.empty(2, dtype=torch.int64), torch.empty(2)
-        prompted, counts = torch.empty(2, words, dtype=torch.bool), torch.empty(2, words, dtype=torch.int32)
+        prompted = torch.empty(2, -(-words // 32), dtype=torch.int32)
+        counts = torch.empty(2, words, dtype=torch.int16)
         penalties = module.RowPenalties(numbers, numbers, numbers, prompted, counts)
         mask = module.Mask(torch.empty(2, -(-words // 32), dtype=torch.int32), rows)
         bias = module.Bias(torch.empty(2, 300, dtype=torch.int32), torch.empty(2, 300))
         module.adjust(logits, rows, penalties, bias, mask)
-        module.token_logprobs(logits, rows)
+        module.log_sums(logits)
         module.count_tokens(rows, rows.int(), counts)
         if every:
             module.count_tokens(rows, rows, counts)
             module.adjust(logits, rows, penalties)
             module.adjust(logits, rows, mask=mask)
-            module.token_logprobs(logits, rows.int())
 
 
 def source_of(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -14,7 +14,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.kernels.cpu.penalties import Penalties, penalize, top_logprobs  # noqa: E402
+from actorserve.kernels.cpu.penalties import Penalties, log_sums, penalize  # noqa: E402
 from actorserve.kernels.triton.grammar_mask import apply_mask  # noqa: E402
 from actorserve.kernels.triton.logits import (  # noqa: E402
     COUNTED,
@@ -23,11 +23,17 @@ from actorserve.kernels.triton.logits import (  # noqa: E402
     RowPenalties,
     adjust,
     count_tokens,
-    token_logprobs,
 )
+from actorserve.kernels.triton.logits import log_sums as device_log_sums  # noqa: E402
 
 STATES = 7
 NO_RESERVE = 0x4000  # of Linux' mmap; Python names it from 3.13 on
+
+
+def as_bits(words: torch.Tensor) -> torch.Tensor:
+    """int32 [rows, words / 32] of bool [rows, words]."""
+    padded = torch.nn.functional.pad(words, (0, -words.shape[1] % 32)).view(len(words), -1, 32)
+    return (padded.long() << torch.arange(32)).sum(-1).int()
 
 
 class State:
@@ -52,7 +58,8 @@ class State:
         self.bits = torch.randint(-(2**31), 2**31, (3, -(-words // 32)), generator=random).int()
 
     def penalties(self) -> RowPenalties:
-        return RowPenalties(*(values.to(DEVICE) for values in (*self.numbers, self.prompted, self.counts)))
+        numbers = (*self.numbers, as_bits(self.prompted), self.counts.short())
+        return RowPenalties(*(values.to(DEVICE) for values in numbers))
 
     def bias(self) -> Bias:
         return Bias(self.bias_words.to(DEVICE), self.bias_values.to(DEVICE))
@@ -110,7 +117,7 @@ def test_parts_of_wider_matrices() -> None:
     logits.copy_(random_logits(STATES, words))
     before, rows, which = logits.cpu().clone(), list(range(STATES)), [0, 1, 2, 0, 1, 2, 0]
     penalties = state.penalties()
-    counts = torch.full((STATES, 90), 50, dtype=torch.int32, device=DEVICE)
+    counts = torch.full((STATES, 90), 50, dtype=torch.int16, device=DEVICE)
     counts[:, :words] = penalties.counts
     adjust(
         logits,
@@ -135,43 +142,38 @@ def test_rows_beyond_32_bits() -> None:
             memory = torch.frombuffer(mmap.mmap(-1, dtype.itemsize * (2 * apart + 100), flags=flags), dtype=dtype)
         return torch.as_strided(memory, (3, words), (apart, 1))
 
-    state, rows, tokens = State(words), [0, 2, 1], torch.tensor([4, 60, 33], device=DEVICE)
-    logits, counts, prompted = spread(torch.float32), spread(torch.int32), spread(torch.bool)
+    state, rows = State(words), [0, 2, 1]
+    logits, counts, prompted = spread(torch.float32), spread(torch.int16), spread(torch.int32)[:, :3]
     logits.copy_(random_logits(3, words))
     counts.copy_(state.counts[3:6])
-    prompted.copy_(state.prompted[3:6])
+    prompted.copy_(as_bits(state.prompted[3:6]))
     wanted = state.by_cpu(logits.cpu(), [row + 3 for row in rows], "pb", [-1] * 3)
     repetition, frequency, presence = (values[3:6].to(DEVICE) for values in state.numbers)
     penalties = RowPenalties(repetition, frequency, presence, prompted, counts)
     bias = Bias(*(values[3:6] for values in state.bias()))
     adjust(logits, torch.tensor(rows, device=DEVICE), penalties, bias)
     torch.testing.assert_close(logits.cpu(), wanted, rtol=1e-6, atol=1e-6)
-    found = token_logprobs(logits, tokens).cpu()
-    torch.testing.assert_close(found, wanted.log_softmax(-1).gather(1, tokens.cpu()[:, None])[:, 0])
+    torch.testing.assert_close(device_log_sums(logits).cpu(), wanted.logsumexp(-1))
 
 
 @pytest.mark.parametrize("words", [1, 100, 4096, 9001])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_logprobs(words: int, dtype: torch.dtype) -> None:
-    logits = random_logits(4, words)
+def test_what_makes_logprobs(words: int) -> None:
+    """As on a CPU; and a row that comes alone has the same bits."""
+    logits = random_logits(6, words)
     logits[1] += 500  # exp of it is infinite
     logits[2, 1::2] = float("-inf")
     logits[3] -= 500  # exp of it is 0
-    tokens = torch.tensor([0, words // 2, 0, words - 1])
-    found = token_logprobs(logits.to(DEVICE), tokens.to(DEVICE, dtype)).cpu()
-    torch.testing.assert_close(found, top_logprobs(logits, tokens, 1)[0][:, 0], rtol=1e-5, atol=1e-5)
-
-
-def test_the_logprob_of_a_word_that_cannot_come() -> None:
-    logits = torch.tensor([[0.5, float("-inf"), 1.0]], device=DEVICE)
-    assert token_logprobs(logits, torch.tensor([1], device=DEVICE)).tolist() == [float("-inf")]
+    logits[4] = float("-inf")
+    found = device_log_sums(logits.to(DEVICE))
+    torch.testing.assert_close(found.cpu(), log_sums(logits), rtol=1e-6, atol=1e-6)
+    assert torch.equal(device_log_sums(logits[5:].to(DEVICE)), found[5:])
 
 
 def test_no_rows() -> None:
     state = State(40)
     logits, nothing = torch.zeros(0, 40, device=DEVICE), torch.zeros(0, dtype=torch.int64, device=DEVICE)
     adjust(logits, nothing, state.penalties(), state.bias(), Mask(state.bits.to(DEVICE), nothing))
-    assert token_logprobs(logits, nothing).shape == (0,)
+    assert device_log_sums(logits).shape == (0,)
 
 
 def test_misfits_are_refused() -> None:
@@ -187,15 +189,15 @@ def test_misfits_are_refused() -> None:
     refused("rows .*int32", rows=rows.int())
     refused("frequency", penalties=penalties._replace(frequency=penalties.frequency[:3]))
     refused("counts .*int64", penalties=penalties._replace(counts=penalties.counts.long()))
-    refused("prompted", penalties=penalties._replace(prompted=penalties.prompted[:, :9]))
+    refused("prompted", penalties=penalties._replace(prompted=penalties.prompted[:, :1]))
     refused("bits", mask=Mask(state.bits[:, :1], rows))
     refused("which", mask=Mask(state.bits, rows[:1]))
     refused("values", bias=bias._replace(values=bias.values[:, :2]))
     refused("words .*int64", bias=bias._replace(words=bias.words.long()))
-    with pytest.raises(ValueError, match="tokens"):
-        token_logprobs(logits, torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"logits .*float16"):
+        device_log_sums(logits.half())
     with pytest.raises(ValueError, match="out"):
-        token_logprobs(logits, rows, out=torch.zeros(2, dtype=torch.float64))
+        device_log_sums(logits, torch.zeros(2, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -203,11 +205,13 @@ def test_counts_of_drawn_tokens(dtype: torch.dtype) -> None:
     """More rows than a program takes, some of them none; the others' counts stay."""
     states = COUNTED + 9
     random = torch.Generator().manual_seed(3)
-    counts = torch.randint(0, 3, (states, 21), generator=random, dtype=torch.int32)
+    counts = torch.randint(0, 3, (states, 21), generator=random, dtype=torch.int16)
     rows = torch.randperm(states, generator=random)[: COUNTED + 5]
     rows[3] = rows[COUNTED] = -1
     tokens = torch.randint(0, 21, rows.shape, generator=random).to(dtype)
+    counts[rows[7], int(tokens[7])] = 32767  # it stays there
     wanted = counts.clone()
+    wanted[rows[7], int(tokens[7])] -= 1
     wanted[rows[rows >= 0], tokens[rows >= 0].long()] += 1
     found = counts.to(DEVICE)
     count_tokens(rows.to(DEVICE), tokens.to(DEVICE), found)

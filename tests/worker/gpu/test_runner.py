@@ -26,10 +26,11 @@ from actorserve.actors.worker.gpu.fused import FusedLayers  # noqa: E402
 from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
 from actorserve.actors.worker.gpu.sampler import Sizes  # noqa: E402
-from actorserve.actors.worker.logprobs import LogprobsWriter  # noqa: E402
+from actorserve.actors.worker.logprobs import LOG_SUMS, LogprobsWriter  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 from actorserve.kernels.triton import paged_prefill  # noqa: E402
 from actorserve.kernels.triton.gemv import MOST_ROWS  # noqa: E402
+from actorserve.kernels.triton.logits import log_sums  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
 from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
 from tests.support.checkpoints import VOCABULARY  # noqa: E402
@@ -123,8 +124,14 @@ def test_keys_of_a_chunk_are_divided(checkpoints: Folders, monkeypatch: pytest.M
     assert DEVICE.type != "cpu" or max(counts) > 1
 
 
-def test_logprobs_are_those_of_the_cpu(checkpoints: Folders) -> None:
+def test_logprobs_are_those_of_the_cpu(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the prompt and of what is drawn, before anything that the request asks to be changed."""
+    sums: list[int] = []
+
+    def counted(logits: torch.Tensor) -> torch.Tensor:
+        sums.append(len(logits))
+        return log_sums(logits)
+
     config = config_for(checkpoints("qwen3"), block_size=16)
     areas = []
     makers: list[tuple[Any, Any]] = [(partial(make_runner, rows=ROWS), Driver), (make_gpu_runner, GpuDriver)]
@@ -133,6 +140,8 @@ def test_logprobs_are_those_of_the_cpu(checkpoints: Folders) -> None:
         runner = make(config)
         runner.log = np.zeros((ROWS, LENGTH), np.int32)
         getattr(runner, "sampler", runner).logprobs = LogprobsWriter(area, ROWS)  # a CPU's runner samples itself
+        if make is make_gpu_runner:  # the kernel is in use where the device is, here in the interpreter
+            monkeypatch.setitem(LOG_SUMS, "cpu", counted)
         sampling = Sampling(3, temperature=0.5, logprobs=2, prompt_logprobs=1, frequency_penalty=1.0)
         drive(runner, seed=2).run([Sequence(prompt(19, 1), 3, sampling), Sequence(prompt(8, 2), 3)])
         areas.append([area.read(0, position, 1 if position < 19 else 2) for position in range(1, 19 + 3)])
@@ -140,6 +149,7 @@ def test_logprobs_are_those_of_the_cpu(checkpoints: Folders) -> None:
         assert [number for number, _ in found] == [number for number, _ in wanted]
         assert [logprob for _, logprob in found] == pytest.approx([logprob for _, logprob in wanted], abs=1e-4)
         assert found[0][1] < 0, "one was written"
+    assert sum(sums) >= 18 + 3 or DEVICE.type == "cuda", "of the prompt, too"
 
 
 def test_keys_and_values_of_8_bits(checkpoints: Folders) -> None:
