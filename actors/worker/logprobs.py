@@ -86,6 +86,10 @@ class LogprobsWriter:
         if self._entries is not None:
             self.store(slots, positions[asked], self._records(logits, tokens[asked], most).numpy())
 
+    def prompts_among(self, rows: Ints) -> bool:
+        """Whether any of these rows wants to be told of its prompt."""
+        return bool(self._prompts) and not self._prompts.keys().isdisjoint(rows.tolist())
+
     def write_prompts(
         self, rows: Ints, firsts: Ints, counts: Ints, starts: Ints, log: np.ndarray, logits: Callable[[Tensor], Tensor]
     ) -> None:

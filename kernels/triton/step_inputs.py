@@ -53,6 +53,12 @@ class StepInputs(NamedTuple):
         lengths = torch.empty(rows, dtype=torch.int32, device=device)
         return cls(ids, positions, slots, lengths, torch.empty(rows, width, dtype=torch.int32, device=device))
 
+    def fill(self) -> None:
+        """Tokens of nobody."""
+        for values in self:
+            values.zero_()
+        self.slots.fill_(-1)
+
     def part(self, rows: int, tokens: int) -> StepInputs:
         """For a smaller step, the same memory."""
         ids, positions, slots, lengths, blocks = self

@@ -16,9 +16,11 @@ from .shapes import GREEDY
 from actorserve.actors.protocol.step import NewRow, Step  # isort: skip
 from actorserve.actors.model.info import read_json  # isort: skip
 from actorserve.actors.model.architecture import read_architecture  # isort: skip
+from actorserve.actors.worker.gpu.buffers import Sizes  # isort: skip
+from actorserve.actors.worker.gpu.graphs import mixed_sizes  # isort: skip
 from actorserve.actors.worker.gpu.memory import make_pools  # isort: skip
 from actorserve.actors.worker.gpu.executor import GpuModel  # isort: skip
-from actorserve.actors.worker.gpu.runner import GpuRunner, Sizes  # isort: skip
+from actorserve.actors.worker.gpu.runner import GpuRunner  # isort: skip
 from actorserve.actors.worker.models.weights import open_checkpoint  # isort: skip
 from actorserve.shm.table.table import make_ref  # isort: skip
 from tests.support.checkpoints import VOCABULARY, write_model  # isort: skip
@@ -46,7 +48,9 @@ def make_runner(folder: Path, dtype: torch.dtype, graphs: bool) -> GpuRunner:
     read = open_checkpoint(folder, shape)
     model = GpuModel(shape, lambda name: read(name, slice(None), None), dtype, LENGTH, device())
     log = np.zeros((PROMPTS, LENGTH), np.int32)
-    runner = GpuRunner(model, log, Sizes(PROMPTS, LENGTH, LENGTH, BLOCK), [1, 2, 4, PROMPTS])
+    sizes = Sizes(PROMPTS, sum(len(prompt) for prompt in prompts()), LENGTH, BLOCK)
+    mixed = mixed_sizes(PROMPTS, sizes.tokens) if graphs else []
+    runner = GpuRunner(model, log, sizes, [1, 2, 4, PROMPTS], mixed=mixed)
     blocks = PROMPTS * LENGTH // BLOCK
     runner.pools = make_pools(shape, blocks, BLOCK, dtype, device())
     if graphs and torch.cuda.is_available():
@@ -104,12 +108,9 @@ def logits_apart(folder: Path) -> tuple[float, float]:
     runner = make_runner(folder, torch.bfloat16, False)
     prompt = prompts()[-1]
     runner.log[0, : len(prompt)] = prompt
-    count = np.array([len(prompt)], np.int64)
-    zero, starts = np.zeros(1, np.int64), np.array([0, len(prompt)])
     new = NewRow.make(0, make_ref(1, 0), len(prompt), len(prompt), 0, range(LENGTH // BLOCK), GREEDY)
-    runner._change_rows(Step.make(1, 1, [new], [], []))
-    hidden = runner._forward(zero, count, zero, starts, np.array(prompt, np.int64))
-    mine = runner.model.logits(hidden.of(torch.tensor([len(prompt) - 1], device=device()))).float()[0]
+    runner.run(Step.make(1, 1, [new], [0], [len(prompt)]))
+    mine = runner.model.logits(runner.sampler.normed[:1]).float()[0]
     ids = torch.tensor([prompt], device=device())
     theirs, own = (model(ids).logits[0, -1].float() for model in (exact, rough))
     return float((mine - theirs).abs().max() / theirs.std()), float((own - theirs).abs().max() / theirs.std())

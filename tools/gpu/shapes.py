@@ -14,10 +14,12 @@ from actorserve.actors.model.architecture import Architecture, read_architecture
 from actorserve.actors.model.layers import EMBEDDINGS
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
+from actorserve.actors.worker.gpu.buffers import Sizes
 from actorserve.actors.worker.gpu.executor import GpuModel
-from actorserve.actors.worker.gpu.graphs import capture_sizes
+from actorserve.actors.worker.gpu.graphs import capture_sizes, mixed_sizes
 from actorserve.actors.worker.gpu.memory import make_pools
-from actorserve.actors.worker.gpu.runner import GpuRunner, PendingStep, Sizes
+from actorserve.actors.worker.gpu.runner import GpuRunner
+from actorserve.actors.worker.gpu.sampler import PendingStep
 from actorserve.actors.worker.models.weights import random_tensors
 from actorserve.kernels.triton.rotary_kv import Pools
 from actorserve.shm.table.table import make_ref
@@ -160,9 +162,11 @@ class Bench:
         read = random_tensors(self.shape, 0, self.device)
         get = lambda name: read(name, slice(None), None)  # noqa: E731
         model = GpuModel(self.shape, get, self.dtype, length, self.device, fused=fused)
-        self.sizes = Sizes(rows, tokens, length, block_size)
+        self.sizes = Sizes(rows, tokens + rows, length, block_size)
         self.log = np.random.default_rng(0).integers(0, self.shape.vocab_size, (rows, length), np.int32)
-        self.runner = GpuRunner(model, self.log, self.sizes, capture_sizes([], rows))
+        self.runner = GpuRunner(
+            model, self.log, self.sizes, capture_sizes([], rows), mixed=mixed_sizes(rows, tokens + rows)
+        )
         blocks = rows * -(-length // block_size)
         pools = make_pools(self.shape, blocks, block_size, kind or self.dtype, self.device)
         if self.device.type == "cuda":

@@ -22,6 +22,8 @@ from .profile import profiled
 from .report import TINY, at_least, at_most, say, surviving
 from .shapes import ASKING, Bench, flops_a_token, kv_bytes, weight_bytes
 
+from actorserve.actors.worker.gpu.graphs import size_for  # isort: skip
+from actorserve.actors.worker.gpu.runner import GpuRunner  # isort: skip
 from actorserve.kernels.triton.gemv import MOST_ROWS  # isort: skip
 from actorserve.kernels.triton.quantised_kv import E4M3, supported  # isort: skip
 
@@ -69,8 +71,8 @@ def decode(bench: Bench, label: str, rows: int, limits: dict[str, float], goal: 
     bench.decode(rows, WARM)
     step = clocked(lambda: bench.decode(rows, STEPS), 1) / STEPS
     host = launching(bench, rows)
-    size = runner.graphs.size_for(rows) or rows
-    alone = ceilings.seconds(lambda: runner.graphs.step(size))
+    size = size_for(runner.decoding.sizes, rows) or rows
+    alone = ceilings.seconds(lambda: replay(runner, size))
     kind = runner.pools[0].keys.dtype
     moved = weight_bytes(shape, bench.dtype.itemsize) + kv_bytes(shape, rows * (CONTEXT + STEPS), kind.itemsize)
     floor = moved / limits["bytes"]
@@ -87,7 +89,13 @@ def decode(bench: Bench, label: str, rows: int, limits: dict[str, float], goal: 
     at_least(f"{label}: device busy", min(1.0, alone / step), "", BUSY["decode"])
     at_most(f"{label}: host work a step", host * 1e3, "ms", HOST_MS["decode"])
     if full:
-        profiled(label, lambda: runner.graphs.step(size), alone, shape.layers)
+        profiled(label, lambda: replay(runner, size), alone, shape.layers)
+
+
+def replay(runner: GpuRunner, size: int) -> None:
+    """What a step of decoding gives the device, from row numbers to tokens."""
+    runner.decoding.step(size)
+    runner.sampler.plain.step(size)
 
 
 def launching(bench: Bench, rows: int) -> float:
@@ -177,7 +185,9 @@ def prefill(bench: Bench, name: str, tokens: int, limits: dict[str, float]) -> N
 
 def captured(bench: Bench, name: str) -> None:
     if torch.cuda.is_available():
-        took, count = clocked(bench.runner.capture, 1), 2 * len(bench.runner.graphs.sizes)
+        begun = time.perf_counter()
+        count = bench.runner.capture()
+        took = time.perf_counter() - begun
         at_most(f"{name}: {count} graphs captured in", took, "s", 10)
 
 

@@ -167,7 +167,11 @@ class GpuModel:
                 normed = add_rms_norm(added, residual, following.attention_gain, eps)
         return Hidden(added, residual)
 
-    def logits(self, hidden: Hidden) -> Tensor:
-        """Logits [tokens, vocabulary], of the model's type. The residual is changed: call it once, or with a part."""
-        own = self.head(add_rms_norm(hidden.added, hidden.residual, self.gain, self.shape.norm_eps))
+    def norm(self, hidden: Hidden, out: Tensor | None = None) -> Tensor:
+        """What logits are made of. The residual is changed: call it once, or with a part."""
+        return add_rms_norm(hidden.added, hidden.residual, self.gain, self.shape.norm_eps, out)
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """Logits [tokens, vocabulary], of the model's type."""
+        own = self.head(normed)
         return own if self.group is None else self.group.all_gather(own)[:, : self.shape.vocab_size]

@@ -1,7 +1,13 @@
-"""Decode steps as CUDA graphs: one for each of a few batch sizes, all in one pool of memory, largest first.
+"""Steps as CUDA graphs: one for each of a few sizes, all in one pool of memory, largest first.
 
-A graph is replayed over the buffers that it was captured with, whatever they hold by then. A step with fewer rows than
-its graph fills the others up with rows of -1.
+A graph is replayed over the buffers that it was captured with, whatever they hold by then. A step that is smaller than
+its graph is filled up with rows that are none, and tokens of nobody.
+
+    decoding alone     by rows
+    prompts and rows   by tokens, rows that decode and rows with several tokens (StepSize)
+    what is drawn      by rows that draw, once as it is and once for rows that ask for something (sampler.py)
+Where there is no graph (for steps beyond the largest, or with --enforce-eager) the same runs kernel by kernel, on the
+same buffers.
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from tqdm import tqdm
@@ -17,6 +23,26 @@ from tqdm import tqdm
 # A step of 9 rows takes as long as one of 16, where weights are what is read; of large ones graphs lie further apart,
 # since each takes memory, and above the largest a step takes so long that Python is not what it waits for.
 USUAL = (1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 513, 32))
+TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+# Rows that are none are programs that leave at once, a few µs a layer for all of 256: so there are two classes.
+FEW_DECODING, FEW_CHUNKS, MOST_CHUNKS = 32, 8, 64
+
+Size = TypeVar("Size")
+
+
+class StepSize(NamedTuple):
+    """How large a step is that computes prompts, or a graph for such steps."""
+
+    tokens: int
+    decoding: int  # rows of one token, which come first
+    chunks: int  # other rows
+
+    @property
+    def rows(self) -> int:
+        return self.decoding + self.chunks
+
+    def holds(self, step: StepSize) -> bool:
+        return all(most >= own for most, own in zip(self, step, strict=True))
 
 
 def capture_sizes(wanted: Sequence[int], most: int) -> list[int]:
@@ -26,42 +52,74 @@ def capture_sizes(wanted: Sequence[int], most: int) -> list[int]:
     return sorted({size for size in (*USUAL, most) if size <= min(most, USUAL[-1])})
 
 
-class DecodeGraphs:
-    """Runs the decode step of a batch size: by its graph, where there is one, or as it is."""
+def mixed_sizes(rows: int, tokens: int) -> list[StepSize]:
+    """The sizes of graphs for steps with prompts, ascending, where a step has so many rows and tokens at most."""
+    largest = min(tokens, TOKENS[-1])
+    classes = (min(FEW_DECODING, rows), min(FEW_CHUNKS, rows)), (rows, min(MOST_CHUNKS, rows))
+    counts = {count for count in TOKENS if count < largest} | {largest}
+    return sorted({StepSize(count, min(one, count), min(other, count)) for count in counts for one, other in classes})
 
-    def __init__(self, sizes: Sequence[int], run: Callable[[int], None], device: torch.device) -> None:
-        """`run` does the step of so many rows, on buffers that stay."""
+
+class Graphs(Generic[Size]):
+    """Runs one kind of step: by the graph of its size, where there is one, or as it is."""
+
+    def __init__(self, sizes: Sequence[Size], run: Callable[[Size], object], device: torch.device) -> None:
+        """`run` does the step of a size, on buffers that stay; `sizes`, ascending: for which there shall be graphs."""
         self.sizes = list(sizes)
         self._run = run
         self._device = device
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[Size, torch.cuda.CUDAGraph] = {}
 
-    def size_for(self, rows: int) -> int | None:
-        """The smallest size that has room for so many rows; None if none has."""
-        at = bisect_left(self.sizes, rows)
-        return self.sizes[at] if at < len(self.sizes) else None
-
-    def capture(self, pool: Any) -> None:
-        """Make the graphs in a pool of memory, over buffers of rows that are none. Each step is run before, since what
-        compiles or sets itself up cannot be captured."""
+    def capture(self, pool: Any, name: str) -> int:
+        """Make the graphs in a pool of memory, over buffers of rows that are none; how many there are."""
         bar = tqdm(
-            reversed(self.sizes), "capturing CUDA graphs", len(self.sizes), file=sys.stderr, ascii=True, ncols=80
+            reversed(self.sizes),
+            f"capturing CUDA graphs, {name}",
+            len(self.sizes),
+            file=sys.stderr,
+            ascii=True,
+            ncols=80,
         )
         for size in bar:
-            bar.set_postfix(batch=size)
-            self._run(size)
-            torch.cuda.synchronize(self._device)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # other threads are not ours
-                self._run(size)
-            graph.replay()  # the first time uploads it, which no request shall wait for
-            self._graphs[size] = graph
+            self._graphs[size] = self._captured(size, pool)
         torch.cuda.synchronize(self._device)
+        return len(self._graphs)
 
-    def step(self, size: int) -> None:
+    def own_bytes(self, pool: Any, free: Callable[[], int]) -> int:
+        """What the graphs will take, beside the memory in which they compute: as many times what one takes."""
+        if not self.sizes:
+            return 0
+        kept = [self._captured(self.sizes[0], pool)]  # the first of all also sets things up
+        before = free()
+        kept.append(self._captured(self.sizes[0], pool))
+        return max(0, before - free()) * len(self.sizes)
+
+    def _captured(self, size: Size, pool: Any) -> torch.cuda.CUDAGraph:
+        """It is run before, since what compiles or sets itself up cannot be captured."""
+        self._run(size)
+        torch.cuda.synchronize(self._device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # other threads are not ours
+            self._run(size)
+        graph.replay()  # the first time uploads it, which no request shall wait for
+        torch.cuda.synchronize(self._device)
+        return graph
+
+    def step(self, size: Size) -> None:
         """One step, started and not waited for."""
         graph = self._graphs.get(size)
         if graph is None:
             self._run(size)
         else:
             graph.replay()
+
+
+def size_for(sizes: Sequence[int], rows: int) -> int | None:
+    """The smallest of these sizes that has room for so many rows; None if none has."""
+    at = bisect_left(sizes, rows)
+    return sizes[at] if at < len(sizes) else None
+
+
+def smallest(sizes: Sequence[StepSize], step: StepSize) -> StepSize | None:
+    """The smallest of these sizes that holds a step; None if none does."""
+    return next((size for size in sizes if size.holds(step)), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,6 +13,9 @@ from actorserve.kernels.triton.rotary_kv import Pools
 
 from ...model.architecture import Architecture
 from ...options.config import Config, ConfigError
+
+if TYPE_CHECKING:
+    from .runner import GpuRunner
 
 LOOK_S = 0.1  # between looks at memory that is being freed
 LOOKS = 100  # 10 s at most
@@ -75,6 +79,16 @@ def measure(device: torch.device, try_out: Callable[[], None]) -> tuple[int, int
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return peak, total - free
+
+
+def graph_bytes(runner: GpuRunner) -> int:
+    """What all CUDA graphs will take: the memory in which they compute, which they share, since one runs after the
+    other; and each its own, for what it launches."""
+    device = runner.device
+    computing, _ = measure(device, runner.try_graphs)
+    own = runner.own_bytes(lambda: torch.cuda.mem_get_info(device)[0])
+    torch.cuda.empty_cache()
+    return computing + own
 
 
 def room_for_blocks(config: Config, total: int, used: int, steps: int) -> int:

@@ -2,20 +2,22 @@
 
 The host knows of every row how many tokens are computed and known, and so what each step does, without having seen the
 tokens: these stay on the device (rows.py), where the next step takes them as its input. So a step can be started
-while the one before it runs, and the device never waits for Python. Exceptions are rows with grammars, bad words or
-thinking budgets (processors.py): in a step with such rows the host waits for the tokens of the step before and makes
-masks of them while the device computes logits already.
+while the one before it runs, and the device never waits for Python. Exceptions are rows whose masks the host makes of
+the tokens (sampler.py).
 
-    a step of decoding alone    one graph, from row numbers to drawn tokens (graphs.py); where rows ask for something,
-                                another behind it, which changes logits and draws again
-    any other                   started kernel by kernel; rows of one token first, then chunks of prompts
-In the interpreter of Triton all of it runs on a CPU, too, without graphs: that is how it is tested where no GPU is.
+A step is a forward pass, which ends with what the drawing rows' logits are made of, and then what is drawn of these.
+Both are graphs (graphs.py), over buffers that stay; the host sends the numbers of a step in one piece (buffers.py):
+    a step of decoding alone    filled up with rows that are none
+    any other                   rows of one token first, then chunks of prompts; both filled up with rows without
+                                tokens, and a last row that is none has all tokens that fill up
+A step that no graph holds is started kernel by kernel, as large as it is. In the interpreter of Triton all of it runs
+on a CPU, too, over the same buffers: that is how it is tested where no GPU is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,16 +33,18 @@ from actorserve.shm.table.table import slot_of
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition
 from ...protocol.step import NewRow, Step
+from .buffers import BufferPool, Sizes, StepBuffers, StepNumbers
 from .executor import GpuBatch, GpuModel, Hidden
-from .graphs import DecodeGraphs
-from .rows import DeviceRows, Ints, to_device
-from .sampler import PendingStep, Sampler, Sizes
+from .graphs import Graphs, StepSize, size_for, smallest
+from .rows import DeviceRows, Ints
+from .sampler import PendingStep, Sampler
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
 
 PLAIN = Rendition()
 PROCESSORS = 16  # multiprocessors that there are taken to be where there is no GPU
+FEW_ROWS = 2  # that a step with prompts is taken to have when their keys are divided
 
 
 class GpuRunner:
@@ -55,8 +59,10 @@ class GpuRunner:
         read_rendition: Callable[[int], Rendition] = lambda ref: PLAIN,
         logprobs: Logprobs | None = None,
         make_matchers: Callable[[], Matchers] | None = None,
+        mixed: Sequence[StepSize] = (),
     ) -> None:
-        """`log`: the token ids of the request table [slots, tokens]; `capture`: batch sizes of graphs, ascending.
+        """`log`: the token ids of the request table [slots, tokens]; `capture`: batch sizes of graphs, ascending;
+        `mixed`: sizes of those for steps with prompts.
 
         The KV memory is set afterwards (`pools`, one of each layer), when it is known how much there can be.
         """
@@ -67,25 +73,35 @@ class GpuRunner:
         self.rows = DeviceRows(sizes.rows, -(-sizes.length // sizes.block_size), device)
         self.read_rendition = read_rendition
         self.failed_rows: Numbers = ()  # of the step that was finished last, those whose grammar has failed
-        self.sampler = Sampler(model.shape.vocab_size, model.dtype, sizes, self.rows, capture, logprobs, make_matchers)
-        self.graphs = DecodeGraphs(capture, self._decode_buffers, device)
-        self._make_buffers(max(capture, default=1))
+        self.decoding = Graphs(capture, self._decode, device)
+        self.mixed = Graphs(mixed, self._compute, device)
+        self._numbers = torch.zeros(sum(StepNumbers.counts(sizes)), dtype=torch.int64, device=device)
+        self._at = StepNumbers.of(self._numbers, sizes)
+        for rows in (self._at.asking, self._at.masks, self._at.drawing, self._at.rows):
+            rows.fill_(-1)  # there are none before the first step
+        self._buffers = BufferPool(sizes, device)
+        self._inputs = StepInputs.make(sizes.listed, len(self._at.given), self.rows.state.table.shape[1], device)
+        self._inputs.fill()
+        self._starts = torch.arange(max(capture, default=1) + 1, device=device)
+        self.sampler = Sampler(model, sizes, self.rows, self._numbers, capture, logprobs, make_matchers)
+        self._make_scratch()
 
-    def _make_buffers(self, largest: int) -> None:
-        """What graphs read and write: it stays where it is."""
+    def _make_scratch(self) -> None:
+        """Memory for splits of rows that decode, for whatever number of them."""
         sizes, shape, device = self.sizes, self.model.shape, self.device
-        self._starts = torch.arange(largest + 1, device=device)
-        self._inputs = StepInputs.make(largest, largest, self.rows.state.table.shape[1], device)
         cuda = device.type == "cuda"
         processors = torch.cuda.get_device_properties(device).multi_processor_count if cuda else PROCESSORS
         self._processors = processors
-        self._splits = {
-            size: split_count(size, shape.kv_heads, sizes.length, processors)
-            for size in (*self.graphs.sizes, sizes.rows)
-        }
+        counts = {*self.decoding.sizes, *(size.decoding for size in self.mixed.sizes), sizes.rows}
+        self._splits = {count: split_count(count, shape.kv_heads, sizes.length, processors) for count in sorted(counts)}
         most = max(size * splits for size, splits in self._splits.items())
         self._partial = torch.empty(most * shape.heads * shape.head_dim, device=device)
         self._sums = torch.empty(most * shape.heads, device=device)
+
+    @property
+    def pending(self) -> Sequence[PendingStep]:
+        """Steps that were started and not finished, the oldest first."""
+        return self.sampler.pending
 
     # --- a step --------------------------------------------------------------------------------------------------
 
@@ -97,32 +113,34 @@ class GpuRunner:
         """Start a step behind those that were started. To be finished in the same order."""
         if step.new_rows:
             self.sampler.settle_drawn()
-        start = self._mark()
+        buffers = self._buffers.take()
+        buffers.begin()
         self._change_rows(step)
         rows, counts = step.rows, step.counts
         firsts = self.computed[rows]
         ends = firsts + counts
         samples = ends == self.known[rows]
         self.computed[rows] = ends
-        self.known[rows[samples]] += 1
-        size = self.graphs.size_for(rows.size) if (counts == 1).all() and samples.all() else None
-        pending = self._mixed(rows, counts, firsts, samples) if size is None else self._decode(size, rows, firsts)
-        pending.start, pending.event = start, self._mark()
+        drawing = rows[samples]
+        pending = PendingStep(drawing, self.known[drawing], buffers)
+        self.known[drawing] += 1
+        size = size_for(self.decoding.sizes, rows.size) if (counts == 1).all() and drawing.size == rows.size else None
+        if size is None:
+            self._start(buffers, rows, counts, firsts, samples)
+        else:
+            self._start_decoding(buffers, size, rows, firsts)
+        self.sampler.draw(pending)
+        pending.event = buffers.end()
         self.sampler.pending.append(pending)
         return pending
 
     def finish(self, pending: PendingStep) -> np.ndarray:
         """Wait for a step, the oldest that was not finished; its tokens."""
         tokens = self.sampler.finish(pending)
+        pending.seconds = pending.buffers.seconds
+        self._buffers.give_back(pending.buffers)
         self.failed_rows = pending.failed_rows
         return tokens
-
-    def _mark(self) -> torch.cuda.Event | None:
-        if self.device.type != "cuda":
-            return None
-        event = torch.cuda.Event(enable_timing=True, blocking=True)
-        event.record()
-        return event
 
     def _change_rows(self, step: Step) -> None:
         last = [self._place(new) for new in step.new_rows]
@@ -149,108 +167,132 @@ class GpuRunner:
 
     # --- decoding alone ------------------------------------------------------------------------------------------
 
-    def _decode(self, size: int, rows: Ints, firsts: Ints) -> PendingStep:
-        numbers = np.full((2, size), -1, np.int64)
-        numbers[0, : rows.size], numbers[1, : rows.size] = rows, firsts
-        self.sampler.numbers[:, :size].copy_(to_device(numbers, self.device), non_blocking=True)
-        self.graphs.step(size)
-        own = self.sampler.logits[: rows.size], rows, self.known[rows] - 1, self.sampler.tokens[: rows.size]
-        return self.sampler.drawn(*own, size)
+    def _start_decoding(self, buffers: StepBuffers, size: int, rows: Ints, firsts: Ints) -> None:
+        numbers, most = buffers.numbers, self.sizes.rows
+        numbers.drawing[:] = -1
+        numbers.drawing[: rows.size] = rows
+        numbers.firsts[: rows.size] = firsts
+        buffers.send(self._numbers, 2 * most, 3 * most + size)
+        self.decoding.step(size)
 
-    def _decode_buffers(self, size: int) -> None:
-        """The whole of it, on the buffers: what a graph holds."""
-        rows, firsts = self.sampler.numbers[0, :size], self.sampler.numbers[1, :size]
+    def _decode(self, size: int) -> None:
+        """The forward pass of so many rows, on the buffers."""
+        rows, firsts, starts = self._at.drawing[:size], self._at.firsts[:size], self._starts[: size + 1]
         inputs = self._inputs.part(size, size)
-        make_inputs(rows, self._starts[: size + 1], firsts, self.rows.state, inputs, self.sizes.block_size, 1)
-        hidden = self.model.forward(GpuBatch(inputs, size, None, self._scratch(size)), self.pools)
-        self.sampler.logits[:size].copy_(self.model.logits(hidden))
-        self.sampler.draw(self.sampler.logits[:size], rows, self.sampler.tokens[:size])
+        make_inputs(rows, starts, firsts, self.rows.state, inputs, self.sizes.block_size, 1)
+        self.sampler.keep(self.model.forward(GpuBatch(inputs, size, None, self._scratch(size)), self.pools))
 
-    def _scratch(self, size: int) -> Scratch:
+    def _scratch(self, rows: int) -> Scratch:
         """The memory of splits, laid out for so many rows."""
-        shape, splits = self.model.shape, self._splits[size]
-        count = size * shape.heads * splits
-        partial = self._partial[: count * shape.head_dim].view(size, shape.heads, splits, shape.head_dim)
-        return Scratch(partial, self._sums[:count].view(size, shape.heads, splits))
+        shape = self.model.shape
+        splits = self._splits[size_for([*self._splits], rows) or self.sizes.rows]
+        count = rows * shape.heads * splits
+        partial = self._partial[: count * shape.head_dim].view(rows, shape.heads, splits, shape.head_dim)
+        return Scratch(partial, self._sums[:count].view(rows, shape.heads, splits))
 
     # --- any other step ------------------------------------------------------------------------------------------
 
-    def _mixed(self, rows: Ints, counts: Ints, firsts: Ints, samples: np.ndarray) -> PendingStep:
+    def _start(self, buffers: StepBuffers, rows: Ints, counts: Ints, firsts: Ints, samples: np.ndarray) -> None:
+        """Of each row so many tokens from these first positions on; of some the last one's logits are wanted."""
         starts = np.concatenate([[0], np.cumsum(counts)])
-        hidden = self._forward(rows, counts, firsts, starts, self._given(rows, counts, firsts, starts))
+        several = np.flatnonzero(counts > 1)
+        decoding = int(several[0]) if several.size else rows.size  # rows of one token before the first chunk
+        step = StepSize(int(starts[-1]), decoding, rows.size - decoding)
+        told = self.sampler.logprobs.prompts_among(rows)
+        size = step if told else smallest(self.mixed.sizes, step) or step
+        numbers = buffers.numbers
+        _fill_up(numbers, size, step, rows, firsts, starts)
+        numbers.drawing[:] = -1
+        numbers.last[:] = 0
+        drawing = np.flatnonzero(samples)
+        numbers.drawing[: drawing.size], numbers.last[: drawing.size] = rows[drawing], starts[1:][drawing] - 1
+        owners = np.repeat(rows, counts)
+        positions = np.arange(step.tokens) + np.repeat(firsts - starts[:-1], counts)
+        known = self.log[self.slot[owners], positions]
+        numbers.given[: step.tokens] = np.where(positions < self.logged[owners], known, -1)
+        begin, end = 2 * self.sizes.rows, len(self._numbers) - len(self._at.given) + step.tokens
+        buffers.send(self._numbers, begin, end)
+        if not told:
+            self.mixed.step(size)
+            return
+        hidden = self._compute(size)
 
         def some_logits(at: Tensor) -> Tensor:
-            return self.model.logits(hidden.of(at.to(self.device))).float()
+            return self.model.logits(self.model.norm(hidden.of(at.to(self.device)))).float()
 
         self.sampler.logprobs.write_prompts(rows, starts[:-1], counts, firsts, self.log, some_logits)
-        drawing = rows[samples]
-        if not drawing.size:
-            return PendingStep(drawing)
-        numbers = to_device(np.stack([starts[1:][samples] - 1, drawing]), self.device)
-        logits = self.model.logits(hidden.of(numbers[0]))
-        tokens = self.sampler.draw_new(logits, numbers[1])
-        return self.sampler.drawn(logits, drawing, self.known[drawing] - 1, tokens)
 
-    def _given(self, rows: Ints, counts: Ints, firsts: Ints, starts: Ints) -> Ints:
-        """The step's token ids as far as the log has them, else -1."""
-        owners = np.repeat(rows, counts)
-        positions = np.arange(starts[-1]) + np.repeat(firsts - starts[:-1], counts)
-        return np.where(positions < self.logged[owners], self.log[self.slot[owners], positions], -1).astype(np.int64)
+    def _compute(self, size: StepSize) -> Hidden:
+        """The forward pass of a step of this size, on the buffers; what is given back is there as long as no graph
+        runs."""
+        n, at = size.rows, self._at
+        rows, starts, firsts = at.rows[: n + 1], at.starts[: n + 2], at.firsts[: n + 1]
+        given = at.given[: size.tokens]
+        inputs = self._inputs.part(n + 1, size.tokens)
+        make_inputs(rows, starts, firsts, self.rows.state, inputs, self.sizes.block_size, size.tokens, given)
+        begins = starts[size.decoding : n + 1].int() if size.chunks else None
+        scratch = self._scratch(max(1, size.decoding))
+        batch = GpuBatch(inputs.part(n, size.tokens), size.decoding, begins, scratch, self._chunk_scratch(size))
+        hidden = self.model.forward(batch, self.pools)
+        self.sampler.keep(hidden.of(at.last[: size.rows]))
+        return hidden
 
-    def _forward(self, rows: Ints, counts: Ints, firsts: Ints, starts: Ints, given: Ints) -> Hidden:
-        others = np.flatnonzero(counts > 1)
-        decoding = int(others[0]) if others.size else rows.size  # rows of one token before the first chunk
-        n, total = rows.size, int(starts[-1])
-        packed = to_device(np.concatenate([rows, firsts, starts, given]), self.device)
-        own, first, begins, ids = packed.split([n, n, n + 1, total])
-        inputs = StepInputs.make(n, total, self.rows.state.table.shape[1], self.device)
-        make_inputs(own, begins, first, self.rows.state, inputs, self.sizes.block_size, int(counts.max()), ids)
-        chunks = begins[decoding:].int() if decoding < n else None
-        size = self.graphs.size_for(decoding) or self.sizes.rows
-        longest = int((firsts + counts)[decoding:].max(initial=0))
-        chunk_scratch = self._chunk_scratch(total - int(starts[decoding]), n - decoding, longest)
-        return self.model.forward(GpuBatch(inputs, decoding, chunks, self._scratch(size), chunk_scratch), self.pools)
-
-    def _chunk_scratch(self, tokens: int, rows: int, longest: int) -> Scratch | None:
-        """Memory for chunks of so many tokens in all, if their keys are to be divided."""
+    def _chunk_scratch(self, size: StepSize) -> Scratch | None:
+        """Memory for chunks of so many tokens, if their keys are to be divided: how, follows from the size alone."""
         shape = self.model.shape
-        if not tokens:
+        if not size.chunks:
             return None
-        splits = paged_prefill.split_count(tokens, rows, shape.heads, self.pools[0].keys, longest, self._processors)
-        if splits == 1:
-            return None
-        return Scratch.of(tokens, shape.heads, shape.head_dim, splits, self.device)
+        keys, longest = self.pools[0].keys, self.sizes.length
+        splits = paged_prefill.split_count(size.tokens, FEW_ROWS, shape.heads, keys, longest, self._processors)
+        return Scratch.of(size.tokens, shape.heads, shape.head_dim, splits, self.device) if splits > 1 else None
 
     # --- before the first step -----------------------------------------------------------------------------------
 
     def profile_steps(self) -> None:
         """Steps up to the largest, of rows that are none: for the memory that they take, and so that all kernels are
-        compiled and loaded. Which kernel multiplies depends on the number of tokens; ours know two ways to decode."""
+        compiled and loaded. Which kernel multiplies depends on the number of tokens; ours know two ways to decode, and
+        two to compute chunks."""
         rows, tokens = self.sizes.rows, self.sizes.tokens
-        for count in (1, rows):
-            self._try_chunks(count, count)
-        self._try_chunks(1, min(16, tokens), behind=self.sizes.length - 16)
-        for count in sorted({min(1 << power, tokens) for power in range(4, tokens.bit_length() + 1)}):
-            self._try_chunks(max(1, min(rows, count // 2)), count)
+        sizes = [StepSize(1, 1, 0), StepSize(rows, rows, 0)]
+        counts = sorted({min(1 << power, tokens) for power in range(4, tokens.bit_length() + 1)})
+        sizes += [StepSize(count, 0, max(1, min(rows, count // 2))) for count in counts]
+        for size in [*sizes, *self.mixed.sizes[-1:]]:
+            self._compute(size)
+            self.sampler.try_out(min(size.rows, rows))
+        self.decoding.step(self.decoding.sizes[-1])
 
-    def try_decoding(self) -> None:
-        """The largest step of decoding alone, of rows that are none."""
-        for graphs in (self.graphs, self.sampler.changing):
+    def try_graphs(self) -> None:
+        """The largest step of each kind, of rows that are none."""
+        for graphs in self._graphs().values():
             graphs.step(graphs.sizes[-1])
+
+    def own_bytes(self, free: Callable[[], int]) -> int:
+        """What the graphs will take of the device beside the memory they compute in; `free`: bytes that are left."""
+        pool = torch.cuda.graph_pool_handle()
+        return sum(graphs.own_bytes(pool, free) for graphs in self._graphs().values())
 
     def capture(self) -> int:
         """Make the graphs, in the same memory, as one runs after the other; how many there are."""
         pool = torch.cuda.graph_pool_handle()
-        for graphs in (self.graphs, self.sampler.changing):
-            graphs.capture(pool)
-        return len(self.graphs.sizes) + len(self.sampler.changing.sizes)
+        return sum(graphs.capture(pool, name) for name, graphs in self._graphs().items())
 
-    def _try_chunks(self, rows: int, tokens: int, behind: int = 0) -> None:
-        counts = np.full(rows, tokens // rows, np.int64)
-        counts[: tokens % rows] += 1
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        nobody, firsts = np.full(rows, -1, np.int64), np.full(rows, max(0, behind), np.int64)
-        hidden = self._forward(nobody, counts, firsts, starts, np.full(int(starts[-1]), -1, np.int64))
-        at = to_device(starts[1:] - 1, self.device)
-        logits = self.model.logits(hidden.of(at))
-        self.sampler.try_out(logits)
+    def _graphs(self) -> dict[str, Graphs[Any]]:
+        """Each kind that there is, those first that take most memory."""
+        kinds: dict[str, Graphs[Any]] = {"prompts": self.mixed, "decoding": self.decoding}
+        kinds |= {"rows that ask": self.sampler.changing, "rows": self.sampler.plain}
+        return {name: graphs for name, graphs in kinds.items() if graphs.sizes}
+
+
+def _fill_up(
+    numbers: StepNumbers[Ints], size: StepSize, step: StepSize, rows: Ints, firsts: Ints, starts: Ints
+) -> None:
+    """Write a step's rows, filled up to `size`: those that decode, their like without tokens, those with chunks, their
+    like without tokens, and one that is none and has the tokens that fill up."""
+    n, few, gap = size.rows, step.decoding, size.decoding
+    end = gap + step.chunks
+    numbers.rows[: n + 1] = -1
+    for values, own in ((numbers.rows, rows), (numbers.firsts, firsts), (numbers.starts, starts[:-1])):
+        values[:few], values[gap:end] = own[:few], own[few:]
+    numbers.starts[few:gap] = few
+    numbers.starts[end : n + 1] = step.tokens
+    numbers.starts[n + 1] = size.tokens

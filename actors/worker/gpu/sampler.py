@@ -1,15 +1,18 @@
-"""What is drawn of a step's logits, as requests want it, and how the host comes to know of it.
+"""The end of a step: logits of the rows that draw, what requests want changed, the tokens, and how the host gets them.
 
-Tokens stay on the device, where the next step takes them; the host fetches them when the device has come so far. Rows
-with grammars, bad words or thinking budgets (processors.py) are why it may have to wait sooner: it makes their masks of
-the tokens of the step before, while the device computes logits already.
+It is apart from the forward pass (runner.py), and has graphs of its own, by the number of rows that draw; steps of all
+kinds share them. One is for rows that want their logits as they are, the other for steps in which any row asks for
+something. Between the two parts of a step the host makes masks: rows with grammars, bad words or thinking budgets
+(processors.py) need the tokens of the step before, which it waits for while the device computes this one's.
+
+Tokens stay on the device, where the next step takes them; the host fetches them when the device has come so far.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,7 +27,9 @@ from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition, Sampling
 from ..logits_processors import LogitsProcessors
 from ..logprobs import LogprobsWriter, pack_records
-from .graphs import DecodeGraphs
+from .buffers import Sizes, StepBuffers, StepNumbers
+from .executor import GpuModel, Hidden
+from .graphs import Graphs, size_for
 from .processors import DeviceProcessors
 from .rows import DeviceRows, Ints, to_device
 
@@ -34,63 +39,50 @@ if TYPE_CHECKING:
 NOT_MASKS = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "logit_bias": []}
 
 
-class Sizes(NamedTuple):
-    """What a runner has to do with."""
-
-    rows: int
-    tokens: int  # of one step, at most
-    length: int  # of one sequence, at most
-    block_size: int
-
-
 class PendingStep:
     """A step that was started."""
 
-    def __init__(self, rows: Ints) -> None:
-        """`rows` draw tokens."""
-        self.rows = rows
+    def __init__(self, rows: Ints, positions: Ints, buffers: StepBuffers) -> None:
+        """`rows` draw tokens, which will stand at these positions."""
+        self.rows, self.positions = rows, positions
+        self.buffers = buffers
         self.bound = False  # the host has to know the tokens before it makes masks for the step behind
-        self.tokens: Tensor | None = None  # int32, pinned, filled when `event` has come
         self.logprobs: tuple[Ints, Ints, Tensor] | None = None  # slots, positions, records, filled with the tokens
-        self.event: torch.cuda.Event | None = None
-        self.start: torch.cuda.Event | None = None
-        self.finished = False
+        self.event: torch.cuda.Event | None = None  # of its end
+        self.seconds: float | None = None  # what it took on the device, once it was finished
         self.failed_rows: Numbers = ()  # whose grammar has failed
-
-    @property
-    def seconds(self) -> float | None:
-        """What it took on the device, once it has ended; None where that is not measured."""
-        if self.start is None or self.event is None:
-            return None
-        return float(self.start.elapsed_time(self.event)) / 1e3
+        self.tokens: np.ndarray | None = None  # once the host has them
 
 
 class Sampler:
-    """Draws tokens of logits; knows of each row what its request wants."""
+    """Draws tokens; knows of each row what its request wants."""
 
     def __init__(
         self,
-        words: int,
-        dtype: torch.dtype,
+        model: GpuModel,
         sizes: Sizes,
         rows: DeviceRows,
+        numbers: Tensor,
         capture: Sequence[int],
-        logprobs: Logprobs | None,
-        make_matchers: Callable[[], Matchers] | None,
+        logprobs: Logprobs | None = None,
+        make_matchers: Callable[[], Matchers] | None = None,
     ) -> None:
-        """`words` and `dtype`: of logits; the others as for GpuRunner."""
-        self.rows, self.device = rows, rows.device
+        """`numbers`: where a step's numbers come to lie on the device (buffers.py). The others as for GpuRunner."""
+        self.model, self.rows = model, rows
+        device = self.device = model.device
+        words = model.shape.vocab_size
         self.logits_processors = LogitsProcessors(sizes.rows, words, make_matchers)
-        self.processors = DeviceProcessors(sizes.rows, words, self.device)
+        self.processors = DeviceProcessors(sizes.rows, words, device)
         self.logprobs = LogprobsWriter(logprobs, sizes.rows)
         self.pending: deque[PendingStep] = deque()
-        self.changing = DecodeGraphs(capture, self._change_buffers, self.device)
-        largest = max(capture, default=1)  # what graphs read and write stays where it is:
-        self.numbers = torch.full((2, largest), -1, dtype=torch.int64, device=self.device)  # rows, first positions
-        self.logits = torch.empty(largest, words, dtype=dtype, device=self.device)
-        self.tokens = torch.empty(largest, dtype=torch.int32, device=self.device)
-        self._asked = torch.full((2, largest), -1, dtype=torch.int64, device=self.device)  # rows that ask, and masks
-        self._workspace = Workspace.make(sizes.rows, words, self.device)
+        self.plain = Graphs(capture, self._plain, device)
+        self.changing = Graphs(capture, self._changing, device)
+        # What graphs read and write stays where it is:
+        self._numbers, self._at = numbers, StepNumbers.of(numbers, sizes)
+        self.normed = torch.zeros(sizes.rows, model.shape.hidden_size, dtype=model.dtype, device=device)
+        self._logits = torch.empty(sizes.rows, words, dtype=model.dtype, device=device)
+        self._tokens = torch.empty(sizes.rows, dtype=torch.int32, device=device)
+        self._workspace = Workspace.make(sizes.rows, words, device)
 
     def place(self, row: int, sampling: Sampling, rendition: Rendition, prompt: np.ndarray, answer: np.ndarray) -> None:
         """A sequence takes a row; `upload` is to follow."""
@@ -110,7 +102,7 @@ class Sampler:
 
     def settle_drawn(self) -> None:
         """Wait until what was drawn is known to who drew it, if anybody has to know."""
-        if any(pending.bound and not pending.finished for pending in self.pending):
+        if any(pending.bound and pending.tokens is None for pending in self.pending):
             self._settle()
 
     def _settle(self) -> None:
@@ -119,60 +111,59 @@ class Sampler:
             self._finish(pending)
 
     def _finish(self, pending: PendingStep) -> np.ndarray:
-        if pending.tokens is None:
-            return np.empty(0, np.int32)
+        if pending.tokens is not None:
+            return pending.tokens
         if pending.event is not None:
             pending.event.synchronize()
-        tokens = np.asarray(pending.tokens.numpy(), np.int32)
-        if not pending.finished and pending.logprobs is not None:
+        tokens = pending.tokens = pending.buffers.tokens[: pending.rows.size].numpy().copy()
+        if pending.logprobs is not None:
             slots, positions, records = pending.logprobs
             self.logprobs.store(slots, positions, records.numpy())
-        if not pending.finished and pending.bound:
+        if pending.bound:
             self.logits_processors.advance(pending.rows, tokens)
-        pending.finished = True
         return tokens
 
     # --- drawing -------------------------------------------------------------------------------------------------
 
-    def draw(self, logits: Tensor, rows: Tensor, tokens: Tensor) -> None:
-        """A token for each of these rows, which the next step takes."""
-        sample(logits, rows, self.rows.parameters, self._workspace, tokens)
-        keep_tokens(rows, tokens, self.rows.state.last)
+    def keep(self, hidden: Hidden) -> None:
+        """What the rows' logits are made of, as the last part of a forward pass."""
+        self.model.norm(hidden, self.normed[: len(hidden.added)])
 
-    def draw_new(self, logits: Tensor, own: Tensor) -> Tensor:
-        """The same, in memory of their own."""
-        tokens = torch.empty(len(own), dtype=torch.int32, device=self.device)
-        self.draw(logits, own, tokens)
-        return tokens
-
-    def drawn(
-        self, logits: Tensor, rows: Ints, positions: Ints, tokens: Tensor, size: int | None = None
-    ) -> PendingStep:
-        """Tokens were drawn of `logits`, for these positions, by a graph of this size if any; rows that want their
-        logits changed draw again."""
-        pending = PendingStep(rows)
+    def draw(self, pending: PendingStep) -> None:
+        """The tokens of a step's rows, behind its forward pass, which `keep` ended and which sent their numbers."""
+        rows = pending.rows
+        count = rows.size
+        if not count:
+            return
+        size = size_for(self.plain.sizes, count) or count
         asking = self.processors.among(rows)
         if asking.size:
             pending.failed_rows = self._fill_masks(pending, rows[asking])
-            masks = self.processors.masks_of(rows[asking], positions[asking])
-            if size is None:
-                self._draw_changed(logits, np.stack([asking, rows[asking], masks]), tokens)
-            else:
-                asked = np.full((2, size), -1, np.int64)
-                asked[:, asking] = rows[asking], masks
-                self._asked[:, :size].copy_(to_device(asked, self.device), non_blocking=True)
-                self.changing.step(size)
-        told = self.logprobs.among(rows)
-        if told.size:
-            at = to_device(told, self.device)
-            slots, most = self.logprobs.places(rows[told])
-            records = pack_records(logits.index_select(0, at).float(), tokens.index_select(0, at).long(), most)
-            pending.logprobs = slots, positions[told], self._to_host(records)
-        pending.tokens = self._to_host(tokens)
-        return pending
+            masks = self.processors.masks_of(rows[asking], pending.positions[asking])
+            numbers = pending.buffers.numbers
+            for values, own in ((numbers.asking, rows[asking]), (numbers.masks, masks)):
+                values[:size] = -1
+                values[asking] = own
+            pending.buffers.send(self._numbers, 0, 2 * len(self._at.asking))
+            self.changing.step(size)
+        else:
+            self.plain.step(size)
+        pending.buffers.tokens[:count].copy_(self._tokens[:count], non_blocking=True)
+        self._tell(pending)
+
+    def _tell(self, pending: PendingStep) -> None:
+        """Logprobs, of logits as the model made them."""
+        told = self.logprobs.among(pending.rows)
+        if not told.size:
+            return
+        at = to_device(told, self.device)
+        slots, most = self.logprobs.places(pending.rows[told])
+        records = pack_records(self._logits.index_select(0, at).float(), self._tokens[at].long(), most)
+        copy = torch.empty(records.shape, dtype=records.dtype, pin_memory=self.device.type == "cuda")
+        pending.logprobs = slots, pending.positions[told], copy.copy_(records, non_blocking=True)
 
     def _fill_masks(self, pending: PendingStep, rows: Ints) -> Numbers:
-        """Masks that depend on the text so far, made while the device computes logits; whose grammar has failed."""
+        """Masks that depend on the text so far, made while the device computes; whose grammar has failed."""
         masked = rows[self.logits_processors.among(rows)]
         if not masked.size:
             return ()
@@ -182,34 +173,33 @@ class Sampler:
         self.processors.set_masks(masked, bits)
         return failed
 
-    def _change_buffers(self, size: int) -> None:
-        """What a graph holds for a step in which rows ask for something: all draw again, of numbers in float32."""
-        own, which = self._asked[0, :size], self._asked[1, :size]
-        changed = self.logits[:size].to(torch.float32, copy=True)  # logprobs are those of the model's own
+    # --- what graphs hold ----------------------------------------------------------------------------------------
+
+    def _plain(self, size: int) -> None:
+        """Logits and tokens of so many rows."""
+        self._draw(self._make_logits(size))
+
+    def _changing(self, size: int) -> None:
+        """The same where rows ask for something: numbers are changed in float32."""
+        own, which = self._at.asking[:size], self._at.masks[:size]
+        changed = self._make_logits(size).to(torch.float32, copy=True)  # logprobs are those of the model's own
         self.processors.apply(changed, own, which)
-        self.draw(changed, self.numbers[0, :size], self.tokens[:size])
-        self.processors.count(own, self.tokens[:size])
+        self._draw(changed)
+        self.processors.count(own, self._tokens[:size])
 
-    def _draw_changed(self, logits: Tensor, asked: np.ndarray, tokens: Tensor) -> None:
-        """Some rows draw again, of numbers in float32. `asked` [3, n]: indices, rows, masks."""
-        at, own, which = to_device(asked, self.device)
-        changed = logits.index_select(0, at).float()
-        self.processors.apply(changed, own, which)
-        again = self.draw_new(changed, own)
-        self.processors.count(own, again)
-        tokens.index_copy_(0, at, again)
+    def _make_logits(self, size: int) -> Tensor:
+        return self._logits[:size].copy_(self.model.logits(self.normed[:size]))
 
-    def _to_host(self, values: Tensor) -> Tensor:
-        """A copy that is there when the step's event has come."""
-        copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=self.device.type == "cuda")
-        return copy.copy_(values, non_blocking=True)
+    def _draw(self, logits: Tensor) -> None:
+        size = len(logits)
+        rows, tokens = self._at.drawing[:size], self._tokens[:size]
+        sample(logits, rows, self.rows.parameters, self._workspace, tokens)
+        keep_tokens(rows, tokens, self.rows.state.last)
 
-    def try_out(self, logits: Tensor) -> None:
-        """As rows that are none draw all of which ask for all that there is."""
-        nobody = torch.full((2, len(logits)), -1, dtype=torch.int64, device=self.device)
-        self.draw_new(logits, nobody[0])
-        changed = logits.float()
-        self.processors.apply(changed, *nobody)
-        tokens = self.draw_new(changed, nobody[0])
-        self.processors.count(nobody[0], tokens)
-        pack_records(changed, tokens.long(), MOST)
+    # --- before the first step -----------------------------------------------------------------------------------
+
+    def try_out(self, size: int) -> None:
+        """As so many rows draw that are none, all of which ask for all that there is."""
+        self._plain(size)
+        self._changing(size)
+        pack_records(self._logits[:size].float(), self._tokens[:size].long(), MOST)

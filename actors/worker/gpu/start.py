@@ -20,12 +20,14 @@ from ..actor import join_group, request_readers, warn_unused_memory
 from ..models.weights import DTYPES, open_weights
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
+from .buffers import Sizes
 from .compilations import report_late_compilations
 from .executor import GpuModel
-from .graphs import capture_sizes
+from .graphs import capture_sizes, mixed_sizes
 from .memory import (
     await_freed_memory,
     blocks_in,
+    graph_bytes,
     kv_block_bytes,
     kv_kind,
     make_pools,
@@ -34,7 +36,6 @@ from .memory import (
     room_for_blocks,
 )
 from .runner import GpuRunner
-from .sampler import Sizes
 
 
 def start(context: Context) -> GpuWorkerActor:
@@ -105,8 +106,9 @@ def _make_runner(context: Context, model: GpuModel) -> GpuRunner:
     config = context.config
     sizes = Sizes(config.max_num_seqs, config.max_num_batched_tokens, context.model.max_model_len, config.block_size)
     capture: Sequence[int] = capture_sizes(config.cudagraph_capture_sizes, config.max_num_seqs)
+    mixed = () if config.enforce_eager else mixed_sizes(config.max_num_seqs, config.max_num_batched_tokens)
     ids = context.table.as_numpy().tokens
-    return GpuRunner(model, ids, sizes, capture, *request_readers(context, model.shape.vocab_size))
+    return GpuRunner(model, ids, sizes, capture, *request_readers(context, model.shape.vocab_size), mixed)
 
 
 def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> int:
@@ -115,11 +117,10 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     shape, size = model.shape, config.block_size
     kind = kv_kind(config, model.dtype, model.device)
     runner.pools = make_pools(shape, 1, size, kind, model.device)
-    decoding, _ = measure(model.device, runner.try_decoding)
     peak, used = measure(model.device, runner.profile_steps)
+    graphs = 0 if config.enforce_eager else graph_bytes(runner)
     context.phase_ends(StartPhase.PROFILE)
     total = torch.cuda.mem_get_info(model.device)[1]
-    graphs = 0 if config.enforce_eager else decoding  # they have memory of their own, shared by all
     room = room_for_blocks(config, total, used, peak + graphs)
     blocks = blocks_in(config, shape, context.model.max_model_len, kind, room)
     if group is not None:
@@ -128,6 +129,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     warn_unused_memory(context, blocks, kv_block_bytes(shape, size, kind))
     memory = blocks * kv_block_bytes(shape, size, kind) / 2**30
     tokens = f"{blocks * size:,} tokens in {blocks:,} blocks of {size}"
-    log.info("of %.1f GiB, %.2f GiB are used and a step takes %.2f", *(v / 2**30 for v in (total, used, peak)))
+    sizes = (v / 2**30 for v in (total, used, peak, graphs))
+    log.info("of %.1f GiB, %.2f GiB are used, a step takes %.2f and CUDA graphs will take %.2f", *sizes)
     log.info("KV memory: %.2f GiB, holds %s", memory, tokens)
     return blocks

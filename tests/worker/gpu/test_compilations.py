@@ -118,11 +118,11 @@ def compile_nothing() -> list[str]:
 
 
 def make_runner(setup: dict[str, Any]) -> Any:
+    from actorserve.actors.worker.gpu.buffers import Sizes
     from actorserve.actors.worker.gpu.executor import GpuModel
-    from actorserve.actors.worker.gpu.graphs import capture_sizes
+    from actorserve.actors.worker.gpu.graphs import capture_sizes, mixed_sizes
     from actorserve.actors.worker.gpu.memory import make_pools
     from actorserve.actors.worker.gpu.runner import GpuRunner
-    from actorserve.actors.worker.gpu.sampler import Sizes
     from actorserve.actors.worker.models.weights import random_tensors
 
     windows = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1} if setup["windows"] else {}
@@ -133,7 +133,8 @@ def make_runner(setup: dict[str, Any]) -> Any:
     model = GpuModel(shape, get, torch.bfloat16, setup["length"], device, fused=setup is SETUPS["fused"])
     log = np.zeros((rows, setup["length"]), np.int32)
     sizes = Sizes(rows, setup["tokens"], setup["length"], setup["block_size"])
-    runner = GpuRunner(model, log, sizes, capture_sizes([], rows))
+    mixed = mixed_sizes(rows, setup["tokens"]) if setup["graphs"] else []
+    runner = GpuRunner(model, log, sizes, capture_sizes([], rows), mixed=mixed)
     runner.pools = make_pools(
         shape, rows * -(-setup["length"] // setup["block_size"]), setup["block_size"], torch.bfloat16, device
     )
@@ -163,12 +164,11 @@ def traffic(names: list[str], setup: dict[str, Any]) -> dict[str, list[str]]:
         kernel.device_caches.clear()
     names.clear()
     runner = make_runner(setup)
-    runner.try_decoding()
     runner.profile_steps()
     if setup["graphs"]:
-        for size in runner.graphs.sizes:
-            runner.graphs.step(size)  # as it is captured
-            runner.sampler.changing.step(size)
+        for kind in runner._graphs().values():
+            for size in kind.sizes:
+                kind.step(size)  # as it is captured
     before = names.copy()
     names.clear()
     for seed in range(2):

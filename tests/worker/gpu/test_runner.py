@@ -21,11 +21,12 @@ from actorserve.actors.model.architecture import read_architecture  # noqa: E402
 from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
 from actorserve.actors.options.config import Config  # noqa: E402
 from actorserve.actors.protocol.request import Sampling  # noqa: E402
+from actorserve.actors.worker.gpu.buffers import Sizes  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.fused import FusedLayers  # noqa: E402
+from actorserve.actors.worker.gpu.graphs import mixed_sizes  # noqa: E402
 from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
-from actorserve.actors.worker.gpu.sampler import Sizes  # noqa: E402
 from actorserve.actors.worker.logprobs import LOG_SUMS, LogprobsWriter  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 from actorserve.kernels.triton import paged_prefill  # noqa: E402
@@ -38,16 +39,20 @@ from tests.support.checkpoints import VOCABULARY  # noqa: E402
 from ..driver import LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402
 
 Folders = Callable[..., Path]
-ROWS, BLOCKS = 6, 64
+ROWS, BLOCKS, TOKENS = 6, 64, 96
 
 
-def make_gpu_runner(config: Config, capture: bool = False, kind: torch.dtype = torch.float32) -> GpuRunner:
+def make_gpu_runner(
+    config: Config, capture: bool = False, kind: torch.dtype = torch.float32, graphs: bool = True
+) -> GpuRunner:
+    """With `graphs` steps are filled up to their sizes; where there is no GPU, the same runs as a graph holds."""
     folder = Path(resolve_model(config).folder)
     shape = read_architecture(read_json(folder / "config.json"))
     read = open_checkpoint(folder, shape)
     model = GpuModel(shape, lambda name: read(name, slice(None), None), torch.float32, LENGTH, DEVICE)
     log = np.zeros((ROWS, LENGTH), np.int32)
-    runner = GpuRunner(model, log, Sizes(ROWS, 32, LENGTH, config.block_size), [1, 2, 4])
+    mixed = mixed_sizes(ROWS, TOKENS // 2) if graphs else []
+    runner = GpuRunner(model, log, Sizes(ROWS, TOKENS, LENGTH, config.block_size), [1, 2, 4], mixed=mixed)
     runner.pools = make_pools(shape, BLOCKS, config.block_size, kind, DEVICE)
     if capture and DEVICE.type == "cuda":
         runner.capture()

@@ -17,7 +17,7 @@ from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.rope import Rope
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.worker.actor import uses_gpu
-from actorserve.actors.worker.gpu.graphs import DecodeGraphs, capture_sizes
+from actorserve.actors.worker.gpu.graphs import Graphs, StepSize, capture_sizes, mixed_sizes, size_for, smallest
 from actorserve.actors.worker.gpu.memory import (
     RESERVE,
     await_freed_memory,
@@ -58,10 +58,40 @@ def test_sizes_of_graphs() -> None:
 
 def test_a_step_takes_the_next_larger_graph() -> None:
     ran: list[int] = []
-    graphs = DecodeGraphs([1, 4, 8], ran.append, torch.device("cpu"))
-    assert [graphs.size_for(rows) for rows in (1, 2, 4, 5, 8, 9)] == [1, 4, 4, 8, 8, None]
+    graphs = Graphs([1, 4, 8], ran.append, torch.device("cpu"))
+    assert [size_for(graphs.sizes, rows) for rows in (1, 2, 4, 5, 8, 9)] == [1, 4, 4, 8, 8, None]
     graphs.step(4)
-    assert ran == [4], "what was not captured is run as it is"
+    graphs.step(9)
+    assert ran == [4, 9], "what was not captured is run as it is"
+
+
+def test_sizes_of_graphs_for_prompts() -> None:
+    sizes = mixed_sizes(256, 8192)
+    assert len(sizes) <= 24 and sizes == sorted(sizes), "their number is bounded, whatever the options are"
+    assert {size.tokens for size in sizes} == {16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048}
+    assert all(size.decoding <= size.tokens and size.chunks <= 64 for size in sizes), "rows are within the tokens"
+    assert max(size.tokens for size in mixed_sizes(256, 700)) == 700
+    assert mixed_sizes(3, 12) == [(12, 3, 3)], "one class where all rows are few"
+    assert smallest(sizes, StepSize(17, 1, 1)) == (32, 32, 8)
+    assert smallest(sizes, StepSize(600, 33, 1)) == (768, 256, 64), "more rows that decode"
+    assert smallest(sizes, StepSize(600, 1, 9)) == (768, 256, 64), "more chunks"
+    assert smallest(sizes, StepSize(2048, 256, 64)) == (2048, 256, 64)
+    assert smallest(sizes, StepSize(2049, 1, 1)) is smallest(sizes, StepSize(500, 1, 65)) is None
+    assert len(mixed_sizes(4096, 1 << 20)) <= 24
+
+
+def test_what_graphs_take_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is captured twice, since the first of all sets things up; each of the others takes as much as the second."""
+    left = [1000]
+    graphs = Graphs([2, 4, 8], lambda size: None, torch.device("cpu"))
+
+    def captured(size: int, pool: object) -> object:
+        left[0] -= 500 if left[0] == 1000 else 30
+        return object()
+
+    monkeypatch.setattr(graphs, "_captured", captured)
+    assert graphs.own_bytes(None, lambda: left[0]) == 3 * 30
+    assert Graphs[int]([], print, torch.device("cpu")).own_bytes(None, lambda: 5) == 0
 
 
 def test_kv_memory_is_what_is_left() -> None:

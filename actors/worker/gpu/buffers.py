@@ -1,0 +1,106 @@
+"""The host's side of steps in flight: pinned memory for the numbers that go to the device and the tokens that come
+back, and the events between which a step runs. All of it is used again once its step was finished.
+
+So no step makes any of it. How many there are follows from how many steps are started ahead.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .graphs import MOST_CHUNKS
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Vector = TypeVar("Vector", Tensor, Ints)
+
+
+class Sizes(NamedTuple):
+    """What a runner has to do with."""
+
+    rows: int
+    tokens: int  # of one step, at most
+    length: int  # of one sequence, at most
+    block_size: int
+
+    @property
+    def listed(self) -> int:
+        """Rows of a forward pass: those that are there, those that fill up, and one that has tokens of nobody."""
+        return self.rows + min(MOST_CHUNKS, self.rows) + 1
+
+
+class StepNumbers(NamedTuple, Generic[Vector]):
+    """A step's numbers, parts of one vector, on the host and on the device. Those of decoding lie side by side."""
+
+    asking: Vector  # rows that want their logits changed, -1 for those of `drawing` that do not
+    masks: Vector  # and their masks
+    drawing: Vector  # rows that draw
+    firsts: Vector  # the position of each row's first token
+    rows: Vector
+    starts: Vector  # where the tokens of each begin, and where the last ones end
+    last: Vector  # of each row that draws, its last token
+    given: Vector  # the tokens as far as the host knows them, else -1
+
+    @staticmethod
+    def counts(sizes: Sizes) -> list[int]:
+        """How many of each there may be."""
+        rows, listed = sizes.rows, sizes.listed
+        return [rows, rows, rows, listed, listed, listed + 1, rows, max(sizes.tokens, rows)]
+
+    @classmethod
+    def of(cls, vector: Vector, sizes: Sizes) -> StepNumbers[Vector]:
+        """The parts of a vector."""
+        ends = [0, *accumulate(cls.counts(sizes))]
+        return cls(*(vector[begin:end] for begin, end in pairwise(ends)))
+
+
+class StepBuffers:
+    """Of one step."""
+
+    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+        cuda = device.type == "cuda"
+        self._vector = torch.empty(sum(StepNumbers.counts(sizes)), dtype=torch.int64, pin_memory=cuda)
+        values: Ints = self._vector.numpy()
+        self.numbers = StepNumbers.of(values, sizes)  # to be written before they are sent
+        self.tokens = torch.empty(sizes.rows, dtype=torch.int32, pin_memory=cuda)
+        self.events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2)] if cuda else []
+
+    def send(self, target: Tensor, begin: int, end: int) -> None:
+        """The numbers [begin, end) to the same place of `target`, behind what the device was given before."""
+        target[begin:end].copy_(self._vector[begin:end], non_blocking=True)
+
+    def begin(self) -> None:
+        """The step is what the device is given from now on."""
+        if self.events:
+            self.events[0].record()
+
+    def end(self) -> torch.cuda.Event | None:
+        """That was all; the event of its end, where there is a device."""
+        if not self.events:
+            return None
+        self.events[1].record()
+        return self.events[1]
+
+    @property
+    def seconds(self) -> float | None:
+        """What the step took on the device, once it has ended; None where that is not measured."""
+        return self.events[0].elapsed_time(self.events[1]) / 1e3 if self.events else None
+
+
+class BufferPool:
+    """Those that are free."""
+
+    def __init__(self, sizes: Sizes, device: torch.device) -> None:
+        self._for = sizes, device
+        self._free: list[StepBuffers] = []
+
+    def take(self) -> StepBuffers:
+        return self._free.pop() if self._free else StepBuffers(*self._for)
+
+    def give_back(self, buffers: StepBuffers) -> None:
+        """Their step has ended, and nobody looks at them any more."""
+        self._free.append(buffers)
