@@ -30,3 +30,12 @@ def test_they_measure(name: str) -> None:
     shown = subprocess.run([sys.executable, TOOLS / name, *LITTLE[name]], capture_output=True, text=True, check=True)
     rows = [line for line in shown.stdout.splitlines() if line.split()[:1] in (["1"], ["2"])]
     assert len(rows) == 2 and all(float(row.split()[2]) > 0 for row in rows)
+
+
+def test_launches_of_a_step_on_a_gpu() -> None:
+    """Counted without one; no more than ten a layer."""
+    command = [sys.executable, TOOLS / "bench" / "gpu_host", "--layers", "1", "--repeat", "2"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    counts = [int(line.split(":")[1].split()[0]) for line in shown.splitlines() if "launches a layer" in line]
+    assert len(counts) == 3 and max(counts) <= 10
+    assert shown.count("by graphs") == 6, "decoding and steps with prompts"

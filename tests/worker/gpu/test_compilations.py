@@ -22,6 +22,7 @@ import torch
 from actorserve.actors.model.architecture import read_architecture
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.telemetry.gauges import WorkerGauge
+from tests.support.no_device import compile_nothing
 
 from ..driver import GREEDY, Sequence
 
@@ -80,41 +81,6 @@ def test_what_is_compiled_late_is_counted_and_named(counted: dict[str, dict[str,
     late = counted["late"]
     assert late["before"] == [], "nothing is said of what is compiled before"
     assert late["after"] == ["kernel silu_mul_kernel was compiled while requests ran: they stood still for it", "1"]
-
-
-class NoDevice:
-    """What the just-in-time compiler asks of a driver, of a GPU of compute capability 9.0."""
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-def compile_nothing() -> list[str]:
-    """From now on kernels do nothing. Their names, as they are compiled."""
-    import triton
-    from triton.runtime.jit import JITFunction
-
-    nothing = SimpleNamespace(function=0, packed_metadata=(), run=lambda *a: None, launch_metadata=lambda *a: None)
-    triton.compiler.compile = lambda *arguments, **options: nothing
-    triton.runtime.driver.set_active(NoDevice())
-    names: list[str] = []
-    compiled = JITFunction._do_compile
-
-    def count(self: Any, *arguments: Any, **options: Any) -> Any:
-        names.append(self.fn.__name__)
-        return compiled(self, *arguments, **options)
-
-    JITFunction._do_compile = count
-    torch.empty = torch.zeros  # type: ignore[assignment]  # what kernels would have written is looked up in tables
-    return names
 
 
 def make_runner(setup: dict[str, Any]) -> Any:

@@ -24,7 +24,7 @@ from actorserve.actors.protocol.request import Sampling  # noqa: E402
 from actorserve.actors.worker.gpu.buffers import Sizes  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.fused import FusedLayers  # noqa: E402
-from actorserve.actors.worker.gpu.graphs import mixed_sizes  # noqa: E402
+from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes  # noqa: E402
 from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
 from actorserve.actors.worker.logprobs import LOG_SUMS, LogprobsWriter  # noqa: E402
@@ -35,6 +35,7 @@ from actorserve.kernels.triton.logits import log_sums  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
 from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
 from tests.support.checkpoints import VOCABULARY  # noqa: E402
+from tests.support.recorded_graphs import record  # noqa: E402
 
 from ..driver import LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402
 
@@ -45,7 +46,7 @@ ROWS, BLOCKS, TOKENS = 6, 64, 96
 def make_gpu_runner(
     config: Config, capture: bool = False, kind: torch.dtype = torch.float32, graphs: bool = True
 ) -> GpuRunner:
-    """With `graphs` steps are filled up to their sizes; where there is no GPU, the same runs as a graph holds."""
+    """With `graphs` steps are filled up to their sizes; `capture` makes them, or records what stands for them."""
     folder = Path(resolve_model(config).folder)
     shape = read_architecture(read_json(folder / "config.json"))
     read = open_checkpoint(folder, shape)
@@ -56,6 +57,9 @@ def make_gpu_runner(
     runner.pools = make_pools(shape, BLOCKS, config.block_size, kind, DEVICE)
     if capture and DEVICE.type == "cuda":
         runner.capture()
+    elif capture:
+        for graphs_of_kind in runner._graphs().values():
+            record(graphs_of_kind)
     return runner
 
 
@@ -81,8 +85,9 @@ SLOW = [
 
 @pytest.mark.parametrize("kind", ["qwen3", *SLOW])
 def test_it_draws_what_the_cpu_draws(checkpoints: Folders, kind: str) -> None:
-    """Greedy and sampled rows, chunks and decoding mixed at random, rows that come back after a preemption."""
-    config = config_for(checkpoints(kind), block_size=16)
+    """Greedy and sampled rows, chunks and decoding mixed at random, rows that come back after a preemption: all of it
+    by graphs, in which nothing of the host runs."""
+    config = config_for(checkpoints(kind, **({"num_hidden_layers": 1} if kind == "qwen3" else {})), block_size=16)
     samplings = [
         Sampling(0, temperature=0.0),
         Sampling(11, temperature=0.8, top_k=20),
@@ -96,9 +101,38 @@ def test_it_draws_what_the_cpu_draws(checkpoints: Folders, kind: str) -> None:
         return [Sequence(prompt(9 + 7 * n, n), 4, sampling) for n, sampling in enumerate(samplings)]
 
     wanted = Driver(make_runner(config, rows=ROWS), seed=5).run(sequences())
-    drawn = GpuDriver(make_gpu_runner(config, capture=True), preempt=0.05, seed=6).run(sequences())
-    assert drawn == wanted
+    runner = make_gpu_runner(config, capture=True)
+    replayed = steps_of(runner)
+    assert GpuDriver(runner, preempt=0.05, seed=6).run(sequences()) == wanted
     assert len({tuple(tokens) for tokens in wanted}) == len(wanted)
+    assert {type(size) for size in replayed} == {int, StepSize}, "steps of all kinds"
+    assert all(kind._graphs.keys() == set(kind.sizes) for kind in runner._graphs().values())
+
+
+def steps_of(runner: GpuRunner) -> list[Any]:
+    """The sizes of forward passes, as they come; each has a graph."""
+    sizes = []
+    for kind in (runner.decoding, runner.mixed):
+
+        def step(size: Any, graphs: Any = kind._graphs) -> None:
+            sizes.append(size)
+            graphs[size].replay()
+
+        kind.step = step  # type: ignore[method-assign]
+    return sizes
+
+
+def test_without_graphs_the_same_is_drawn(checkpoints: Folders) -> None:
+    """Steps as large as they are, kernel by kernel; prompts beyond the largest graph, and logprobs of prompts."""
+    config = config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16)
+    prompts = [prompt(70, 1), prompt(3, 2), prompt(9, 3)]
+
+    def sequences() -> list[Sequence]:
+        return [Sequence(tokens, 3, Sampling(number)) for number, tokens in enumerate(prompts)]
+
+    wanted = Driver(make_runner(config, rows=ROWS), seed=1).run(sequences())
+    for graphs in (False, True):
+        assert GpuDriver(make_gpu_runner(config, graphs=graphs), budget=80, seed=2).run(sequences()) == wanted
 
 
 def test_fused_weights_and_a_part_of_a_head_that_turns(checkpoints: Folders) -> None:

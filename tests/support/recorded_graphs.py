@@ -1,0 +1,92 @@
+"""Graphs of steps without a GPU: what a function does is recorded once, launch by launch, and done again by `replay`.
+
+As in a CUDA graph, nothing of the host runs then: grids, scalars and addresses are those of the recording, and memory
+is read as it is by then. What made new memory while it was recorded writes to the same memory again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import triton
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class RecordedGraph:
+    """What one call has done."""
+
+    def __init__(self) -> None:
+        self.steps: list[Callable[[], object]] = []
+        self.kernels: list[str] = []  # names of Triton's, as they were launched
+
+    def replay(self) -> None:
+        for step in self.steps:
+            step()
+
+
+class _Operations(TorchDispatchMode):
+    """Records torch's operations, and lets them be done."""
+
+    def __init__(self, graph: RecordedGraph) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = graph
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        made = func(*args, **kwargs)
+        assert isinstance(made, Tensor | tuple | list), f"{func} looks at a number: a graph cannot"
+        name = func.name()
+        if not name.startswith(("aten::empty", "aten::new_empty")):
+            self.graph.steps.append(_again(func, args, kwargs, made))
+        return made
+
+
+def _again(func: Any, args: Any, kwargs: Any, made: Any) -> Callable[[], object]:
+    if not isinstance(made, Tensor):  # views of parts
+        return lambda: None
+    given = {value.untyped_storage().data_ptr() for value in [*args, *kwargs.values()] if isinstance(value, Tensor)}
+    if made.untyped_storage().data_ptr() in given:  # in place, or a view, which is there
+        return lambda: func(*args, **kwargs)
+    return lambda: made.copy_(func(*args, **kwargs))
+
+
+class _Kernel:
+    """Stands where a kernel stood: a launch is recorded, and not done."""
+
+    def __init__(self, kernel: Any, graph: RecordedGraph) -> None:
+        self.kernel, self.graph = kernel, graph
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: Any, **options: Any) -> None:
+            self.graph.kernels.append(self.kernel.fn.__name__)
+            self.graph.steps.append(lambda: self.kernel[grid](*arguments, **options))
+
+        return launch
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[RecordedGraph]:
+    """Of all kernels of this project that are imported by now, and all that torch does."""
+    graph = RecordedGraph()
+    with pytest.MonkeyPatch.context() as patch:
+        for module_name, module in list(sys.modules.items()):
+            if module_name.startswith("actorserve.kernels.triton."):
+                for name, value in list(vars(module).items()):
+                    if isinstance(value, triton.KernelInterface):
+                        patch.setattr(module, name, _Kernel(value, graph))
+        with _Operations(graph):
+            yield graph
+
+
+def record(graphs: Any) -> None:
+    """What `capture` does on a GPU, for the Graphs of one kind of step."""
+    for size in graphs.sizes:
+        with torch.inference_mode(), recording() as graph:
+            graphs._run(size)
+        graphs._graphs[size] = graph
