@@ -23,6 +23,7 @@ class Settings:
     vocab_size: int
     end_tokens: list[int]
     created: int  # when the server was started, Unix seconds
+    has_tokenizer: bool = True
     idempotency: bool = True
     idempotent_request_ids: bool = False
     prefix_cache_per_client: bool = False

@@ -14,7 +14,7 @@ from typing import Any
 from actorserve.shm.segment import Segment, SegmentError
 
 from ..frontend.parsers import choose_parsers, unknown_calls
-from ..model.info import ModelInfo, resolve_model
+from ..model.info import ModelInfo, resolve_model, with_tokenizer
 from ..model.tokenizer import find_templates, load_tokenizer
 from ..model.weight_files import read_weights
 from ..options.config import Config, ConfigError
@@ -39,7 +39,13 @@ class Checkup:
         except ConfigError as error:
             self.problems.append(str(error))
             return
-        for look in (self._model, self._text, self._chat, self._computing, self._sharing):
+        looks = [self._model, self._text, self._chat, self._computing, self._sharing]
+        try:
+            model = with_tokenizer(self.config, model)
+        except ConfigError as error:
+            self.problems.append(str(error))
+            looks.remove(self._text)
+        for look in looks:
             self._guarded(look, model)
 
     def _guarded(self, look: Callable[[ModelInfo], None], model: ModelInfo) -> None:
@@ -66,6 +72,8 @@ class Checkup:
             self._note("model", stored_bytes=stored_bytes(Path(model.folder)))
 
     def _text(self, model: ModelInfo) -> None:
+        if not model.tokenizer_folder:
+            return
         words = load_tokenizer(model).get_vocab_size()
         self._note("tokenizer", folder=model.tokenizer_folder, words=words)
 

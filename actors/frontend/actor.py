@@ -200,6 +200,7 @@ class Frontend(LoopActor):
             vocab_size=model.vocab_size,
             end_tokens=model.end_tokens,
             created=int(time.time()),
+            has_tokenizer=bool(model.tokenizer_folder),
             idempotency=config.idempotency_window > 0,
             idempotent_request_ids=config.idempotent_request_ids,
             prefix_cache_per_client=config.prefix_cache_per_client,

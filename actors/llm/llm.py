@@ -209,6 +209,8 @@ class LLM:
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer, as transformers loads it."""
+        if not self._engine.model.tokenizer_folder:
+            raise ValueError("skip_tokenizer_init: there is no tokenizer")
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(self._engine.model.tokenizer_folder)
@@ -252,6 +254,7 @@ def _settings(config: Config, model: ModelInfo) -> Settings:
         vocab_size=model.vocab_size,
         end_tokens=model.end_tokens,
         created=0,
+        has_tokenizer=bool(model.tokenizer_folder),
     )
 
 

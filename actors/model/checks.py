@@ -13,7 +13,7 @@ import msgspec
 from ..options.config import Config, ConfigError
 from ..options.speculative import OPTION, DraftModelOptions, read_speculative
 from .architecture import Architecture, read_architecture, shard_shape
-from .info import ModelInfo, read_json, resolve_model
+from .info import ModelInfo, read_json, resolve_model, with_tokenizer
 from .machine import (
     NUMBERS,
     Number,
@@ -35,10 +35,11 @@ NO_TEMPLATE = (
 
 def find_model(config: Config) -> ModelInfo:
     """The model, for which actors may be started. ConfigError says what is wrong with its folder or the options."""
-    model = resolve_model(config)
-    check_tokenizer(Path(model.tokenizer_folder))
-    special_tokens(model)
-    find_templates(config, model)
+    model = with_tokenizer(config, resolve_model(config))
+    if model.tokenizer_folder:
+        check_tokenizer(Path(model.tokenizer_folder))
+        special_tokens(model)
+        find_templates(config, model)
     if config.worker == "model":
         _check_worker(config, model)
     return model

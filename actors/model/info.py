@@ -20,7 +20,7 @@ from .values import Values, read_json
 from .vocabularies.folder import check_source, fast_tokenizer
 from .weight_files import check_index
 
-__all__ = ["DEMO_FOLDER", "ModelInfo", "read_json", "resolve_model"]
+__all__ = ["DEMO_FOLDER", "ModelInfo", "read_json", "resolve_model", "with_tokenizer"]
 
 DEMO_FOLDER = Path(__file__).resolve().parent / "demo"
 
@@ -29,7 +29,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What every actor needs to know of the model without reading its weights."""
 
     folder: str
-    tokenizer_folder: str
+    tokenizer_folder: str  # empty without a tokenizer
     architecture: str  # as in config.json, e.g. "LlamaForCausalLM"
     vocab_size: int
     max_model_len: int  # tokens, prompt and answer together
@@ -38,23 +38,27 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_model(config: Config) -> ModelInfo:
-    """Find the model's folder (downloading a hub name) and read its JSON files. ConfigError says what is wrong."""
+    """Find the model's folder (downloading a hub name) and read its JSON files; its tokenizer is not looked at yet.
+    ConfigError says what is wrong.
+    """
     folder = DEMO_FOLDER
     if config.model:
         weights = config.worker == "model" and config.load_format != "dummy"
         folder = find_folder(config.model, config.revision, lambda *found: _look(config, *found), weights)
-    info = _look(config, _without_gguf(config, folder, config.tokenizer is None), False)
-    if config.tokenizer is None:
-        return _with_tokenizer(config, info, Path(info.folder))
-    try:
-        found = find_folder(config.tokenizer, None, weights=False)
-        return _with_tokenizer(config, info, _without_gguf(config, found, True))
-    except ConfigError as error:
-        raise ConfigError(f"--tokenizer: {str(error).removeprefix('model: ')}") from None
+    own = config.tokenizer is None and not config.skip_tokenizer_init
+    return _look(config, _without_gguf(config, folder, own), False)
 
 
-def _with_tokenizer(config: Config, info: ModelInfo, folder: Path) -> ModelInfo:
-    """The same with the tokenizer of a folder, as tokenizer.json."""
+def with_tokenizer(config: Config, info: ModelInfo) -> ModelInfo:
+    """The same with its tokenizer, as tokenizer.json, or with that of --tokenizer."""
+    if config.skip_tokenizer_init:
+        return msgspec.structs.replace(info, tokenizer_folder="")
+    folder = Path(info.folder)
+    if config.tokenizer is not None:
+        try:
+            folder = _without_gguf(config, find_folder(config.tokenizer, None, weights=False), True)
+        except ConfigError as error:
+            raise ConfigError(f"--tokenizer: {str(error).removeprefix('model: ')}") from None
     mode = config.tokenizer_mode
     if (folder / SOURCES).is_file() and mode == "slow":  # a GGUF file's is made here as well
         mode = "auto"
@@ -84,7 +88,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         shape = read_architecture(whole.values, whole.file, config.quantization)
         if complete and config.load_format != "dummy":
             check_index(folder, shape)
-    if complete and config.tokenizer is None:
+    if complete and config.tokenizer is None and not config.skip_tokenizer_init:
         check_source(folder, config.tokenizer_mode)
     words = text.needed("vocab_size", LARGEST)
     path = folder / "generation_config.json"

@@ -21,10 +21,15 @@ SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 
 
 def load_tokenizer(model: ModelInfo) -> Tokenizer:
-    """tokenizer.json, without the truncation and padding that its author's training may have left in it."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from tokenizers import Tokenizer
+    """tokenizer.json, without the truncation and padding that its author's training may have left in it.
 
+    With --skip-tokenizer-init one without any words: no token has a text.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from tokenizers import Tokenizer, models
+
+    if not model.tokenizer_folder:
+        return Tokenizer(models.BPE())
     path = check_tokenizer(Path(model.tokenizer_folder))
     try:
         tokenizer = Tokenizer.from_file(str(path))
@@ -37,11 +42,15 @@ def load_tokenizer(model: ModelInfo) -> Tokenizer:
 
 def tokenizer_config(model: ModelInfo) -> dict[str, Any]:
     """tokenizer_config.json; empty if there is none."""
+    if not model.tokenizer_folder:
+        return {}
     return read_json(Path(model.tokenizer_folder) / "tokenizer_config.json", missing_ok=True)
 
 
 def special_tokens(model: ModelInfo) -> dict[str, str]:
     """bos_token, eos_token and so on, as far as the model names them: what chat templates are given."""
+    if not model.tokenizer_folder:
+        return {}
     values = read_json(Path(model.tokenizer_folder) / "special_tokens_map.json", missing_ok=True)
     values |= tokenizer_config(model)
     found = {}
@@ -55,6 +64,8 @@ def special_tokens(model: ModelInfo) -> dict[str, str]:
 
 def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:
     """Templates by name: `default`, and `tool_use` where the model has one. Empty: the model does not chat."""
+    if not model.tokenizer_folder:
+        return {}
     if config.chat_template is not None:
         return {"default": _given_template(config.chat_template)}
     path = Path(model.tokenizer_folder) / "chat_template.jinja"

@@ -212,6 +212,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "tokenizer.json), mistral (tekken.json or tokenizer.model)"
         ),
     ] = "auto"
+    skip_tokenizer_init: Annotated[
+        bool, Meta(description="no tokenizer is loaded: prompts and answers are token ids, and texts are refused")
+    ] = False
     chat_template: Annotated[
         str | None, Meta(description="a Jinja file or the text of one, if not the model's own")
     ] = None

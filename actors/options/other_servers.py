@@ -216,7 +216,6 @@ REFUSED = {  # reason: names
     "HF_HOME says where models of the hub are kept": "--download-dir",
     "HF_TOKEN holds the key of the hub": "--hf-token -hft",
     "--renderers sets how many processes tokenise": "--tokenizer-pool-size",
-    "--skip-tokenizer-init is not there: requests may be ids alone all the same": "--skip-tokenizer-init",
     "--revision is that of the model; a folder of another one can be given by --tokenizer": "--tokenizer-revision "
     "--code-revision",
     "put a proxy before the server": "--root-path --fastapi-root-path --api-prefix --middleware --uds "

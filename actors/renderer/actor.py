@@ -53,6 +53,7 @@ GONE = 499  # the client has gone: nobody reads this answer
 REPLY_ROOM = 512  # bytes of a reply that are not its token list
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may escape one without the other
 LONGEST_REASON = 2000  # characters of an error; a template may quote all of a message in it
+NO_TOKENIZER = "the server has no tokenizer (--skip-tokenizer-init): {} takes token ids alone"
 TOO_LONG = "context_length_exceeded"  # by this code clients know that they have to shorten
 
 
@@ -75,6 +76,7 @@ class RendererActor(Actor):
         self.context = context
         self.table = context.table
         self.stamps = Stamps(context.table)
+        self.has_tokenizer = bool(context.model.tokenizer_folder)
         self.tokenizer = load_tokenizer(context.model)
         self.segments = SegmentCache(self.tokenizer)
         self.renditions = Renditions(self.tokenizer, context.model, self.table.rendition_bytes)
@@ -165,6 +167,7 @@ class RendererActor(Actor):
 
     def _write(self, refs: list[int], message: Render) -> None:
         """The prompt, its hashes and its limit into the slots that are still wanted."""
+        self._check_form(message.prompt)
         text = self._chat_text(message.prompt) if isinstance(message.prompt, ChatPrompt) else None
         try:
             rendition = self.renditions.make(message, text)
@@ -246,6 +249,13 @@ class RendererActor(Actor):
         if bad is not None:
             raise RenderRefused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", field)
 
+    def _check_form(self, prompt: Prompt) -> None:
+        """400 for a text where there is no tokenizer."""
+        if self.has_tokenizer or isinstance(prompt, TokenPrompt):
+            return
+        field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+        raise RenderRefused(400, f"{field}: {NO_TOKENIZER.format('prompt')}.", field)
+
     def _chat_text(self, prompt: ChatPrompt) -> str:
         parts = (prompt.messages, prompt.documents, prompt.tools, prompt.template_kwargs)
         messages, documents, *others = map(_loads, parts)
@@ -291,6 +301,7 @@ class RendererActor(Actor):
 
     def _tokenize(self, message: Tokenize) -> None:
         caller = self._caller(message.call)
+        self._check_form(message.prompt)
         text = self._chat_text(message.prompt) if isinstance(message.prompt, ChatPrompt) else None
         self._check_length(message.prompt, text)
         tokens = self._tokens(message.prompt, text)
@@ -302,6 +313,8 @@ class RendererActor(Actor):
 
     def _detokenize(self, message: Detokenize) -> None:
         self._check_ids(message.tokens, "tokens")
+        if not self.has_tokenizer:
+            raise RenderRefused(400, "tokens: the server has no tokenizer (--skip-tokenizer-init).", "tokens")
         caller = self._caller(message.call)
         text = self.tokenizer.decode(message.tokens, skip_special_tokens=message.skip_special)
         if len(text.encode()) + REPLY_ROOM > self.context.outboxes[caller].max_message:

@@ -70,7 +70,7 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     how = " (a socket of the service manager)" if passed else ""
     folder = memory.system.model.folder
     output.say(f"listening on {address}{how}, serving {config.served_names()[0]} from {folder}")
-    if not find_templates(config, memory.system.model):
+    if not find_templates(config, memory.system.model) and not config.skip_tokenizer_init:
         output.say(NO_TEMPLATE, "warning")
 
     if connections < config.max_connections:

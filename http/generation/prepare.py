@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from actorserve.actors.protocol.messages import Prompt
+from actorserve.actors.protocol.messages import Prompt, TextPrompt
 from actorserve.actors.protocol.request import Think
 
 from ..errors import ApiError, bad_request
@@ -44,6 +44,7 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
     check_fields(body, settings.vocab_size)
     body = _salted(body, settings, client)
     check_template(body, settings.trust_request_chat_template)
+    _check_texts(settings, {"messages": True})
     reasoning, tools = settings.reasoning_parser, _tool_parser(body, settings)
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
     budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
@@ -102,9 +103,19 @@ def _schema(parameters: dict[str, Any] | bool | None) -> dict[str, Any]:
     return parameters if isinstance(parameters, dict) else {}
 
 
+def _check_texts(settings: Settings, texts: dict[str, Any]) -> None:
+    """400 if there is no tokenizer, for the first of the fields that needs one."""
+    if settings.has_tokenizer:
+        return
+    if field_ := next((name for name, value in texts.items() if value), None):
+        text = f"{field_} needs texts, and the server has no tokenizer (--skip-tokenizer-init): prompt takes token ids."
+        raise bad_request(text, field_)
+
+
 def _rendering(body: GenerationFields, settings: Settings) -> dict[str, Any]:
     """The fields of its Render that all requests have."""
     constraint, field_ = constraint_of(body, settings.tool_parser)
+    _check_texts(settings, {"stop": body.stop, "bad_words": body.bad_words, field_: constraint})
     limit, cap = max_tokens_of(body), settings.sampling_defaults.get("max_new_tokens")
     return {
         "cap": None if cap is None else max(1, int(cap)),
@@ -131,6 +142,7 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
     body = _salted(body, settings, client)
     params = parameters(body, settings.sampling_defaults, request_id)
     prompts = completion_prompts(body)
+    _check_texts(settings, {"prompt": any(isinstance(prompt, TextPrompt) for prompt in prompts), "echo": body.echo})
     if len(prompts) * len(params) > MAX_SEQUENCES:
         raise bad_request(f"At most {MAX_SEQUENCES} prompts times n are taken in one request.", "prompt")
     options, continuous = body.stream_options, _continuous(body)
@@ -138,8 +150,8 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
         usage=bool(options and options.include_usage) or continuous,
         continuous_usage=continuous,
         logprobs=body.logprobs is not None and body.logprobs is not False,
-        as_ids=bool(body.return_tokens_as_token_ids),
-        ids=bool(body.return_token_ids),
+        as_ids=bool(body.return_tokens_as_token_ids) or not settings.has_tokenizer,
+        ids=bool(body.return_token_ids) or not settings.has_tokenizer,
         prompt_logprobs=body.prompt_logprobs is not None,
         echo=[] if body.echo else None,
         nothing=body.max_tokens == 0,
