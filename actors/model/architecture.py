@@ -46,6 +46,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     stored: StoredWeights | None = None  # which weights of the checkpoint must be decoded
     mixed: bool = False  # what the checkpoint has as floats stays so
     moe: MoeShape | None = None
+    beside: tuple[str, ...] = ()  # what names of tensors begin with that the model itself has no use for
 
     @property
     def layers(self) -> int:
@@ -199,6 +200,7 @@ def read_architecture(
         stored=stored,
         mixed=stored is not None and quantization == AUTO,
         moe=family.moe(given, given.needed("num_hidden_layers", MOST_LAYERS)),
+        beside=family.beside,
     )
     _check(architecture, file)
     return architecture

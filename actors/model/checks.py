@@ -11,18 +11,32 @@ from pathlib import Path
 import msgspec
 
 from ..options.config import Config, ConfigError
-from ..options.speculative import OPTION, DraftModelOptions, read_speculative
+from ..options.speculative import (
+    OPTION,
+    DraftModelOptions,
+    Eagle3Options,
+    EagleOptions,
+    HeadOptions,
+    MedusaOptions,
+    MtpOptions,
+    NgramOptions,
+    read_speculative,
+)
 from .architecture import Architecture, read_architecture, shard_shape
+from .heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
+from .heads.formats import RecurrentShape, Shape
 from .info import ModelInfo, read_json, resolve_model, with_tokenizer
 from .machine import (
     NUMBERS,
     Number,
+    Sized,
     available_bytes,
     count_blocks,
     dtype_on_cpu,
     may_have_gpu,
     weight_bytes,
 )
+from .names import find_folder
 from .tokenizer import find_templates, special_tokens
 from .tokenizer_files import check_tokenizer
 from .weight_files import check_weights
@@ -68,9 +82,41 @@ def find_draft_model(config: Config, model: ModelInfo) -> tuple[Config, ModelInf
     return own, msgspec.structs.replace(found, max_model_len=model.max_model_len)
 
 
-def draft_refused(given: DraftModelOptions, error: ConfigError) -> ConfigError:
-    """The same, and that it is about the draft model."""
-    return ConfigError(f"{OPTION}: model: {given.model}: {str(error).removeprefix('model: ')}")
+def find_head(config: Config, model: ModelInfo, target: Architecture) -> Head | None:
+    """The head that --speculative-config names, where it names one; `target` is the model's architecture."""
+    given = read_speculative(config)
+    if given is None or isinstance(given, NgramOptions | DraftModelOptions):
+        return None
+    try:
+        return _read_head(given, model, target)
+    except ConfigError as error:
+        raise draft_refused(given, error) from None
+
+
+def _read_head(given: HeadOptions, model: ModelInfo, target: Architecture) -> Head:
+    if isinstance(given, MtpOptions):
+        return read_mtp(Path(model.folder), target)
+    folder = find_folder(given.model, None, files=MEDUSA_FILES if isinstance(given, MedusaOptions) else ())
+    if not folder.is_dir():
+        raise ConfigError(f"model: {folder} is a GGUF file; heads are read of safetensors and PyTorch's files")
+    if isinstance(given, MedusaOptions):
+        return read_medusa(folder, target, given.num_speculative_tokens)
+    assert isinstance(given, EagleOptions | Eagle3Options)
+    return read_eagle(folder, target, isinstance(given, Eagle3Options))
+
+
+def head_block_bytes(shape: Shape, block_size: int, number: Sized) -> int:
+    """The size of a KV block of a head."""
+    return shape.kv.block_bytes(block_size, number.itemsize) if isinstance(shape, RecurrentShape) else 0
+
+
+def draft_refused(given: DraftModelOptions | HeadOptions, error: ConfigError) -> ConfigError:
+    """The same, and that it is about what drafts."""
+    about = "method: mtp" if isinstance(given, MtpOptions) else f"model: {given.model}"
+    reason = str(error).removeprefix("model: ")
+    if reason.startswith("num_speculative_tokens"):
+        return ConfigError(f"{OPTION}: {reason}")
+    return ConfigError(f"{OPTION}: {about}: {reason}")
 
 
 def check_device(config: Config, on_gpu: bool) -> None:
@@ -100,6 +146,7 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
     drafts = find_draft_model(config, model)
     if config.load_format != "dummy":
         check_weights(Path(model.folder), shape)
+    head = find_head(config, model, shape)
     beside = 0
     if drafts is not None:
         beside = _check_drafts(*drafts)
@@ -107,6 +154,8 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
         return  # if torch finds it, too
     check_device(config, on_gpu=False)
     number = NUMBERS[dtype_on_cpu(config, shape)]
+    if head is not None:
+        beside = head_block_bytes(head.shape, config.block_size, number)
     if config.load_format == "dummy":  # those of a file lie in it, and need not all be in memory
         _check_room(part, number)
     count_blocks(config, part.kv, model.max_model_len, number, beside)

@@ -31,6 +31,9 @@ class Axis(enum.Enum):
     SHARED_INTERMEDIATE = "shared intermediate"  # of the MLP beside the experts, for all tokens
     ONE = "one"
     VOCABULARY = "vocabulary"
+    PAIR = "pair"  # of heads that draft: a token's embedding and a hidden state, side by side
+    TARGET_STATES = "target states"  # likewise: the hidden states of the model that are read, side by side
+    DRAFT_VOCABULARY = "draft vocabulary"  # likewise: the words that may be drafted
 
 
 ROTATED = (Axis.QUERIES, Axis.KEYS)  # what turns with the position
@@ -129,7 +132,7 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     `qkv` makes q, then k, then v, and `gate_up` gate and then up, in one linear of the checkpoint or in several.
     """
 
-    attention_norm: str = "input_layernorm"
+    attention_norm: str = "input_layernorm"  # empty: qkv takes what it is given
     qkv: tuple[LinearSpec, ...]
     q_norm: str | None = None  # of each head, all with the same gain
     k_norm: str | None = None
@@ -141,8 +144,11 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, layer: int) -> LayerSpec:
         """The same with the names that tensors of this layer have in the checkpoint."""
-        prefix = f"model.layers.{layer}."
-        named = {name: prefix + own for name in NORMS if (own := getattr(self, name)) is not None}
+        return self.under(f"model.layers.{layer}.")
+
+    def under(self, prefix: str) -> LayerSpec:
+        """The same with a prefix before all names."""
+        named = {name: prefix + own for name in NORMS if (own := getattr(self, name))}
         return msgspec.structs.replace(
             self._each(lambda linear: msgspec.structs.replace(linear, name=prefix + linear.name)), **named
         )
@@ -159,7 +165,7 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     def tensors(self, of: Callable[[LinearSpec], dict[str, TensorSpec]] = LinearSpec.tensors) -> dict[str, TensorSpec]:
         """Every tensor of the layer; `of` says which a linear has."""
         hidden, head = TensorSpec(Kind.GAIN, (Axis.HIDDEN,)), TensorSpec(Kind.GAIN, (Axis.HEAD_DIM,))
-        found = {f"{name}.weight": hidden for name in (self.attention_norm, self.mlp_norm)}
+        found = {f"{name}.weight": hidden for name in (self.attention_norm, self.mlp_norm) if name}
         for linear in self.linears():
             found |= of(linear)
         for router in () if self.moe is None else self.moe.routers():

@@ -31,9 +31,11 @@ ONLY = "a folder with config.json, a tokenizer and safetensors is needed, or a G
 Look = Callable[[Path, bool], object]  # a folder; are all its small files there? ConfigError: no more is needed
 
 
-def find_folder(name: str, revision: str | None, look: Look | None = None, weights: bool = True) -> Path:
+def find_folder(
+    name: str, revision: str | None, look: Look | None = None, weights: bool = True, files: tuple[str, ...] = ()
+) -> Path:
     """The folder of `name`, or its GGUF file; ConfigError says what it is, if it is no model. Without `weights` they
-    are not downloaded.
+    are not downloaded. `files` are other names under which they may be, of which one is enough.
 
     `look` is called with a folder of which config.json is there, and then with one of which all but the weights are.
     """
@@ -54,7 +56,7 @@ def find_folder(name: str, revision: str | None, look: Look | None = None, weigh
         return _gguf_from_hub(wanted[1], wanted[2], revision)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not HUB_NAME.fullmatch(name):
         raise ConfigError(f"model: there is no folder {_shown(name)}{_near(path)}{_no_hub_name(name)}")
-    return _from_hub(name, revision, look, weights)
+    return _from_hub(name, revision, look, weights, files)
 
 
 def check_folder(folder: Path) -> None:
@@ -110,7 +112,7 @@ def _near(path: Path) -> str:
     return f" (did you mean {' or '.join(str(parent / name) for name in near)}?)" if near else ""
 
 
-def _from_hub(name: str, revision: str | None, look: Look | None, weights: bool) -> Path:
+def _from_hub(name: str, revision: str | None, look: Look | None, weights: bool, others: tuple[str, ...]) -> Path:
     """Download what is needed, the small things first, all of one commit."""
     folder = _download(name, revision, CONFIG)
     commit = folder.name if COMMIT.fullmatch(folder.name) else revision  # what is pushed meanwhile does not mix
@@ -128,8 +130,9 @@ def _from_hub(name: str, revision: str | None, look: Look | None, weights: bool)
         look(folder, True)
     if not weights:
         return folder
-    for index, single in ((INDEX, SINGLE), (PICKLED_INDEX, PICKLED)):  # the others hold the same once more
-        files = index_files(folder / index) if (folder / index).exists() else [single]
+    forms = ((INDEX, SINGLE), (PICKLED_INDEX, PICKLED), *((file, file) for file in others))
+    for index, single in forms:  # the others hold the same once more
+        files = index_files(folder / index) if index != single and (folder / index).exists() else [single]
         folder = _download(name, commit, TEXTS + files)
         if any((folder / file).exists() for file in files):
             return folder

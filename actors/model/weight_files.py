@@ -44,12 +44,17 @@ def read_weights(folder: Path) -> dict[str, StoredTensor]:
     """All tensors of the folder's files by name. ConfigError if a file is missing, broken or cut off."""
     if (found := gguf_tensors(folder)) is not None:
         return _of_gguf(*found)
-    return {name: tensor for path in weight_files(folder) for name, tensor in _read_header(path)}
+    return read_files(weight_files(folder))
+
+
+def read_files(paths: Iterable[Path]) -> dict[str, StoredTensor]:
+    """The same of some files."""
+    return {name: tensor for path in paths for name, tensor in _read_header(path)}
 
 
 def is_pickled(path: Path) -> bool:
     """Is it no file of safetensors?"""
-    return path.suffix == ".bin"
+    return path.suffix in (".bin", ".pt")
 
 
 def _of_gguf(architecture: str, tensors: Tensors) -> dict[str, StoredTensor]:
@@ -64,14 +69,20 @@ def _of_gguf(architecture: str, tensors: Tensors) -> dict[str, StoredTensor]:
 
 def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
     """The same, all of them there with the shapes and types that they should have, and no others."""
-    found, specs = read_weights(folder), shape.stored_specs()
+    found = read_weights(folder)
+    check_tensors(folder, shape, found)
+    return found
+
+
+def check_tensors(folder: Path, shape: Architecture, found: dict[str, StoredTensor]) -> None:
+    """ConfigError if these, of the folder's files, are not those of the architecture."""
+    specs = shape.stored_specs()
     _compare(folder, shape, found, specs)
     in_gguf = (folder / SOURCES).is_file()
     for name, spec in specs.items():
         types = tuple(BY_NAME) if in_gguf else spec.types
         if name in found and found[name].dtype not in types:
             raise ConfigError(f"model: {name} is stored as {found[name].dtype}; supported are {', '.join(types)}")
-    return found
 
 
 def check_index(folder: Path, shape: Architecture) -> None:
@@ -186,6 +197,7 @@ def _compare(folder: Path, shape: Architecture, found: dict[str, StoredTensor], 
     """Every tensor of the architecture is there with its shape, and no other."""
     needless = {name for name in found if name.endswith("rotary_emb.inv_freq")}  # of old checkpoints
     needless |= {f"{HEAD}.weight"} if shape.tied else set()
+    needless |= {name for name in found if name.startswith(shape.beside)}
     if shape.stored is not None and shape.stored.needless is not None:
         needless |= {name for name in found if shape.stored.needless.fullmatch(name)}
     problems = []

@@ -15,6 +15,7 @@ DEFAULT_LOOKUP = 5  # tokens, where neither bound is given
 
 Drafts = Annotated[int, Meta(ge=1, le=32)]
 Ending = Annotated[int, Meta(ge=1, le=64)]
+Alone = Annotated[int, Meta(ge=1, le=1)] | None  # what drafts is whole in each worker
 
 
 class NgramOptions(
@@ -40,10 +41,67 @@ class DraftModelOptions(
 
     model: str
     num_speculative_tokens: Drafts
+    draft_tensor_parallel_size: Alone = None
 
 
-Speculative = NgramOptions | DraftModelOptions
-METHODS = ("ngram", "draft_model")
+class EagleOptions(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="eagle"
+):
+    """Drafts are what a layer says that goes on from the model's last hidden states (EAGLE-1 and EAGLE-2)."""
+
+    model: str
+    num_speculative_tokens: Drafts
+    draft_tensor_parallel_size: Alone = None
+
+
+class Eagle3Options(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="eagle3"
+):
+    """The same from hidden states of three layers (EAGLE-3)."""
+
+    model: str
+    num_speculative_tokens: Drafts
+    draft_tensor_parallel_size: Alone = None
+
+
+class MedusaOptions(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="medusa"
+):
+    """Drafts are what heads say, each of them of one more token ahead."""
+
+    model: str
+    num_speculative_tokens: Drafts
+    draft_tensor_parallel_size: Alone = None
+
+
+class MtpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="mtp"):
+    """Drafts are what the model's own layer for multi-token prediction says."""
+
+    num_speculative_tokens: Drafts
+    draft_tensor_parallel_size: Alone = None
+
+
+HeadOptions = EagleOptions | Eagle3Options | MedusaOptions | MtpOptions
+Speculative = NgramOptions | DraftModelOptions | HeadOptions
+OPTIONS: dict[str, type[msgspec.Struct]] = {
+    "ngram": NgramOptions,
+    "draft_model": DraftModelOptions,
+    "eagle": EagleOptions,
+    "eagle3": Eagle3Options,
+    "mtp": MtpOptions,
+    "medusa": MedusaOptions,
+}
+METHODS = tuple(OPTIONS)
+SAME = {"mimo_mtp": "mtp"}  # vLLM's names of them by the model
+REFUSED = {  # methods of vLLM and SGLang that are not there, and why
+    **dict.fromkeys(
+        ("deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp", "glm4_moe_mtp", "ernie_mtp", "longcat_flash_mtp"),
+        "models with such layers are not served; mtp is for MiMoForCausalLM",
+    ),
+    "nextn": "the name of it is mtp, and it is for MiMoForCausalLM",
+    "suffix": "ngram is nearest to it",
+    "ngram_gpu": "drafts are made on a CPU; the name is ngram",
+}
 
 
 def read_speculative(config: Config) -> Speculative | None:
@@ -53,9 +111,9 @@ def read_speculative(config: Config) -> Speculative | None:
         return None
     try:
         values: Any = msgspec.json.decode(text)
-        if isinstance(values, dict) and "method" not in values and "model" in values:
-            values = {"method": "draft_model", **values}
-        found: Speculative = msgspec.convert(values, NgramOptions | DraftModelOptions)
+        if isinstance(values, dict):
+            values = _named(values)
+        found: Speculative = msgspec.convert(values, Speculative)
     except msgspec.ValidationError as error:
         if trouble := _unknown_method(values) or _unknown_key(values):
             raise ConfigError(f"{OPTION}: {trouble}") from None
@@ -71,11 +129,21 @@ def read_speculative(config: Config) -> Speculative | None:
     return found
 
 
+def _named(values: dict[str, Any]) -> dict[str, Any]:
+    """The same with the method by our name."""
+    if "method" not in values and "model" in values:
+        return {"method": "draft_model", **values}
+    method = values.get("method")
+    return values | {"method": SAME[method]} if isinstance(method, str) and method in SAME else values
+
+
 def _unknown_method(values: Any) -> str:
     """What is wrong with the method, if that is it."""
     given = values.get("method") if isinstance(values, dict) else None
     if given in METHODS or not isinstance(given, str):
         return ""
+    if given in REFUSED:
+        return f"method: {given}: {REFUSED[given]}"
     return f"method: {given} is none of {', '.join(METHODS)}{nearest(given, METHODS)}"
 
 
@@ -83,7 +151,7 @@ def _unknown_key(values: Any) -> str:
     """Which key the method does not have, if that is wrong."""
     if not isinstance(values, dict) or values.get("method") not in METHODS:
         return ""
-    known = ("method", *(NgramOptions if values["method"] == "ngram" else DraftModelOptions).__struct_fields__)
+    known = ("method", *OPTIONS[values["method"]].__struct_fields__)
     wrong = next((key for key in values if key not in known), None)
     return "" if wrong is None else f"{wrong} is none of {', '.join(known)}{nearest(wrong, known)}"
 

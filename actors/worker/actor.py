@@ -254,7 +254,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     log.info("KV memory: %.2f GiB, holds %s", size, tokens)
     pools = make_pools(model.kv, blocks, config.block_size, model.dtype)
     ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
-    verifier = drafter.make(config, blocks, ids.shape[1], group) if drafter else None
+    verifier = drafter.make(config, blocks, ids.shape[1], model, group) if drafter else None
     context.phase_ends(StartPhase.KV_MEMORY)
     parts = request_readers(context, model.shape.vocab_size)
     runner = CpuRunner(model, pools, ids, config.block_size, rows, *parts, verifier)

@@ -34,7 +34,7 @@ def test_they_measure(name: str) -> None:
 
 def test_launches_of_a_step_on_a_gpu() -> None:
     """Counted without one; no more than ten a layer."""
-    command = [sys.executable, TOOLS / "bench" / "gpu_host", "--layers", "1", "--repeat", "2"]
+    command = [sys.executable, str(TOOLS / "bench" / "gpu_host"), "--layers", "1", "--repeat", "2"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     counts = [int(line.split(":")[1].split()[0]) for line in shown.splitlines() if "launches a layer" in line]
     assert len(counts) == 3 and max(counts) <= 10

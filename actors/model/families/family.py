@@ -39,4 +39,5 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     windows: Callable[[Values, int], Windows] = no_windows
     moe: Callable[[Values, int], MoeShape | None] = no_experts
     ropes: Mapping[str, str] = msgspec.field(default_factory=lambda: ROPES)  # config.json's types, each with its kind
+    beside: tuple[str, ...] = ()  # what names of tensors begin with that the model itself has no use for
     partial_rotary: bool = False  # may `partial_rotary_factor` leave numbers of a head as they are?

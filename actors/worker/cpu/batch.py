@@ -12,7 +12,7 @@ from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
-from .executor import CpuModel
+from .executor import CpuModel, LayerStates
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -40,15 +40,13 @@ class BatchInputs(NamedTuple):
     slots: Ints
     attention: AnyAttention
 
-    def forward(self, model: CpuModel, kv: PagedKV) -> Tensor:
+    def forward(self, model: CpuModel, kv: PagedKV, states: LayerStates | None = None) -> Tensor:
         """The last layer's output for each token."""
         ids, positions, slots = (torch.from_numpy(values) for values in self[:3])
-        return model.forward(ids, positions, slots, kv, self.attention)
+        return model.forward(ids, positions, slots, kv, self.attention, states)
 
 
-def prepare_inputs(
-    model: CpuModel, kv: PagedKV, tables: BlockTables, rows: Ints, counts: Ints, starts: Ints, ids: Ints
-) -> BatchInputs:
+def prepare_inputs(kv: PagedKV, tables: BlockTables, rows: Ints, counts: Ints, starts: Ints, ids: Ints) -> BatchInputs:
     """`rows`, `counts` and `starts` as in `row_positions`; `ids` are the tokens."""
     owners, positions = row_positions(rows, counts, starts)
     slots = tables.blocks[owners, positions // kv.block_size] * kv.block_size + positions % kv.block_size
@@ -56,4 +54,4 @@ def prepare_inputs(
     fields = (firsts.tolist(), counts.tolist(), starts.tolist(), tables.blocks[rows], one_run.tolist())
     spans = [Span(*values) for values in zip(*fields, strict=True)]
     make = AlignedAttention if kv.aligned else StepAttention
-    return BatchInputs(ids, positions, slots, make(kv, spans, model.kv.layers))
+    return BatchInputs(ids, positions, slots, make(kv, spans, kv.spec.layers))

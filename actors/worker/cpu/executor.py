@@ -183,14 +183,14 @@ class CpuMoe:
 class CpuLayer:
     """Attention and MLP of one layer."""
 
-    def __init__(self, build: CpuBuilder, index: int) -> None:
+    def __init__(self, build: CpuBuilder, spec: LayerSpec, index: int) -> None:
+        """`spec` with the names of the checkpoint; `index` is the layer's place in the KV memory."""
         self.shape, self.index = build.shape, index
         alike, group = build.batch_invariant, build.group
         self.rotate: Callable[[Tensor, Tensor], None] = rotate_by_rows if alike else rotate
         self.silu: Callable[[Tensor], Tensor] = exact_silu if alike else F.silu
         self.sum = None if group is None else group.sum_in_order if alike else group.all_reduce
-        spec = build.layer(index)
-        self.attention_norm = build.norm(spec.attention_norm)
+        self.attention_norm = build.norm(spec.attention_norm) if spec.attention_norm else None
         self.qkv = build.linear(*spec.qkv)
         self.qk_norm = build.qk_norm(spec.q_norm, spec.k_norm)
         self.out = build.linear(spec.out)
@@ -200,17 +200,32 @@ class CpuLayer:
             self.gate_up = build.linear(*spec.gate_up)
             self.down = build.linear(spec.down)
 
-    def __call__(self, x: Tensor, rotations: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> None:
-        """Add this layer to x; `rotations` are those of the tokens' positions, `slots` where their KV goes."""
+    def __call__(
+        self,
+        x: Tensor,
+        rotations: Tensor,
+        slots: Tensor,
+        kv: PagedKV,
+        attention: AnyAttention,
+        seen: Tensor | None = None,
+    ) -> None:
+        """Add this layer to x; `rotations` are those of the tokens' positions, `slots` where their KV goes.
+
+        `seen`: what q, k and v are made of, where it is not x.
+        """
         shape = self.shape
-        heads = self.qkv(self.attention_norm(x)).view(len(x), -1, shape.head_dim)  # of q, then k, then v
+        if seen is None:
+            seen = x
+        if self.attention_norm is not None:
+            seen = self.attention_norm(seen)
+        heads = self.qkv(seen).view(len(x), -1, shape.head_dim)  # of q, then k, then v
         qk = heads[:, : shape.heads + shape.kv_heads]
         if self.qk_norm is not None:
             self.qk_norm.in_place(qk)
         self.rotate(qk, rotations)
         kv.write_joined(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
-        seen = attention(self.index, heads[:, : shape.heads])
-        self._add(self.out, x, seen.view(len(x), -1))
+        mixed = attention(self.index, heads[:, : shape.heads])
+        self._add(self.out, x, mixed.view(len(x), -1))
         if self.moe is not None:
             inner = self.moe(self.mlp_norm(x))
             x.add_(inner if self.sum is None else self.sum(inner))
@@ -224,6 +239,23 @@ class CpuLayer:
             linear.add_to(x, inner)
         else:
             x.add_(self.sum(linear(inner)))
+
+
+class LayerStates:
+    """Copies of the residual stream before some layers; the number of all layers stands for behind the last one."""
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self.layers = layers
+        self.kept: dict[int, Tensor] = {}
+
+    def keep(self, layer: int, x: Tensor) -> None:
+        """If this layer is one of them."""
+        if layer in self.layers:
+            self.kept[layer] = x.clone()
+
+    def of(self, rows: Tensor | slice) -> Tensor:
+        """Those of some tokens, side by side."""
+        return torch.cat([self.kept[layer][rows] for layer in self.layers], -1)
 
 
 class CpuModel:
@@ -251,22 +283,45 @@ class CpuModel:
         table = get(f"{EMBEDDINGS}.weight")
         keep = table.dtype.itemsize <= dtype.itemsize  # a 16-bit table stays: its rows are made float32 when read
         self.embeddings = table if keep else table.to(dtype)
-        self.layers = [CpuLayer(build, index) for index in range(shape.layers)]
+        self.layers = [CpuLayer(build, build.layer(index), index) for index in range(shape.layers)]
         self.norm = build.norm(FINAL_NORM)
         self.head = build.linear(shape.head)
         self.rotations = rotation_table(shape.rope, shape.head_dim, max_length)
 
-    def forward(self, ids: Tensor, positions: Tensor, slots: Tensor, kv: PagedKV, attention: AnyAttention) -> Tensor:
-        """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`."""
-        x = embed(ids, self.embeddings, self.dtype, self.group)
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        kv: PagedKV,
+        attention: AnyAttention,
+        states: LayerStates | None = None,
+    ) -> Tensor:
+        """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`.
+
+        `states` is given what it wants of the layers in between.
+        """
+        x = self.embed(ids)
         rotations = self.rotations[positions][:, None]
-        for layer in self.layers:
+        for number, layer in enumerate(self.layers):
+            if states is not None:
+                states.keep(number, x)
             layer(x, rotations, slots, kv, attention)
+        if states is not None:
+            states.keep(len(self.layers), x)
         return x
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """What the first layer is given."""
+        return embed(ids, self.embeddings, self.dtype, self.group)
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits [rows, vocabulary] of rows of the last layer's output, in float32."""
-        own: Tensor = self.head(self.norm(x)).float()
+        return self.logits_of_normed(self.norm(x))
+
+    def logits_of_normed(self, x: Tensor) -> Tensor:
+        """The same of rows that the last norm has seen already."""
+        own: Tensor = self.head(x).float()
         return own if self.group is None else self.group.all_gather(own)[:, : self.shape.vocab_size].contiguous()
 
 

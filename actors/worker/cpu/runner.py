@@ -30,9 +30,9 @@ from ...protocol.request import Rendition, row_types
 from ...protocol.step import NewRow, Step
 from ..logits_processors import LogitsProcessors
 from ..logprobs import LogprobsWriter
-from ..speculative.verifier import DraftBatch, DraftOutcome, DraftVerifier
+from ..speculative.verifier import Computed, DraftBatch, DraftOutcome, DraftVerifier
 from .batch import BatchInputs, BlockTables, prepare_inputs, row_positions
-from .executor import CpuModel
+from .executor import CpuModel, LayerStates
 from .steady_decode import SteadyDecode
 
 if TYPE_CHECKING:
@@ -106,11 +106,14 @@ class CpuRunner:
                 self._settle()
                 return self._run_anew(step, rows, starts, counts, drafted)
         steady.move_on(scattered)
-        hidden = steady.inputs.forward(self.model, self.kv)
+        states = self._wanted_states()
+        hidden = steady.inputs.forward(self.model, self.kv, states)
         tokens = self._draw(self.model.logits(hidden), rows, parameters)
         steady.inputs.ids[:] = tokens
         if self.verifier is not None:
             self.verifier.append(rows, parameters.position, tokens)
+            counts = np.ones_like(rows)
+            self._observe(rows, steady.inputs.positions, counts, np.arange(len(rows)), hidden, states)
         return tokens
 
     def _settle(self) -> None:
@@ -122,17 +125,25 @@ class CpuRunner:
 
     def _run_anew(self, step: Step, rows: Ints, starts: Ints, counts: Ints, drafted: Ints) -> np.ndarray:
         """A step of which nothing is prepared: of each row `counts` tokens from `starts` on, the last ones drafts."""
-        ends = starts + counts
         firsts = np.cumsum(counts) - counts
-        inputs = self._inputs(rows, counts, starts)
-        hidden = inputs.forward(self.model, self.kv)
+        inputs, states = self._inputs(rows, counts, starts), self._wanted_states()
+        hidden = inputs.forward(self.model, self.kv, states)
         self.logprobs.write_prompts(rows, firsts, counts, starts, self.log, lambda at: self.model.logits(hidden[at]))
-        self.computed[rows] = ends - drafted
-        samples = ends - drafted == self.known[rows]
-        rows, drafted = rows[samples], drafted[samples]
+        self.computed[rows] = starts + counts - drafted
+        samples = self.computed[rows] == self.known[rows]
+        tokens = self._sample(hidden, rows[samples], (firsts + counts - 1)[samples], drafted[samples])
+        self._observe(rows, starts, self.computed[rows] - starts, firsts, hidden, states)
+        if samples.all() and len(rows) == len(inputs.ids):
+            inputs.ids[:] = tokens
+            parameters = self.sampling.of(rows)._replace(position=self.known[rows] - 1)
+            again = partial(prepare_inputs, self.kv, self._tables, rows, counts)
+            self._steady = SteadyDecode(step, rows, inputs, parameters, again)
+        return tokens
+
+    def _sample(self, hidden: Tensor, rows: Ints, last: Ints, drafted: Ints) -> np.ndarray:
+        """Draw the next token of these rows, or of each several; `last` are their last positions in the flat batch."""
         if not rows.size:
             return np.empty(0, np.int32)
-        last = (firsts + counts - 1)[samples]
         if drafted.any():
             return self._draw_many(hidden, rows, last, drafted)
         if rows.size < len(hidden):
@@ -143,11 +154,26 @@ class CpuRunner:
         self.known[rows] += 1
         if self.verifier is not None:
             self.verifier.append(rows, parameters.position, tokens)
-        if rows.size == len(starts) == len(inputs.ids):
-            inputs.ids[:] = tokens
-            again = partial(prepare_inputs, self.model, self.kv, self._tables, rows, counts)
-            self._steady = SteadyDecode(step, rows, inputs, parameters, again)
         return tokens
+
+    def _wanted_states(self) -> LayerStates | None:
+        """What takes hidden states of layers that whoever drafts reads; None if it reads none."""
+        observer = None if self.verifier is None else self.verifier.observer
+        return LayerStates(observer.reads.layers) if observer is not None and observer.reads.layers else None
+
+    def _observe(
+        self, rows: Ints, starts: Ints, counts: Ints, firsts: Ints, hidden: Tensor, states: LayerStates | None
+    ) -> None:
+        """Show whoever drafts what was computed: of each row `counts` tokens, the first one `firsts` in the batch."""
+        if self.verifier is None or self.verifier.observer is None:
+            return
+        total = int(counts.sum())
+        index = slice(None) if total == len(hidden) else torch.from_numpy(_counting(firsts, counts))
+        if states is not None:
+            read = states.of(index)
+        else:
+            read = self.model.norm(hidden[index]) if self.verifier.observer.reads.normed else hidden[index]
+        self.verifier.observe(Computed(rows, starts, counts, self._tables, read))
 
     def _draw(self, logits: Tensor, rows: Ints, parameters: Parameters, drafted: Ints | None = None) -> np.ndarray:
         """The token of each row at the position of its parameters, as its request wants it.
@@ -258,7 +284,7 @@ class CpuRunner:
             ids = self.verifier.tokens[owners, positions].astype(np.int64)
         else:
             ids = np.where(positions < self.logged[owners], self.log[self.slot[owners], positions], self.last[owners])
-        return prepare_inputs(self.model, self.kv, self._tables, rows, counts, starts, ids)
+        return prepare_inputs(self.kv, self._tables, rows, counts, starts, ids)
 
 
 def _counting(firsts: Ints, counts: Ints) -> Ints:

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ...model.architecture import Architecture, read_architecture, shard_shape
+from ...model.heads.checkpoints import Head
 from ...model.info import ModelInfo, read_json
 from ...model.layers import EMBEDDINGS, Kind
 from ...model.machine import dtype_on_cpu
@@ -72,21 +73,35 @@ def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     homes = {name: stored.file for name, stored in check_weights(folder, shape).items()}
     if (read_gguf := open_gguf(folder, shape)) is not None:
         return read_gguf
-    pickled = {name: tensor for path in set(homes.values()) if is_pickled(path) for name, tensor in _load(path).items()}
-    files = {path: _open(path) for path in set(homes.values()) if not is_pickled(path)}
+    files = read_parts({name: (path, name) for name, path in homes.items()})
+    return files if shape.stored is None else decoded(files, shape, homes.keys())
+
+
+def read_parts(homes: dict[str, tuple[Path, str]]) -> Read:
+    """What reads parts of tensors of which file and name there are known."""
+    paths = {path for path, _ in homes.values()}
+    pickled = {path: _load(path) for path in paths if is_pickled(path)}
+    files = {path: _open(path) for path in paths if not is_pickled(path)}
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
-        if name in pickled:
-            whole = pickled[name]
+        path, stored = homes[name]
+        if path in pickled:
+            whole = pickled[path][stored]
             return whole if not whole.shape else whole[rows] if columns is None else whole[rows, columns]
-        file = _open(homes[name]) if name == STAYS_MAPPED else files[homes[name]]
-        part = file.get_slice(name)
+        file = _open(path) if name == STAYS_MAPPED else files[path]
+        part = file.get_slice(stored)
         if not part.get_shape():  # one number has no rows
-            return cast(Tensor, file.get_tensor(name))
+            return cast(Tensor, file.get_tensor(stored))
         tensor: Tensor = part[rows] if columns is None else part[rows, columns]
         return tensor
 
-    return read if shape.stored is None else decoded(read, shape, homes.keys())
+    return read
+
+
+def open_head(head: Head) -> Get:
+    """What reads a head's tensors by the names that its format has for them."""
+    read = read_parts(head.homes)
+    return lambda name: read(name, slice(None), None)
 
 
 def random_tensors(shape: Architecture, seed: int, device: torch.device | str = "cpu") -> Read:

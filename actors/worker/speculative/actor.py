@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from actorserve.kernels.cpu.paged_kv import PagedKV
 
-from ...model.checks import draft_refused, find_draft_model
-from ...model.info import ModelInfo
+from ...model.architecture import read_architecture
+from ...model.checks import draft_refused, find_draft_model, find_head, head_block_bytes
+from ...model.heads.checkpoints import Head
+from ...model.heads.formats import MedusaShape
+from ...model.info import ModelInfo, read_json
+from ...model.kv import KVSpec
+from ...model.machine import NUMBERS, dtype_on_cpu
 from ...options.config import Config, ConfigError
-from ...options.speculative import DraftModelOptions, NgramOptions, read_speculative
+from ...options.speculative import DraftModelOptions, HeadOptions, NgramOptions, Speculative, read_speculative
 from ...protocol.step import Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
 from ..cpu.executor import CpuModel
 from ..cpu.runner import CpuRunner
 from ..memory import make_pools
-from ..models.weights import load_model
+from ..models.weights import load_model, open_head
 from ..tensor_parallel import TensorParallelGroup
 from . import draft_model
+from .medusa import MedusaProposer, load_heads
 from .ngram import NgramProposer
+from .recurrent import RecurrentHead, RecurrentProposer
 from .verifier import DraftVerifier, Proposer
 
 if TYPE_CHECKING:
@@ -45,26 +53,43 @@ class SpeculativeWorkerActor(WorkerActor):
 
 
 class LoadedDrafter(NamedTuple):
-    """What is configured, with its model loaded."""
+    """What is configured, with its model loaded or its head found."""
 
-    given: NgramOptions | DraftModelOptions
+    given: Speculative
     model: CpuModel | None
-    block_bytes: int  # of a KV block, in all layers of the draft model
+    block_bytes: int  # of a KV block, in all layers of the draft model or in the head
+    head: Head | None = None
 
-    def make(self, config: Config, blocks: int, length: int, group: TensorParallelGroup | None) -> DraftVerifier:
-        """For KV memory of so many blocks, and sequences of `length` tokens at most."""
-        rows, size = config.max_num_seqs, config.block_size
+    def make(
+        self, config: Config, blocks: int, length: int, target: CpuModel, group: TensorParallelGroup | None
+    ) -> DraftVerifier:
+        """For KV memory of so many blocks, and sequences of `length` tokens at most; `target` is the model."""
+        rows, most = config.max_num_seqs, self.given.num_speculative_tokens
         proposer: Proposer
         if isinstance(self.given, NgramOptions):
             proposer = NgramProposer(*self.given.lookup)
+        elif self.head is not None:
+            proposer = make_proposer(config, self.head, blocks, length, target)
         else:
-            model = self.model
-            kv = None
-            if model is not None:
-                pools = make_pools(model.kv, blocks, size, model.dtype)
-                kv = PagedKV(model.kv, pools, size, aligned=model.batch_invariant)
-            proposer = draft_model.DraftModelProposer(model, kv, rows, self.given.num_speculative_tokens, group)
+            kv = None if self.model is None else _paged(config, self.model.kv, blocks, self.model)
+            proposer = draft_model.DraftModelProposer(self.model, kv, rows, most, group)
         return DraftVerifier(proposer, rows, length)
+
+
+def _paged(config: Config, spec: KVSpec, blocks: int, model: CpuModel) -> PagedKV:
+    pools = make_pools(spec, blocks, config.block_size, model.dtype)
+    return PagedKV(spec, pools, config.block_size, aligned=model.batch_invariant)
+
+
+def make_proposer(config: Config, head: Head, blocks: int, length: int, target: CpuModel) -> Proposer:
+    """What drafts with a head. ConfigError says what is wrong with its tensors."""
+    given, rows = read_speculative(config), config.max_num_seqs
+    assert given is not None
+    shape = head.shape
+    get = open_head(head)
+    if isinstance(shape, MedusaShape):
+        return MedusaProposer(load_heads(shape, get, target.dtype, given.num_speculative_tokens), target, rows)
+    return RecurrentProposer(RecurrentHead(shape, get, target, length), _paged(config, shape.kv, blocks, target), rows)
 
 
 def load_drafter(config: Config, info: ModelInfo, group: TensorParallelGroup | None) -> LoadedDrafter | None:
@@ -74,11 +99,23 @@ def load_drafter(config: Config, info: ModelInfo, group: TensorParallelGroup | N
         return None
     if isinstance(given, NgramOptions):
         return LoadedDrafter(given, None, 0)
+    if not isinstance(given, DraftModelOptions):
+        return _find_head(config, info, given)
     found = find_draft_model(config, info)
     assert found is not None
     try:
         model = load_model(*found)
     except ConfigError as error:
         raise draft_refused(given, error) from None
-    size = model.shape.kv.block_bytes(config.block_size, model.dtype.itemsize)
+    size = model.kv.block_bytes(config.block_size, model.dtype.itemsize)
     return LoadedDrafter(given, model if group is None or group.rank == 0 else None, size)
+
+
+def _find_head(config: Config, info: ModelInfo, given: HeadOptions) -> LoadedDrafter:
+    """Its tensors are read when the model is there, which it computes with."""
+    path = Path(info.folder) / "config.json"
+    target = read_architecture(read_json(path), path, config.quantization)
+    head = find_head(config, info, target)
+    assert head is not None
+    size = head_block_bytes(head.shape, config.block_size, NUMBERS[dtype_on_cpu(config, target)])
+    return LoadedDrafter(given, None, size, head)

@@ -92,7 +92,8 @@ class DraftModelProposer:
         assert self.model is not None and self.kv is not None
         rows, counts, _ = batch
         ids = tokens[row_positions(*batch)].astype(np.int64)
-        hidden = prepare_inputs(self.model, self.kv, work.tables, *batch, ids).forward(self.model, self.kv)
+        inputs = prepare_inputs(self.kv, work.tables, *batch, ids)
+        hidden = inputs.forward(self.model, self.kv)
         if not draws.any():
             return np.empty(0, np.int32)
         last = torch.from_numpy((np.cumsum(counts) - 1)[draws])

@@ -22,13 +22,17 @@ runs.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from actorserve.kernels.cpu.sampling import Parameters
 
-from ..cpu.batch import BlockTables
+from ...model.heads.formats import TargetStates
+from ..cpu.batch import BlockTables, row_positions
+from ..tensor_parallel import TensorParallelGroup
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Tokens = np.ndarray[tuple[int, int], np.dtype[np.int32]]
@@ -61,6 +65,26 @@ class Proposer(Protocol):
         """Write drafts into `tokens` behind what is known of rows with room; returns how many each row has."""
 
 
+class Computed(NamedTuple):
+    """Positions that a step has computed, of tokens that stand; the token behind each stands, too."""
+
+    rows: Ints
+    starts: Ints  # the first of each row
+    counts: Ints  # how many of each row
+    tables: BlockTables  # of all rows
+    states: Tensor  # of each position, what the proposer reads
+
+
+@runtime_checkable
+class Observer(Proposer, Protocol):
+    """A proposer that goes on from hidden states of the model."""
+
+    reads: TargetStates
+
+    def observe(self, computed: Computed, tokens: Tokens) -> None:
+        """What each step has computed, before the next one asks for drafts."""
+
+
 class DraftOutcome(NamedTuple):
     """Of each row that sampled in a step with drafts."""
 
@@ -73,6 +97,7 @@ class DraftVerifier:
 
     def __init__(self, proposer: Proposer, rows: int, length: int) -> None:
         self.proposer = proposer
+        self.observer = proposer if isinstance(proposer, Observer) else None
         self.tokens: Tokens = np.zeros((rows, length), np.int32)
         self._share = np.zeros(rows)
         self._pause, self._wait = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
@@ -93,6 +118,11 @@ class DraftVerifier:
         room = np.where(self._pause[work.rows] > FIRST_PAUSE, np.minimum(work.room, TRIAL), work.room)
         room[self._wait[work.rows] > 0] = 0
         return self.proposer.propose(work._replace(room=room), self.tokens)
+
+    def observe(self, computed: Computed) -> None:
+        """See Observer; its tokens were appended before."""
+        assert self.observer is not None
+        self.observer.observe(computed, self.tokens)
 
     def append(self, rows: Ints, positions: Ints, tokens: np.ndarray) -> None:
         """These tokens were drawn; they take the drafts' places."""
@@ -120,3 +150,13 @@ class DraftVerifier:
         self._pause[poor] = np.minimum(2 * self._pause[poor], LONGEST_PAUSE)
         share[~good] = self._min_accepted  # so that the next try decides
         self._share[rows] = share
+
+
+def share_drafts(group: TensorParallelGroup | None, work: DraftBatch, drafted: Ints, tokens: Tokens) -> None:
+    """Drafts of the first of a group become those of all, who must verify the same ones."""
+    some = np.flatnonzero(drafted)
+    if group is None or not some.size:
+        return
+    owners, positions = row_positions(work.rows[some], drafted[some], (work.starts + work.pending)[some])
+    own = torch.from_numpy(tokens[owners, positions].astype(np.int64))
+    tokens[owners, positions] = group.all_reduce(own if group.rank == 0 else torch.zeros_like(own)).numpy()

@@ -44,7 +44,9 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
     if asked.get("gated"):
         gate, up = y.chunk(2, 1)
         y = gate * gate.sigmoid() * up
-    return y if asked.get("add") is None else y + torch.as_tensor(asked["add"]).double()
+    if (add := asked.get("add")) is not None:
+        y += add.double()
+    return torch.as_tensor(y)
 
 
 def weights(outputs: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:

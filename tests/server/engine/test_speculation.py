@@ -119,7 +119,15 @@ def test_two_workers_draft_alike(config: str, plain: Plain) -> None:
     [
         ("{", "is no JSON"),
         ("[]", "Expected `object`"),
-        ('{"method": "eagle", "num_speculative_tokens": 3}', "method: eagle is none of ngram, draft_model"),
+        ('{"method": "lookup", "num_speculative_tokens": 3}', "method: lookup is none of ngram, draft_model, eagle"),
+        ('{"method": "eagle3", "num_speculative_tokens": 3}', "missing required field `model`"),
+        ('{"method": "medusa", "model": "x", "num_speculative_tokens": 40}', "tokens: Expected `int` <= 32"),
+        ('{"method": "deepseek_mtp", "num_speculative_tokens": 1}', "method: deepseek_mtp: models with such layers"),
+        ('{"method": "mtp", "model": "x", "num_speculative_tokens": 1}', "model is none of method, num_speculative"),
+        (
+            '{"method": "eagle", "model": "x", "num_speculative_tokens": 1, "draft_tensor_parallel_size": 2}',
+            "draft_tensor_parallel_size: Expected `int` <= 1",
+        ),
         ('{"num_speculative_tokens": 3}', "method"),
         ('{"method": "ngram"}', "num_speculative_tokens"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens: Expected `int` >= 1"),
@@ -144,6 +152,8 @@ def test_what_is_read() -> None:
     assert count_drafts(make_config({})) == 0
     config = make_config({"speculative_config": '{"model": "x", "num_speculative_tokens": 2}'})
     assert type(read_speculative(config)).__name__ == "DraftModelOptions"
+    config = make_config({"speculative_config": '{"method": "mimo_mtp", "num_speculative_tokens": 2}'})
+    assert type(read_speculative(config)).__name__ == "MtpOptions"
 
 
 def drafting_config(model: str) -> str:

@@ -104,9 +104,12 @@ def test_what_is_no_number_says_what_would_be(text: str, capsys: pytest.CaptureF
         (("--device", "tpu"), ("--device: tpu is none of auto, cpu, cuda\n",)),
         (
             ("--speculative-config", '{"method": "n-gram", "num_speculative_tokens": 3}'),
-            ("--speculative-config: method: n-gram is none of ngram, draft_model; did you mean ngram?",),
+            ("--speculative-config: method: n-gram is none of ngram, draft_model", "medusa; did you mean ngram?"),
         ),
-        (("--speculative-config", '{"method": "eagle3"}'), ("method: eagle3 is none of ngram, draft_model\n",)),
+        (
+            ("--speculative-config", '{"method": "x9"}'),
+            ("method: x9 is none of ngram, draft_model, eagle, eagle3, mtp",),
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(

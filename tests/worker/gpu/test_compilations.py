@@ -156,7 +156,7 @@ def launched_by_a_layer(runner: Any) -> list[str]:
         return run(self, *arguments, **options)
 
     JITFunction.run = count
-    runner.graphs.step(1)
+    runner.decoding.step(1)
     JITFunction.run = run
     layers = len(runner.model.layers)
     return [name for name in set(names) for _ in range(names.count(name) // layers)]

@@ -67,7 +67,8 @@ class GpuDriver(Driver):
     """A GpuRunner's pools have another shape."""
 
     def __init__(self, runner: GpuRunner, **options: float) -> None:
-        runner.kv = SimpleNamespace(pool=torch.empty(0, 0, 0, BLOCKS * runner.sizes.block_size))  # type: ignore[attr-defined]
+        slots = BLOCKS * runner.sizes.block_size
+        runner.kv = SimpleNamespace(pools=[SimpleNamespace(slots=slots)])  # type: ignore[attr-defined]
         runner.outcome = None  # type: ignore[attr-defined]
         runner.block_size = runner.sizes.block_size  # type: ignore[attr-defined]
         super().__init__(runner, **options)  # type: ignore[arg-type]

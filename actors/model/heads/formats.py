@@ -1,0 +1,172 @@
+"""Heads that draft: small networks that go on from hidden states of the model which they were trained for.
+
+Each format is data: which tensors it has, and in which order they are used. Whoever computes one (worker/speculative)
+reads it here, whatever the device. Knows no files and no torch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from ..architecture import Architecture
+from ..families.llama import llama_layer
+from ..formats.stored import FLOATS, StoredSpec
+from ..layers import HEAD, Axis, Kind, LayerSpec, LinearSpec, TensorSpec
+
+EMBEDDING = "embed_tokens"  # as heads have it
+TO_TARGET, FROM_TARGET = "d2t", "t2d"  # from a drafted word to one of the model, as a difference; which may be drafted
+WHOLE_NUMBERS = ("I64", "I32")
+
+
+class TargetStates(NamedTuple):
+    """Which hidden states of the model a head reads, of each token."""
+
+    layers: tuple[int, ...] = ()  # the residual stream before these layers, side by side; empty: behind the last one
+    normed: bool = False  # the last one, as the model's own head sees it
+
+
+class RecurrentFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer that drafts token by token: of a hidden state h at position p, and the token e that stands at p + 1,
+
+        h = fuse(states)                                   where states of several layers are read
+        pair = token_norm e beside hidden_norm h           (`token_first`, or the other way round)
+        x = join(pair), seen = attention_norm x            without `join`: x = h, seen = pair
+        x += out(attention(qkv seen))                      with the position p
+        x += down(act(gate) * up)                          with gate, up of gate_up(mlp_norm x)
+        y = final_norm x
+        the logits of the token at p + 2 are head(y), and h at p + 1 is x, or y with `normed_back`
+    Where h of the model itself is known it is taken, and that of the head otherwise.
+    """
+
+    layer: LayerSpec
+    fuse: LinearSpec | None = None
+    join: LinearSpec | None = None
+    token_norm: str = ""
+    hidden_norm: str = ""
+    final_norm: str = ""
+    token_first: bool = True
+    normed_back: bool = False
+
+    @property
+    def linears(self) -> tuple[LinearSpec, ...]:
+        """Those beside the layer's."""
+        return tuple(linear for linear in (self.fuse, self.join) if linear is not None)
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Likewise."""
+        return tuple(name for name in (self.token_norm, self.hidden_norm, self.final_norm) if name)
+
+
+def _pair_layer() -> LayerSpec:
+    """Llama's, of which q, k and v are made of a pair."""
+    layer = llama_layer()
+    wide = tuple(msgspec.structs.replace(linear, columns=Axis.PAIR) for linear in layer.qkv)
+    return msgspec.structs.replace(layer, attention_norm="", qkv=wide)
+
+
+EAGLE = RecurrentFormat(
+    layer=msgspec.structs.replace(llama_layer(), attention_norm="").under("layers.0."),
+    join=LinearSpec("fc", (Axis.HIDDEN,), Axis.PAIR),
+)
+EAGLE3 = RecurrentFormat(
+    layer=_pair_layer().under("layers.0."),
+    fuse=LinearSpec("fc", (Axis.HIDDEN,), Axis.TARGET_STATES),
+    token_norm="layers.0.input_layernorm",
+    hidden_norm="layers.0.hidden_norm",
+    final_norm="norm",
+)
+MTP = RecurrentFormat(
+    layer=llama_layer().under("layers.0."),
+    join=LinearSpec("layers.0.input_proj", (Axis.HIDDEN,), Axis.PAIR),
+    token_norm="layers.0.token_layernorm",
+    hidden_norm="layers.0.hidden_layernorm",
+    final_norm="layers.0.final_layernorm",
+    token_first=False,
+    normed_back=True,
+)
+
+
+class RecurrentShape(Architecture, frozen=True, kw_only=True):
+    """A head of such a format: an architecture of one layer."""
+
+    format: RecurrentFormat
+    states: TargetStates
+    target_hidden: int
+    draft_vocabulary: int
+    own_embeddings: bool  # otherwise the model's
+    own_head: bool  # likewise
+    mapped: bool  # words that may be drafted are counted otherwise than the model's
+    hidden_norm_stays: bool = False  # what is added to is the hidden state behind its norm
+
+    @property
+    def head(self) -> LinearSpec:
+        return LinearSpec(HEAD, (Axis.DRAFT_VOCABULARY,), Axis.HIDDEN)
+
+    def size(self, axis: Axis) -> int:
+        own = {
+            Axis.PAIR: 2 * self.hidden_size,
+            Axis.TARGET_STATES: max(1, len(self.states.layers)) * self.target_hidden,
+            Axis.DRAFT_VOCABULARY: self.draft_vocabulary,
+        }
+        return own[axis] if axis in own else super().size(axis)
+
+    def specs(self) -> dict[str, TensorSpec]:
+        found = self.format.layer.tensors()
+        for linear in self.format.linears:
+            found |= linear.tensors()
+        found |= {f"{name}.weight": TensorSpec(Kind.GAIN, (Axis.HIDDEN,)) for name in self.format.norms}
+        if self.own_embeddings:
+            found[f"{EMBEDDING}.weight"] = TensorSpec(Kind.EMBEDDING, (Axis.VOCABULARY,), Axis.HIDDEN)
+        return found | self.head.tensors() if self.own_head else found
+
+    def stored_specs(self) -> dict[str, StoredSpec]:
+        words = {
+            TO_TARGET: StoredSpec((self.draft_vocabulary,), WHOLE_NUMBERS, optional=not self.mapped),
+            FROM_TARGET: StoredSpec((self.vocab_size,), ("BOOL",), optional=True),
+        }
+        return super().stored_specs() | words
+
+
+MEDUSA_STATES = TargetStates(normed=True)
+
+
+class MedusaShape(NamedTuple):
+    """Heads of which number i says the token i + 2 behind the last hidden state, each for itself:
+
+    x += silu(linear x) for each of its blocks; logits = out(x)
+    """
+
+    heads: int
+    blocks: int  # of a head
+    biased: bool
+    own_outs: bool  # otherwise the model's own head makes the logits
+    hidden_size: int
+    vocab_size: int
+
+    def stored_specs(self) -> dict[str, StoredSpec]:
+        """Every tensor of the checkpoint."""
+        hidden, found = self.hidden_size, {}
+        for head in range(self.heads):
+            for block in range(self.blocks):
+                found[block_name(head, block)] = (hidden, hidden)
+            if self.own_outs:
+                found[out_name(head)] = (self.vocab_size, hidden)
+        blocks = [name for name in found if self.biased and ".blocks." in name]
+        biases = {f"{name.removesuffix('weight')}bias": (hidden,) for name in blocks}
+        return {name: StoredSpec(shape, tuple(FLOATS)) for name, shape in (found | biases).items()}
+
+
+def block_name(head: int, block: int) -> str:
+    """Of the weight of a block."""
+    return f"heads.{head}.blocks.{block}.weight"
+
+
+def out_name(head: int) -> str:
+    """Of the weight that makes a head's logits."""
+    return f"heads.{head}.out.weight"
+
+
+Shape = RecurrentShape | MedusaShape
