@@ -1,0 +1,50 @@
+"""A model of full size without its weights: what its layers ask for can be seen, at no cost of memory or time.
+
+Every parameter is one zero that is shown as its whole shape. Products give zeros of their width without being computed;
+all else is computed as it is, on the CPU, so that what depends on values (which experts are hit) works as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+
+NO_EXPERTS = "actorserve_none"
+
+
+def _no_experts(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return torch.zeros_like(hidden_states)
+
+
+ALL_EXPERTS_FUNCTIONS.register(NO_EXPERTS, _no_experts)
+
+
+def hollow(make: Any) -> nn.Module:
+    """The model that `make` makes on the device `meta`, made to run."""
+    with torch.device("meta"):
+        model: nn.Module = make()
+    model.eval()
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None and tensor.device.type == "meta":
+                    zeros = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
+                    tensors[name] = nn.Parameter(zeros, requires_grad=False) if tensors is module._parameters else zeros
+        config = getattr(module, "config", None)
+        if hasattr(config, "_experts_implementation"):
+            config._experts_implementation = NO_EXPERTS
+        if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
+            module.forward = _Zeros(module.out_features)  # type: ignore[method-assign]
+    return model
+
+
+class _Zeros:
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.new_zeros((*x.shape[:-1], self.width))

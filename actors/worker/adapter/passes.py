@@ -1,0 +1,118 @@
+"""A forward pass of a model of transformers in two parts: hidden states of all tokens, then logits of a few.
+
+What a model does between its last layer and its logits (scales, caps, another norm) stands in its own forward pass and
+nowhere else. So that is always the one that runs: the first time it is stopped when its decoder has answered, the
+second time its decoder answers with rows that it is given.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from .hooks import Unfit
+
+CACHES = ("past_key_values", "cache_params", "past_key_value")
+
+
+class _Answered(BaseException):
+    """The decoder has."""
+
+
+class Passes:
+    """Of one model, whose decoder's forward pass it takes the place of."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.names, self.open = _arguments(model)
+        self.decoder = _find_decoder(model)
+        inner, _ = _arguments(self.decoder)
+        own = self.names | (inner if self.open else set())
+        self.positions = "position_ids" in own
+        self.cache = next((name for name in CACHES if name in own), "")
+        if not self.cache:
+            raise Unfit("has no argument for a cache")
+        self._compute = self.decoder.forward
+        self.decoder.forward = self._forward
+        self._rows: Tensor | None = None
+        self._answer: Any = None
+
+    def hidden(self, ids: Tensor, positions: Tensor, cache: Any) -> Tensor:
+        """The decoder's answer [batch, tokens, hidden] to ids and positions [batch, tokens]."""
+        given: dict[str, Any] = {self.cache: cache, "use_cache": True}
+        if self.positions:
+            given["position_ids"] = positions
+        try:
+            self.model(input_ids=ids, **given)
+        except _Answered:
+            pass
+        else:
+            raise Unfit("does not ask its decoder")
+        answer = self._answer
+        hidden: Tensor = answer[0]
+        self._answer = _emptied(answer)
+        return hidden
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """[rows, vocabulary] of rows of such an answer."""
+        self._rows = rows[None]
+        try:
+            out = self.model(input_ids=torch.zeros(1, len(rows), dtype=torch.long), use_cache=False)
+        finally:
+            self._rows = None
+        logits: Tensor = out.logits[0]
+        return logits
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._rows is None:
+            self._answer = self._compute(*args, **kwargs)
+            raise _Answered
+        answer = copy.copy(self._answer)
+        if isinstance(answer, tuple):
+            return (self._rows, *answer[1:])
+        answer.last_hidden_state = self._rows
+        return answer
+
+
+def _emptied(answer: Any) -> Any:
+    """The same without tensors, which would live on."""
+    if isinstance(answer, tuple):
+        return tuple(None for _ in answer)
+    for name in list(answer.keys()):
+        if name != "last_hidden_state":
+            answer[name] = None
+    answer.last_hidden_state = torch.empty(0)
+    return answer
+
+
+def _arguments(module: nn.Module) -> tuple[set[str], bool]:
+    """The names of those of a forward pass, and whether it takes others."""
+    parameters = inspect.signature(module.forward).parameters
+    return set(parameters), any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+
+def _find_decoder(model: PreTrainedModel) -> nn.Module:
+    """The part that a model's forward pass asks first."""
+    first: list[nn.Module] = []
+
+    def note(module: nn.Module, given: Any) -> None:
+        if module is not model:
+            first.append(module)
+            raise _Answered
+
+    handle = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        with torch.inference_mode():
+            model(input_ids=torch.ones(1, 2, dtype=torch.long))
+    except _Answered:
+        pass
+    finally:
+        handle.remove()
+    if not first or not isinstance(first[0], PreTrainedModel):
+        raise Unfit("has no decoder apart from what makes logits")
+    return first[0]
