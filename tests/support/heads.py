@@ -62,9 +62,15 @@ def config_of(target: Path) -> dict[str, Any]:
     return {name: values[name] for name in COPIED if values.get(name) is not None}
 
 
-def eagle3(target: Path, seed: int = 1, drafted: int | None = None, own_embeddings: bool = False) -> Tensors:
-    """EAGLE-3's; `drafted` words of the vocabulary, in random places."""
-    config, weights = config_of(target), Weights(seed)
+def eagle3(
+    target: Path,
+    seed: int = 1,
+    drafted: int | None = None,
+    own_embeddings: bool = False,
+    config: dict[str, Any] | None = None,
+) -> Tensors:
+    """EAGLE-3's; `drafted` words of the vocabulary, in random places. `config` is what differs from the model's."""
+    weights, config = Weights(seed), config_of(target) | (config or {})
     hidden, words = config["hidden_size"], config["vocab_size"]
     layer = weights.layer(config, 2 * hidden)
     layer |= {f"{name}.weight": weights.gain(hidden) for name in ("hidden_norm", "input_layernorm")}

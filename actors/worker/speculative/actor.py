@@ -84,12 +84,15 @@ def _paged(config: Config, spec: KVSpec, blocks: int, model: CpuModel) -> PagedK
 def make_proposer(config: Config, head: Head, blocks: int, length: int, target: CpuModel) -> Proposer:
     """What drafts with a head. ConfigError says what is wrong with its tensors."""
     given, rows = read_speculative(config), config.max_num_seqs
-    assert given is not None
-    shape = head.shape
-    get = open_head(head)
+    assert given is not None and not isinstance(given, NgramOptions)
+    shape, get = head.shape, open_head(head)
     if isinstance(shape, MedusaShape):
         return MedusaProposer(load_heads(shape, get, target.dtype, given.num_speculative_tokens), target, rows)
-    return RecurrentProposer(RecurrentHead(shape, get, target, length), _paged(config, shape.kv, blocks, target), rows)
+    try:
+        recurrent = RecurrentHead(shape, get, target, length)
+    except ConfigError as error:
+        raise draft_refused(given, error) from None
+    return RecurrentProposer(recurrent, _paged(config, shape.kv, blocks, target), rows)
 
 
 def load_drafter(config: Config, info: ModelInfo, group: TensorParallelGroup | None) -> LoadedDrafter | None:
