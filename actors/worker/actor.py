@@ -215,9 +215,9 @@ def join_group(context: Context, device: torch.device | None = None) -> TensorPa
     if size == 1:
         return None
     first = context.system.of_kind("worker")[0]
-    return TensorParallelGroup(
-        context.spec.index, size, context.files["meeting"], context.board.incarnation(first.position), device
-    )
+    life = context.board.incarnation(first.position)
+    limit = context.config.step_timeout
+    return TensorParallelGroup(context.spec.index, size, context.files["meeting"], life, device, limit)
 
 
 def _start_on_cpu(context: Context) -> WorkerActor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -50,7 +51,7 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 
 
 def weights(outputs: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:
-    return (random(outputs, inputs, seed=1) * float(inputs) ** -0.5).to(dtype)
+    return (random(outputs, inputs, seed=1) / math.sqrt(inputs)).to(dtype)
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> None:
