@@ -45,9 +45,8 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
     if asked.get("gated"):
         gate, up = y.chunk(2, 1)
         y = gate * gate.sigmoid() * up
-    if (add := asked.get("add")) is not None:
-        y += add.double()
-    return torch.as_tensor(y)
+    result: torch.Tensor = y if asked.get("add") is None else y + asked["add"].double()
+    return result
 
 
 def weights(outputs: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:
