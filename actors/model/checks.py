@@ -123,8 +123,8 @@ def check_device(config: Config, on_gpu: bool) -> None:
     """ConfigError if an option is for the other device."""
     if not on_gpu and config.kv_cache_dtype != "auto":
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
-    if on_gpu and config.speculative_config is not None:
-        raise ConfigError("--speculative-config: drafts are made on a CPU only (--device cpu)")
+    if on_gpu and not isinstance(read_speculative(config), NgramOptions | None):
+        raise ConfigError("--speculative-config: method: ngram only on a GPU; others are for a CPU (--device cpu)")
     if on_gpu and config.deterministic:
         raise ConfigError(
             "--deterministic: on a CPU only (--device cpu); on a GPU cuBLAS chooses by the number of rows how it sums"

@@ -1,7 +1,7 @@
 """Triton: a step's inputs out of a few numbers a row, so that the host sends no more than these.
 
 Row i of the step is row `rows[i]` of the batch's state, and has tokens [starts[i], starts[i + 1]) at positions from
-firsts[i] on. For each of its tokens
+firsts[i] on; from where its last token stands, as the state has it, where that is below 0. For each of its tokens
     id        given[token], or the token that was drawn last for the row where that is below 0 or nothing is given
     slot      where its keys and values go: table[row, position // block_size] · block_size + position % block_size
 and for the row
@@ -85,6 +85,8 @@ def inputs_kernel(
             tl.store(lengths + index, 0)
     else:
         first = tl.load(firsts + index)
+        if first < 0:  # the host does not know how many drafts counted
+            first = tl.load(drawn + row)
         position = first + token - start
         entry = tl.load(table + row * table_row + position // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
         tl.store(positions + token, position, mask=inside)

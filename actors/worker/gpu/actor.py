@@ -14,16 +14,21 @@ import threading
 import time
 from collections import deque
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from actorserve.shm.rings.mailbox import wake
 
-from ...protocol.step import Step
+from ...protocol.step import Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
 from .runner import GpuRunner
 from .sampler import PendingStep
+
+if TYPE_CHECKING:
+    from ...protocol.wire import Numbers
 
 
 class LaunchedStep:
@@ -80,6 +85,14 @@ class GpuWorkerActor(WorkerActor):
             return
         self.steps.append(started)
         self.waiter.watch(started)
+
+    def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
+        """With drafts, how many tokens each row drew."""
+        outcome = self.gpu.outcome
+        if outcome is None:
+            return super().done(message, tokens, seconds, failed_rows)
+        drawn, drafted = outcome
+        return StepDone.make(message, tokens, seconds, failed_rows=failed_rows, num_drawn=drawn, num_drafted=drafted)
 
     def do_work(self) -> int:
         """Tell of the steps that have ended."""

@@ -26,11 +26,27 @@ class Sizes(NamedTuple):
     tokens: int  # of one step, at most
     length: int  # of one sequence, at most
     block_size: int
+    drafts: int = 0  # of a row in a step, at most
+
+    @property
+    def chunks(self) -> int:
+        """Rows of several tokens that a graph may be for."""
+        return self.rows if self.drafts else min(MOST_CHUNKS, self.rows)
 
     @property
     def listed(self) -> int:
         """Rows of a forward pass: those that are there, those that fill up, and one that has tokens of nobody."""
-        return self.rows + min(MOST_CHUNKS, self.rows) + 1
+        return self.rows + self.chunks + 1
+
+    @property
+    def listed_tokens(self) -> int:
+        """Of a forward pass."""
+        return max(self.tokens, self.rows)
+
+    @property
+    def draws(self) -> int:
+        """Tokens that a step may draw: of each row one, and one for each draft."""
+        return min(self.rows * (1 + self.drafts), self.listed_tokens)
 
 
 class StepNumbers(NamedTuple, Generic[Vector]):
@@ -38,18 +54,19 @@ class StepNumbers(NamedTuple, Generic[Vector]):
 
     asking: Vector  # rows that want their logits changed, -1 for those of `drawing` that do not
     masks: Vector  # and their masks
-    drawing: Vector  # rows that draw
-    firsts: Vector  # the position of each row's first token
+    drawing: Vector  # rows that draw, as often as they do
+    firsts: Vector  # the position of each row's first token; below 0: where its last token stands
     rows: Vector
     starts: Vector  # where the tokens of each begin, and where the last ones end
-    last: Vector  # of each row that draws, its last token
+    last: Vector  # behind which token of the step each is drawn
+    room: Vector  # of each row, for drafts
     given: Vector  # the tokens as far as the host knows them, else -1
 
     @staticmethod
     def counts(sizes: Sizes) -> list[int]:
         """How many of each there may be."""
-        rows, listed = sizes.rows, sizes.listed
-        return [rows, rows, rows, listed, listed, listed + 1, rows, max(sizes.tokens, rows)]
+        draws, listed = sizes.draws, sizes.listed
+        return [draws, draws, draws, listed, listed, listed + 1, draws, listed, sizes.listed_tokens]
 
     @classmethod
     def of(cls, vector: Vector, sizes: Sizes) -> StepNumbers[Vector]:
@@ -66,7 +83,8 @@ class StepBuffers:
         self._vector = torch.empty(sum(StepNumbers.counts(sizes)), dtype=torch.int64, pin_memory=cuda)
         values: Ints = self._vector.numpy()
         self.numbers = StepNumbers.of(values, sizes)  # to be written before they are sent
-        self.tokens = torch.empty(sizes.rows, dtype=torch.int32, pin_memory=cuda)
+        self.tokens = torch.empty(sizes.draws, dtype=torch.int32, pin_memory=cuda)
+        self.outcome = torch.empty(sizes.draws if sizes.drafts else 0, 2, dtype=torch.int32, pin_memory=cuda)
         self.events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2)] if cuda else []
 
     def send(self, target: Tensor, begin: int, end: int) -> None:

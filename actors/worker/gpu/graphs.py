@@ -52,10 +52,12 @@ def capture_sizes(wanted: Sequence[int], most: int) -> list[int]:
     return sorted({size for size in (*USUAL, most) if size <= min(most, USUAL[-1])})
 
 
-def mixed_sizes(rows: int, tokens: int) -> list[StepSize]:
-    """The sizes of graphs for steps with prompts, ascending, where a step has so many rows and tokens at most."""
+def mixed_sizes(rows: int, tokens: int, drafts: bool = False) -> list[StepSize]:
+    """The sizes of graphs for steps with prompts, ascending, where a step has so many rows and tokens at most, and all
+    rows may have `drafts`, and so several tokens."""
     largest = min(tokens, TOKENS[-1])
-    classes = (min(FEW_DECODING, rows), min(FEW_CHUNKS, rows)), (rows, min(MOST_CHUNKS, rows))
+    classes = [(min(FEW_DECODING, rows), min(FEW_CHUNKS, rows)), (rows, min(MOST_CHUNKS, rows))]
+    classes += [(rows, rows)] if drafts else []
     counts = {count for count in TOKENS if count < largest} | {largest}
     return sorted({StepSize(count, min(one, count), min(other, count)) for count in counts for one, other in classes})
 

@@ -57,11 +57,13 @@ class DeviceRows:
         whole = [name for name in types if np.issubdtype(types[name], np.integer)]
         broken = [name for name in types if name not in whole]
         numbers = [np.array([row.row for row in new]), np.array(last)]
+        numbers.append(np.array([row.num_known_tokens - 1 for row in new]))
         numbers += [np.array([row[name] for row in drawn], types[name]).astype(np.int64) for name in whole]
         columns = to_device(np.stack(numbers), self.device)
         shares = to_device(np.array([[row[name] for row in drawn] for name in broken]), self.device)
         rows = columns[0]
         self.state.last.index_copy_(0, rows, columns[1])
-        for name, values in zip([*whole, *broken], [*columns[2:], *shares], strict=True):
+        self.state.drawn.index_copy_(0, rows, columns[2])
+        for name, values in zip([*whole, *broken], [*columns[3:], *shares], strict=True):
             target: Tensor = getattr(self.parameters, name)
             target.index_copy_(0, rows, values.to(target.dtype))

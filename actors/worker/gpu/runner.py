@@ -17,7 +17,7 @@ on a CPU, too, over the same buffers: that is how it is tested where no GPU is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,11 +33,12 @@ from actorserve.shm.table.table import slot_of
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition
 from ...protocol.step import NewRow, Step
+from ..speculative.verifier import DraftOutcome
 from .buffers import BufferPool, Sizes, StepBuffers, StepNumbers
 from .executor import GpuBatch, GpuModel, Hidden
-from .graphs import Graphs, StepSize, size_for, smallest
+from .graphs import Graphs, StepSize, capture_sizes, size_for, smallest
 from .rows import DeviceRows, Ints
-from .sampler import PendingStep, Sampler
+from .sampler import PendingStep, RowWork, Sampler
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
@@ -49,6 +50,8 @@ FEW_ROWS = 2  # that a step with prompts is taken to have when their keys are di
 
 class GpuRunner:
     """Runs steps on one model and its KV memory."""
+
+    sampler_type: ClassVar[type[Sampler]] = Sampler
 
     def __init__(
         self,
@@ -69,10 +72,13 @@ class GpuRunner:
         self.model, self.log, self.sizes = model, log, sizes
         self.device = device = model.device
         self.pools: list[Pools] = []
-        self.computed, self.known, self.logged, self.slot = (np.zeros(sizes.rows, np.int64) for _ in range(4))
+        self.computed, self.known, self.logged, self.slot, self.uses = (
+            np.zeros(sizes.rows, np.int64) for _ in range(5)
+        )
         self.rows = DeviceRows(sizes.rows, -(-sizes.length // sizes.block_size), device)
         self.read_rendition = read_rendition
         self.failed_rows: Numbers = ()  # of the step that was finished last, those whose grammar has failed
+        self.outcome: DraftOutcome | None = None  # likewise, where rows had drafts
         self.decoding = Graphs(capture, self._decode, device)
         self.mixed = Graphs(mixed, self._compute, device)
         self._numbers = torch.zeros(sum(StepNumbers.counts(sizes)), dtype=torch.int64, device=device)
@@ -83,7 +89,8 @@ class GpuRunner:
         self._inputs = StepInputs.make(sizes.listed, len(self._at.given), self.rows.state.table.shape[1], device)
         self._inputs.fill()
         self._starts = torch.arange(max(capture, default=1) + 1, device=device)
-        self.sampler = Sampler(model, sizes, self.rows, self._numbers, capture, logprobs, make_matchers)
+        drawn = capture_sizes([], sizes.draws) if sizes.drafts else capture
+        self.sampler = self.sampler_type(model, sizes, self.rows, self._numbers, drawn, logprobs, make_matchers)
         self._make_scratch()
 
     def _make_scratch(self) -> None:
@@ -116,19 +123,16 @@ class GpuRunner:
         buffers = self._buffers.take()
         buffers.begin()
         self._change_rows(step)
-        rows, counts = step.rows, step.counts
-        firsts = self.computed[rows]
-        ends = firsts + counts
-        samples = ends == self.known[rows]
-        self.computed[rows] = ends
-        drawing = rows[samples]
-        pending = PendingStep(drawing, self.known[drawing], buffers)
-        self.known[drawing] += 1
-        size = size_for(self.decoding.sizes, rows.size) if (counts == 1).all() and drawing.size == rows.size else None
+        work = self._plan(step)
+        rows = np.repeat(work.rows, work.draws)
+        pending = PendingStep(work, rows, self.known[rows], buffers)
+        self.known[work.rows] += work.draws
+        alone = rows.size == work.rows.size and (work.counts == 1).all()
+        size = size_for(self.decoding.sizes, rows.size) if alone and work.draws.all() else None
         if size is None:
-            self._start(buffers, rows, counts, firsts, samples)
+            self._start(buffers, work, rows)
         else:
-            self._start_decoding(buffers, size, rows, firsts)
+            self._start_decoding(buffers, size, work)
         self.sampler.draw(pending)
         pending.event = buffers.end()
         self.sampler.pending.append(pending)
@@ -136,10 +140,22 @@ class GpuRunner:
 
     def finish(self, pending: PendingStep) -> np.ndarray:
         """Wait for a step, the oldest that was not finished; its tokens."""
-        tokens = self.sampler.finish(pending)
+        tokens = self._counted(pending, self.sampler.finish(pending))
         pending.seconds = pending.buffers.seconds
         self._buffers.give_back(pending.buffers)
         self.failed_rows = pending.failed_rows
+        return tokens
+
+    def _plan(self, step: Step) -> RowWork:
+        """What each row does, which is done from now on as far as plans go."""
+        rows, counts = step.rows, step.counts
+        firsts = self.computed[rows]
+        ends = firsts + counts
+        self.computed[rows] = ends
+        return RowWork(rows, counts, firsts, firsts, (ends == self.known[rows]).astype(np.int64), self.uses[rows])
+
+    def _counted(self, pending: PendingStep, tokens: np.ndarray) -> np.ndarray:
+        """Of the tokens that were drawn, those that count."""
         return tokens
 
     def _change_rows(self, step: Step) -> None:
@@ -157,6 +173,7 @@ class GpuRunner:
             new.num_known_tokens,
             slot,
         )
+        self.uses[row] += 1
         prompt, answer = (
             self.log[slot, : new.num_prompt_tokens],
             self.log[slot, new.num_prompt_tokens : new.num_known_tokens],
@@ -167,12 +184,12 @@ class GpuRunner:
 
     # --- decoding alone ------------------------------------------------------------------------------------------
 
-    def _start_decoding(self, buffers: StepBuffers, size: int, rows: Ints, firsts: Ints) -> None:
-        numbers, most = buffers.numbers, self.sizes.rows
-        numbers.drawing[:] = -1
-        numbers.drawing[: rows.size] = rows
-        numbers.firsts[: rows.size] = firsts
-        buffers.send(self._numbers, 2 * most, 3 * most + size)
+    def _start_decoding(self, buffers: StepBuffers, size: int, work: RowWork) -> None:
+        numbers, draws, count = buffers.numbers, len(self._at.drawing), work.rows.size
+        numbers.drawing[:size] = -1
+        numbers.drawing[:count] = work.rows
+        numbers.firsts[:count] = work.sent
+        buffers.send(self._numbers, 2 * draws, 3 * draws + size)
         self.decoding.step(size)
 
     def _decode(self, size: int) -> None:
@@ -192,8 +209,8 @@ class GpuRunner:
 
     # --- any other step ------------------------------------------------------------------------------------------
 
-    def _start(self, buffers: StepBuffers, rows: Ints, counts: Ints, firsts: Ints, samples: np.ndarray) -> None:
-        """Of each row so many tokens from these first positions on; of some the last one's logits are wanted."""
+    def _start(self, buffers: StepBuffers, work: RowWork, drawing: Ints) -> None:
+        rows, counts, firsts = work.rows, work.counts, work.firsts
         starts = np.concatenate([[0], np.cumsum(counts)])
         several = np.flatnonzero(counts > 1)
         decoding = int(several[0]) if several.size else rows.size  # rows of one token before the first chunk
@@ -201,16 +218,17 @@ class GpuRunner:
         told = self.sampler.logprobs.prompts_among(rows)
         size = step if told else smallest(self.mixed.sizes, step) or step
         numbers = buffers.numbers
-        _fill_up(numbers, size, step, rows, firsts, starts)
+        _fill_up(numbers, size, step, work, starts)
         numbers.drawing[:] = -1
+        numbers.drawing[: drawing.size] = drawing
         numbers.last[:] = 0
-        drawing = np.flatnonzero(samples)
-        numbers.drawing[: drawing.size], numbers.last[: drawing.size] = rows[drawing], starts[1:][drawing] - 1
+        behind = starts[1:] - np.cumsum(work.draws)
+        numbers.last[: drawing.size] = np.repeat(behind, work.draws) + np.arange(drawing.size)
         owners = np.repeat(rows, counts)
         positions = np.arange(step.tokens) + np.repeat(firsts - starts[:-1], counts)
         known = self.log[self.slot[owners], positions]
         numbers.given[: step.tokens] = np.where(positions < self.logged[owners], known, -1)
-        begin, end = 2 * self.sizes.rows, len(self._numbers) - len(self._at.given) + step.tokens
+        begin, end = 2 * len(self._at.drawing), len(self._numbers) - len(self._at.given) + step.tokens
         buffers.send(self._numbers, begin, end)
         if not told:
             self.mixed.step(size)
@@ -230,12 +248,20 @@ class GpuRunner:
         given = at.given[: size.tokens]
         inputs = self._inputs.part(n + 1, size.tokens)
         make_inputs(rows, starts, firsts, self.rows.state, inputs, self.sizes.block_size, size.tokens, given)
+        self._add_inputs(rows, starts, inputs)
         begins = starts[size.decoding : n + 1].int() if size.chunks else None
         scratch = self._scratch(max(1, size.decoding))
         batch = GpuBatch(inputs.part(n, size.tokens), size.decoding, begins, scratch, self._chunk_scratch(size))
         hidden = self.model.forward(batch, self.pools)
-        self.sampler.keep(hidden.of(at.last[: size.rows]))
+        self.sampler.keep(hidden.of(at.last[: self._draws(size)]))
         return hidden
+
+    def _add_inputs(self, rows: Tensor, starts: Tensor, inputs: StepInputs) -> None:
+        """What else is to be written into the inputs of a step that are made."""
+
+    def _draws(self, size: StepSize) -> int:
+        """Tokens that a step of this size may draw."""
+        return min(size.tokens if self.sizes.drafts else size.rows, len(self._at.last))
 
     def _chunk_scratch(self, size: StepSize) -> Scratch | None:
         """Memory for chunks of so many tokens, if their keys are to be divided: how, follows from the size alone."""
@@ -258,7 +284,7 @@ class GpuRunner:
         sizes += [StepSize(count, 0, max(1, min(rows, count // 2))) for count in counts]
         for size in [*sizes, *self.mixed.sizes[-1:]]:
             self._compute(size)
-            self.sampler.try_out(min(size.rows, rows))
+            self.sampler.try_out(self._draws(size))
         self.decoding.step(self.decoding.sizes[-1])
 
     def try_graphs(self) -> None:
@@ -283,15 +309,14 @@ class GpuRunner:
         return {name: graphs for name, graphs in kinds.items() if graphs.sizes}
 
 
-def _fill_up(
-    numbers: StepNumbers[Ints], size: StepSize, step: StepSize, rows: Ints, firsts: Ints, starts: Ints
-) -> None:
+def _fill_up(numbers: StepNumbers[Ints], size: StepSize, step: StepSize, work: RowWork, starts: Ints) -> None:
     """Write a step's rows, filled up to `size`: those that decode, their like without tokens, those with chunks, their
     like without tokens, and one that is none and has the tokens that fill up."""
     n, few, gap = size.rows, step.decoding, size.decoding
     end = gap + step.chunks
     numbers.rows[: n + 1] = -1
-    for values, own in ((numbers.rows, rows), (numbers.firsts, firsts), (numbers.starts, starts[:-1])):
+    parts = (numbers.rows, work.rows), (numbers.firsts, work.sent), (numbers.starts, starts[:-1])
+    for values, own in (*parts, (numbers.room, work.draws - 1)):
         values[:few], values[gap:end] = own[:few], own[few:]
     numbers.starts[few:gap] = few
     numbers.starts[end : n + 1] = step.tokens

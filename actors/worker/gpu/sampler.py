@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -39,11 +39,23 @@ if TYPE_CHECKING:
 NOT_MASKS = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "logit_bias": []}
 
 
+class RowWork(NamedTuple):
+    """What a step is for its rows."""
+
+    rows: Ints
+    counts: Ints  # tokens that each computes
+    firsts: Ints  # their first positions; at most, where there are drafts (speculation.py)
+    sent: Ints  # the same as the device is told
+    draws: Ints  # tokens that each draws
+    uses: Ints  # how often each row was taken before
+
+
 class PendingStep:
     """A step that was started."""
 
-    def __init__(self, rows: Ints, positions: Ints, buffers: StepBuffers) -> None:
-        """`rows` draw tokens, which will stand at these positions."""
+    def __init__(self, work: RowWork, rows: Ints, positions: Ints, buffers: StepBuffers) -> None:
+        """`rows` draw tokens, each as often as it is there, which will stand at these positions."""
+        self.work = work
         self.rows, self.positions = rows, positions
         self.buffers = buffers
         self.bound = False  # the host has to know the tokens before it makes masks for the step behind
@@ -79,10 +91,11 @@ class Sampler:
         self.changing = Graphs(capture, self._changing, device)
         # What graphs read and write stays where it is:
         self._numbers, self._at = numbers, StepNumbers.of(numbers, sizes)
-        self.normed = torch.zeros(sizes.rows, model.shape.hidden_size, dtype=model.dtype, device=device)
-        self._logits = torch.empty(sizes.rows, words, dtype=model.dtype, device=device)
-        self._tokens = torch.empty(sizes.rows, dtype=torch.int32, device=device)
-        self._workspace = Workspace.make(sizes.rows, words, device)
+        most = sizes.draws
+        self.normed = torch.zeros(most, model.shape.hidden_size, dtype=model.dtype, device=device)
+        self._logits = torch.empty(most, words, dtype=model.dtype, device=device)
+        self._tokens = torch.empty(most, dtype=torch.int32, device=device)
+        self._workspace = Workspace.make(most, words, device)
 
     def place(self, row: int, sampling: Sampling, rendition: Rendition, prompt: np.ndarray, answer: np.ndarray) -> None:
         """A sequence takes a row; `upload` is to follow."""
@@ -111,6 +124,7 @@ class Sampler:
             self._finish(pending)
 
     def _finish(self, pending: PendingStep) -> np.ndarray:
+        """`pending.tokens`, of each of its rows."""
         if pending.tokens is not None:
             return pending.tokens
         if pending.event is not None:
@@ -148,8 +162,13 @@ class Sampler:
             self.changing.step(size)
         else:
             self.plain.step(size)
-        pending.buffers.tokens[:count].copy_(self._tokens[:count], non_blocking=True)
+        self.fetch(pending)
         self._tell(pending)
+
+    def fetch(self, pending: PendingStep) -> None:
+        """Start to copy what was drawn to the host."""
+        count = pending.rows.size
+        pending.buffers.tokens[:count].copy_(self._tokens[:count], non_blocking=True)
 
     def _tell(self, pending: PendingStep) -> None:
         """Logprobs, of logits as the model made them."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from actorserve.kernels.pages import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
+from actorserve.kernels.triton.drafts import Lookup
 
 from ...model.architecture import Architecture, read_architecture
 from ...model.info import read_json
 from ...model.machine import check_quantization
 from ...options.config import Config, ConfigError
+from ...options.speculative import NgramOptions, count_drafts, read_speculative
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..actor import join_group, request_readers, warn_unused_memory
@@ -36,6 +37,7 @@ from .memory import (
     room_for_blocks,
 )
 from .runner import GpuRunner
+from .speculation import DraftingRunner
 
 
 def start(context: Context) -> GpuWorkerActor:
@@ -55,7 +57,7 @@ def start(context: Context) -> GpuWorkerActor:
             "%s in %s loaded onto %s in %.1f s",
             *(context.model.architecture, dtype, torch.cuda.get_device_name(device), time.perf_counter() - begun),
         )
-        runner = _make_runner(context, model)
+        runner = make_runner(context, model)
         blocks = _give_memory(context, runner, group)
         context.phase_ends(StartPhase.KV_MEMORY)
         if not context.config.enforce_eager:
@@ -102,13 +104,20 @@ def _load(context: Context, device: torch.device, group: TensorParallelGroup | N
     return GpuModel(own, get, dtype, info.max_model_len, device, group)
 
 
-def _make_runner(context: Context, model: GpuModel) -> GpuRunner:
-    config = context.config
-    sizes = Sizes(config.max_num_seqs, config.max_num_batched_tokens, context.model.max_model_len, config.block_size)
-    capture: Sequence[int] = capture_sizes(config.cudagraph_capture_sizes, config.max_num_seqs)
-    mixed = () if config.enforce_eager else mixed_sizes(config.max_num_seqs, config.max_num_batched_tokens)
+def make_runner(context: Context, model: GpuModel) -> GpuRunner:
+    """What runs steps, with drafts or without."""
+    config, drafts = context.config, read_speculative(context.config)
+    rows, tokens = config.max_num_seqs, config.max_num_batched_tokens
+    sizes = Sizes(rows, tokens, context.model.max_model_len, config.block_size, count_drafts(config))
+    capture = capture_sizes(config.cudagraph_capture_sizes, rows)
+    mixed = () if config.enforce_eager else mixed_sizes(rows, tokens, drafts is not None)
     ids = context.table.as_numpy().tokens
-    return GpuRunner(model, ids, sizes, capture, *request_readers(context, model.shape.vocab_size), mixed)
+    given = model, ids, sizes, capture, *request_readers(context, model.shape.vocab_size), mixed
+    if drafts is None:
+        return GpuRunner(*given)
+    assert isinstance(drafts, NgramOptions), "check_device has refused others"
+    lookup = Lookup(*drafts.lookup, drafts.num_speculative_tokens)
+    return DraftingRunner(*given, lookup=lookup, adaptive=config.tensor_parallel_size == 1)
 
 
 def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> int:

@@ -29,9 +29,17 @@ TYPES = {
     torch.bool: "*i1",
     torch.uint8: "*u8",
 }
+TABLE = torch.zeros(3, 20, dtype=torch.int32)  # of blocks
 QUICK = 90
-KERNELS = ["rms_norm", "silu_mul", "rotary_kv", "gpu_sampling", "gpu_logits", "gemv"]
-NARROW = ["bias_kernel", "count_kernel"]  # kernels that read little
+KERNELS = ["rms_norm", "silu_mul", "rotary_kv", "gpu_sampling", "gpu_logits", "gemv", "step_inputs", "drafts"]
+NARROW = [
+    "bias_kernel",
+    "count_kernel",
+    "inputs_kernel",
+    "keep_kernel",
+    "propose_kernel",
+    "verify_kernel",
+]  # kernels that read little
 WIDE = {"ld.global.v4.b32", ", 0x10"}  # 16 bytes a thread, to registers or (fetched ahead) to shared memory
 
 
@@ -153,6 +161,23 @@ def launch_gpu_logits(module: Any, every: bool) -> None:
             module.count_tokens(rows, rows, counts)
             module.adjust(logits, rows, penalties)
             module.adjust(logits, rows, mask=mask)
+
+
+def launch_step_inputs(module: Any, every: bool) -> None:
+    row, state = torch.zeros(2, dtype=torch.int64), module.RowState(*torch.zeros(2, 3, dtype=torch.int64), TABLE)
+    inputs = module.StepInputs.make(2, 40, TABLE.shape[1], "cpu")
+    starts, given = torch.zeros(3, dtype=torch.int64), torch.zeros(40, dtype=torch.int64)
+    module.make_inputs(row, starts, row, state, inputs, 32, 40, given)
+    module.make_inputs(row, starts, row, state, inputs.part(2, 2), 16, 1)
+    module.keep_tokens(row, row.int(), state.last)
+
+
+def launch_drafts(module: Any, every: bool) -> None:
+    rows, inputs = torch.zeros(3, dtype=torch.int64), module.StepInputs.make(2, 40, TABLE.shape[1], "cpu")
+    state, own = module.DraftState.make(3, 100, "cpu"), module.RowState(rows, rows, TABLE)
+    for drafts in (1, 3, 32) if every else (5,):
+        module.propose(rows, torch.zeros(4, dtype=torch.int64), rows, inputs, state, module.Lookup(1, 64, drafts))
+    module.verify(rows, rows, rows.int(), inputs, own, state, torch.zeros(3, 2, dtype=torch.int32))
 
 
 def source_of(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -27,6 +27,7 @@ from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import run
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.worker.gpu.actor import GpuWorkerActor, Waiter
+from actorserve.actors.worker.speculative.verifier import DraftOutcome
 
 from ..driver import Driver, Sequence, config_for, make_runner
 from ..test_actor import PROMPT, WAIT_S, Scheduler, new_row
@@ -57,6 +58,7 @@ class SlowRunner:
     def __init__(self) -> None:
         self.events: deque[DeviceEvent] = deque()
         self.launched = threading.Semaphore(0)
+        self.outcome: DraftOutcome | None = None
         self.refusal: Exception | None = None
 
     def launch(self, step: Step) -> SimpleNamespace:
@@ -180,6 +182,16 @@ def test_a_step_that_does_not_end_ends_the_actor(
     started(worker, 1)
     assert killed.wait(WAIT_S), "the loop turns without messages, too"
     assert signals[0] == (os.getpid(), signal.SIGKILL)
+
+
+def test_the_scheduler_is_told_what_came_of_drafts(scheduler: Scheduler, worker: SimpleNamespace) -> None:
+    worker.runner.outcome = DraftOutcome(np.array([1]), np.array([3]))
+    scheduler.send(plan(1))
+    started(worker, 1)
+    worker.runner.events[0].reached.set()
+    (done,) = scheduler.receive(1)
+    assert isinstance(done, StepDone) and done.had_drafts
+    assert (done.num_drawn.tolist(), done.num_drafted.tolist(), done.tokens.tolist()) == ([1], [3], [1])
 
 
 def test_plans_become_tokens(scheduler: Scheduler, checkpoints: Folders) -> None:

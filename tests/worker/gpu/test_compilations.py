@@ -32,6 +32,7 @@ SETUPS = {  # tables of a width that is no multiple of 4; layers of two kinds
     "windows": {"rows": 7, "length": 1030, "block_size": 16, "tokens": 40, "windows": True, "graphs": True},
     "eager": {"rows": 24, "length": 1100, "block_size": 16, "tokens": 128, "windows": False, "graphs": False},
     "fused": {"rows": 12, "length": 1030, "block_size": 32, "tokens": 40, "windows": False, "graphs": True},
+    "drafts": {"rows": 9, "length": 1100, "block_size": 16, "tokens": 128, "windows": False, "graphs": True},
 }
 LAUNCHES = {"plain": 10, "fused": 7}  # of a layer that decodes one row of a divided context
 SHAPE = {
@@ -59,7 +60,8 @@ def test_nothing_is_compiled_in_traffic(counted: dict[str, dict[str, list[str]]]
     """Chunks and decoding mixed at random, rows that want penalties, biases and masks among them."""
     before, after = counted[setup]["before"], counted[setup]["after"]
     attention = {"_decode", "_merge", "_prefill", "_merge_tokens"}
-    assert attention | {"inputs_kernel", "sample_kernel", "keep_kernel", "adjust_kernel"} <= set(before)
+    kept = {"propose_kernel", "verify_kernel"} if setup == "drafts" else {"keep_kernel"}
+    assert attention | kept | {"inputs_kernel", "sample_kernel", "adjust_kernel"} <= set(before)
     assert after == [], "compiled while requests run"
 
 
@@ -83,13 +85,15 @@ def test_what_is_compiled_late_is_counted_and_named(counted: dict[str, dict[str,
     assert late["after"] == ["kernel silu_mul_kernel was compiled while requests ran: they stood still for it", "1"]
 
 
-def make_runner(setup: dict[str, Any]) -> Any:
+def make_runner(setup: dict[str, Any], drafts: int) -> Any:
     from actorserve.actors.worker.gpu.buffers import Sizes
     from actorserve.actors.worker.gpu.executor import GpuModel
     from actorserve.actors.worker.gpu.graphs import capture_sizes, mixed_sizes
     from actorserve.actors.worker.gpu.memory import make_pools
     from actorserve.actors.worker.gpu.runner import GpuRunner
+    from actorserve.actors.worker.gpu.speculation import DraftingRunner
     from actorserve.actors.worker.models.weights import random_tensors
+    from actorserve.kernels.triton.drafts import Lookup
 
     windows = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1} if setup["windows"] else {}
     shape = read_architecture(SHAPE | windows)
@@ -98,9 +102,14 @@ def make_runner(setup: dict[str, Any]) -> Any:
     get = lambda name: read(name, slice(None), None)  # noqa: E731
     model = GpuModel(shape, get, torch.bfloat16, setup["length"], device, fused=setup is SETUPS["fused"])
     log = np.zeros((rows, setup["length"]), np.int32)
-    sizes = Sizes(rows, setup["tokens"], setup["length"], setup["block_size"])
-    mixed = mixed_sizes(rows, setup["tokens"]) if setup["graphs"] else []
-    runner = GpuRunner(model, log, sizes, capture_sizes([], rows), mixed=mixed)
+    sizes = Sizes(rows, setup["tokens"], setup["length"], setup["block_size"], drafts)
+    mixed = mixed_sizes(rows, setup["tokens"], drafts > 0) if setup["graphs"] else []
+    if drafts:
+        runner: GpuRunner = DraftingRunner(
+            model, log, sizes, capture_sizes([], rows), mixed=mixed, lookup=Lookup(2, 4, drafts)
+        )
+    else:
+        runner = GpuRunner(model, log, sizes, capture_sizes([], rows), mixed=mixed)
     runner.pools = make_pools(
         shape, rows * -(-setup["length"] // setup["block_size"]), setup["block_size"], torch.bfloat16, device
     )
@@ -123,13 +132,13 @@ def prompts(rows: int, length: int) -> Iterator[Sequence]:
         yield Sequence(random.integers(0, 90, size).tolist(), 1 + number % 9, asked[number % len(asked)])
 
 
-def traffic(names: list[str], setup: dict[str, Any]) -> dict[str, list[str]]:
+def traffic(names: list[str], setup: dict[str, Any], drafts: int) -> dict[str, list[str]]:
     from .test_runner import GpuDriver
 
     for kernel in all_kernels():
         kernel.device_caches.clear()
     names.clear()
-    runner = make_runner(setup)
+    runner = make_runner(setup, drafts)
     runner.profile_steps()
     if setup["graphs"]:
         for kind in runner._graphs().values():
@@ -138,7 +147,7 @@ def traffic(names: list[str], setup: dict[str, Any]) -> dict[str, list[str]]:
     before = names.copy()
     names.clear()
     for seed in range(2):
-        driver = GpuDriver(runner, budget=setup["tokens"], preempt=0.05, seed=seed)
+        driver = GpuDriver(runner, budget=setup["tokens"], preempt=0.05, seed=seed, drafts=drafts)
         driver.free = list(range(len(runner.pools[0].keys)))
         driver.run([*prompts(setup["rows"], setup["length"])])
     return {"before": before, "after": names.copy(), "launched": launched_by_a_layer(runner)}
@@ -194,7 +203,9 @@ def late() -> dict[str, list[str]]:
 def main() -> None:
     torch.set_num_threads(1)
     names = compile_nothing()
-    found: dict[str, Any] = {name: traffic(names, setup) for name, setup in SETUPS.items()}
+    found: dict[str, Any] = {
+        name: traffic(names, setup, 3 if name == "drafts" else 0) for name, setup in SETUPS.items()
+    }
     print(json.dumps(found | {"late": late()}))
 
 

@@ -27,9 +27,11 @@ from actorserve.actors.worker.gpu.fused import FusedLayers  # noqa: E402
 from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes  # noqa: E402
 from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
+from actorserve.actors.worker.gpu.speculation import DraftingRunner  # noqa: E402
 from actorserve.actors.worker.logprobs import LOG_SUMS, LogprobsWriter  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 from actorserve.kernels.triton import paged_prefill  # noqa: E402
+from actorserve.kernels.triton.drafts import Lookup  # noqa: E402
 from actorserve.kernels.triton.gemv import MOST_ROWS  # noqa: E402
 from actorserve.kernels.triton.logits import log_sums  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
@@ -44,7 +46,11 @@ ROWS, BLOCKS, TOKENS = 6, 64, 96
 
 
 def make_gpu_runner(
-    config: Config, capture: bool = False, kind: torch.dtype = torch.float32, graphs: bool = True
+    config: Config,
+    capture: bool = False,
+    kind: torch.dtype = torch.float32,
+    graphs: bool = True,
+    lookup: Lookup | None = None,
 ) -> GpuRunner:
     """With `graphs` steps are filled up to their sizes; `capture` makes them, or records what stands for them."""
     folder = Path(resolve_model(config).folder)
@@ -52,8 +58,12 @@ def make_gpu_runner(
     read = open_checkpoint(folder, shape)
     model = GpuModel(shape, lambda name: read(name, slice(None), None), torch.float32, LENGTH, DEVICE)
     log = np.zeros((ROWS, LENGTH), np.int32)
-    mixed = mixed_sizes(ROWS, TOKENS // 2) if graphs else []
-    runner = GpuRunner(model, log, Sizes(ROWS, TOKENS, LENGTH, config.block_size), [1, 2, 4], mixed=mixed)
+    mixed = mixed_sizes(ROWS, TOKENS // 2, lookup is not None) if graphs else []
+    sizes = Sizes(ROWS, TOKENS, LENGTH, config.block_size, lookup.drafts if lookup else 0)
+    if lookup is None:
+        runner = GpuRunner(model, log, sizes, [1, 2, 4], mixed=mixed)
+    else:
+        runner = DraftingRunner(model, log, sizes, [1, 2, 4], mixed=mixed, lookup=lookup)
     runner.pools = make_pools(shape, BLOCKS, config.block_size, kind, DEVICE)
     if capture and DEVICE.type == "cuda":
         runner.capture()
@@ -69,7 +79,6 @@ class GpuDriver(Driver):
     def __init__(self, runner: GpuRunner, **options: float) -> None:
         slots = BLOCKS * runner.sizes.block_size
         runner.kv = SimpleNamespace(pools=[SimpleNamespace(slots=slots)])  # type: ignore[attr-defined]
-        runner.outcome = None  # type: ignore[attr-defined]
         runner.block_size = runner.sizes.block_size  # type: ignore[attr-defined]
         super().__init__(runner, **options)  # type: ignore[arg-type]
 
