@@ -126,9 +126,7 @@ def test_heads_of_medusa(tmp_path: Path) -> None:
 
 def test_models_without_layers_of_their_own(tmp_path: Path) -> None:
     said = refusal(config_with(None, "mtp"))
-    assert said == (
-        "method: mtp: LlamaForCausalLM has no layers for it that could be computed; MiMoForCausalLM has"
-    )
+    assert said == ("method: mtp: LlamaForCausalLM has no layers for it that could be computed; MiMoForCausalLM has")
     qwen2 = checkpoint("qwen2", tmp_path)
     bare = heads.write_mimo(tmp_path / "bare", qwen2, {})
     assert "have no model.mtp_layers.0.*" in refusal(config_with(None, "mtp", model=bare))
@@ -157,7 +155,9 @@ def test_which_layers_are_read(tmp_path: Path) -> None:
 
 
 def test_what_heads_share_with_the_model(tmp_path: Path) -> None:
-    shape = found(heads.write_eagle3(tmp_path / "a", DEMO_FOLDER, heads.eagle3(DEMO_FOLDER, drafted=50)), "eagle3").shape
+    shape = found(
+        heads.write_eagle3(tmp_path / "a", DEMO_FOLDER, heads.eagle3(DEMO_FOLDER, drafted=50)), "eagle3"
+    ).shape
     assert isinstance(shape, RecurrentShape) and shape.own_head and shape.mapped and not shape.own_embeddings
     shape = found(heads.write_eagle(tmp_path / "b", DEMO_FOLDER, heads.eagle(DEMO_FOLDER)), "eagle").shape
     assert isinstance(shape, RecurrentShape) and not (shape.own_head or shape.mapped or shape.own_embeddings)
@@ -176,7 +176,7 @@ def test_words_that_lead_nowhere(tmp_path: Path) -> None:
     config = config_with(heads.write_eagle3(tmp_path / "head", DEMO_FOLDER, tensors), "eagle3")
     drafter = load_drafter(config, find_model(config), None)
     assert drafter is not None and drafter.head is not None
-    with pytest.raises(ConfigError, match="^--speculative-config: model: .*d2t does not lead to different words"):
+    with pytest.raises(ConfigError, match=r"^--speculative-config: model: .*d2t does not lead to different words"):
         make_proposer(config, drafter.head, 16, 128, _Target())  # type: ignore[arg-type]
 
 

@@ -136,7 +136,10 @@ def train(target: Path, folder: Path, steps: int = 150, texts: int = 120, tokens
         if number % 20 == 0 or number == steps - 1:
             log.info("step %d of %d: loss %.3f", number, steps, loss.item())
     made = {name: tensor.detach() for name, tensor in tensors.items()} | {"d2t": words - torch.arange(len(words))}
-    own = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": LAYERS, "use_aux_hidden_state": True}, "intermediate_size": INNER}
+    own = {
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": LAYERS, "use_aux_hidden_state": True},
+        "intermediate_size": INNER,
+    }
     return heads.write_eagle3(folder, target, made, **own)
 
 
@@ -154,6 +157,23 @@ def _loss(trainee: Trainee, texts: Texts, words: Tensor) -> Tensor:
         loss = loss - 0.8**number * (wanted * found).sum(-1)[:, number:].mean()
         hidden = torch.cat([hidden[:, :1], out[:, :-1]], 1)
     return loss
+
+
+def pairs_head(target: Path, folder: Path) -> Path:
+    """A head of EAGLE-1 that knows which word follows which, as the model says of each alone: made without training."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    with torch.no_grad():
+        follows = model(torch.arange(model.config.vocab_size)[:, None]).logits[:, 0]
+    torch.manual_seed(1)
+    hidden = model.config.hidden_size
+    left, values, right = torch.svd_lowrank(follows - follows.mean(1, keepdim=True), hidden, niter=2)
+    tensors = {name: torch.zeros_like(tensor) for name, tensor in heads.eagle(target).items()}
+    tensors["layers.0.post_attention_layernorm.weight"] += 1
+    tensors["fc.weight"][:, :hidden] = torch.eye(hidden)  # what was said last, and of hidden states nothing
+    tensors |= {"embed_tokens.weight": left * values, "lm_head.weight": right}
+    return heads.write_eagle(folder, target, tensors)
 
 
 def _embeddings(target: Path) -> Tensor:

@@ -268,7 +268,9 @@ def _no_gradients() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name in MAIN else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
 @pytest.mark.parametrize("preempt", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_drafts_are_those_of_the_format(name: str, preempt: float, cases: Callable[[str], Case]) -> None:
     """Behind prompts in pieces, rejected drafts, rows without room, preemptions; over blocks in disorder."""

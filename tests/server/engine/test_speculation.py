@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,11 @@ from actorserve.actors.worker.speculative.actor import load_drafter
 from actorserve.shm.board.board import Board
 from actorserve.shm.segment import Segment
 from tests.server.lifecycle.test_deaths import all_streams
+from tests.support import heads
+from tests.support.checkpoints import checkpoint
 from tests.support.client import http_client
 from tests.support.server import Server
+from tests.support.trained_heads import pairs_head, train
 
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 1})
 DRAFT = json.dumps({"method": "draft_model", "model": str(DEMO_FOLDER), "num_speculative_tokens": 3})
@@ -73,11 +78,24 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(
-    scope="module", params=[NGRAM, pytest.param(DRAFT, marks=pytest.mark.slow)], ids=["ngram", "draft_model"]
-)
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with Server(*ONE, "--speculative-config", request.param) as running:
+def config_of(method: str, folders: pytest.TempPathFactory) -> str:
+    """What --speculative-config says, with a head that is made for it."""
+    if method in ("ngram", "draft_model"):
+        return NGRAM if method == "ngram" else DRAFT
+    folder = folders.mktemp(method) / "head"
+    if method == "eagle":
+        pairs_head(DEMO_FOLDER, folder)
+    else:
+        train(DEMO_FOLDER, folder, steps=100, texts=30)
+    return json.dumps({"method": method, "model": str(folder), "num_speculative_tokens": 3})
+
+
+LATER = [pytest.param(method, marks=pytest.mark.slow) for method in ("draft_model", "eagle3")]
+
+
+@pytest.fixture(scope="module", params=["ngram", "eagle", *LATER])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(*ONE, "--speculative-config", config_of(request.param, tmp_path_factory)) as running:
         yield running
 
 
@@ -106,12 +124,56 @@ def test_deaths_in_the_middle_change_no_text(server: Server, plain: Plain) -> No
     assert accepted[0] <= after[Gauge.DRAFTS]
 
 
-@pytest.mark.parametrize("config", [pytest.param(NGRAM, marks=pytest.mark.slow), DRAFT], ids=["ngram", "draft_model"])
-def test_two_workers_draft_alike(config: str, plain: Plain) -> None:
+@pytest.mark.parametrize(
+    "method", ["draft_model", *(pytest.param(method, marks=pytest.mark.slow) for method in ("ngram", "eagle"))]
+)
+def test_two_workers_draft_alike(method: str, plain: Plain, tmp_path_factory: pytest.TempPathFactory) -> None:
     # one of the slowest: two workers, each with two models, which wait for each other at each step
-    with Server(*TWO, "--speculative-config", config) as server:
+    with Server(*TWO, "--speculative-config", config_of(method, tmp_path_factory)) as server:
         assert asyncio.run(all_streams(server, "worker-1")) == plain[0]
         assert gauges(server, 2)[Gauge.ACCEPTED_TOKENS] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["mtp", "medusa"])
+def test_heads_of_other_kinds(method: str, tmp_path: Path) -> None:
+    """Eight at once, which share a long prefix and come twice; the worker is killed in between."""
+    model = checkpoint("qwen2", tmp_path)
+    given: dict[str, Any] = {"method": method, "num_speculative_tokens": 3}
+    if method == "mtp":
+        model = heads.write_mimo(tmp_path / "mimo", model, heads.mtp(model))
+    else:
+        given["model"] = str(heads.write_medusa(tmp_path / "head", heads.medusa(model)))
+    answers = []
+    for options in ((), ("--speculative-config", json.dumps(given))):
+        with Server(str(model), *ONE, "--dtype", "float32", "--block-size", "16", *options) as server:
+            said = ask_many(server)
+            os.kill(server.pids()["worker"], signal.SIGKILL)
+            server.wait_for("worker is up")
+            assert ask_many(server) == said
+            answers.append(said)
+            if options:
+                assert drafted_tokens(server) > 0
+    assert answers[0] == answers[1]
+
+
+def ask_many(server: Server) -> list[list[int]]:
+    """The tokens of eight answers, greedy and drawn."""
+    shared = list(range(5, 75))
+    bodies = [
+        {"prompt": [*shared, 100 + n], "temperature": 0.8 * (n % 2), "seed": n, "ignore_eos": True} for n in range(8)
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        return [choice["token_ids"] for choice in pool.map(lambda body: ask(server, **body), bodies)]
+
+
+def drafted_tokens(server: Server) -> float:
+    """As /metrics counts them."""
+    with http_client(server) as client:
+        lines = client.get("/metrics").text.splitlines()
+    assert sum(line.startswith("vllm:spec_decode_num_accepted_tokens_per_pos_total{") for line in lines) == 8
+    (found,) = [line for line in lines if line.startswith("vllm:spec_decode_num_draft_tokens_total{")]
+    return float(found.split()[-1])
 
 
 @pytest.mark.parametrize(
