@@ -139,19 +139,20 @@ def test_models_without_layers_of_their_own(tmp_path: Path) -> None:
     assert find_model(make_config({"model": str(whole), "max_model_len": 128})), "it can be served without drafts"
 
 
-def test_which_layers_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("config", "layers"),
+    [
+        ({}, (1, 2, 2)),
+        ({"eagle_aux_hidden_state_layer_ids": [0, 2, 4]}, (0, 2, 4)),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 3]}}, (1, 2, 4)),
+        ({"eagle_config": {"use_aux_hidden_state": True}}, (1, 2, 2)),
+    ],
+)
+def test_which_layers_are_read(config: dict[str, Any], layers: tuple[int, ...], tmp_path: Path) -> None:
     """In `eagle_config` those whose output is read are counted, at the top those whose input is."""
-    tensors = heads.eagle3(DEMO_FOLDER)
-    for number, (config, layers) in enumerate(
-        (
-            ({}, (1, 2, 2)),
-            ({"eagle_aux_hidden_state_layer_ids": [0, 2, 4]}, (0, 2, 4)),
-            ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 3]}}, (1, 2, 4)),
-            ({"eagle_config": {"use_aux_hidden_state": True}}, (1, 2, 2)),
-        )
-    ):
-        shape = found(heads.write_eagle3(tmp_path / str(number), DEMO_FOLDER, tensors, **config), "eagle3").shape
-        assert isinstance(shape, RecurrentShape) and shape.states.layers == layers
+    folder = heads.write_eagle3(tmp_path / "head", DEMO_FOLDER, heads.eagle3(DEMO_FOLDER), **config)
+    shape = found(folder, "eagle3").shape
+    assert isinstance(shape, RecurrentShape) and shape.states.layers == layers
 
 
 def test_what_heads_share_with_the_model(tmp_path: Path) -> None:

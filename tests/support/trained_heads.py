@@ -37,14 +37,14 @@ def say(folder: Path, texts: int, tokens: int, seed: int) -> Texts:
     """Texts of the model, drawn at temperature 1."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(seed)
     said = []
     with torch.no_grad():
         for prompt in PROMPTS:
             start = tokenizer(prompt, return_tensors="pt").input_ids.expand(texts // len(PROMPTS), -1)
-            drawn = {"do_sample": True, "top_k": 0, "max_new_tokens": tokens, "min_new_tokens": tokens}
+            drawn: dict[str, Any] = {"do_sample": True, "top_k": 0, "max_new_tokens": tokens, "min_new_tokens": tokens}
             said.append(model.generate(start, pad_token_id=0, **drawn)[:, :tokens])
         ids = torch.cat(said)
         out = model(ids, output_hidden_states=True)
@@ -136,7 +136,7 @@ def train(target: Path, folder: Path, steps: int = 150, texts: int = 120, tokens
         if number % 20 == 0 or number == steps - 1:
             log.info("step %d of %d: loss %.3f", number, steps, loss.item())
     made = {name: tensor.detach() for name, tensor in tensors.items()} | {"d2t": words - torch.arange(len(words))}
-    own = {
+    own: dict[str, Any] = {
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": LAYERS, "use_aux_hidden_state": True},
         "intermediate_size": INNER,
     }
