@@ -14,17 +14,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import inspect
 
 from .config import Config, ConfigError, make_config
 from .fields import default, description, flag, integer, option_fields, plain_type, unit
 from .parser import Parser
-from .sources import CONFIG_VARIABLE, read_environment, read_yaml
+from .sources import CONFIG_VARIABLE, merged, read_environment, read_yaml
 
 __all__ = ["add_options", "describe_options", "integer", "read_config"]
 
 POSITIONAL = "model"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+OBJECTS = ("speculative_config",)  # of JSON: what is given in parts is one
 SHORT = {"tensor_parallel_size": ("-tp",)}
 PLACES = (
     *("model", "tokenizer", "chat_template", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "record"),
@@ -141,6 +143,16 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class _Merged(argparse.Action):
+    """A JSON object, of which each time some keys may be given."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        whole = merged(getattr(namespace, self.dest, None), values)
+        setattr(namespace, self.dest, whole if isinstance(whole, str) else msgspec.json.encode(whole).decode())
+
+
 def _integer(text: str) -> int:
     try:
         return integer(text)
@@ -190,6 +202,8 @@ def _arguments(name: str, kind: inspect.Type) -> dict[str, Any]:
             return common | {"type": _number, "metavar": unit(name)}
         case inspect.ListType(item_type=item):
             return common | _arguments(name, plain_type(item)) | {"action": "extend", "nargs": "+"}
+        case inspect.StrType() if name in OBJECTS:
+            return common | {"action": _Merged, "metavar": "JSON"}
         case inspect.StrType():
             return common | {"metavar": "FILE" if name.endswith(("file", "certs", "record")) else "TEXT"}
     raise TypeError(f"no option can hold {kind}")

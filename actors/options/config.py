@@ -300,7 +300,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = []
     speculative_config: Annotated[
         str | None,
-        Meta(description='drafts: JSON such as {"method": "ngram", "num_speculative_tokens": 5}; or draft_model'),
+        Meta(
+            description='drafts: JSON such as {"method": "ngram", "num_speculative_tokens": 5}; other methods: '
+            "draft_model, eagle, eagle3, mtp, medusa"
+        ),
     ] = None
     threads: Annotated[Positive | None, Meta(description="the worker's compute threads on a CPU")] = None
     # actors

@@ -15,6 +15,7 @@ class Meaning(msgspec.Struct, frozen=True):
     """What one name stands for: a field, or why it is needless, or why it is refused."""
 
     field: str = ""
+    key: str = ""  # of the field's JSON object, which the name sets
     fixed: bool | str | float | None = None  # what the name sets by itself; None: its value
     automatic: tuple[str, ...] = ()  # values that leave our default
     lists: bool = False  # its value is a list with commas
@@ -31,8 +32,10 @@ class Meaning(msgspec.Struct, frozen=True):
         """The value asks for a default."""
         return value.lower() in self.automatic
 
-    def split(self, value: str) -> str | list[str]:
-        """The value as our option has it."""
+    def split(self, value: str) -> str | list[str] | dict[str, object]:
+        """The value as our option has it; of a JSON object with this key alone."""
+        if self.key:
+            return {self.key: int(value) if value.isdecimal() else ALGORITHMS.get(value.lower(), value)}
         return [item.strip() for item in value.split(",")] if self.lists else value
 
     def words(self) -> list[str]:
@@ -136,6 +139,15 @@ FIXED: dict[str, tuple[str, bool | str | float]] = {
     "--skip-server-warmup": ("warm_up", False),
 }
 
+KEYS = {  # names that set one key of a JSON object: (field, key)
+    "--speculative-algorithm": ("speculative_config", "method"),
+    "--speculative-algo": ("speculative_config", "method"),
+    "--speculative-draft-model-path": ("speculative_config", "model"),
+    "--speculative-draft-model": ("speculative_config", "model"),
+    "--speculative-num-steps": ("speculative_config", "num_speculative_tokens"),
+}
+ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "nextn": "mtp", "standalone": "draft_model", "ngram": "ngram"}
+
 VARIABLES = {"VLLM_BATCH_INVARIANT": "deterministic"}  # of the environment, with the value that the field has
 
 ONE_WAY = "there is one way to do this, and nothing to choose"
@@ -161,6 +173,7 @@ NEEDLESS = {  # reason: names
     "there is one log, of which --log-level and --log-stats-interval say how much it tells": "--uvicorn-log-level "
     "--log-level-http --decode-log-interval",
     "the page is always there": "--ui --webui",
+    "as many drafts are verified as --speculative-num-steps says": "--speculative-num-draft-tokens",
     ONE_WAY: "--attention-backend --sampling-backend --grammar-backend --guided-decoding-backend "
     "--structured-outputs-config --prefix-caching-hash-algo --use-v2-block-manager --disable-custom-all-reduce "
     "--num-lookahead-slots --preemption-mode -ub --ubatch-size --disable-frontend-multiprocessing --model-impl "
@@ -173,7 +186,8 @@ WITH_VALUE = frozenset(  # of the needless; the others are on or off
     "--reasoning-format --disable-access-log-for-endpoints --attention-backend --sampling-backend --grammar-backend "
     "--guided-decoding-backend --structured-outputs-config --prefix-caching-hash-algo --num-lookahead-slots "
     "--preemption-mode -ub --ubatch-size --model-impl --stream-interval --mamba-cache-dtype -tb --threads-batch "
-    "--threads-http --log-colors --uvicorn-log-level --log-level-http --decode-log-interval".split()
+    "--threads-http --log-colors --uvicorn-log-level --log-level-http --decode-log-interval "
+    "--speculative-num-draft-tokens".split()
 )
 
 LORA = "there are no LoRA adapters; merge them into the weights"
@@ -196,9 +210,9 @@ REFUSED = {  # reason: names
     "--enable-force-include-usage --return-tokens-as-token-ids --reasoning-budget --reasoning-effort --grammar "
     "--grammar-file "
     "-j --json-schema --prefill-assistant",
-    SPECULATION: "--speculative-model --num-speculative-tokens --speculative-algorithm --speculative-algo "
-    "--speculative-draft-model-path --speculative-draft-model --speculative-num-steps --speculative-eagle-topk "
-    "--speculative-num-draft-tokens -md --model-draft --draft --draft-max --draft-min --draft-p-min",
+    SPECULATION: "--speculative-model --num-speculative-tokens -md --model-draft --draft --draft-max --draft-min "
+    "--draft-p-min",
+    "drafts of a row are a line, and no tree: 1 is how it is": "--speculative-eagle-topk",
     "texts alone are understood": "--limit-mm-per-prompt --mm-processor-kwargs -mm --mmproj --mmproj-url "
     "--enable-multimodal --allowed-local-media-path --mm-processor-cache-gb --disable-mm-preprocessor-cache "
     "--media-io-kwargs --language-model-only --interleave-mm-strings",
@@ -254,6 +268,7 @@ HARMLESS = {  # values of the refused that say what is so anyway
     "--cpu-offload-gb": ("0", "0.0"),
     "--swap-space": ("0", "0.0", "4"),  # 4 is what vLLM took by itself
     "--max-logprobs": ("20",),
+    "--speculative-eagle-topk": ("1",),
     "--logprobs-mode": ("raw_logprobs",),
     "-ctk": ("f16", "bf16"),
     "-ctv": ("f16", "bf16"),
@@ -269,6 +284,7 @@ def _spread(table: dict[str, str], make: Callable[[str, str], Meaning]) -> dict[
 MEANINGS = {
     **_spread(SAME, lambda field, _: Meaning(field=field, automatic=AUTOMATIC.get(field, ()), lists=field in LISTS)),
     **{name: Meaning(field=field, fixed=value) for name, (field, value) in FIXED.items()},
+    **{name: Meaning(field=field, key=key) for name, (field, key) in KEYS.items()},
     **_spread(NEEDLESS, lambda reason, name: Meaning(needless=reason, takes=name in WITH_VALUE)),
     **_spread(REFUSED, lambda reason, name: Meaning(refused=reason, harmless=HARMLESS.get(name, ()))),
 }

@@ -114,6 +114,8 @@ class Parser(argparse.ArgumentParser):
         if meaning.is_automatic(value):
             return []
         values = meaning.split(value)
+        if isinstance(values, dict):
+            return [f"{meaning.words()[0]}={msgspec.json.encode(values).decode()}"]
         return [*meaning.words(), *values] if isinstance(values, list) else [f"{meaning.words()[0]}={values}"]
 
     def _nearest(self, word: str) -> str:

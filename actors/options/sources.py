@@ -133,11 +133,22 @@ def named_values(given: Mapping[str, object], where: str, warn: Callable[[str], 
         elif meaning.refused:
             if value not in (None, False) and not meaning.allows(str(value)):
                 troubles.append(f"{key}: not supported: {meaning.refused}")
+        elif meaning.key:
+            values[meaning.field] = merged(values.get(meaning.field), meaning.split(str(value)))
         else:
             values |= _meant(meaning, value)
     if troubles:
         raise ConfigError(f"{where}: {'; '.join(troubles)}")
     return values
+
+
+def merged(first: object, second: object) -> object:
+    """Two JSON objects, or texts of such, as one; what is none is replaced."""
+    try:
+        both = [msgspec.json.decode(value) if isinstance(value, str) else value for value in (first, second)]
+    except msgspec.DecodeError:
+        return second
+    return both[0] | both[1] if isinstance(both[0], dict) and isinstance(both[1], dict) else second
 
 
 def _meant(meaning: Meaning, value: object) -> dict[str, object]:

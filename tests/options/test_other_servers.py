@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from pathlib import Path
@@ -198,6 +199,25 @@ def test_a_file_and_an_llm_know_the_same_names(tmp_path: Path, capsys: pytest.Ca
         read("--config", str(file))
 
 
+def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SGLang has an option for each of what is one here."""
+    words = "--speculative-algorithm EAGLE3 --speculative-draft-model-path a/b --speculative-num-steps 3"
+    expected = {"method": "eagle3", "model": "a/b", "num_speculative_tokens": 3}
+    config = read(*words.split(), "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4")
+    assert config.speculative_config is not None and json.loads(config.speculative_config) == expected
+    assert "--speculative-num-draft-tokens: not needed" in capsys.readouterr().err
+    file = tmp_path / "sglang.yaml"
+    file.write_text("speculative-algorithm: NEXTN\nspeculative-num-steps: 1\n")
+    config = read("--config", str(file))
+    assert config.speculative_config == '{"method":"mtp","num_speculative_tokens":1}'
+    refused(*words.split(), "--speculative-eagle-topk", "4")
+    assert "drafts of a row are a line, and no tree: 1 is how it is" in capsys.readouterr().err
+    assert main(["launch", "--speculative-algorithm", "EAGLE9", "--speculative-num-steps", "1"]) == 2
+    assert "--speculative-config: method: EAGLE9 is none of ngram" in capsys.readouterr().err
+    llm = _config("X", {"speculative_algorithm": "NGRAM", "speculative_num_steps": 2})
+    assert json.loads(llm.speculative_config or "") == {"method": "ngram", "num_speculative_tokens": 2}
+
+
 def test_options_of_an_llm() -> None:
     with pytest.warns(UserWarning, match="trust_remote_code: not needed"):
         config = _config("X", {"trust_remote_code": True, "dtype": "half", "tp_size": 2, "max_num_seqs": "1k"})
@@ -220,7 +240,7 @@ def test_the_table_fits_the_options() -> None:
     assert WITH_VALUE <= MEANINGS.keys() and all(MEANINGS[name].refused for name in HARMLESS)
     assert not MEANINGS.keys() & {f"--{name.replace('_', '-')}" for name in fields}
     counted = sum(len(names.split()) for names in SAME.values())
-    assert counted == sum(not (m.needless or m.refused or m.fixed is not None) for m in MEANINGS.values())
+    assert counted == sum(not (m.needless or m.refused or m.key or m.fixed is not None) for m in MEANINGS.values())
     for name, values in VALUES.items():
         for other, own in values.items():
             assert getattr(read(f"--{name.replace('_', '-')}", other), name) == own

@@ -88,7 +88,7 @@ def other_names() -> str:
     rows: dict[str, list[str]] = {}
     for name, meaning in other_servers.MEANINGS.items():
         if meaning.field:
-            ours = "MODEL" if meaning.field == "model" else " ".join(meaning.words())
+            ours = "MODEL" if meaning.field == "model" else " ".join((*meaning.words(), meaning.key)).strip()
             rows.setdefault(ours, []).append(f"`{name}`")
     return "| theirs | here |\n|---|---|\n" + "".join(
         f"| {' '.join(names)} | `{ours}` |\n" for ours, names in sorted(rows.items(), key=lambda row: row[0].lower())
