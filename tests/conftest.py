@@ -24,6 +24,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.relative_to(HERE).parts[0] in SHORT)
 
 
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end: a collection, of which tests ask for hundreds, need not go through them."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup() -> None:
     """What a test starts must hear Ctrl-C and the end of its terminal, also where a test before played an actor in this
     process, or all of them run in the background or under nohup: these ignore it, and whoever is started inherits that.
