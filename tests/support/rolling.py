@@ -7,10 +7,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,9 +113,10 @@ class CodeCopy:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "package"
-        shutil.copytree(PACKAGE / "actorserve", self.root / "actorserve", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE / "actorserve", self.root / "actorserve")
         self.env = {"PYTHONPATH": str(self.root)}
         self._before: dict[Path, str] = {}
+        self._written_s = int(time.time())
 
     def append(self, path: str, code: str) -> None:
         """Add to a module; nothing else is changed."""
@@ -122,10 +125,16 @@ class CodeCopy:
     def change(self, path: str, how: Callable[[str], str]) -> None:
         file = self.root / "actorserve" / path
         self._before.setdefault(file, file.read_text())
-        file.write_text(how(self._before[file]))
+        self._write(file, how(self._before[file]))
 
     def undo(self) -> None:
         """All as it was."""
         for file, text in self._before.items():
-            file.write_text(text)
+            self._write(file, text)
         self._before.clear()
+
+    def _write(self, file: Path, text: str) -> None:
+        """Each time a second later: by its time, in whole seconds, and its size compiled code is known to be of it."""
+        file.write_text(text)
+        self._written_s += 1
+        os.utime(file, (self._written_s, self._written_s))
