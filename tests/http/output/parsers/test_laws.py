@@ -171,16 +171,13 @@ def test_any_string_in_tags(tools: str, text: str, data: st.DataObject) -> None:
 
 
 def cpu_seconds(make: Callable[[], OutputParser], text: str) -> float:
-    """Of the faster of two runs, character by character."""
-    times = []
-    for _ in range(2):
-        parser = make()
-        begin = process_time()
-        for char in text:
-            parser.feed(char)
-        parser.finish()
-        times.append(process_time() - begin)
-    return min(times)
+    """Of one run, character by character."""
+    parser = make()
+    begin = process_time()
+    for char in text:
+        parser.feed(char)
+    parser.finish()
+    return process_time() - begin
 
 
 @pytest.mark.parametrize(
@@ -205,10 +202,13 @@ def cpu_seconds(make: Callable[[], OutputParser], text: str) -> float:
     ],
 )
 def test_time_is_linear(tools: str, reasoning: str | None, begin: str, unit: str) -> None:
-    """Eight times the text takes about eight times as long; what looks at all of it again would take 64 times."""
+    """Eight times the text takes about eight times as long; what looks at all of it again would take 64 times. A run
+    that was disturbed may be done again.
+    """
 
     def make() -> OutputParser:
         return make_parser(reasoning=reasoning, tools=tools, schemas=SCHEMAS)
 
     short, long = (begin + (unit * size)[:size] for size in (10_000, 80_000))
-    assert cpu_seconds(make, long) < 24 * cpu_seconds(make, short)
+    most = 24 * min(cpu_seconds(make, short) for _ in range(2))
+    assert cpu_seconds(make, long) < most or cpu_seconds(make, long) < most
