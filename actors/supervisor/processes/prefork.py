@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import time
+from typing import NoReturn
 
 from setproctitle import setproctitle
 
@@ -25,8 +26,7 @@ from ...protocol.prefork_wire import (
     read_check,
     read_fork_descriptors,
 )
-from ...runtime.process import die_with_supervisor, leave_signals_to_supervisor
-from ...runtime.process import main as become_actor
+from ...runtime.process import die_with_supervisor, leave_signals_to_supervisor, live
 from ..rolling.preflight import check
 
 ALSO = ("tokenizers",)  # what actors import only once they run
@@ -93,14 +93,13 @@ def _fork_twice(supervisor: int, control: socket.socket, fds: list[int]) -> int:
         if actor:
             os.write(write_end, str(actor).encode())
             os._exit(0)
-        status = 1
         try:
             os.close(read_end)
             os.close(write_end)
             control.close()
-            status = _live(supervisor, fds)
+            _live(supervisor, fds)
         finally:
-            os._exit(status)
+            os._exit(1)
     os.close(write_end)
     os.waitpid(between, 0)
     pid = int(os.read(read_end, 32))
@@ -108,8 +107,8 @@ def _fork_twice(supervisor: int, control: socket.socket, fds: list[int]) -> int:
     return pid
 
 
-def _live(supervisor: int, fds: list[int]) -> int:
-    """The actor's whole life; its exit status."""
+def _live(supervisor: int, fds: list[int]) -> NoReturn:
+    """The actor's whole life."""
     os.setsid()  # Ctrl-C is for the supervisor alone
     boot, output, channel = read_fork_descriptors(fds)
     os.dup2(boot, 0)
@@ -120,19 +119,7 @@ def _live(supervisor: int, fds: list[int]) -> int:
     deadline = time.monotonic() + ADOPTION_S
     while os.getppid() != supervisor and time.monotonic() < deadline:
         time.sleep(SPIN_S)  # nothing tells a process that it has a new parent
-    try:
-        become_actor(channel=channel)
-        return 0
-    except SystemExit as error:
-        if isinstance(error.code, str):
-            print(error.code, file=sys.stderr)
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        return 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+    live(channel)
 
 
 if __name__ == "__main__":
