@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, get_args
 
 from actorserve.actors.protocol.kinds import KINDS
@@ -20,6 +21,7 @@ class Toy(Actor):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._sent = self._heard = 0
+        self._next = 0.0
 
     def handle(self, message: Any) -> None:
         self._heard = message.number
@@ -29,8 +31,9 @@ class Toy(Actor):
             counted.observe(message.number)
 
     def do_work(self) -> int:
-        if self._sent == self._heard:  # one at a time, so that it sleeps between two
+        if self._sent == self._heard and time.monotonic() >= self._next:  # it sleeps between two
             self._sent += 1
+            self._next = time.monotonic() + self.wait_s
             self._context.post(self._context.name, Tick(self._sent))
             self._context.post("scheduler", Cancel([]))
         return 0

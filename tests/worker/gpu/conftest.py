@@ -1,0 +1,11 @@
+"""Where there is no GPU, kernels are interpreted."""
+
+import os
+
+import torch
+
+os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read when kernels are imported
+
+from tests.support.triton_interpreter import language_is_patched_once
+
+__all__ = ["language_is_patched_once"]  # a fixture
