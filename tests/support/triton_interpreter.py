@@ -41,6 +41,26 @@ def language_is_patched_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def types_are_looked_up_once() -> Iterator[None]:
+    """The interpreter makes a table of all types for each that it looks up, and does so at each operation."""
+    original: Callable[[Any], Any] | None = getattr(interpreter, "_get_np_dtype", None)
+    if original is None:
+        yield
+        return
+    found: dict[str, Any] = {}
+
+    def look_up(kind: Any) -> Any:
+        name = str(kind)  # of blocks with their shape, of pointers with what they point to
+        if name not in found:
+            found[name] = original(kind)
+        return found[name]
+
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(interpreter, "_get_np_dtype", look_up)
+        yield
+
+
 def triton_modules(function: Any) -> frozenset[int]:
     """Which of the modules that are replaced a function sees."""
     modules = interpreter.tl, interpreter.tl.core

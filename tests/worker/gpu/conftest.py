@@ -6,6 +6,6 @@ import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read when kernels are imported
 
-from tests.support.triton_interpreter import language_is_patched_once
+from tests.support.triton_interpreter import language_is_patched_once, types_are_looked_up_once
 
-__all__ = ["language_is_patched_once"]  # a fixture
+__all__ = ["language_is_patched_once", "types_are_looked_up_once"]  # fixtures
