@@ -121,8 +121,8 @@ def test_a_frontend_that_is_terminated_answers_what_it_has(server: Server, files
     for name in ("frontend-0", "frontend-1"):
         os.kill(server.pids()[name], signal.SIGTERM)
     assert all(b"data: [DONE]" in response.read() for response in responses)
-    for name in ("frontend-0", "frontend-1"):
-        server.wait_for(rf"{name} is up")
+    for _ in range(2):
+        server.wait_for(r"frontend-\d is up")  # whichever comes first
     assert complete(connect(server, files.context())) == " Paris."
 
 
@@ -165,12 +165,13 @@ def test_keys_of_requests_are_handled_by_whoever_has_the_connection(server: Serv
 
 
 def test_clients_must_have_a_certificate_where_authorities_are_named(files: Certificates) -> None:
-    with Server("--threads", "1", *files.options(), "--ssl-ca-certs", str(files.authority[0])) as server:
-        assert complete(connect(server, files.context(files.client))) == " Paris."
+    options = ("--ssl-ca-certs", str(files.authority[0]), "--worker", "scripted")
+    with Server(*files.options(), *options) as server:
+        assert complete(connect(server, files.context(files.client)))
         for wrong in (None, files.stranger):
             with pytest.raises((ssl.SSLError, ConnectionError)):  # with TLS 1.3 it is said when the client reads
                 complete(connect(server, files.context(wrong)))
-        assert complete(connect(server, files.context(files.client))) == " Paris."
+        assert complete(connect(server, files.context(files.client)))
         assert server.stop() == 0
         assert "Traceback" not in server.read_all()
 
