@@ -45,7 +45,7 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server() as made:
+    with Server("--worker", "scripted") as made:
         yield made
 
 

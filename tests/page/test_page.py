@@ -133,7 +133,7 @@ async def test_it_is_no_request(server: Server) -> None:
 
 async def test_a_drain_does_not_wait_for_it() -> None:
     """The stream goes on while the drain does, then comes to its own end, and the server to a clean one."""
-    with Server("--threads", "1") as server:
+    with Server("--worker", "scripted") as server:
         async with watching(server) as events:
             await until(events, all_ready)
             server.signal(signal.SIGTERM)

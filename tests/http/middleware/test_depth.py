@@ -76,7 +76,7 @@ def test_many_brackets_side_by_side_are_not_deep() -> None:
 def test_what_strings_hold_is_met_by_those_who_read_it() -> None:
     """JSON within JSON has no depth for the server's edge; no actor may fall over it."""
     writes_calls = "{% for m in messages %}{{ m.tool_calls | tojson }}{% endfor %}"
-    with Server("--threads", "1", "--chat-template", writes_calls) as server:
+    with Server("--worker", "scripted", "--chat-template", writes_calls) as server:
         pids = server.pids()
         for levels in (100, 960, 980, 1000, 100_000):
             arguments = '{"a": ' + "[" * levels + "]" * levels + "}"

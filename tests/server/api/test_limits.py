@@ -51,7 +51,7 @@ GROWING = (
 
 def test_a_renderer_that_ran_out_of_memory_is_replaced() -> None:
     """Python may be broken then. It answers first; that counts as nobody's death, however often it happens."""
-    with Server("--threads", "1", "--trust-request-chat-template", "--max-restarts", "1") as server:
+    with Server("--worker", "scripted", "--trust-request-chat-template", "--max-restarts", "1") as server:
         body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 1}
         for _ in range(2):
             before = server.pids()["renderer-0"]

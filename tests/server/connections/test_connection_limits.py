@@ -18,7 +18,8 @@ MOST = 24
 SHARE = 20
 WAIT_S = 30.0
 OTHER = "127.0.0.2"
-SERVER_OPTIONS = ("--max-connections", str(MOST), "--frontends", "2", "--threads", "1")
+SCRIPTED = ("--worker", "scripted", "--scripted-step-ms", "2")  # a stream of 1,000 tokens outlasts a frontend's death
+SERVER_OPTIONS = ("--max-connections", str(MOST), "--frontends", "2", *SCRIPTED)
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_whoever_holds_all_may_still_ask_how_the_server_is(
     response = connection.getresponse()
     assert response.status == 503 and response.headers["Retry-After"] == "1"
     assert json.load(response)["error"]["type"] == "service_unavailable_error"
-    assert all("Paris" in complete(connection) for connection in held)
+    assert all(complete(connection) for connection in held)
     for connection in silent:
         connection.close()
 
@@ -98,7 +99,7 @@ def test_another_client_gets_what_the_first_does_not_use(
         os.kill(server.pids()[name], signal.SIGKILL)
         server.wait_for(f"{name} is up")
     others = [patient(server, OTHER) for _ in range(8)]
-    assert all("Paris" in complete(connection) for connection in others * 2)
+    assert all(complete(connection) for connection in others * 2)
     assert len(others) <= sum(map(is_over, held)) < len(held)
     for stream in streams:
         text = stream.getresponse().read()
@@ -113,11 +114,11 @@ def test_another_client_gets_what_the_first_does_not_use(
 
 def test_a_share_of_their_own() -> None:
     limits = ("--max-connections", str(MOST), "--max-connections-per-client", str(SHARE))
-    with Server(*limits, "--threads", "1") as server:
+    with Server(*limits, *SCRIPTED) as server:
         own = [connect(server) for _ in range(SHARE)]
         assert [status(connection, "/v1/models") for connection in own] == [200] * SHARE
         assert status(connect(server), "/v1/models") == 503 and status(connect(server), "/health") == 200
         others = [connect(server, source=OTHER) for _ in range(MOST - SHARE)]
-        assert all("Paris" in complete(connection) for connection in [*own, *others])
+        assert all(complete(connection) for connection in [*own, *others])
         for connection in own + others:
             connection.close()

@@ -325,7 +325,7 @@ def health(connection: http.client.HTTPConnection) -> int:
 def test_too_many_are_refused_and_room_is_used_again(limit: str) -> None:
     most = ("--max-connections", "20") if limit == "option" else ()
     command = LAUNCH if limit == "option" else (sys.executable, "-c", FEW, *LAUNCH)
-    with Server(*most, "--threads", "1", command=command) as server:
+    with Server(*most, "--worker", "scripted", command=command) as server:
         connections = [connect(server) for _ in range(60)]
         statuses = [health(connection) for connection in connections]
         assert statuses.count(200) >= 20 and set(statuses) == {200, 503}

@@ -41,6 +41,13 @@ def server(model: str) -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture
+def scripted(model: str) -> Iterator[Server]:
+    """For one test, which ends it: what the worker computes does not matter."""
+    with Server(model, "--worker", "scripted", "--scripted-step-ms", "2") as running:
+        yield running
+
+
 def status(server: Server, path: str) -> int:
     connection = connect(server)
     connection.request("GET", path)
@@ -124,26 +131,27 @@ def test_ready_tells_the_truth_while_an_actor_is_replaced(lasting: Server, name:
     assert b"[DONE]" in start_stream(lasting, 8).read()
 
 
-def test_a_stop_lets_running_requests_end(server: Server) -> None:
-    response = start_stream(server, 400)
-    server.signal(signal.SIGTERM)
+def test_a_stop_lets_running_requests_end(scripted: Server) -> None:
+    response = start_stream(scripted, 400)
+    scripted.signal(signal.SIGTERM)
     text = response.read()
     assert b'"finish_reason":"length"' in text and b"[DONE]" in text
-    assert server.wait() == 0
+    assert scripted.wait() == 0
 
 
-def test_a_second_signal_cuts_them(server: Server) -> None:
-    response = start_stream(server, 1500)
-    server.signal(signal.SIGTERM)
-    server.wait_for("the server stops")
-    server.signal(signal.SIGTERM)
+def test_a_second_signal_cuts_them(scripted: Server) -> None:
+    response = start_stream(scripted, 1500)
+    scripted.signal(signal.SIGTERM)
+    scripted.wait_for("the server stops")
+    scripted.signal(signal.SIGTERM)
     with pytest.raises((http.client.IncompleteRead, ConnectionError)):
         response.read()
-    assert server.wait() == 1
+    assert scripted.wait() == 1
 
 
-def test_kill_9_of_the_supervisor_under_load_leaves_nothing(server: Server) -> None:
-    start_stream(server, 1500)
-    psutil.Process(server.pid).kill()
-    server.wait()
-    server.check_nothing_left()
+def test_kill_9_of_the_supervisor_under_load_leaves_nothing(scripted: Server) -> None:
+    """A worker that computes dies so in tests/project/test_chaos.py."""
+    start_stream(scripted, 1500)
+    psutil.Process(scripted.pid).kill()
+    scripted.wait()
+    scripted.check_nothing_left()

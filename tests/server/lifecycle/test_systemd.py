@@ -27,7 +27,7 @@ REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nCon
     len(BODY),
     BODY,
 )
-SMALL = ("--device", "cpu", "--max-num-seqs", "2", "--max-num-queued-reqs", "2", "--max-model-len", "128")
+SMALL = ("--worker", "scripted", "--max-num-seqs", "2", "--max-num-queued-reqs", "2", "--max-model-len", "128")
 
 
 @pytest.fixture(autouse=True)

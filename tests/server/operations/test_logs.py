@@ -60,7 +60,7 @@ def check_line(line: dict[str, Any], answer: dict[str, Any]) -> None:
 
 def test_json_lines_of_requests() -> None:
     with (
-        Server("--log-format", "json", "--api-key", SECRET) as server,
+        Server(*SCRIPTED, "--log-format", "json", "--api-key", SECRET) as server,
         http_client(server) as client,
     ):
         client.headers["Authorization"] = f"Bearer {SECRET}"
@@ -199,7 +199,7 @@ def test_nobody_forges_a_line() -> None:
     """Whatever a client may send that is logged: the id of its request, its path, a name in an error."""
     forged = "a\nINFO forged\r\x1b[2J"
     with (
-        Server("--log-level", "debug") as server,
+        Server(*SCRIPTED, "--log-level", "debug") as server,
         http_client(server) as client,
     ):
         asked = {CHAT: body(3), "/v1/responses": {"input": "hi", "max_output_tokens": 3}}

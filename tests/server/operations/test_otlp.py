@@ -88,7 +88,7 @@ def body(**more: object) -> dict[str, object]:
 
 async def test_spans_of_requests(collector: tuple[Collector, str]) -> None:
     taken, url = collector
-    server = await asyncio.to_thread(Server("--otlp-traces-endpoint", url).__enter__)
+    server = await asyncio.to_thread(Server("--worker", "scripted", "--otlp-traces-endpoint", url).__enter__)
     try:
         async with httpx.AsyncClient(base_url=server.base_url, timeout=PATIENCE_S) as client:
             parent = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "one"}
@@ -129,7 +129,7 @@ async def test_spans_of_requests(collector: tuple[Collector, str]) -> None:
 async def test_a_collector_that_hangs_delays_nobody(collector: tuple[Collector, str]) -> None:
     taken, url = collector
     taken.hangs = True
-    server = await asyncio.to_thread(Server("--otlp-traces-endpoint", url).__enter__)
+    server = await asyncio.to_thread(Server("--worker", "scripted", "--otlp-traces-endpoint", url).__enter__)
     try:
         async with httpx.AsyncClient(base_url=server.base_url, timeout=PATIENCE_S) as client:
             await client.post("/v1/chat/completions", json=body())

@@ -29,7 +29,7 @@ CPU_ACTORS = ("frontend-0", "renderer-0", "scheduler", "detokenizer-0")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server("--threads", "1", "--max-restarts", "100") as running:
+    with Server("--worker", "scripted", "--max-restarts", "100") as running:
         yield running
 
 
