@@ -12,7 +12,7 @@ from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
-from .executor import CpuModel, LayerStates
+from .executor import CpuModel
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -40,10 +40,10 @@ class BatchInputs(NamedTuple):
     slots: Ints
     attention: AnyAttention
 
-    def forward(self, model: CpuModel, kv: PagedKV, states: LayerStates | None = None) -> Tensor:
+    def forward(self, model: CpuModel, kv: PagedKV) -> Tensor:
         """The last layer's output for each token."""
         ids, positions, slots = (torch.from_numpy(values) for values in self[:3])
-        return model.forward(ids, positions, slots, kv, self.attention, states)
+        return model.forward(ids, positions, slots, kv, self.attention)
 
 
 def prepare_inputs(kv: PagedKV, tables: BlockTables, rows: Ints, counts: Ints, starts: Ints, ids: Ints) -> BatchInputs:

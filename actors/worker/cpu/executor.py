@@ -241,8 +241,8 @@ class CpuLayer:
             x.add_(self.sum(linear(inner)))
 
 
-class LayerStates:
-    """Copies of the residual stream before some layers; the number of all layers stands for behind the last one."""
+class ResidualTaps:
+    """Copies of the residual stream before some layers, of the last step; the number of all layers stands for behind the last one."""
 
     def __init__(self, layers: Sequence[int]) -> None:
         self.layers = layers
@@ -287,6 +287,7 @@ class CpuModel:
         self.norm = build.norm(FINAL_NORM)
         self.head = build.linear(shape.head)
         self.rotations = rotation_table(shape.rope, shape.head_dim, max_length)
+        self.taps: ResidualTaps | None = None  # of who drafts by what is between layers
 
     def forward(
         self,
@@ -295,20 +296,16 @@ class CpuModel:
         slots: Tensor,
         kv: PagedKV,
         attention: AnyAttention,
-        states: LayerStates | None = None,
     ) -> Tensor:
-        """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`.
-
-        `states` is given what it wants of the layers in between.
-        """
+        """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`."""
         x = self.embed(ids)
         rotations = self.rotations[positions][:, None]
         for number, layer in enumerate(self.layers):
-            if states is not None:
-                states.keep(number, x)
+            if self.taps is not None:
+                self.taps.keep(number, x)
             layer(x, rotations, slots, kv, attention)
-        if states is not None:
-            states.keep(len(self.layers), x)
+        if self.taps is not None:
+            self.taps.keep(len(self.layers), x)
         return x
 
     def embed(self, ids: Tensor) -> Tensor:

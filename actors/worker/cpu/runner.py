@@ -32,7 +32,7 @@ from ..logits_processors import LogitsProcessors
 from ..logprobs import LogprobsWriter
 from ..speculative.verifier import Computed, DraftBatch, DraftOutcome, DraftVerifier
 from .batch import BatchInputs, BlockTables, prepare_inputs, row_positions
-from .executor import CpuModel, LayerStates
+from .executor import CpuModel, ResidualTaps
 from .steady_decode import SteadyDecode
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ class CpuRunner:
         self.logits_processors = LogitsProcessors(rows, model.shape.vocab_size, make_matchers)
         self.logprobs = LogprobsWriter(logprobs, rows)
         self.verifier = verifier
+        if verifier is not None and verifier.observer is not None and verifier.observer.reads.layers:
+            model.taps = ResidualTaps(verifier.observer.reads.layers)
         self.outcome: DraftOutcome | None = None  # of the last step, where rows had drafts
         self.failed_rows: Numbers = ()  # of the last step, those whose grammar has failed
         self._steady: SteadyDecode | None = None  # while it is there, `computed`, `known` and `last` of its rows wait
@@ -106,14 +108,13 @@ class CpuRunner:
                 self._settle()
                 return self._run_anew(step, rows, starts, counts, drafted)
         steady.move_on(scattered)
-        states = self._wanted_states()
-        hidden = steady.inputs.forward(self.model, self.kv, states)
+        hidden = steady.inputs.forward(self.model, self.kv)
         tokens = self._draw(self.model.logits(hidden), rows, parameters)
         steady.inputs.ids[:] = tokens
         if self.verifier is not None:
             self.verifier.append(rows, parameters.position, tokens)
             counts = np.ones_like(rows)
-            self._observe(rows, steady.inputs.positions, counts, np.arange(len(rows)), hidden, states)
+            self._observe(rows, steady.inputs.positions, counts, np.arange(len(rows)), hidden)
         return tokens
 
     def _settle(self) -> None:
@@ -126,13 +127,13 @@ class CpuRunner:
     def _run_anew(self, step: Step, rows: Ints, starts: Ints, counts: Ints, drafted: Ints) -> np.ndarray:
         """A step of which nothing is prepared: of each row `counts` tokens from `starts` on, the last ones drafts."""
         firsts = np.cumsum(counts) - counts
-        inputs, states = self._inputs(rows, counts, starts), self._wanted_states()
-        hidden = inputs.forward(self.model, self.kv, states)
+        inputs = self._inputs(rows, counts, starts)
+        hidden = inputs.forward(self.model, self.kv)
         self.logprobs.write_prompts(rows, firsts, counts, starts, self.log, lambda at: self.model.logits(hidden[at]))
         self.computed[rows] = starts + counts - drafted
         samples = self.computed[rows] == self.known[rows]
         tokens = self._sample(hidden, rows[samples], (firsts + counts - 1)[samples], drafted[samples])
-        self._observe(rows, starts, self.computed[rows] - starts, firsts, hidden, states)
+        self._observe(rows, starts, self.computed[rows] - starts, firsts, hidden)
         if samples.all() and len(rows) == len(inputs.ids):
             inputs.ids[:] = tokens
             parameters = self.sampling.of(rows)._replace(position=self.known[rows] - 1)
@@ -156,21 +157,14 @@ class CpuRunner:
             self.verifier.append(rows, parameters.position, tokens)
         return tokens
 
-    def _wanted_states(self) -> LayerStates | None:
-        """What takes hidden states of layers that whoever drafts reads; None if it reads none."""
-        observer = None if self.verifier is None else self.verifier.observer
-        return LayerStates(observer.reads.layers) if observer is not None and observer.reads.layers else None
-
-    def _observe(
-        self, rows: Ints, starts: Ints, counts: Ints, firsts: Ints, hidden: Tensor, states: LayerStates | None
-    ) -> None:
+    def _observe(self, rows: Ints, starts: Ints, counts: Ints, firsts: Ints, hidden: Tensor) -> None:
         """Show whoever drafts what was computed: of each row `counts` tokens, the first one `firsts` in the batch."""
         if self.verifier is None or self.verifier.observer is None:
             return
         total = int(counts.sum())
         index = slice(None) if total == len(hidden) else torch.from_numpy(_counting(firsts, counts))
-        if states is not None:
-            read = states.of(index)
+        if self.model.taps is not None:
+            read = self.model.taps.of(index)
         else:
             read = self.model.norm(hidden[index]) if self.verifier.observer.reads.normed else hidden[index]
         self.verifier.observe(Computed(rows, starts, counts, self._tables, read))
