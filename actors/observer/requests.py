@@ -66,7 +66,7 @@ class Requests:
         segment, system = self.server.segment, self.server.system
         self.table = RequestTable.attach(segment, system.table_offset)
         self._stamps = Stamps(self.table)
-        self.kv = KVMap(segment.map, system.kv_map_offset, system.slots, system.sequence_blocks, system.max_blocks)
+        self.kv = KVMap(segment.map, system.kv_map_offset, *system.kv_map_sizes)
         self._decode = msgspec.msgpack.Decoder(Generation).decode
         self._answers = self._open_answers()
 

@@ -14,7 +14,7 @@ from itertools import count
 import msgspec
 
 from .request import Think
-from .step import Step, StepDone
+from .step import KVLayout, Step, StepDone
 from .wire import Message as Message  # for whoever sends one
 
 
@@ -149,6 +149,7 @@ class WorkerReady(Message, frozen=True, tag=13):
     num_blocks: int
     step: int = 0  # the last step that it ran
     replaced: bool = False  # the one before it was told to end: no request is to blame
+    layout: KVLayout = KVLayout()
 
 
 class StepFailed(Message, frozen=True, tag=15):

@@ -22,6 +22,25 @@ if TYPE_CHECKING:
     NewBlocks = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 
+class KVLayout(msgspec.Struct, array_like=True, frozen=True):
+    """How a worker keeps what it has computed, as far as it makes a difference to plans. As it is here, none.
+
+    States of a sequence as a whole cannot be shared by block: who begins with a cached prefix needs a snapshot of them
+    at its end. Layers that see a window have `window_tables` block tables more: table t's entries have the indices from
+    t times the blocks of the longest sequence on, and those that lie more than `window` tokens back are read no more.
+    """
+
+    states: bool = False
+    snapshots: int = 0  # for which there is room
+    window: int = 0
+    window_tables: int = 0
+
+    @property
+    def plain(self) -> bool:
+        """Whether a row can be gone on with at any token, knowing its blocks alone."""
+        return not self.states and not self.window_tables
+
+
 class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A sequence takes a row of the worker's batch (whatever was in the row is forgotten).
 
@@ -36,6 +55,7 @@ class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     num_computed_tokens: int  # tokens whose KV is in `blocks` already (prefix cache)
     packed_blocks: bytes
     sampling: Sampling
+    snapshot: int = -1  # its states are those of this one; -1: it has none yet
 
     @classmethod
     def make(
@@ -47,9 +67,11 @@ class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
         num_computed_tokens: int,
         blocks: Numbers,
         sampling: Sampling,
+        snapshot: int = -1,
     ) -> NewRow:
         """`blocks` [n]: see the property."""
-        return cls(row, ref, num_prompt_tokens, num_known_tokens, num_computed_tokens, pack(blocks), sampling)
+        numbers = row, ref, num_prompt_tokens, num_known_tokens, num_computed_tokens
+        return cls(*numbers, pack(blocks), sampling, snapshot)
 
     @property
     def blocks(self) -> Int32s:
@@ -74,6 +96,7 @@ class Step(Message, frozen=True, tag=20):
     packed_counts: bytes
     packed_new_blocks: bytes
     min_accepted: float = 0.0  # the share of drafts that has to be accepted, or they cost more than they save
+    packed_saves: bytes = b""
 
     @classmethod
     def make(
@@ -85,10 +108,12 @@ class Step(Message, frozen=True, tag=20):
         counts: Numbers,
         new_blocks: Sequence[tuple[int, int, int]] = (),
         min_accepted: float = 0.0,
+        saves: Sequence[tuple[int, int]] = (),
     ) -> Step:
-        """`rows`, `counts` [n] and `new_blocks` [m, 3]: see the properties."""
+        """`rows`, `counts` [n], `new_blocks` [m, 3] and `saves` [s, 2]: see the properties."""
         blocks = pack([*chain.from_iterable(new_blocks)]) if new_blocks else b""
-        return cls(epoch, step, new_rows, pack(rows), pack(counts), blocks, min_accepted)
+        saved = pack([*chain.from_iterable(saves)]) if saves else b""
+        return cls(epoch, step, new_rows, pack(rows), pack(counts), blocks, min_accepted, saved)
 
     @property
     def rows(self) -> Int64s:
@@ -102,8 +127,13 @@ class Step(Message, frozen=True, tag=20):
 
     @property
     def new_blocks(self) -> NewBlocks:
-        """int32 [m, 3]: (row, index in the block table, block) of blocks added to rows that are not new."""
+        """int32 [m, 3]: (row, index in the block table, block) of blocks added to rows, behind what NewRow says."""
         return unpack(self.packed_new_blocks).reshape(-1, 3)
+
+    @property
+    def saves(self) -> NewBlocks:
+        """int32 [s, 2]: (row, snapshot): where copies of rows' states are put when the step has been computed."""
+        return unpack(self.packed_saves).reshape(-1, 2)
 
     @property
     def num_rows(self) -> int:

@@ -26,6 +26,8 @@ from ..options.config import Config
 from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms
 from .kinds import KINDS, SUPERVISOR, TEMPLATE, ActorKind, Sends, kind_of
 
+MAX_SNAPSHOTS = 1024  # of states of sequences; no worker has more
+MAX_TABLES = 2  # block tables of windows take no more blocks than the one of all tokens
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
 TABLE_BUDGET = 512 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
 MOST_QUEUED = 2048  # unless it asks for more; load generators begin a thousand requests at once if not told otherwise
@@ -129,8 +131,13 @@ class System:
         self.table_offset = -(-offset // 4096) * 4096
         self.kv_map_offset = self.table_offset + table_bytes(self.slots, *self._slot_sizes)
         self.sequence_blocks = -(-self.model.max_model_len // self.config.block_size)
-        self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # no worker has more
-        self.size = self.kv_map_offset + kv_map_bytes(self.slots, self.sequence_blocks, self.max_blocks)
+        self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # of one block table: no worker has more
+        self.size = self.kv_map_offset + kv_map_bytes(*self.kv_map_sizes)
+
+    @property
+    def kv_map_sizes(self) -> tuple[int, int, int, int]:
+        """As KVMap takes them."""
+        return self.slots, self.sequence_blocks, MAX_TABLES * self.max_blocks, MAX_SNAPSHOTS
 
     def _senders(self) -> list[ActorSpec]:
         """Those that are started last come first: so an inbox hears a request's senders in the order of its way."""

@@ -56,7 +56,7 @@ class SchedulerActor(Actor):
         )
         system = context.system
         self._detokenizers = [actor.name for actor in system.of_kind("detokenizer")]
-        kv = KVMap(context.segment.map, system.kv_map_offset, system.slots, system.sequence_blocks, system.max_blocks)
+        kv = KVMap(context.segment.map, system.kv_map_offset, *system.kv_map_sizes)
         self.scheduler = Scheduler(
             context.table, limits, context.model.end_tokens, kv, RequestStats(context.table, context.histograms)
         )
@@ -126,7 +126,7 @@ class SchedulerActor(Actor):
             self.context.log.warning("the worker was replaced: %d requests are computed again", running)
         first, self.worker = not self.worker, message.incarnation
         if not (first and self._take_over(message)):
-            self.scheduler.begin_epoch(self._next_epoch(), message.num_blocks, self.worker)
+            self.scheduler.begin_epoch(self._next_epoch(), message.num_blocks, self.worker, message.layout)
         self.gauges.write()
         wake(self.context.eventfds["supervisor"])  # now requests can be served
 
@@ -140,7 +140,7 @@ class SchedulerActor(Actor):
         """Go on with what a predecessor had in this worker's KV memory; False if that cannot be used."""
         log, scheduler = self.context.log, self.scheduler
         try:
-            found = scheduler.take_over(self._next_epoch(), message.num_blocks, message.incarnation)
+            found = scheduler.take_over(self._next_epoch(), message.num_blocks, message.incarnation, message.layout)
         except Contradiction as error:
             log.error("the KV map is not to be trusted: %s", error)
             found = None

@@ -11,15 +11,26 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from actorserve.shm.kv_map.map import KVMap
+
+class CacheMap(Protocol):
+    """Where a successor finds what is cached, as shm.kv_map has it."""
+
+    def cache(self, block: int, key: bytes, /) -> None: ...
+
+    def uncache(self, block: int, /) -> None: ...
+
+    def reset_cache(self) -> int: ...
+
+    def cached(self) -> dict[int, bytes]: ...
 
 
 class BlockPool:
     """Reference-counted blocks with a prefix cache. Runs of adjacent blocks are preferred: attention on a CPU reads
     a run as one view, and a GPU gains from it as well."""
 
-    def __init__(self, count: int, kv: KVMap) -> None:
+    def __init__(self, count: int, kv: CacheMap) -> None:
         self.count = count
         self._kv = kv
         self._clean = bytearray(b"\x01" * count)  # a byte a block, so that bytearray.find finds runs
@@ -44,6 +55,10 @@ class BlockPool:
                 break
             blocks.append(block)
         return blocks
+
+    def find(self, key: bytes) -> int | None:
+        """The block that is cached by this key."""
+        return self._by_hash.get(key)
 
     def hold(self, blocks: Iterable[int]) -> None:
         """One more holder for each of these blocks, which `match` found."""

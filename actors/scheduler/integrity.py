@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.table.table import RequestTable, generation_of, slot_of
 
 from .batch import NEVER, RunningBatch
 from .blocks import BlockPool
 from .lifecycle import Lifecycle
+from .planner import PlannedStep
+from .snapshots import Snapshots
 
 
 def check_sequences(lifecycle: Lifecycle, batch: RunningBatch, table: RequestTable) -> None:
@@ -25,7 +29,8 @@ def check_sequences(lifecycle: Lifecycle, batch: RunningBatch, table: RequestTab
 def check_blocks(batch: RunningBatch, pool: BlockPool, kv: KVMap) -> None:
     """Blocks are held by those who run, and the KV map says what a successor is to know."""
     running = batch.running()
-    pool.check_integrity([sequence.blocks for sequence in running])
+    windows = [blocks for sequence in running for blocks in sequence.window_blocks]
+    pool.check_integrity([*(sequence.blocks for sequence in running), *windows])
     if not pool.count:  # the map is still a predecessor's
         return
     assert sorted(kv.holders()) == sorted(sequence.ref for sequence in running), "the KV map has other holders"
@@ -35,3 +40,9 @@ def check_blocks(batch: RunningBatch, pool: BlockPool, kv: KVMap) -> None:
         assert kv.computed(sequence.ref) == computed, f"slot {sequence.slot}: {computed} tokens are confirmed"
         withheld = batch.num_offered_blocks[sequence.row] == NEVER
         assert kv.is_stale(sequence.ref) == withheld, f"slot {sequence.slot}: withheld from the cache: {withheld}"
+
+
+def check_snapshots(in_flight: Iterable[PlannedStep], snapshots: Snapshots) -> None:
+    """Each is free, found, or being made by one step in flight; the KV map knows of those that are found."""
+    if snapshots.pool.count:
+        snapshots.pool.check_integrity([[save.snapshot] for step in in_flight for save in step.saves])

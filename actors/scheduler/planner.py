@@ -20,6 +20,7 @@ from .batch import NEVER, Bools, Ints, RunningBatch
 from .blocks import BlockPool
 from .prefix_cache import PrefixCache
 from .sequence import Sequence
+from .snapshots import Save
 from .waiting import WaitingQueue
 
 NUM_SPARE_BLOCKS = 4  # room that a new sequence is given behind its prompt, if there is any
@@ -39,6 +40,7 @@ class PlannedStep:
     refs: list[int] = field(default_factory=list)  # of the rows that sample
     new: list[NewRow] = field(default_factory=list)
     new_blocks: list[tuple[int, int, int]] = field(default_factory=list)  # (row, index, block)
+    saves: list[Save] = field(default_factory=list)
 
 
 class Planner:
@@ -51,6 +53,7 @@ class Planner:
         self.pool = pool
         self.waiting = waiting
         self.prefix = prefix
+        self.windows, self.snapshots = prefix.windows, prefix.snapshots
         self.kv = kv
         self.budget = budget
         self.preemptions = 0
@@ -60,10 +63,20 @@ class Planner:
             budget
         )  # tokens of prompts beside so many decoding rows
         self._adopted: deque[tuple[Sequence, int]] = deque()  # of which the worker is not told yet, with their tickets
+        self._starved = False  # in the last plan a prompt found no block for its windows
         self._turn = 0  # the row that decodes first where the budget is too small for all
 
     def plan(self) -> PlannedStep | None:
-        """The next step, or None when there is nothing to compute."""
+        """The next step, or None when there is nothing to compute.
+
+        Prompts whose blocks of windows are all held by one another go on when the last of them gives up its own.
+        """
+        while (step := self._plan_once()) is None and self._starved and len(self.batch) > 1:
+            self.preempt(max(self.batch.running(), key=self.waiting.rank))
+        return step
+
+    def _plan_once(self) -> PlannedStep | None:
+        self._starved = False
         preempted = self.preemptions
         new_blocks: list[tuple[int, int, int]] = []
         new = self._announce_adopted()
@@ -71,14 +84,14 @@ class Planner:
         rows, counts = [decode], [np.ones(len(decode), np.int64)]
         left = min(self.budget - len(decode), self.chunk_size(len(decode)))
         kept = self.budget - len(decode) - left  # from prompts, so that the step is short
-        chunk_rows, chunk_counts = self._prefill_chunks(left)
+        chunk_rows, chunk_counts = self._prefill_chunks(left, new_blocks)
         left -= sum(chunk_counts)
         while left > 0 and self.preemptions == preempted and not self.batch.full:
-            row = self._start_next(new)
+            row = self._start_next(new, new_blocks)
             if row is None:
                 break
             chunk_rows.append(row)
-            chunk_counts.append(min(left, int(self.batch.num_known_tokens[row] - self.batch.num_computed_tokens[row])))
+            chunk_counts.append(self._chunk(row, left, new_blocks))
             left -= chunk_counts[-1]
         rows.append(np.array(chunk_rows, np.int64))
         counts.append(np.array(chunk_counts, np.int64))
@@ -93,10 +106,11 @@ class Planner:
 
     def plan_alone(self, sequence: Sequence) -> PlannedStep | None:
         """A step of this sequence and no other."""
+        self._starved = False
         new: list[NewRow] = []
         new_blocks: list[tuple[int, int, int]] = []
         batch = self.batch
-        while sequence.row is None and (batch.full or self._start(sequence, new) is None):
+        while sequence.row is None and (batch.full or self._start(sequence, new, new_blocks) is None):
             running = batch.running()
             if not running:
                 return None
@@ -107,7 +121,8 @@ class Planner:
             self._grow(sequence, new_blocks)
             if sequence.row is None:
                 return None
-        count = min(self.budget, int(batch.num_known_tokens[row] - batch.num_computed_tokens[row]))
+        while not (count := self._chunk(row, self.budget, new_blocks)) and self._starved and len(batch) > 1:
+            self.preempt(max((other for other in batch.running() if other is not sequence), key=self.waiting.rank))
         rows = np.array([row] if count else [], np.int64)
         return self._account(
             PlannedStep(rows, np.full(len(rows), count, np.int64), count, new=new, new_blocks=new_blocks)
@@ -142,6 +157,7 @@ class Planner:
         if not len(step.num_draft_tokens):
             step.num_draft_tokens = np.zeros(len(step.rows), np.int64)
         step.tickets = self.batch.ticket[step.rows]
+        step.saves = self.snapshots.plan(self.batch, step.rows, step.counts)
         step.samples = self.batch.advance(step.rows, step.counts, step.num_draft_tokens)
         step.refs = self.batch.refs(step.rows[step.samples])
         return step
@@ -189,7 +205,7 @@ class Planner:
         )
         short = decode[batch.num_computed_tokens[decode] + 1 + want > batch.num_block_tokens[decode]]
         for row in short.tolist():
-            if self.pool.free <= len(batch):
+            if self.pool.free <= len(batch) * (1 + self.windows.tables):
                 break
             self._grow(batch.at(row), new_blocks)
         want = np.minimum(want, batch.num_block_tokens[decode] - batch.num_computed_tokens[decode] - 1)
@@ -197,18 +213,22 @@ class Planner:
         return num_draft_tokens
 
     def _grow(self, sequence: Sequence, new_blocks: list[tuple[int, int, int]]) -> None:
-        """One more block, taken from whoever ranks last if none is free: that may be the sequence itself."""
-        last = sequence.blocks[-1]
-        while (blocks := self.pool.allocate(1, after=last)) is None:
+        """One more block in each table, from whoever ranks last if none is free: that may be the sequence itself."""
+        assert sequence.row is not None
+        size = self.prefix.block_size
+        end = int(self.batch.num_block_tokens[sequence.row]) // size + 1
+        own = max(0, end - len(sequence.blocks))
+        while self.pool.free < own + self.windows.missing(sequence, end):
             victim = max(self.batch.running(), key=self.waiting.rank)
             self.preempt(victim)
             if victim is sequence:
                 return
-        assert sequence.row is not None
-        self.kv.grow(sequence.ref, len(sequence.blocks), blocks[0])
-        new_blocks.append((sequence.row, len(sequence.blocks), blocks[0]))
-        sequence.blocks += blocks
-        self.batch.num_block_tokens[sequence.row] += self.prefix.block_size
+        for block in (self.pool.allocate(own, after=sequence.blocks[-1]) or ()) if own else ():
+            self.kv.grow(sequence.ref, len(sequence.blocks), block)
+            new_blocks.append((sequence.row, len(sequence.blocks), block))
+            sequence.blocks.append(block)
+        new_blocks += self.windows.grow(sequence, end)
+        self.batch.num_block_tokens[sequence.row] = end * size
 
     def preempt(self, sequence: Sequence) -> None:
         """Take row and blocks away; it waits, and is computed again from its log. Sampled tokens still come back."""
@@ -221,9 +241,28 @@ class Planner:
     def release_blocks(self, sequence: Sequence) -> None:
         self.kv.release(sequence.slot)
         self.pool.release(sequence.blocks)
+        self.windows.release(sequence)
         sequence.blocks = []
 
-    def _prefill_chunks(self, budget: int) -> tuple[list[int], list[int]]:
+    def _chunk(self, row: int, budget: int, new_blocks: list[tuple[int, int, int]]) -> int:
+        """How many tokens a row in prefill computes: what is due and fits, up to where a snapshot is wanted, and as far
+        as its tables of windows come.
+        """
+        batch, size = self.batch, self.prefix.block_size
+        sequence, computed = batch.at(row), int(batch.num_computed_tokens[row])
+        due = min(budget, int(batch.num_known_tokens[row]) - computed)
+        count = self.snapshots.cut(sequence, computed, due)
+        if self.windows.tables:
+            end = -(-(computed + count) // size)
+            if self.windows.missing(sequence, end) > self.pool.free:
+                end = self.windows.end(sequence) + self.pool.free // self.windows.tables
+                count = max(0, min(count, end * size - computed))
+                self._starved |= not count
+            new_blocks += self.windows.grow(sequence, end)
+            batch.num_block_tokens[row] = min(len(sequence.blocks), self.windows.end(sequence)) * size
+        return count
+
+    def _prefill_chunks(self, budget: int, new_blocks: list[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
         """Rows that are in prefill, oldest first, with how much of each fits into the budget."""
         _, rows = self.batch.due()
         rows_by_age = sorted(rows.tolist(), key=lambda row: self.waiting.rank(self.batch.at(row)))
@@ -232,35 +271,43 @@ class Planner:
         for row in rows_by_age:
             if budget <= 0:
                 break
-            count = min(budget, int(self.batch.num_known_tokens[row] - self.batch.num_computed_tokens[row]))
-            chosen.append(row)
-            counts.append(count)
-            budget -= count
+            if count := self._chunk(row, budget, new_blocks):
+                chosen.append(row)
+                counts.append(count)
+                budget -= count
         return chosen, counts
 
-    def _start_next(self, new: list[NewRow]) -> int | None:
+    def _start_next(self, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
         """Move the first waiting sequence into a row, if it can be."""
         sequence = self.waiting.first()
-        return None if sequence is None else self._start(sequence, new)
+        return None if sequence is None else self._start(sequence, new, new_blocks)
 
-    def _start(self, sequence: Sequence, new: list[NewRow]) -> int | None:
+    def _start(self, sequence: Sequence, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
         """Move a waiting sequence into a row, if its blocks are there and its last token has come back."""
         if sequence.num_in_flight_tokens:
             return None
         size = self.prefix.block_size
         cached = self.prefix.match(sequence)
         needed = -(-sequence.num_tokens // size) - len(cached)
+        computed = len(cached) * size
         self.pool.hold(cached)  # before allocating, which may evict what nobody holds
+        self.windows.begin(sequence, len(cached))
         num_spare = min(NUM_SPARE_BLOCKS, -(-sequence.max_num_tokens // size) - len(cached) - needed)
-        blocks = self.pool.allocate(needed, after=cached[-1] if cached else None, num_spare=num_spare)
+        soon = self.windows.missing(sequence, -(-min(sequence.num_tokens, computed + self.budget) // size))
+        blocks = None
+        if needed + soon <= self.pool.free:
+            blocks = self.pool.allocate(needed, after=cached[-1] if cached else None, num_spare=num_spare)
         if blocks is None:
+            self.windows.release(sequence)
             self.pool.release(cached)
             return None
         self.waiting.remove(sequence.ref)
         sequence.blocks = cached + blocks
-        computed = len(cached) * size
-        row = self.batch.place(sequence, computed, len(sequence.blocks) * size, len(cached))
+        capacity = self.windows.end(sequence) if self.windows.tables else len(sequence.blocks)
+        row = self.batch.place(sequence, computed, capacity * size, len(cached))
         self.prefix.count_start(sequence, computed)
         self.kv.hold(sequence.ref, sequence.blocks, computed)
-        new.append(sequence.new_row(row, computed))
+        restored = self.snapshots.find(sequence.hashes[len(cached) - 1]) if cached and self.snapshots.needed else -1
+        new.append(sequence.new_row(row, computed, restored))
+        new_blocks += self.windows.entries(sequence, sequence.window_first)
         return row

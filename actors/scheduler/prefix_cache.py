@@ -9,17 +9,28 @@ from __future__ import annotations
 from actorserve.shm.table.table import RequestTable
 
 from ..protocol.block_hash import HASH_BYTES, extend_hashes
-from .batch import Ints, RunningBatch
+from .batch import NEVER, Ints, RunningBatch
 from .blocks import BlockPool
 from .sequence import Sequence
+from .snapshots import Save, Snapshots
+from .windows import WindowTables
 
 
 class PrefixCache:
     """Ties sequences to the pool's cached blocks; counts queries and hits in tokens."""
 
-    def __init__(self, table: RequestTable, pool: BlockPool, block_size: int, enabled: bool) -> None:
+    def __init__(
+        self,
+        table: RequestTable,
+        pool: BlockPool,
+        windows: WindowTables,
+        snapshots: Snapshots,
+        block_size: int,
+        enabled: bool,
+    ) -> None:
         self.table = table
         self.pool = pool
+        self.windows, self.snapshots = windows, snapshots
         self.block_size = block_size
         self.enabled = enabled
         self.queries = 0
@@ -31,7 +42,16 @@ class PrefixCache:
             return []
         full = (sequence.num_tokens - 1) // self.block_size
         self._hash_up_to(sequence, full)
-        return self.pool.match(sequence.hashes[:full])
+        blocks = self.pool.match(sequence.hashes[:full])
+        return blocks[: self._usable(sequence.hashes, len(blocks))]
+
+    def _usable(self, hashes: list[bytes], count: int) -> int:
+        """How many of the first `count` blocks can be gone on behind: with all that windows and states need."""
+        while True:
+            found = self.snapshots.longest(hashes, self.windows.longest(hashes, count))
+            if found == count:
+                return count
+            count = found
 
     def count_start(self, sequence: Sequence, computed: int) -> None:
         """Count a start; the first one of a sequence is what its client is told as cached_tokens."""
@@ -53,7 +73,28 @@ class PrefixCache:
             self._hash_up_to(sequence, count)
             for index in range(int(batch.num_offered_blocks[row]), count):
                 self.pool.register(sequence.blocks[index], sequence.hashes[index])
+                self.windows.offer(sequence, index, sequence.hashes[index])
             batch.num_offered_blocks[row] = count
+
+    def settle(self, batch: RunningBatch, rows: Ints, saves: list[Save]) -> None:
+        """Behind `offer`: let go of what these rows see no more, and keep what a step has saved."""
+        for save in saves:
+            known = batch.ticket[save.row] == save.ticket and batch.num_offered_blocks[save.row] != NEVER
+            key = None
+            if known and self.enabled:
+                sequence, count = batch.at(save.row), save.end // self.block_size
+                self._hash_up_to(sequence, count)
+                key = sequence.hashes[count - 1]
+            self.snapshots.made(save, key)
+        if self.windows.tables:
+            for row in rows.tolist():
+                self.windows.trim(batch.at(row), int(batch.num_confirmed_tokens[row]))
+
+    def forget(self) -> int:
+        """No prefix is found any more; returns how many blocks could be."""
+        dropped = self.pool.forget_cache()
+        self.snapshots.pool.forget_cache()
+        return dropped
 
     def _hash_up_to(self, sequence: Sequence, count: int) -> None:
         """Know the hashes of the sequence's first `count` blocks."""

@@ -52,6 +52,7 @@ class Results:
         done_rows = self._append(batch, planned.rows[planned.samples][still], *drawn.some(still))
         self._stats.stepped(computed)
         planner.prefix.offer(batch, planned.rows[alive])  # a token in no log is sampled again: not to be cached before
+        planner.prefix.settle(batch, planned.rows[alive], planned.saves)
         for row, token in done_rows:
             sequence = batch.at(row)
             sequence.num_generated_tokens = int(batch.num_generated_tokens[row])

@@ -24,10 +24,10 @@ from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.table.table import RequestTable, slot_of
 
 from ..protocol.messages import Finish
-from ..protocol.step import Step, StepDone
+from ..protocol.step import KVLayout, Step, StepDone
 from .batch import RunningBatch
 from .blocks import BlockPool
-from .integrity import check_blocks, check_sequences
+from .integrity import check_blocks, check_sequences, check_snapshots
 from .lifecycle import Lifecycle
 from .limits import Limits
 from .metrics.request_stats import RequestStats
@@ -39,7 +39,9 @@ from .recovery.suspects import Suspects
 from .recovery.takeover import Takeover, read_map
 from .results import Results
 from .sequence import Sequence
+from .snapshots import Snapshots
 from .waiting import WaitingQueue
+from .windows import WindowTables
 
 STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs, the next waits behind it
 MAX_STRIKES = 2  # failed steps after which a sequence is given up
@@ -73,6 +75,7 @@ class Scheduler:
         self.preemptions = self.queries = self.hits = 0  # of earlier epochs
         self.prefix_resets = 0
         self.epoch = 0
+        self.layout = KVLayout()  # of the worker
         self._start_engine(0)
 
     @property
@@ -92,12 +95,16 @@ class Scheduler:
         self.step = 0
         self.in_flight: deque[PlannedStep] = deque()
         self.batch = RunningBatch(limits.max_num_seqs)
+        size, layout = limits.block_size, self.layout
         self.pool = BlockPool(num_blocks, self.kv)
-        self.prefix = PrefixCache(self.table, self.pool, limits.block_size, limits.prefix_caching)
+        windows = WindowTables(self.pool, layout, size, -(-self.table.max_tokens // size))
+        count = min(layout.snapshots, self.kv.snapshots.count) if limits.prefix_caching else 0
+        snapshots = Snapshots(layout.states, count, self.kv.snapshots, size)
+        self.prefix = PrefixCache(self.table, self.pool, windows, snapshots, size, limits.prefix_caching)
         self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
         self.planner.chunk_size = self.chunk_size.chunk
 
-    def begin_epoch(self, epoch: int, num_blocks: int, worker: int = 0) -> None:
+    def begin_epoch(self, epoch: int, num_blocks: int, worker: int = 0, layout: KVLayout | None = None) -> None:
         """A worker without KV contents: every running sequence waits and is computed again from its log."""
         self.kv.begin(worker, num_blocks)
         self.preemptions += self.planner.preemptions
@@ -106,13 +113,15 @@ class Scheduler:
         for sequence in self.batch.running():
             self.batch.remove(sequence)
             sequence.blocks = []
+            sequence.window_blocks.clear()
             self.waiting.add(sequence)
         for sequence in self.sequences.values():
             sequence.num_in_flight_tokens = 0  # those tokens are lost, and will be sampled again alike
         self.epoch = epoch
+        self.layout = layout or self.layout
         self._start_engine(num_blocks)
 
-    def take_over(self, epoch: int, num_blocks: int, worker: int) -> Takeover | None:
+    def take_over(self, epoch: int, num_blocks: int, worker: int, layout: KVLayout | None = None) -> Takeover | None:
         """The first epoch of a successor: what its predecessor had in this worker's KV memory goes on where it stood.
 
         None if the map is of another worker, Contradiction if it cannot be; then nothing is changed.
@@ -120,12 +129,15 @@ class Scheduler:
         assert not self.pool.count, "only a scheduler that has not met its worker can take over"
         if not self.kv.describes(worker, num_blocks):
             return None
-        found = read_map(self.kv, self.sequences, num_blocks, self.limits)
-        self.epoch = epoch
+        layout = layout or KVLayout()
+        found = read_map(self.kv, self.sequences, num_blocks, self.limits, layout)
+        self.epoch, self.layout = epoch, layout
         self._start_engine(num_blocks)
         for ref in found.ended:
             self.kv.release(slot_of(ref))
         self.pool.adopt([holding.blocks for holding in found.holdings], found.cached)
+        if self.prefix.snapshots.pool.count:
+            self.prefix.snapshots.pool.adopt([], found.saved)
         for holding in found.holdings:
             self.planner.adopt(holding.sequence, holding.blocks, holding.computed)
         batch, rows = self.batch, np.flatnonzero(self.batch.ticket)
@@ -185,6 +197,7 @@ class Scheduler:
             planned.counts,
             planned.new_blocks,
             self.speculation.cost.share(len(planned.rows)),
+            [(save.row, save.snapshot) for save in planned.saves],
         )
 
     def _plan_next(self) -> PlannedStep | None:
@@ -249,7 +262,7 @@ class Scheduler:
         predecessor's map, which is changed alike.
         """
         self.prefix_resets += 1
-        dropped = self.pool.forget_cache()
+        dropped = self.prefix.forget()
         self.batch.withhold()
         if recompute_running:
             if not self.pool.count:
@@ -264,3 +277,4 @@ class Scheduler:
         self.batch.check_integrity()
         check_sequences(self.lifecycle, self.batch, self.table)
         check_blocks(self.batch, self.pool, self.kv)
+        check_snapshots(self.in_flight, self.prefix.snapshots)

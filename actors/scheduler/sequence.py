@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import msgspec
 
 from actorserve.shm.table.table import slot_of
@@ -23,7 +25,7 @@ class Sequence:
     __slots__ = (
         "arrival", "blocks", "cacheable", "ends", "has_run", "hashes", "ignore_eos",
         "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens",
-        "priority", "ref", "row", "salt", "sampling", "slot", "stop_ids", "strikes",
+        "priority", "ref", "row", "salt", "sampling", "slot", "stop_ids", "strikes", "window_blocks", "window_first",
     )  # fmt: skip
 
     def __init__(self, ref: int, arrival: int, params: Generation, end_tokens: list[int]) -> None:
@@ -42,6 +44,8 @@ class Sequence:
         self.num_generated_tokens = 0
         self.num_in_flight_tokens = 0
         self.blocks: list[int] = []
+        self.window_blocks: deque[list[int]] = deque()  # of windows.py, one of each table
+        self.window_first = 0  # which block of its tables the first of these is
         self.hashes: list[bytes] = []  # of its full blocks, as far as they are known
         self.row: int | None = None
         self.has_run = False  # it ran once: its cached prompt tokens are told
@@ -57,9 +61,10 @@ class Sequence:
         """Tokens in the log when the length limit is reached."""
         return self.num_prompt_tokens + self.max_tokens
 
-    def new_row(self, row: int, computed: int) -> NewRow:
+    def new_row(self, row: int, computed: int, snapshot: int = -1) -> NewRow:
         """This sequence as the worker is told of it."""
-        return NewRow.make(row, self.ref, self.num_prompt_tokens, self.num_tokens, computed, self.blocks, self.sampling)
+        lengths = self.num_prompt_tokens, self.num_tokens, computed
+        return NewRow.make(row, self.ref, *lengths, self.blocks, self.sampling, snapshot)
 
 
 def _with_suppressed(sampling: Sampling, stops: list[int]) -> Sampling:

@@ -5,6 +5,7 @@ Layout, from the region's offset; who writes what, and when, stands in map.py.
     a slot    held, computed, announced, stale: four arrays of words
               table: int32[blocks of a sequence]
     a block   hash: 16 bytes, then of all blocks cached: a byte
+    a snapshot of states   likewise
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ class KVMapPlaces(NamedTuple):
     tables: int
     hashes: int
     cached: int
+    snapshot_hashes: int
+    saved: int
     end: int
 
 
-def kv_map_places(offset: int, slots: int, sequence_blocks: int, blocks: int) -> KVMapPlaces:
-    """Of a map at this offset, for so many slots of so many blocks each, and so many blocks in all."""
+def kv_map_places(offset: int, slots: int, sequence_blocks: int, blocks: int, snapshots: int = 0) -> KVMapPlaces:
+    """Of a map at this offset, for so many slots of so many blocks each, and so many blocks and snapshots in all."""
     held = offset + HEADER_BYTES
     computed = held + slots * WORD_BYTES
     told = computed + slots * WORD_BYTES
@@ -43,9 +46,12 @@ def kv_map_places(offset: int, slots: int, sequence_blocks: int, blocks: int) ->
     tables = held + slots * SLOT_WORDS * WORD_BYTES
     hashes = tables + whole(slots * sequence_blocks * BLOCK_BYTES, WORD_BYTES)
     cached = hashes + blocks * HASH_BYTES
-    return KVMapPlaces(offset, held, computed, told, stale, tables, hashes, cached, cached + blocks)
+    snapshot_hashes = cached + blocks
+    saved = snapshot_hashes + snapshots * HASH_BYTES
+    areas = tables, hashes, cached, snapshot_hashes, saved
+    return KVMapPlaces(offset, held, computed, told, stale, *areas, saved + snapshots)
 
 
-def kv_map_bytes(slots: int, sequence_blocks: int, blocks: int) -> int:
+def kv_map_bytes(slots: int, sequence_blocks: int, blocks: int, snapshots: int = 0) -> int:
     """Bytes of such a map."""
-    return kv_map_places(0, slots, sequence_blocks, blocks).end
+    return kv_map_places(0, slots, sequence_blocks, blocks, snapshots).end

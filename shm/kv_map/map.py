@@ -10,6 +10,7 @@ leaves behind, and for that the order in which one thread stores is enough. Wher
               stale: generation that held its blocks when the cache was reset: no prefix is to be found in them
               table: int32, the blocks in the order of the tokens
     a block   cached (a byte): its 16-byte hash is valid, and so are its contents
+    a snapshot of states (where the worker's model has some)   cached: likewise
 Knows neither why a block is held nor what a hash is made of.
 """
 
@@ -29,26 +30,60 @@ __all__ = ["KVMap", "kv_map_bytes"]
 Ints = NDArray[np.int64]
 
 
+class CachedKeys:
+    """Which of some numbered things are found again, each by a hash: a block by its prefix, a snapshot by its own."""
+
+    def __init__(self, memory: mmap.mmap, hashes: int, flags: int, count: int) -> None:
+        """At these offsets of `memory`."""
+        self.count = count
+        self._memory, self._hashes = memory, hashes
+        self.flags: NDArray[np.uint8] = np.ndarray(count, np.uint8, memory, flags)
+
+    def cache(self, index: int, key: bytes) -> None:
+        """Its contents are final and found by `key`; it was not cached."""
+        start = self._hashes + HASH_BYTES * index
+        self._memory[start : start + HASH_BYTES] = key
+        self.flags[index] = 1
+
+    def uncache(self, index: int) -> None:
+        """It may be written again. To be stored before it is given away."""
+        self.flags[index] = 0
+
+    def reset_cache(self) -> int:
+        """Nothing is found any more; returns how many were."""
+        found = int(np.count_nonzero(self.flags))
+        self.flags.fill(0)
+        return found
+
+    def cached(self) -> dict[int, bytes]:
+        """The keys of all that are found."""
+        starts = self._hashes + HASH_BYTES * (found := np.flatnonzero(self.flags))
+        keys = (self._memory[start : start + HASH_BYTES] for start in starts.tolist())
+        return dict(zip(found.tolist(), keys, strict=True))
+
+
 class KVMap:
     """A view of the map at `offset` (a multiple of 8) of zeroed memory, which is a map of no worker."""
 
-    def __init__(self, memory: mmap.mmap, offset: int, slots: int, sequence_blocks: int, blocks: int) -> None:
+    def __init__(
+        self, memory: mmap.mmap, offset: int, slots: int, sequence_blocks: int, blocks: int, snapshots: int = 0
+    ) -> None:
         self.sequence_blocks, self.blocks = sequence_blocks, blocks
-        self._memory = memory
-        places = kv_map_places(offset, slots, sequence_blocks, blocks)
+        places = kv_map_places(offset, slots, sequence_blocks, blocks, snapshots)
         self._header: Ints = np.ndarray(HEADER_WORDS, np.int64, memory, places.header)
         self._held: Ints = np.ndarray(slots, np.int64, memory, places.held)
         self._computed: Ints = np.ndarray(slots, np.int64, memory, places.computed)
         self._announced: Ints = np.ndarray(slots, np.int64, memory, places.told)
         self._stale: Ints = np.ndarray(slots, np.int64, memory, places.stale)
         self._tables: NDArray[np.int32] = np.ndarray((slots, sequence_blocks), np.int32, memory, places.tables)
-        self._hashes = places.hashes
-        self._cached: NDArray[np.uint8] = np.ndarray(blocks, np.uint8, memory, places.cached)
+        self._keys = CachedKeys(memory, places.hashes, places.cached, blocks)
+        self.snapshots = CachedKeys(memory, places.snapshot_hashes, places.saved, snapshots)
 
     @classmethod
-    def private(cls, slots: int, sequence_blocks: int, blocks: int) -> KVMap:
+    def private(cls, slots: int, sequence_blocks: int, blocks: int, snapshots: int = 0) -> KVMap:
         """A map that ends with this process, for a scheduler that has no successor."""
-        return cls(mmap.mmap(-1, kv_map_bytes(slots, sequence_blocks, blocks)), 0, slots, sequence_blocks, blocks)
+        sizes = slots, sequence_blocks, blocks, snapshots
+        return cls(mmap.mmap(-1, kv_map_bytes(*sizes)), 0, *sizes)
 
     # --- whose memory it is about --------------------------------------------------------------------------------
 
@@ -66,7 +101,8 @@ class KVMap:
             raise ValueError(f"a map for {self.blocks} KV blocks cannot be one of {blocks}")
         self.disown()
         self._held.fill(0)
-        self._cached.fill(0)
+        self._keys.reset_cache()
+        self.snapshots.reset_cache()
         self._header[BLOCKS] = blocks
         self._header[TAKEOVERS] = 0
         self._header[WORKER] = worker
@@ -131,13 +167,11 @@ class KVMap:
 
     def cache(self, block: int, key: bytes) -> None:
         """The block's contents are final and found by `key`; it was not cached."""
-        start = self._hashes + HASH_BYTES * block
-        self._memory[start : start + HASH_BYTES] = key
-        self._cached[block] = 1
+        self._keys.cache(block, key)
 
     def uncache(self, block: int) -> None:
         """The block may be written again. To be stored before it is given away."""
-        self._cached[block] = 0
+        self._keys.uncache(block)
 
     def reset_cache(self) -> int:
         """No block is found by its prefix any more, nor any that is held now when it is full; returns how many were.
@@ -145,10 +179,8 @@ class KVMap:
         A death at any store leaves a map that can be gone on with: blocks that are still found, and holders that offer
         no more. Whoever ordered it has no answer then, and it is done again.
         """
-        found = int(np.count_nonzero(self._cached))
         self._stale[:] = self._held >> 32
-        self._cached.fill(0)
-        return found
+        return self._keys.reset_cache()
 
     def is_stale(self, ref: int) -> bool:
         """Has the cache been reset since this holder took its blocks?"""
@@ -156,6 +188,4 @@ class KVMap:
 
     def cached(self) -> dict[int, bytes]:
         """The keys of all cached blocks."""
-        starts = self._hashes + HASH_BYTES * (blocks := np.flatnonzero(self._cached))
-        keys = (self._memory[start : start + HASH_BYTES] for start in starts.tolist())
-        return dict(zip(blocks.tolist(), keys, strict=True))
+        return self._keys.cached()

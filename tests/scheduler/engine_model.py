@@ -3,6 +3,8 @@
 Every token that a plan computes is checked to find its whole prefix in the sequence's blocks. The next token is a
 function of the prefix, so that an undisturbed run is known beforehand, whatever happens on the way.
 Where a row has room for drafts, it has some, of which the first few are right and the others leave KV of another text.
+With a layout (KVLayout) it has what such a model has: states that must stand where a row goes on, snapshots of them,
+and tables of windows in which all that a token sees must be found.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 from actorserve.actors.protocol.block_hash import extend_hashes
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation, Sampling
-from actorserve.actors.protocol.step import Step, StepDone
+from actorserve.actors.protocol.step import KVLayout, Step, StepDone
 from actorserve.actors.scheduler.limits import Limits
 from actorserve.actors.scheduler.recovery.takeover import Takeover
 from actorserve.actors.scheduler.scheduler import Scheduler
@@ -32,6 +34,8 @@ BLOCK = 8
 VOCAB = 50
 END = 7
 MAX_TOKENS = 256
+WIDTH = MAX_TOKENS // BLOCK  # of a block table
+PLAIN = KVLayout()
 
 
 def next_token(prefix: bytes) -> int:
@@ -67,13 +71,18 @@ class Row:
     known: int
     blocks: list[int]
     log: list[int]
+    state: bytes  # of which tokens; what lies at a row is its last tenant's until it is told otherwise
+    windows: dict[int, int]  # blocks by index in the tables behind the first
     prefixes: list[bytes] = field(default_factory=list)  # of the log, up to each of its positions
 
 
 class ScriptedWorker:
     """Runs plans against KV memory that knows the prefix of each of its tokens."""
 
-    def __init__(self, table: RequestTable, num_blocks: int) -> None:
+    def __init__(self, table: RequestTable, num_blocks: int, layout: KVLayout = PLAIN) -> None:
+        self.layout = layout
+        self.snapshots = [b"of nobody"] * layout.snapshots
+        self.saved = self.restored = 0
         self.tokens = table.as_numpy().tokens
         self.kv: list[bytes | None] = [None] * (num_blocks * BLOCK)
         self.rows: dict[int, Row] = {}
@@ -91,8 +100,14 @@ class ScriptedWorker:
         for new in step.new_rows:
             blocks = new.blocks.tolist()
             log = self.tokens[slot_of(new.ref), : new.num_known_tokens].tolist()
-            self.rows[new.row] = Row(slot_of(new.ref), new.num_computed_tokens, new.num_known_tokens, blocks, log)
+            state = self.snapshots[new.snapshot] if new.snapshot >= 0 else b""
+            self.restored += new.snapshot >= 0
+            place = slot_of(new.ref), new.num_computed_tokens, new.num_known_tokens
+            self.rows[new.row] = Row(*place, blocks, log, state, {})
         for number, index, block in step.new_blocks.tolist():
+            if index >= WIDTH:
+                self.rows[number].windows[index] = block
+                continue
             assert len(self.rows[number].blocks) == index
             self.rows[number].blocks.append(block)
         sampled: list[int] = []
@@ -115,6 +130,9 @@ class ScriptedWorker:
                 drafted.append(drafts)
             else:
                 assert not room, "a row that does not sample has room for drafts"
+        for number, snapshot in step.saves.tolist():
+            self.snapshots[snapshot] = self.rows[number].state
+            self.saved += 1
         told: dict[str, list[int]] = {"num_drawn": drawn, "num_drafted": drafted} if any(drafted) else {}
         return StepDone.make(step, sampled, 0.001 * sum(counts), **told)
 
@@ -137,21 +155,45 @@ class ScriptedWorker:
         position = row.computed
         for end in range(len(row.prefixes), position + 1):
             row.prefixes.append(array("i", row.log[: end + 1]).tobytes())
+        prefix = row.prefixes[position]
         if check:
             there = chain.from_iterable(self.kv[block * BLOCK : (block + 1) * BLOCK] for block in row.blocks)
             assert list(islice(there, position)) == row.prefixes[:position], "a position before is not there"
-        self.kv[row.blocks[position // BLOCK] * BLOCK + position % BLOCK] = row.prefixes[position]
+        self.kv[row.blocks[position // BLOCK] * BLOCK + position % BLOCK] = prefix
+        for table in range(self.layout.window_tables):
+            self._compute_window(row, table, position, prefix, check)
+        if self.layout.states:
+            assert row.state == prefix[: 4 * position] or not check, f"states do not stand at {position}"
+            row.state = prefix
         row.computed += 1
         self.computed_tokens += 1
+
+    def _compute_window(self, row: Row, table: int, position: int, prefix: bytes, check: bool) -> None:
+        def place(at: int) -> int:
+            return row.windows[(table + 1) * WIDTH + at // BLOCK] * BLOCK + at % BLOCK
+
+        for before in range(max(0, position - self.layout.window + 1), position if check else 0):
+            expected = b"%d/" % table + prefix[: 4 * (before + 1)]
+            assert self.kv[place(before)] == expected, f"position {before} is not in table {table} for {position}"
+        self.kv[place(position)] = b"%d/" % table + prefix
 
 
 class Bench:
     """A table, a scheduler and a scripted worker, driven step by step."""
 
-    def __init__(self, *, slots: int = 64, num_blocks: int = 64, spare_blocks: int = 0, **limits: object) -> None:
+    def __init__(
+        self,
+        *,
+        slots: int = 64,
+        num_blocks: int = 64,
+        spare_blocks: int = 0,
+        layout: KVLayout = PLAIN,
+        **limits: object,
+    ) -> None:
         """The map has room for `spare_blocks` more than there are."""
+        self.layout = layout
         size = table_bytes(slots, MAX_TOKENS, BLOCK, 4096)
-        shape = (slots, MAX_TOKENS // BLOCK, num_blocks + spare_blocks)
+        shape = (slots, MAX_TOKENS // BLOCK, num_blocks + spare_blocks, layout.snapshots)
         self.segment = Segment.create(size + kv_map_bytes(*shape), "test")
         self.table = RequestTable.create(self.segment, 0, slots, MAX_TOKENS, BLOCK, 4096)
         self.kv = KVMap(self.segment.map, size, *shape)
@@ -180,7 +222,7 @@ class Bench:
     def meet_worker(self) -> Takeover | None:
         """A new scheduler hears of the worker. Steps of its predecessor run all the same."""
         self.epochs += 1
-        found = self.scheduler.take_over(self.epochs, self.num_blocks, self.workers)
+        found = self.scheduler.take_over(self.epochs, self.num_blocks, self.workers, self.layout)
         if found is None:
             self.new_epoch()
         return found
@@ -193,13 +235,13 @@ class Bench:
     def lose_worker(self) -> None:
         """Another worker starts, of which the scheduler has not heard."""
         self.planned.clear()
-        self.worker = ScriptedWorker(self.table, self.num_blocks)
+        self.worker = ScriptedWorker(self.table, self.num_blocks, self.layout)
         self.workers += 1
 
     def new_epoch(self) -> None:
         """Nothing is to be found in the worker's memory."""
         self.epochs += 1
-        self.scheduler.begin_epoch(self.epochs, self.num_blocks, self.workers)
+        self.scheduler.begin_epoch(self.epochs, self.num_blocks, self.workers, self.layout)
 
     def submit(self, prompt: list[int], limit: int, **params: object) -> int:
         ref = self.open(prompt, limit, **params)

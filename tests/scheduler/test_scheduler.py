@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
+from actorserve.actors.protocol.step import KVLayout
 from actorserve.actors.protocol.wire import pack
 
-from .engine_model import BLOCK, END, MAX_TOKENS, Bench, expected_answer, finish_all, prompt_of, running_bench
+from .engine_model import BLOCK, END, MAX_TOKENS, PLAIN, Bench, expected_answer, finish_all, prompt_of, running_bench
 
 
 def test_one_request() -> None:
@@ -196,16 +197,23 @@ def test_a_row_whose_grammar_failed_ends_without_its_token(preempted: bool) -> N
     assert bench.table.finish(ref) == Finish.GRAMMAR and bench.answer(ref) == before
 
 
-def run_chaos(seed: int) -> None:
+def random_layout(rng: random.Random) -> KVLayout:
+    """Of a model whose layers see windows, or which keeps states, or both."""
+    tables, states = rng.choice([(0, True), (1, False), (3, False), (2, True)])
+    return KVLayout(states, rng.choice([0, 1, 4, 40]) if states else 0, rng.choice([1, 5, 16, 40]), tables)
+
+
+def run_chaos(seed: int, layout: KVLayout = PLAIN) -> Bench:
     """Random arrivals, cancels, steps, and deaths of worker and scheduler; every answer as if nothing had happened."""
     rng = random.Random(seed)
     bench = Bench(
-        num_blocks=MAX_TOKENS // BLOCK + rng.randrange(20),
+        num_blocks=(MAX_TOKENS // BLOCK + rng.randrange(20)) * (1 + layout.window_tables),
+        layout=layout,
         max_num_seqs=rng.choice([1, 3, 8]),
         max_num_batched_tokens=rng.choice([1, 5, 32, 200]),
         prefix_caching=rng.random() < 0.8,
         by_priority=rng.random() < 0.5,
-        drafts=rng.choice([0, 0, 1, 3, 8]),
+        drafts=0 if layout.states else rng.choice([0, 0, 1, 3, 8]),
     )
     shared = prompt_of(100, seed)
     expected: dict[int, list[int]] = {}
@@ -222,6 +230,8 @@ def run_chaos(seed: int) -> None:
             bench.scheduler.end(ref, Finish.ABORT)
         elif action < 0.32:
             bench.new_worker()
+        elif action < 0.325:
+            bench.scheduler.reset_prefix_cache(rng.random() < 0.5)
         elif action < 0.34:
             bench.kv.prove()  # they die faster than any do in life
             bench.new_scheduler()
@@ -236,6 +246,7 @@ def run_chaos(seed: int) -> None:
     for ref, answer in expected.items():
         bench.check_end(ref, answer)
     assert bench.scheduler.pool.free == bench.num_blocks
+    return bench
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -243,10 +254,23 @@ def test_chaos(seed: int) -> None:
     run_chaos(seed)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_chaos_with_windows_and_states(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorserve.actors.scheduler.snapshots.INTERVAL", 24)
+    run_chaos(seed, random_layout(random.Random(seed)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1600))
 def test_chaos_long(seed: int) -> None:
     run_chaos(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1600))
+def test_chaos_with_windows_and_states_long(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorserve.actors.scheduler.snapshots.INTERVAL", 24)
+    run_chaos(seed, random_layout(random.Random(seed)))
 
 
 def test_prompts_get_as_much_of_a_step_as_the_pace_leaves() -> None:

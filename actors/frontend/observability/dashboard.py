@@ -22,9 +22,7 @@ class DashboardFigures:
     def __init__(self, context: Context) -> None:
         system = context.system
         self._snapshots = SnapshotReader(system, context.segment, os.getppid())
-        self._blocks = KVView(
-            context.segment, system.kv_map_offset, system.slots, system.sequence_blocks, system.max_blocks
-        )
+        self._blocks = KVView(context.segment, system.kv_map_offset, *system.kv_map_sizes[:3])
 
     def figures(self) -> PageFigures:
         """The server as it is now."""

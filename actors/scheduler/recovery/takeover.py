@@ -13,6 +13,7 @@ import numpy as np
 
 from actorserve.shm.kv_map.map import KVMap
 
+from ...protocol.step import KVLayout
 from ..limits import Limits
 from ..sequence import Sequence
 
@@ -38,7 +39,8 @@ class Takeover:
 
     holdings: list[Holding]
     cached: dict[int, bytes]  # keys by block
-    ended: list[int]  # holders that are not known any more: their blocks are free
+    ended: list[int]  # holders whose blocks are free: they are not known any more, or go on behind what is cached
+    saved: dict[int, bytes]  # keys by snapshot
 
     @property
     def tokens(self) -> int:
@@ -46,7 +48,7 @@ class Takeover:
         return sum(holding.computed for holding in self.holdings)
 
 
-def read_map(kv: KVMap, sequences: dict[int, Sequence], num_blocks: int, limits: Limits) -> Takeover:
+def read_map(kv: KVMap, sequences: dict[int, Sequence], num_blocks: int, limits: Limits, layout: KVLayout) -> Takeover:
     """What these sequences, as the request table has them, can go on with. Contradiction if it does not fit."""
     block_size, rows = limits.block_size, limits.max_num_seqs
     if (count := kv.begin_takeover()) > MAX_TAKEOVERS:
@@ -55,13 +57,33 @@ def read_map(kv: KVMap, sequences: dict[int, Sequence], num_blocks: int, limits:
     holdings = [_holding(kv, sequences[ref], num_blocks, limits) for ref in refs if ref in sequences]
     if len(holdings) > rows:
         raise Contradiction(f"{len(holdings)} sequences hold blocks, {rows} can run")
-    found = Takeover(holdings, kv.cached(), [ref for ref in refs if ref not in sequences])
+    found = Takeover(holdings, kv.cached(), [ref for ref in refs if ref not in sequences], _saved(kv, layout))
     if found.cached and max(found.cached) >= num_blocks:
         raise Contradiction(f"block {max(found.cached)} of {num_blocks} is cached")
     if len(set(found.cached.values())) < len(found.cached):
         raise Contradiction("two blocks are cached as the same prefix")
     _check_sharing(found, block_size, num_blocks)
-    return found
+    return found if layout.plain else _behind_the_cache(found)
+
+
+def _saved(kv: KVMap, layout: KVLayout) -> dict[int, bytes]:
+    """The snapshots that are found."""
+    saved = kv.snapshots.cached()
+    if saved and max(saved) >= layout.snapshots:
+        raise Contradiction(f"snapshot {max(saved)} of {layout.snapshots} is there")
+    if len(set(saved.values())) < len(saved):
+        raise Contradiction("two snapshots are of the same prefix")
+    return saved
+
+
+def _behind_the_cache(found: Takeover) -> Takeover:
+    """Where knowing a row's blocks is not enough to go on (states have moved on with the steps in flight, blocks of
+    windows are in no table here), all begin again behind the longest prefix that is cached with all that it needs.
+    """
+    for holding in found.holdings:
+        holding.sequence.has_run = True
+    ended = [*found.ended, *(holding.sequence.ref for holding in found.holdings)]
+    return Takeover([], found.cached, ended, found.saved)
 
 
 def _holding(kv: KVMap, sequence: Sequence, num_blocks: int, limits: Limits) -> Holding:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-
 NO_EXPERTS = "actorserve_none"
 
 

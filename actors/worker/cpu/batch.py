@@ -13,6 +13,7 @@ from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from .executor import CpuModel
+from .states import StepStates
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -40,10 +41,12 @@ class BatchInputs(NamedTuple):
     slots: Ints
     attention: AnyAttention
 
-    def forward(self, model: CpuModel, kv: PagedKV) -> Tensor:
-        """The last layer's output for each token."""
+    def forward(self, model: CpuModel, kv: PagedKV, states: StepStates | None = None) -> Tensor:
+        """The last layer's output for each token; `states` of a model that keeps some."""
         ids, positions, slots = (torch.from_numpy(values) for values in self[:3])
-        return model.forward(ids, positions, slots, kv, self.attention)
+        if states is None:
+            return model.forward(ids, positions, slots, kv, self.attention)
+        return model.forward(ids, positions, slots, kv, self.attention, states)
 
 
 def prepare_inputs(kv: PagedKV, tables: BlockTables, rows: Ints, counts: Ints, starts: Ints, ids: Ints) -> BatchInputs:

@@ -41,6 +41,7 @@ from ..tensor_parallel import TensorParallelGroup, embed
 from .elementwise import exact_silu, rotate, rotate_by_rows
 from .experts import Expert, Experts
 from .linear import PackedLinear, is_large
+from .states import StepStates
 
 
 class RMSNorm:
@@ -242,7 +243,7 @@ class CpuLayer:
 
 
 class ResidualTaps:
-    """Copies of the residual stream before some layers, of the last step; the number of all layers stands for behind the last one."""
+    """Copies of the residual stream before some layers, of the last step; their number stands for behind all."""
 
     def __init__(self, layers: Sequence[int]) -> None:
         self.layers = layers
@@ -296,8 +297,12 @@ class CpuModel:
         slots: Tensor,
         kv: PagedKV,
         attention: AnyAttention,
+        states: StepStates | None = None,
     ) -> Tensor:
-        """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`."""
+        """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`.
+
+        `states` are there where `kv` of the model has some; these models have none.
+        """
         x = self.embed(ids)
         rotations = self.rotations[positions][:, None]
         for number, layer in enumerate(self.layers):

@@ -32,7 +32,8 @@ from ..logits_processors import LogitsProcessors
 from ..logprobs import LogprobsWriter
 from ..speculative.verifier import Computed, DraftBatch, DraftOutcome, DraftVerifier
 from .batch import BatchInputs, BlockTables, prepare_inputs, row_positions
-from .executor import CpuModel, ResidualTaps
+from .executor import CpuModel
+from .states import RowStates, StepStates
 from .steady_decode import SteadyDecode
 
 if TYPE_CHECKING:
@@ -57,11 +58,13 @@ class CpuRunner:
         logprobs: Logprobs | None = None,
         make_matchers: Callable[[], Matchers] | None = None,
         verifier: DraftVerifier | None = None,
+        states: RowStates | None = None,
     ) -> None:
         """`pools` as make_pools makes them, `log` the token ids of the request table [slots, tokens].
 
         `read_rendition` gives what the renderer made of a ref's request; `logprobs` takes what requests ask for;
-        `make_matchers` is called when the first request has a grammar; `verifier` makes drafts.
+        `make_matchers` is called when the first request has a grammar; `verifier` makes drafts;
+        `states` are those that the model keeps of rows.
         """
         self.model = model
         self.kv = PagedKV(model.kv, pools, block_size, aligned=model.batch_invariant)
@@ -79,9 +82,9 @@ class CpuRunner:
         self.logits_processors = LogitsProcessors(rows, model.shape.vocab_size, make_matchers)
         self.logprobs = LogprobsWriter(logprobs, rows)
         self.verifier = verifier
-        if verifier is not None and verifier.observer is not None and verifier.observer.reads.layers:
-            model.taps = ResidualTaps(verifier.observer.reads.layers)
         self.outcome: DraftOutcome | None = None  # of the last step, where rows had drafts
+        self.states = states or None  # of no model with drafts: a rejected one cannot be taken back from them
+        assert self.states is None or verifier is None
         self.failed_rows: Numbers = ()  # of the last step, those whose grammar has failed
         self._steady: SteadyDecode | None = None  # while it is there, `computed`, `known` and `last` of its rows wait
 
@@ -91,12 +94,27 @@ class CpuRunner:
         if self._steady is not None and not self._steady.goes_on(step):
             self._settle()
         scattered = self._change_rows(step)
+        tokens = self._compute(step, scattered)
+        if self.states is not None and step.packed_saves:
+            for row, snapshot in step.saves.tolist():
+                self.states.save(row, snapshot)
+        return tokens
+
+    def _compute(self, step: Step, scattered: bool) -> np.ndarray:
         if self._steady is not None:
             return self._run_steady(step, self._steady, scattered)
         rows = step.rows
         starts = self.computed[rows]
         counts, drafted = self._with_drafts(rows, step.counts, starts, self.known[rows], step.min_accepted)
         return self._run_anew(step, rows, starts, counts, drafted)
+
+    def _forward(self, inputs: BatchInputs, rows: Ints, starts: Ints, counts: Ints) -> Tensor:
+        """The last layer's output for each token of a step, whose rows' states are then behind it."""
+        if self.states is None:
+            return inputs.forward(self.model, self.kv)
+        hidden = inputs.forward(self.model, self.kv, StepStates.of(self.states, rows, starts))
+        self.states.length[rows] = starts + counts
+        return hidden
 
     def _run_steady(self, step: Step, steady: SteadyDecode, scattered: bool) -> np.ndarray:
         """A step of the same rows as the last one."""
@@ -108,7 +126,7 @@ class CpuRunner:
                 self._settle()
                 return self._run_anew(step, rows, starts, counts, drafted)
         steady.move_on(scattered)
-        hidden = steady.inputs.forward(self.model, self.kv)
+        hidden = self._forward(steady.inputs, rows, steady.inputs.positions, steady.counts)
         tokens = self._draw(self.model.logits(hidden), rows, parameters)
         steady.inputs.ids[:] = tokens
         if self.verifier is not None:
@@ -128,7 +146,7 @@ class CpuRunner:
         """A step of which nothing is prepared: of each row `counts` tokens from `starts` on, the last ones drafts."""
         firsts = np.cumsum(counts) - counts
         inputs = self._inputs(rows, counts, starts)
-        hidden = inputs.forward(self.model, self.kv)
+        hidden = self._forward(inputs, rows, starts, counts)
         self.logprobs.write_prompts(rows, firsts, counts, starts, self.log, lambda at: self.model.logits(hidden[at]))
         self.computed[rows] = starts + counts - drafted
         samples = self.computed[rows] == self.known[rows]
@@ -257,6 +275,8 @@ class CpuRunner:
             new.num_known_tokens,
         )
         self.slot[row] = slot
+        if self.states is not None:
+            self.states.begin(row, new.num_computed_tokens, new.snapshot)
         self.blocks[row, : blocks.size] = blocks
         self.scattered[row] = (np.diff(blocks) != 1).any()
         for name, value in drawn.row().items():

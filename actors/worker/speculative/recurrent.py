@@ -25,7 +25,7 @@ from actorserve.kernels.cpu.sampling import Parameters, sample
 from ...model.heads.formats import EMBEDDING, TO_TARGET, RecurrentShape
 from ...options.config import ConfigError
 from ..cpu.batch import BatchInputs, BlockTables, prepare_inputs, row_positions
-from ..cpu.executor import CpuBuilder, CpuLayer, CpuModel, rotation_table
+from ..cpu.executor import CpuBuilder, CpuLayer, CpuModel, ResidualTaps, rotation_table
 from ..models.sharding import Get
 from .verifier import Computed, DraftBatch, Ints, Tokens, share_drafts
 
@@ -97,6 +97,8 @@ class RecurrentProposer:
     def __init__(self, head: RecurrentHead, kv: PagedKV, rows: int) -> None:
         self.head, self.kv = head, kv
         self.reads = head.shape.states
+        if self.reads.layers:
+            head.target.taps = ResidualTaps(self.reads.layers)
         self._hidden = torch.zeros(rows, head.shape.hidden_size, dtype=head.target.dtype)
         self._known = np.zeros(rows, np.int64)  # tokens that `_hidden` has seen
 

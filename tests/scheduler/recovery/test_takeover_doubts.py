@@ -61,7 +61,7 @@ def cached_twice(bench: Bench, ref: int) -> None:
 
 
 def cached_out_of_range(bench: Bench, ref: int) -> None:
-    bench.kv._cached[bench.num_blocks] = 1
+    bench.kv._keys.flags[bench.num_blocks] = 1
 
 
 DAMAGES = [
