@@ -89,12 +89,13 @@ class Checkup:
         self._note("computing", workers=self.config.tensor_parallel_size)
         for facts in importlib.import_module(INSPECTION).inspect(self.config, model):
             self._note("computing", **facts)
-        blocks, size = self.facts["computing"]["blocks"], self.config.block_size
+        found, size = self.facts["computing"], self.config.block_size
+        blocks, longest = found["blocks"], found.get("sequence_blocks") or -(-model.max_model_len // size)
         self._note(
             "room",
-            tokens=blocks * size,
+            tokens=found.get("kv_tokens", blocks * size),
             sequences=min(self.config.max_num_seqs, blocks),
-            longest_sequences=min(self.config.max_num_seqs, blocks // -(-model.max_model_len // size)),
+            longest_sequences=min(self.config.max_num_seqs, blocks // longest),
         )
 
     def _sharing(self, model: ModelInfo) -> None:

@@ -15,6 +15,7 @@ from ..options.config import Config, ConfigError
 from ..options.fields import flag
 from .architecture import Architecture
 from .kv import KVSpec
+from .kv_memory import KVMemory, plan_kv_memory
 from .layers import Kind
 from .quantization import AUTO, FLAGS
 
@@ -155,20 +156,32 @@ def weight_bytes(shape: Architecture, dtype: Sized) -> int:
     return int(total)
 
 
+def kv_memory_room(config: Config) -> tuple[str, int]:
+    """The option that says how much KV memory there may be, and the bytes."""
+    if config.kv_cache_memory_bytes is not None:
+        return "--kv-cache-memory-bytes", config.kv_cache_memory_bytes
+    return "--kv-cache-memory-fraction", int(available_bytes() * config.kv_cache_memory_fraction)
+
+
 def count_blocks(config: Config, kv: KVSpec, max_length: int, dtype: Sized, beside: int = 0) -> int:
     """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used.
 
     `beside` are the bytes of a block in a draft model.
     """
-    size = kv.block_bytes(config.block_size, dtype.itemsize) + beside
-    if config.kv_cache_memory_bytes is not None:
-        option, room = "--kv-cache-memory-bytes", config.kv_cache_memory_bytes
-    else:
-        option, room = "--kv-cache-memory-fraction", int(available_bytes() * config.kv_cache_memory_fraction)
-    sequence = -(-max_length // config.block_size)
+    memory = plan_kv_memory(kv, config, max_length, dtype.itemsize, beside)
+    return blocks_in(config, memory, max_length, *kv_memory_room(config))
+
+
+def blocks_in(config: Config, memory: KVMemory, max_length: int, option: str, given: int) -> int:
+    """The same of so many bytes, which that option gave."""
+    size, sequence = memory.block_bytes, memory.sequence_blocks
+    room = given - memory.state_bytes(config, given)
+    if not size:  # no layer attends, and a block is a name for tokens alone
+        return config.max_num_seqs * sequence
     if room // size < sequence:
-        fits = room // size * config.block_size
+        fits = room // size * config.block_size if memory.windows is None else 0
         hold = f"hold {fits:,} tokens" if fits else f"are less than one block of {config.block_size} tokens"
+        hold = hold if memory.windows is None else "are too few"
         advice = f", or set --max-model-len to at most {fits}" if fits else ""
         raise ConfigError(
             f"{option}: {room:,} bytes of KV memory {hold}, and one sequence may have {max_length:,} tokens "
@@ -180,19 +193,18 @@ def count_blocks(config: Config, kv: KVSpec, max_length: int, dtype: Sized, besi
     return blocks
 
 
-def unused_memory(config: Config, max_length: int, blocks: int, size: int) -> str:
-    """What to say where --kv-cache-memory-bytes is more than could ever be used; nothing if it is not. `blocks` were
-    made of it, each of `size` bytes.
+def unused_memory(config: Config, max_length: int, blocks: int, plan: KVMemory) -> str:
+    """What to say where --kv-cache-memory-bytes is more than could ever be used; nothing if it is not. So many `blocks`
+    were made of it.
     """
     given = config.kv_cache_memory_bytes
-    if (
-        given is None
-        or given < (blocks + 1) * size
-        or blocks < config.max_num_seqs * -(-max_length // config.block_size)
-    ):
+    if given is None:
+        return ""
+    taken = blocks * plan.block_bytes + plan.state_bytes(config, given)
+    if given < taken + plan.block_bytes or blocks < config.max_num_seqs * plan.sequence_blocks:
         return ""
     return (
-        f"--kv-cache-memory-bytes: of {given:,} bytes {blocks * size:,} are taken, which is all that "
+        f"--kv-cache-memory-bytes: of {given:,} bytes {taken:,} are taken, which is all that "
         f"{config.max_num_seqs} sequences (--max-num-seqs) of {max_length:,} tokens (--max-model-len) can use"
     )
 

@@ -22,11 +22,11 @@ from actorserve.shm.segment import Segment
 from actorserve.shm.table.table import table_bytes
 
 from ..model.info import ModelInfo
+from ..model.kv_memory import MAX_SNAPSHOTS
 from ..options.config import Config
 from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms
 from .kinds import KINDS, SUPERVISOR, TEMPLATE, ActorKind, Sends, kind_of
 
-MAX_SNAPSHOTS = 1024  # of states of sequences; no worker has more
 MAX_TABLES = 2  # block tables of windows take no more blocks than the one of all tokens
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
 TABLE_BUDGET = 512 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more

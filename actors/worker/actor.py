@@ -21,12 +21,13 @@ from actorserve.shm.table.logprobs import Logprobs
 from ..grammar.matchers import Matchers
 from ..grammar.vocabulary import make_lltokenizer
 from ..model.checks import check_device, check_gpu
-from ..model.machine import count_blocks, usable_cores
+from ..model.kv_memory import KVMemory
+from ..model.machine import blocks_in, kv_memory_room, usable_cores
 from ..model.tokenizer import load_tokenizer
 from ..options.config import Config, ConfigError
 from ..protocol.messages import Hello, Message, StepFailed, ToWorker, WorkerReady
 from ..protocol.request import Rendition
-from ..protocol.step import Step, StepDone
+from ..protocol.step import KVLayout, Step, StepDone
 from ..runtime.in_flight import Ended, log_debug
 from ..runtime.process import Actor, Context, run
 from ..telemetry.gauges import WorkerGauge as Gauge
@@ -56,8 +57,9 @@ class StepRunner(Protocol):
 class WorkerActor(Actor):
     """Adapter between the rings and the CpuRunner."""
 
-    def __init__(self, context: Context, runner: StepRunner, blocks: int) -> None:
+    def __init__(self, context: Context, runner: StepRunner, blocks: int, layout: KVLayout | None = None) -> None:
         self.context = context
+        self.layout = layout or KVLayout()
         self.runner = runner
         self.blocks = blocks
         self.epoch = 0  # of the scheduler's view that the rows belong to; 0: none
@@ -80,7 +82,7 @@ class WorkerActor(Actor):
 
     def _report_ready(self) -> None:
         replaced = self.context.board.ended(self.context.spec.position) == Ended.REPLACED
-        self._post(WorkerReady(self.context.incarnation, self.blocks, self.step, replaced))
+        self._post(WorkerReady(self.context.incarnation, self.blocks, self.step, replaced, self.layout))
 
     def _post(self, message: Message) -> None:
         if self.reports:
@@ -223,8 +225,8 @@ def join_group(context: Context, device: torch.device | None = None) -> TensorPa
 def _start_on_cpu(context: Context) -> WorkerActor:
     import torch
 
+    from .cpu.kv_memory import make_memory, plan_memory
     from .cpu.runner import CpuRunner
-    from .memory import make_pools
     from .models.weights import load_model
     from .speculative.actor import SpeculativeWorkerActor, load_drafter
 
@@ -243,29 +245,27 @@ def _start_on_cpu(context: Context) -> WorkerActor:
         log.info("a token has the same bits in every batch (--threads has to stay %d)", threads)
     drafter = load_drafter(config, context.model, group)
     context.phase_ends(StartPhase.DRAFTS)
-    beside = drafter.block_bytes if drafter else 0
-    blocks = count_blocks(config, model.kv, context.model.max_model_len, model.dtype, beside)
+    plan = plan_memory(config, model, context.model.max_model_len, drafter.block_bytes if drafter else 0)
+    option, room = kv_memory_room(config)
     if group is not None:
-        blocks = group.minimum(blocks)
-    each = model.kv.block_bytes(config.block_size, model.dtype.itemsize) + beside
-    warn_unused_memory(context, blocks, each)
-    size = blocks * each / 2**30
-    tokens = f"{blocks * config.block_size:,} tokens in {blocks:,} blocks of {config.block_size}"
-    log.info("KV memory: %.2f GiB, holds %s", size, tokens)
-    pools = make_pools(model.kv, blocks, config.block_size, model.dtype)
+        room = group.minimum(room)
+    blocks = blocks_in(config, plan, context.model.max_model_len, option, room)
+    warn_unused_memory(context, blocks, plan)
+    log.info("KV memory: %s", plan.words(config, context.model.max_model_len, blocks, room))
+    memory = make_memory(config, model, plan, blocks, room)
     ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
     verifier = drafter.make(config, blocks, ids.shape[1], model, group) if drafter else None
     context.phase_ends(StartPhase.KV_MEMORY)
     parts = request_readers(context, model.shape.vocab_size)
-    runner = CpuRunner(model, pools, ids, config.block_size, rows, *parts, verifier)
-    return (SpeculativeWorkerActor if drafter else WorkerActor)(context, runner, blocks)
+    runner = CpuRunner(model, memory.blocks, ids, config.block_size, rows, *parts, verifier, memory.states)
+    return (SpeculativeWorkerActor if drafter else WorkerActor)(context, runner, blocks, memory.layout)
 
 
-def warn_unused_memory(context: Context, blocks: int, size: int) -> None:
+def warn_unused_memory(context: Context, blocks: int, plan: KVMemory) -> None:
     """More KV memory was given than can be used: the rest is nobody's, which once is worth a line."""
     from ..model.machine import unused_memory
 
-    words = unused_memory(context.config, context.model.max_model_len, blocks, size)
+    words = unused_memory(context.config, context.model.max_model_len, blocks, plan)
     if words and context.spec.index == 0:
         context.log.warning("%s", words)
 

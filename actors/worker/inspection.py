@@ -15,9 +15,11 @@ import torch
 
 from ..model.architecture import Architecture, read_architecture, shard_shape
 from ..model.info import ModelInfo, read_json
+from ..model.kv_memory import KVMemory, plan_kv_memory
 from ..model.machine import (
     available_bytes,
-    count_blocks,
+    blocks_in,
+    kv_memory_room,
     unused_memory,
     usable_cores,
     weight_bytes,
@@ -58,18 +60,22 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     dtype = choose_dtype(config, shape)
     drafter = load_drafter(config, model, None)
     beside = drafter.block_bytes if drafter else 0
-    block = shape.kv.block_bytes(config.block_size, dtype.itemsize) + beside
+    plan = plan_kv_memory(shape.kv, config, model.max_model_len, dtype.itemsize, beside)
+    option, room = kv_memory_room(config)
+    longest = -(-model.max_model_len // config.block_size)
     yield {
         "device": "cpu",
         "threads": config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size),
         "dtype": _types(shape, dtype),
         "weights_bytes": weight_bytes(shape, dtype),
-        "kv_bytes_per_token": block // config.block_size,
+        "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
         "available_bytes": available_bytes(),
     }
-    blocks = count_blocks(config, shape.kv, model.max_model_len, dtype, beside)
-    _warn_unused_memory(config, model, blocks, block)
-    yield {"blocks": blocks, "kv_bytes": blocks * block, "estimated": False}
+    blocks = blocks_in(config, plan, model.max_model_len, option, room)
+    _warn_unused_memory(config, model, blocks, plan)
+    tokens = plan.tokens(config, model.max_model_len, blocks)
+    yield {"sequence_blocks": plan.sequence_blocks, "kv_tokens": tokens}
+    yield {"blocks": blocks, "kv_bytes": blocks * plan.block_bytes, "estimated": False}
 
 
 def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
@@ -91,12 +97,12 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     }
     room = room_for_blocks(config, total, total - free + weights, 0)
     blocks = blocks_in(config, shape, model.max_model_len, kind, room)
-    _warn_unused_memory(config, model, blocks, block)
+    _warn_unused_memory(config, model, blocks, KVMemory(block, -(-model.max_model_len // config.block_size), None, 0))
     yield {"blocks": blocks, "kv_bytes": blocks * block, "estimated": True}
 
 
-def _warn_unused_memory(config: Config, model: ModelInfo, blocks: int, size: int) -> None:
-    if words := unused_memory(config, model.max_model_len, blocks, size):
+def _warn_unused_memory(config: Config, model: ModelInfo, blocks: int, plan: KVMemory) -> None:
+    if words := unused_memory(config, model.max_model_len, blocks, plan):
         log.warning("%s", words)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from actorserve.actors.model import machine
 from actorserve.actors.model.architecture import Architecture
+from actorserve.actors.model.kv_memory import KVMemory
 from actorserve.actors.model.machine import (
     available_bytes,
     cgroup_folders,
@@ -71,13 +72,13 @@ def test_too_little_memory_says_what_would_fit() -> None:
 
 
 def test_more_memory_than_can_be_used_is_said() -> None:
-    config = make_config({"kv_cache_memory_bytes": "900G", "max_num_seqs": 2})
-    assert unused_memory(config, 65, 6, BLOCK) == (
+    config, plan = make_config({"kv_cache_memory_bytes": "900G", "max_num_seqs": 2}), KVMemory(BLOCK, 3, None, 0)
+    assert unused_memory(config, 65, 6, plan) == (
         f"--kv-cache-memory-bytes: of {900 << 30:,} bytes {6 * BLOCK:,} are taken, which is all that 2 sequences "
         "(--max-num-seqs) of 65 tokens (--max-model-len) can use"
     )
     exact = make_config({"kv_cache_memory_bytes": 6 * BLOCK + 5, "max_num_seqs": 2})
-    assert not unused_memory(exact, 65, 6, BLOCK) and not unused_memory(make_config({}), 65, 6, BLOCK)
+    assert not unused_memory(exact, 65, 6, plan) and not unused_memory(make_config({}), 65, 6, plan)
 
 
 def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

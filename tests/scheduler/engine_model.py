@@ -192,6 +192,7 @@ class Bench:
     ) -> None:
         """The map has room for `spare_blocks` more than there are."""
         self.layout = layout
+        self.sampling = Sampling(seed=1)
         size = table_bytes(slots, MAX_TOKENS, BLOCK, 4096)
         shape = (slots, MAX_TOKENS // BLOCK, num_blocks + spare_blocks, layout.snapshots)
         self.segment = Segment.create(size + kv_map_bytes(*shape), "test")
@@ -251,7 +252,7 @@ class Bench:
     def open(self, prompt: list[int], limit: int, **params: object) -> int:
         """A slot as frontend and renderer leave it."""
         self.opened += 1
-        generation = Generation(Sampling(seed=1), **params)  # type: ignore[arg-type]
+        generation = Generation(self.sampling, **params)  # type: ignore[arg-type]
         ref = self.table.open_slot(self.free_slots.pop(), msgspec.msgpack.encode(generation), self.opened)
         tokens = np.array(prompt, np.int32).tobytes()
         self.table.write_prompt(ref, tokens, extend_hashes(b"", tokens, BLOCK), limit)

@@ -22,6 +22,7 @@ from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.speculative.verifier import DraftVerifier, Proposer
+from actorserve.kernels.cpu.paged_kv import PagedKV, PoolMemory
 from actorserve.shm.table.table import make_ref
 
 GREEDY = Sampling(0, temperature=0.0)
@@ -46,6 +47,12 @@ def make_runner(
     own = np.zeros((rows, LENGTH), np.int32) if log is None else log
     verifier = DraftVerifier(proposer, rows, own.shape[1]) if proposer else None
     return CpuRunner(model, pools, own, config.block_size, rows, verifier=verifier)
+
+
+def plain_memory(runner: CpuRunner) -> list[PoolMemory]:
+    """The pools of a runner that has one block table."""
+    assert isinstance(runner.kv, PagedKV)
+    return runner.kv.pools
 
 
 @dataclass
@@ -88,7 +95,7 @@ class Driver:
         self.drafts = drafts
         self.drafted = self.accepted = self.steps = 0
         self.random = np.random.default_rng(seed)
-        self.free = self.random.permutation(runner.kv.pools[0].slots // runner.block_size).tolist()
+        self.free = self.random.permutation(plain_memory(runner)[0].slots // runner.block_size).tolist()
         self.rows = list(range(len(runner.computed)))
         self.step = 0
         self.grown: list[tuple[int, int, int]] = []

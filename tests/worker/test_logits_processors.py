@@ -23,7 +23,7 @@ from tests.grammars.drawing import allowed, model
 from tests.support.checkpoints import VOCABULARY
 
 from .cpu.test_executor import reference
-from .driver import LENGTH, Driver, Sequence, config_for, make_runner
+from .driver import LENGTH, Driver, Sequence, config_for, make_runner, plain_memory
 
 Folders = Callable[..., Path]
 GREEDY = Sampling(0, temperature=0.0)
@@ -46,7 +46,7 @@ class Bench:
         self.renditions: dict[int, Rendition] = {}
         read = lambda ref: self.renditions.get(slot_of(ref), Rendition())  # noqa: E731
         self.runner = CpuRunner(
-            self._model_of(plain), [memory.pool for memory in plain.kv.pools], plain.log, 16, ROWS, read, self.area
+            self._model_of(plain), [memory.pool for memory in plain_memory(plain)], plain.log, 16, ROWS, read, self.area
         )
 
     @staticmethod

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu.attention import StepAttention
-from actorserve.kernels.cpu.paged_kv import PagedKV, Span
+from actorserve.kernels.cpu.paged_kv import Span
 
 from .executor import CpuModel
 from .states import StepStates
+from .window_tables import AnyKV, TabledAttention, TabledKV
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -21,8 +22,13 @@ Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 class BlockTables(NamedTuple):
     """Of every row of the worker: its blocks, in order, and whether these do not follow one another."""
 
-    blocks: np.ndarray  # int64 [rows, blocks of a sequence]
-    scattered: np.ndarray  # bool [rows]
+    blocks: np.ndarray  # int64 [rows, blocks of a sequence], of several tables one after the other
+    scattered: np.ndarray  # bool [rows], of several tables [rows, tables]
+
+    def part(self, table: int) -> BlockTables:
+        """One of several tables."""
+        width = self.blocks.shape[1] // self.scattered.shape[1]
+        return BlockTables(self.blocks[:, table * width : (table + 1) * width], self.scattered[:, table])
 
 
 def row_positions(rows: Ints, counts: Ints, starts: Ints) -> tuple[Ints, Ints]:
@@ -38,10 +44,10 @@ class BatchInputs(NamedTuple):
 
     ids: Ints
     positions: Ints
-    slots: Ints
-    attention: AnyAttention
+    slots: np.ndarray  # int64 [tokens], over several tables [tables, tokens]
+    attention: AnyAttention | TabledAttention
 
-    def forward(self, model: CpuModel, kv: PagedKV, states: StepStates | None = None) -> Tensor:
+    def forward(self, model: CpuModel, kv: AnyKV, states: StepStates | None = None) -> Tensor:
         """The last layer's output for each token; `states` of a model that keeps some."""
         ids, positions, slots = (torch.from_numpy(values) for values in self[:3])
         if states is None:
@@ -49,12 +55,22 @@ class BatchInputs(NamedTuple):
         return model.forward(ids, positions, slots, kv, self.attention, states)
 
 
-def prepare_inputs(kv: PagedKV, tables: BlockTables, rows: Ints, counts: Ints, starts: Ints, ids: Ints) -> BatchInputs:
+def prepare_inputs(kv: AnyKV, tables: BlockTables, rows: Ints, counts: Ints, starts: Ints, ids: Ints) -> BatchInputs:
     """`rows`, `counts` and `starts` as in `row_positions`; `ids` are the tokens."""
     owners, positions = row_positions(rows, counts, starts)
-    slots = tables.blocks[owners, positions // kv.block_size] * kv.block_size + positions % kv.block_size
-    firsts, one_run = np.cumsum(counts) - counts, ~tables.scattered[rows]
-    fields = (firsts.tolist(), counts.tolist(), starts.tolist(), tables.blocks[rows], one_run.tolist())
-    spans = [Span(*values) for values in zip(*fields, strict=True)]
+    firsts = np.cumsum(counts) - counts
+
+    def look(own: BlockTables) -> tuple[Ints, list[Span]]:
+        """Where the tokens' KV goes, and where that of their sequences is."""
+        slots = own.blocks[owners, positions // kv.block_size] * kv.block_size + positions % kv.block_size
+        one_run = ~own.scattered[rows]
+        fields = (firsts.tolist(), counts.tolist(), starts.tolist(), own.blocks[rows], one_run.tolist())
+        return slots, [Span(*values) for values in zip(*fields, strict=True)]
+
+    if isinstance(kv, TabledKV):
+        parts = [look(tables.part(table)) for table in range(len(kv.tables))]
+        attention = TabledAttention(kv, [spans for _, spans in parts])
+        return BatchInputs(ids, positions, np.stack([slots for slots, _ in parts]), attention)
+    slots, spans = look(tables)
     make = AlignedAttention if kv.aligned else StepAttention
     return BatchInputs(ids, positions, slots, make(kv, spans, kv.spec.layers))

@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actorserve.kernels.cpu.aligned import AnyAttention
-from actorserve.kernels.cpu.paged_kv import PagedKV
 
 from ...model.architecture import Architecture
 from ...model.layers import EMBEDDINGS, FINAL_NORM, ROTATED, LayerSpec, LinearSpec, MoeSpec
@@ -42,6 +41,9 @@ from .elementwise import exact_silu, rotate, rotate_by_rows
 from .experts import Expert, Experts
 from .linear import PackedLinear, is_large
 from .states import StepStates
+from .window_tables import AnyKV, TabledAttention
+
+Attention = AnyAttention | TabledAttention
 
 
 class RMSNorm:
@@ -206,8 +208,8 @@ class CpuLayer:
         x: Tensor,
         rotations: Tensor,
         slots: Tensor,
-        kv: PagedKV,
-        attention: AnyAttention,
+        kv: AnyKV,
+        attention: Attention,
         seen: Tensor | None = None,
     ) -> None:
         """Add this layer to x; `rotations` are those of the tokens' positions, `slots` where their KV goes.
@@ -262,6 +264,8 @@ class ResidualTaps:
 class CpuModel:
     """A decoder: token ids in, logits out; it keeps weights, and its caller the KV memory."""
 
+    reads_windows_alone = True  # of layers that see a window nothing else is read: what is behind it may be let go
+
     def __init__(
         self,
         shape: Architecture,
@@ -295,8 +299,8 @@ class CpuModel:
         ids: Tensor,
         positions: Tensor,
         slots: Tensor,
-        kv: PagedKV,
-        attention: AnyAttention,
+        kv: AnyKV,
+        attention: Attention,
         states: StepStates | None = None,
     ) -> Tensor:
         """The last layer's output for each token of the flat batch; their keys and values go to `slots` of `kv`.

@@ -35,6 +35,7 @@ from .batch import BatchInputs, BlockTables, prepare_inputs, row_positions
 from .executor import CpuModel
 from .states import RowStates, StepStates
 from .steady_decode import SteadyDecode
+from .window_tables import AnyKV, TabledKV
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
@@ -50,7 +51,7 @@ class CpuRunner:
     def __init__(
         self,
         model: CpuModel,
-        pools: Sequence[Pool],
+        pools: Sequence[Pool] | TabledKV,
         log: np.ndarray,
         block_size: int,
         rows: int,
@@ -60,20 +61,28 @@ class CpuRunner:
         verifier: DraftVerifier | None = None,
         states: RowStates | None = None,
     ) -> None:
-        """`pools` as make_pools makes them, `log` the token ids of the request table [slots, tokens].
+        """`pools` as make_pools makes them, or memory in several tables; `log` are the token ids of the request table
+        [slots, tokens].
 
         `read_rendition` gives what the renderer made of a ref's request; `logprobs` takes what requests ask for;
         `make_matchers` is called when the first request has a grammar; `verifier` makes drafts;
         `states` are those that the model keeps of rows.
         """
         self.model = model
-        self.kv = PagedKV(model.kv, pools, block_size, aligned=model.batch_invariant)
+        self.kv: AnyKV = (
+            pools
+            if isinstance(pools, TabledKV)
+            else PagedKV(model.kv, pools, block_size, aligned=model.batch_invariant)
+        )
         self.log = log
         self.block_size = block_size
         self.computed, self.known, self.logged = (np.zeros(rows, np.int64) for _ in range(3))
         self.slot, self.last = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        self.blocks = np.zeros((rows, -(-log.shape[1] // block_size)), np.int64)
-        self.scattered = np.zeros(rows, np.bool_)  # the row's blocks do not follow one another
+        self._width, tables = -(-log.shape[1] // block_size), len(pools.tables) if isinstance(pools, TabledKV) else 1
+        self.blocks = np.zeros((rows, tables * self._width), np.int64)
+        # a row's blocks do not follow one another, by tables where there are several; these have a first block
+        self.scattered = np.zeros((rows, tables) if isinstance(pools, TabledKV) else rows, np.bool_)
+        self._begun = np.zeros((rows, tables), np.bool_)
         self._tables = BlockTables(self.blocks, self.scattered)
         self.sampling = Parameters(
             **{name: np.zeros(rows, dtype) for name, dtype in row_types().items()}, position=self.known
@@ -220,7 +229,8 @@ class CpuRunner:
         if self.logits_processors:
             room[self.logits_processors.among(rows)] = 0
         pending = np.minimum(counts, pending)
-        work = DraftBatch(rows, starts, pending, room, self._tables, self.sampling)
+        tables = self._tables.part(0) if isinstance(self.kv, TabledKV) else self._tables
+        work = DraftBatch(rows, starts, pending, room, tables, self.sampling)
         drafted = self.verifier.draft(work, min_accepted)
         return pending + drafted, drafted
 
@@ -262,8 +272,18 @@ class CpuRunner:
             for row, index, block in step.new_blocks.tolist():
                 self.blocks[row, index] = block
                 if block != self.blocks[row, index - 1] + 1:
-                    self.scattered[row] = scattered = True
+                    scattered |= self._has_scattered(row, index // self._width)
         return scattered
+
+    def _has_scattered(self, row: int, table: int) -> bool:
+        """A block does not follow the one before it in this table; False if there is none before it."""
+        if not isinstance(self.kv, TabledKV):
+            self.scattered[row] = True
+            return True
+        begun = table == 0 or bool(self._begun[row, table])
+        self.scattered[row, table] = begun
+        self._begun[row, table] = True
+        return begun
 
     def _place(self, new: NewRow) -> None:
         """A sequence takes a row."""
@@ -278,7 +298,9 @@ class CpuRunner:
         if self.states is not None:
             self.states.begin(row, new.num_computed_tokens, new.snapshot)
         self.blocks[row, : blocks.size] = blocks
-        self.scattered[row] = (np.diff(blocks) != 1).any()
+        self.scattered[row], self._begun[row] = False, False
+        if (np.diff(blocks) != 1).any():
+            self._has_scattered(row, 0)
         for name, value in drawn.row().items():
             getattr(self.sampling, name)[row] = value
         prompt, answer = (

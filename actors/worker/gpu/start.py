@@ -12,6 +12,7 @@ from actorserve.kernels.triton.drafts import Lookup
 
 from ...model.architecture import Architecture, read_architecture
 from ...model.info import read_json
+from ...model.kv_memory import KVMemory
 from ...model.machine import check_quantization
 from ...options.config import Config, ConfigError
 from ...options.speculative import NgramOptions, count_drafts, read_speculative
@@ -135,7 +136,8 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     if group is not None:
         blocks = group.minimum(blocks)
     runner.pools = make_pools(shape, blocks, size, kind, model.device)
-    warn_unused_memory(context, blocks, kv_block_bytes(shape, size, kind))
+    longest = -(-context.model.max_model_len // size)
+    warn_unused_memory(context, blocks, KVMemory(kv_block_bytes(shape, size, kind), longest, None, 0))
     memory = blocks * kv_block_bytes(shape, size, kind) / 2**30
     tokens = f"{blocks * size:,} tokens in {blocks:,} blocks of {size}"
     sizes = (v / 2**30 for v in (total, used, peak, graphs))

@@ -18,7 +18,7 @@ from ...model.kv import KVSpec
 from ...model.machine import NUMBERS, dtype_on_cpu
 from ...options.config import Config, ConfigError
 from ...options.speculative import DraftModelOptions, HeadOptions, NgramOptions, Speculative, read_speculative
-from ...protocol.step import Step, StepDone
+from ...protocol.step import KVLayout, Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
 from ..cpu.executor import CpuModel
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 class SpeculativeWorkerActor(WorkerActor):
     """Tells how many tokens each row drew."""
 
-    def __init__(self, context: Context, runner: CpuRunner, blocks: int) -> None:
+    def __init__(self, context: Context, runner: CpuRunner, blocks: int, layout: KVLayout | None = None) -> None:
         self._drafting_runner = runner
-        super().__init__(context, runner, blocks)
+        super().__init__(context, runner, blocks, layout)
 
     def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
         """With drafts, beside the tokens."""

@@ -1,0 +1,135 @@
+"""What the KV memory of a CPU worker is divided into: blocks, of one table or several, states of rows, and snapshots.
+
+Where some layers see a window and others everything, the layers that see one are divided into tables of as many layers
+as see everything: a block is then so many tokens of one table's layers, the same number of bytes in each, and tables of
+windows let go of their blocks (scheduler/windows.py). That is done where it saves memory at the longest sequence.
+Knows no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ..options.config import Config, ConfigError
+from .kv import KVSpec, LayerAttention
+
+MARGIN = 16  # tokens more than a window's that are kept: aligned attention reads whole pieces, and masks what is hidden
+SHARE_OF_SNAPSHOTS = 0.25  # of the memory that rows' states leave
+MAX_SNAPSHOTS = 1024
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "bool": 1}
+
+
+class WindowPlan(NamedTuple):
+    """Which layers lie in which block table, the first of which is of those that see everything."""
+
+    tables: tuple[tuple[int, ...], ...]
+    window: int  # tokens back that are kept for the others
+    blocks: int  # of one of these tables that a sequence holds at most
+
+    def specs(self, kv: KVSpec) -> list[KVSpec]:
+        """The same model, of each table its layers and those that read their keys and values."""
+        return [msgspec.structs.replace(kv, layers=_only(kv.layers, set(table))) for table in self.tables]
+
+    def table_of(self, kv: KVSpec) -> list[int]:
+        """The table of each layer, or of the one whose keys and values it reads; 0 where it has none."""
+        own = {layer: table for table, layers in enumerate(self.tables) for layer in layers}
+        return [
+            own.get(index if layer is None or layer.source is None else layer.source, 0)
+            for index, layer in enumerate(kv.layers)
+        ]
+
+
+class KVMemory(NamedTuple):
+    """All of that for one model and these options."""
+
+    block_bytes: int
+    sequence_blocks: int  # that the longest sequence needs, in all tables
+    windows: WindowPlan | None
+    row_bytes: int  # of one row's states, or of one snapshot
+
+    def snapshots(self, config: Config, room: int) -> int:
+        """For how many there is a place in so many bytes, which rows' states come out of first."""
+        left = room - config.max_num_seqs * self.row_bytes
+        if left <= 0:
+            raise ConfigError(
+                f"--max-num-seqs: the states of {config.max_num_seqs} sequences take {room - left:,} bytes of the "
+                f"{room:,} that there are for KV memory; give more, or set it lower"
+            )
+        if not self.row_bytes or not config.enable_prefix_caching:
+            return 0
+        return min(MAX_SNAPSHOTS, int(left * SHARE_OF_SNAPSHOTS) // self.row_bytes)
+
+    def state_bytes(self, config: Config, room: int) -> int:
+        """What states and snapshots take of that."""
+        return (config.max_num_seqs + self.snapshots(config, room)) * self.row_bytes if self.row_bytes else 0
+
+    def tokens(self, config: Config, max_length: int, blocks: int) -> int:
+        """How many tokens so many blocks hold, of sequences as long as may be."""
+        if self.windows is None:
+            return blocks * config.block_size
+        return int(blocks / self.sequence_blocks * max_length)
+
+    def words(self, config: Config, max_length: int, blocks: int, room: int) -> str:
+        """What the log says of it."""
+        size, held = blocks * self.block_bytes / 2**30, self.tokens(config, max_length, blocks)
+        parts = [f"{size:.2f} GiB, holds {held:,} tokens in {blocks:,} blocks of {config.block_size}"]
+        if self.windows is not None:
+            parts.append(
+                f"of sequences of {max_length:,}, as {len(self.windows.tables) - 1} of {len(self.windows.tables)}"
+                f" block tables keep {self.windows.window} tokens"
+            )
+        if self.row_bytes:
+            own = self.state_bytes(config, room) / 2**30
+            count = self.snapshots(config, room)
+            parts.append(f"and {own:.2f} GiB for states of {config.max_num_seqs} sequences and {count} snapshots")
+        return ", ".join(parts)
+
+
+def plan_kv_memory(
+    kv: KVSpec, config: Config, max_length: int, itemsize: int, beside: int = 0, may_free: bool = True
+) -> KVMemory:
+    """`beside`: bytes of a block in a draft model; `may_free`: of layers that see a window nothing else is read."""
+    sequence = -(-max_length // config.block_size)
+    windows = plan_windows(kv, config, sequence) if may_free and not beside else None
+    row = kv.row_bytes({None: itemsize} | ITEM_BYTES)
+    if windows is None:
+        return KVMemory(kv.block_bytes(config.block_size, itemsize) + beside, sequence, None, row)
+    block = windows.specs(kv)[0].block_bytes(config.block_size, itemsize)
+    return KVMemory(block, sequence + (len(windows.tables) - 1) * windows.blocks, windows, row)
+
+
+def plan_windows(kv: KVSpec, config: Config, sequence: int) -> WindowPlan | None:
+    """The tables for sequences of up to so many blocks; None where one table for all layers takes no more memory."""
+    pools = kv.pools()
+    if len(pools) != 1 or pools[0].key_dim != pools[0].value_dim:
+        return None
+    spans = {index: _reach(kv.layers, index) for index in pools[0].layers}
+    full = [index for index, reach in spans.items() if reach is None]
+    seen = {index: reach for index, reach in spans.items() if reach is not None}
+    if not full or not seen:
+        return None
+    window = max(seen.values()) + MARGIN
+    others = [tuple(list(seen)[first : first + len(full)]) for first in range(0, len(seen), len(full))]
+    blocks = -(-(window + config.max_num_batched_tokens) // config.block_size) + 1
+    if len(others) * blocks > sequence:  # the KV map has room for twice the blocks of one table
+        return None
+    return WindowPlan((tuple(full), *others), window, blocks)
+
+
+def _reach(layers: Sequence[LayerAttention | None], index: int) -> int | None:
+    """How many tokens back, itself included, is seen of this layer's keys by it and by those that read them."""
+    readers = [layer for layer in (layers[index], *(x for x in layers if x and x.source == index)) if layer is not None]
+    reaches = [
+        min(number for number in (x.window, x.chunk) if number) if x.window or x.chunk else None for x in readers
+    ]
+    return None if None in reaches else max(reach for reach in reaches if reach is not None)
+
+
+def _only(layers: Sequence[LayerAttention | None], wanted: set[int]) -> tuple[LayerAttention | None, ...]:
+    return tuple(
+        layer if layer is not None and (index if layer.source is None else layer.source) in wanted else None
+        for index, layer in enumerate(layers)
+    )

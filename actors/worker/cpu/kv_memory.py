@@ -1,0 +1,68 @@
+"""A CPU worker's KV memory as it was planned (model/kv_memory.py): blocks, states of rows, and snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from actorserve.kernels.cpu.paged_kv import Pool
+
+from ...model.kv import KVSpec
+from ...model.kv_memory import KVMemory, plan_kv_memory
+from ...options.config import Config, ConfigError
+from ...protocol.step import KVLayout
+from ..memory import make_pools
+from .states import RowStates
+from .window_tables import TabledKV
+
+
+class KeepsTokens(Protocol):
+    """What must be known of a model."""
+
+    @property
+    def kv(self) -> KVSpec: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def batch_invariant(self) -> bool: ...
+
+
+class WorkerMemory(NamedTuple):
+    """All of it, and what a scheduler must know of it."""
+
+    blocks: Sequence[Pool] | TabledKV
+    states: RowStates | None
+    layout: KVLayout
+
+
+def plan_memory(config: Config, model: KeepsTokens, max_length: int, beside: int) -> KVMemory:
+    """`beside`: bytes of a block in a draft model. Of a model that does not say so (`reads_windows_alone`), more may be
+    read than what its windows let see.
+    """
+    if model.kv.states and config.speculative_config is not None:
+        raise ConfigError(
+            "--speculative-config: the model keeps states of its sequences, from which a rejected draft cannot be taken"
+            " back; leave the option out"
+        )
+    may_free = bool(getattr(model, "reads_windows_alone", False))
+    return plan_kv_memory(model.kv, config, max_length, model.dtype.itemsize, beside, may_free)
+
+
+def make_memory(config: Config, model: KeepsTokens, plan: KVMemory, blocks: int, room: int) -> WorkerMemory:
+    """`room`: the bytes that all of it was planned for."""
+    size = config.block_size
+    made: Sequence[Pool] | TabledKV
+    if plan.windows is None:
+        made = make_pools(model.kv, blocks, size, model.dtype)
+    else:
+        made = TabledKV(model.kv, plan.windows, blocks, size, model.dtype, model.batch_invariant)
+    window, tables = (0, 0) if plan.windows is None else (plan.windows.window, len(plan.windows.tables) - 1)
+    if not model.kv.states:
+        return WorkerMemory(made, None, KVLayout(window=window, window_tables=tables))
+    snapshots = plan.snapshots(config, room)
+    states = RowStates(model.kv.states, config.max_num_seqs, snapshots, model.dtype)
+    return WorkerMemory(made, states, KVLayout(True, snapshots, window, tables))
