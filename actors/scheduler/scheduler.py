@@ -72,7 +72,7 @@ class Scheduler:
         self.chunk_size = ChunkSizePolicy(limits.max_num_batched_tokens, limits.target_itl_s)
         self.results = Results(table, self.lifecycle, self.stats, self.speculation, self.chunk_size)
         self.planned = 0  # tokens that the worker was given to compute
-        self.preemptions = self.queries = self.hits = 0  # of earlier epochs
+        self.preemptions = self.queries = self.hits = self.snapshots = 0  # of earlier epochs
         self.prefix_resets = 0
         self.epoch = 0
         self.layout = KVLayout()  # of the worker
@@ -110,6 +110,7 @@ class Scheduler:
         self.preemptions += self.planner.preemptions
         self.queries += self.prefix.queries
         self.hits += self.prefix.hits
+        self.snapshots += self.prefix.snapshots.made_count
         for sequence in self.batch.running():
             self.batch.remove(sequence)
             sequence.blocks = []

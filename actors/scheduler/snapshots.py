@@ -39,6 +39,7 @@ class Snapshots:
         """`keys` is the KV map's part."""
         self.needed = needed
         self.pool = BlockPool(count, keys)
+        self.made_count = 0
         self._size = block_size
         self._interval = -(-INTERVAL // block_size) * block_size
 
@@ -79,6 +80,7 @@ class Snapshots:
     def made(self, save: Save, key: bytes | None) -> None:
         """Its step has come back: it is found by `key`; None: by nothing, for nobody knows what it stands for."""
         if key is not None:
+            self.made_count += 1
             self.pool.register(save.snapshot, key)
         self.pool.release([save.snapshot])
 

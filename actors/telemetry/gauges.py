@@ -43,6 +43,7 @@ class SchedulerGauge(IntEnum):
     ACCEPTED_AT_6 = 28
     ACCEPTED_AT_7 = 29
     PREFIX_RESETS = 30  # of the prefix cache, on an operator's word
+    SNAPSHOTS = 31  # of states of sequences, that were made
 
 
 class FrontendGauge(IntEnum):

@@ -36,6 +36,12 @@ SCHEDULER_METRICS = (
     Metric("counter", "actorserve:prefix_cache_resets", "Times that the prefix cache was reset", Gauge.PREFIX_RESETS),
     Metric(
         "counter",
+        "actorserve:state_snapshots",
+        "Snapshots of states that prefixes can be gone on behind, of models that keep such",
+        Gauge.SNAPSHOTS,
+    ),
+    Metric(
+        "counter",
         "vllm:num_preemptions",
         "Times that a sequence lost its blocks and was computed again",
         Gauge.PREEMPTIONS,

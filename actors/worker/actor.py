@@ -57,11 +57,20 @@ class StepRunner(Protocol):
 class WorkerActor(Actor):
     """Adapter between the rings and the CpuRunner."""
 
-    def __init__(self, context: Context, runner: StepRunner, blocks: int, layout: KVLayout | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        runner: StepRunner,
+        blocks: int,
+        layout: KVLayout | None = None,
+        tokens: int | None = None,
+    ) -> None:
+        """`tokens` that the blocks hold, if it is not each its own."""
         self.context = context
         self.layout = layout or KVLayout()
         self.runner = runner
         self.blocks = blocks
+        self.tokens = blocks * context.config.block_size if tokens is None else tokens
         self.epoch = 0  # of the scheduler's view that the rows belong to; 0: none
         self.broken = False  # a step of the epoch failed, so that its rows are not what the scheduler thinks
         self.step = 0
@@ -151,7 +160,7 @@ def main(context: Context) -> None:
 def run_worker(actor: WorkerActor) -> None:
     """Run steps until told to stop."""
     context = actor.context
-    context.status.set_gauge(Gauge.KV_TOKENS, actor.blocks * context.config.block_size)
+    context.status.set_gauge(Gauge.KV_TOKENS, actor.tokens)
     gc.freeze()  # what is there now stays: no step waits while it is looked through
     gc.enable()
     run(actor, context)
@@ -258,7 +267,8 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     context.phase_ends(StartPhase.KV_MEMORY)
     parts = request_readers(context, model.shape.vocab_size)
     runner = CpuRunner(model, memory.blocks, ids, config.block_size, rows, *parts, verifier, memory.states)
-    return (SpeculativeWorkerActor if drafter else WorkerActor)(context, runner, blocks, memory.layout)
+    tokens = plan.tokens(config, context.model.max_model_len, blocks)
+    return (SpeculativeWorkerActor if drafter else WorkerActor)(context, runner, blocks, memory.layout, tokens)
 
 
 def warn_unused_memory(context: Context, blocks: int, plan: KVMemory) -> None:

@@ -94,11 +94,24 @@ def test_a_reset_forgets_them(running: bool) -> None:
 
 def test_what_cannot_be_found_saves_nothing() -> None:
     """Of a prompt whose logprobs are asked for each token has to be computed."""
-    bench = Bench(layout=STATES)
+    bench = Bench(layout=STATES, max_num_batched_tokens=BLOCK)  # so that steps end at ends of blocks by themselves
     ref = bench.submit(prompt_of(61), 4, ignore_eos=True)
     bench.scheduler.sequences[ref].cacheable = False
     bench.run()
     assert bench.worker.saved == 0
+
+
+def test_what_a_prompt_had_before_a_death_is_not_told_as_cached() -> None:
+    bench = Bench(layout=KVLayout(window=16, window_tables=2), max_num_batched_tokens=16)
+    ref = bench.submit(prompt_of(100), 4, ignore_eos=True)
+    for _ in range(3):
+        bench.plan()
+        bench.work()
+    assert bench.new_scheduler() is not None
+    before = bench.worker.computed_tokens
+    bench.run()
+    assert bench.answer(ref) == expected_answer(prompt_of(100), 4, ignore_eos=True)
+    assert bench.worker.computed_tokens - before < 60 and bench.table.cached(ref) == 0
 
 
 def test_a_successor_finds_them_and_begins_behind_them() -> None:

@@ -56,4 +56,5 @@ class GaugeWriter:
             stats.survived_worker,
             *scheduler.speculation.counts(),
             scheduler.prefix_resets,
+            scheduler.snapshots + prefix.snapshots.made_count,
         ]

@@ -1,7 +1,7 @@
 """How much of prompts a step may compute while others decode: so much that these get their next tokens in time.
 
-A step with n decoding rows and p tokens of prompts takes about d(n) + c · p seconds: d is a straight line through the
-last steps of decoding alone (step_cost.py), c what a prompt's token took lately. c follows a rise at once, since
+A step with n decoding rows and p tokens of prompts takes about d(n) + c · p seconds: d is fitted to the last steps of
+decoding alone (step_cost.py), c what a prompt's token took lately. c follows a rise at once, since
 attention gets dearer from chunk to chunk of a long prompt, and slowly a fall, or what a few tokens say. With a target T
 between two tokens the chunk is (T - d(n)) / c, but at least LEAST, so that prompts get on as well. Without a target a
 step may take thrice as long as decoding alone, and LENIENT_S in any case: nobody sees that in a stream.
@@ -54,4 +54,4 @@ class ChunkSizePolicy:
         return min(self.budget, max(LEAST, int((target - alone) / self.prompt_token_s)))
 
     def _alone(self, decoding: int) -> float:
-        return self.decoding.base + self.decoding.token * decoding
+        return self.decoding.seconds(decoding)

@@ -39,9 +39,16 @@ if TYPE_CHECKING:
 class SpeculativeWorkerActor(WorkerActor):
     """Tells how many tokens each row drew."""
 
-    def __init__(self, context: Context, runner: CpuRunner, blocks: int, layout: KVLayout | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        runner: CpuRunner,
+        blocks: int,
+        layout: KVLayout | None = None,
+        tokens: int | None = None,
+    ) -> None:
         self._drafting_runner = runner
-        super().__init__(context, runner, blocks, layout)
+        super().__init__(context, runner, blocks, layout, tokens)
 
     def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
         """With drafts, beside the tokens."""

@@ -127,10 +127,34 @@ def test_the_cost_of_a_token_is_found() -> None:
     for _ in range(300):
         tokens = int(random.integers(8, 40))
         cost.observe(tokens, (0.002 + 0.0001 * tokens) * random.uniform(0.9, 1.1))
-    assert cost.token == pytest.approx(0.0001, rel=0.3) and cost.base == pytest.approx(0.002, rel=0.3)
+    whole = cost.whole
+    assert whole.token == pytest.approx(0.0001, rel=0.3) and whole.base == pytest.approx(0.002, rel=0.3)
     assert cost.share(1) < 0.1 < cost.share(8) < cost.share(1000) > 0.9
     cost.observe(8, 1000.0)
-    assert cost.base == pytest.approx(0.002, rel=0.3), "a pause of the machine is no measurement"
+    assert whole.base == pytest.approx(0.002, rel=0.3), "a pause of the machine is no measurement"
+
+
+def test_of_a_model_with_experts_the_first_tokens_cost_most() -> None:
+    """Each token hits 8 of 64 experts, others than those before it until all are hit."""
+
+    def seconds(tokens: int) -> float:
+        return 0.001 + 0.0002 * tokens + 0.001 * 64 * (1 - (1 - 8 / 64) ** tokens)
+
+    cost = StepCost()
+    random = np.random.default_rng(1)
+    for _ in range(2000):
+        tokens = int(2 ** random.uniform(0, 7))
+        cost.observe(tokens, seconds(tokens) * random.uniform(0.95, 1.05))
+    for tokens in (1, 2, 4, 8, 16, 32, 64, 100):
+        assert cost.seconds(tokens) == pytest.approx(seconds(tokens), rel=0.25), tokens
+    assert cost.share(2) > 0.5 > cost.share(32), "drafts of few rows hit experts of their own, those of many do not"
+
+
+def test_a_step_of_another_size_is_no_pause_of_the_machine() -> None:
+    cost = StepCost()
+    for tokens in (1,) * 50 + (64,) * 50:
+        cost.observe(tokens, 0.001 * tokens)
+    assert cost.seconds(64) == pytest.approx(0.064, rel=0.1)
 
 
 def test_no_room_where_drafts_cannot_pay() -> None:
