@@ -190,10 +190,7 @@ class CpuRunner:
             return
         total = int(counts.sum())
         index = slice(None) if total == len(hidden) else torch.from_numpy(_counting(firsts, counts))
-        if self.model.taps is not None:
-            read = self.model.taps.of(index)
-        else:
-            read = self.model.norm(hidden[index]) if self.verifier.observer.reads.normed else hidden[index]
+        read = self.verifier.observer.read(hidden, index)
         self.verifier.observe(Computed(rows, starts, counts, self._tables, read))
 
     def _draw(self, logits: Tensor, rows: Ints, parameters: Parameters, drafted: Ints | None = None) -> np.ndarray:

@@ -19,7 +19,7 @@ from ..cpu.executor import CpuModel
 from ..models.sharding import Get
 from ..quantization.base import CpuLinear, LinearTensors
 from ..quantization.none import cpu_linear
-from .verifier import Computed, DraftBatch, Ints, Tokens, share_drafts
+from .verifier import Computed, DraftBatch, Ints, Tokens, read_states, share_drafts
 
 
 class MedusaHead(NamedTuple):
@@ -63,6 +63,10 @@ class MedusaProposer:
     def place(self, row: int, computed: int) -> None:
         """A sequence takes a row; nothing is drafted before its first tokens are observed."""
         self._known[row] = 0
+
+    def read(self, hidden: Tensor, index: Tensor | slice) -> Tensor:
+        """See Observer."""
+        return read_states(self.target, self.reads, hidden, index)
 
     def observe(self, computed: Computed, tokens: Tokens) -> None:
         """Keep the last state of each row."""

@@ -27,7 +27,7 @@ from ...options.config import ConfigError
 from ..cpu.batch import BatchInputs, BlockTables, prepare_inputs, row_positions
 from ..cpu.executor import CpuBuilder, CpuLayer, CpuModel, ResidualTaps, rotation_table
 from ..models.sharding import Get
-from .verifier import Computed, DraftBatch, Ints, Tokens, share_drafts
+from .verifier import Computed, DraftBatch, Ints, Tokens, read_states, share_drafts
 
 
 class RecurrentHead:
@@ -105,6 +105,10 @@ class RecurrentProposer:
     def place(self, row: int, computed: int) -> None:
         """A sequence takes a row; nothing is drafted before its first tokens are observed."""
         self._known[row] = 0
+
+    def read(self, hidden: Tensor, index: Tensor | slice) -> Tensor:
+        """See Observer."""
+        return read_states(self.head.target, self.reads, hidden, index)
 
     def observe(self, computed: Computed, tokens: Tokens) -> None:
         """Make the entries of these positions, of whose tokens the next ones are known."""

@@ -32,6 +32,7 @@ from actorserve.kernels.cpu.sampling import Parameters
 
 from ...model.heads.formats import TargetStates
 from ..cpu.batch import BlockTables, row_positions
+from ..cpu.executor import CpuModel
 from ..tensor_parallel import TensorParallelGroup
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -79,10 +80,19 @@ class Computed(NamedTuple):
 class Observer(Proposer, Protocol):
     """A proposer that goes on from hidden states of the model."""
 
-    reads: TargetStates
+    def read(self, hidden: Tensor, index: Tensor | slice) -> Tensor:
+        """What it observes, of these tokens of a step, whose output of the last layer is `hidden`."""
 
     def observe(self, computed: Computed, tokens: Tokens) -> None:
         """What each step has computed, before the next one asks for drafts."""
+
+
+def read_states(target: CpuModel, reads: TargetStates, hidden: Tensor, index: Tensor | slice) -> Tensor:
+    """See Observer.read."""
+    if reads.layers:
+        assert target.taps is not None
+        return target.taps.of(index)
+    return target.norm(hidden[index]) if reads.normed else hidden[index]
 
 
 class DraftOutcome(NamedTuple):
