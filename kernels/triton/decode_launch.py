@@ -47,6 +47,9 @@ TABLE = {
     "16 bits": DecodeLaunch(),
     "8 bits": DecodeLaunch(most_keys=32),
     "8 bits, wide heads": DecodeLaunch(most_keys=32, registers=168),  # their conversion takes registers, too
+    # Queries and results of heads of more than 256 take registers: two programs on a multiprocessor.
+    "16 bits, widest heads": DecodeLaunch(stages=4, registers=255, waves=2),
+    "8 bits, widest heads": DecodeLaunch(most_keys=32, stages=4, registers=255, waves=2),
 }
 
 
@@ -54,6 +57,8 @@ def kind_of(dtype: torch.dtype, padded: int, scaled: bool) -> str:
     """The entry for queries of this type, heads of so many numbers, and keys with scales or without."""
     if dtype == torch.float32:
         return "float32"
+    if padded > 256:
+        return "8 bits, widest heads" if scaled else "16 bits, widest heads"
     if not scaled:
         return "16 bits"
     return "8 bits, wide heads" if padded > 128 else "8 bits"

@@ -20,25 +20,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..pages import Pages, Scoring, bytes_of, check, check_out, strides
+from ..pages import ByHead, Pages, Scoring, bytes_of, check, check_by_head, check_out, new_out, strides
 from .decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of
 from .quantised_kv import E4M3, ratio, scale_of, widen
 
 LOG2E = 1.4426950408889634
 INTERPRETED = bool(triton.knobs.runtime.interpret)
+PLAIN = ByHead()
 
 
 class Scratch(NamedTuple):
     """Where splits leave their results; layers of one step may share it."""
 
-    partial: Tensor  # float32 [rows, heads, splits, head_dim]
+    partial: Tensor  # float32 [rows, heads, splits, value_dim]
     sums: Tensor  # float32 [rows, heads, splits]: log-sum-exp, base 2
 
     @classmethod
-    def make(cls, queries: Tensor, splits: int) -> Scratch:
-        """For batches of the shape of `queries` [rows, heads, head_dim]."""
+    def make(cls, queries: Tensor, splits: int, value_dim: int | None = None) -> Scratch:
+        """For batches of the shape of `queries` [rows, heads, key_dim]; values are as wide unless it is said."""
         rows, heads, head_dim = queries.shape
-        return cls.of(rows, heads, head_dim, splits, queries.device)
+        return cls.of(rows, heads, value_dim or head_dim, splits, queries.device)
 
     @classmethod
     def of(cls, rows: int, heads: int, head_dim: int, splits: int, device: torch.device) -> Scratch:
@@ -46,15 +47,15 @@ class Scratch(NamedTuple):
         options: dict[str, Any] = {"dtype": torch.float32, "device": device}
         return cls(torch.empty(rows, heads, splits, head_dim, **options), torch.empty(rows, heads, splits, **options))
 
-    def splits(self, queries: Tensor) -> int:
-        """Their number; ValueError if this is not for heads like those of `queries`."""
+    def splits(self, out: Tensor) -> int:
+        """Their number; ValueError if this is not for results like `out`."""
         partial, sums = self
-        heads, head_dim = queries.shape[1:]
+        heads, head_dim = out.shape[1:]
         splits = partial.shape[2]
         fits = partial.shape == (len(partial), heads, splits, head_dim) and sums.shape == partial.shape[:3]
         if not fits or not 0 < splits <= MOST_SPLITS:
-            raise ValueError(f"scratch {list(partial.shape)}, {list(sums.shape)} for queries {list(queries.shape)}")
-        if partial.dtype != torch.float32 or sums.dtype != torch.float32 or partial.device != queries.device:
+            raise ValueError(f"scratch {list(partial.shape)}, {list(sums.shape)} for results {list(out.shape)}")
+        if partial.dtype != torch.float32 or sums.dtype != torch.float32 or partial.device != out.device:
             raise ValueError(f"scratch is {partial.dtype}, {sums.dtype} on {partial.device}")
         if not partial.is_contiguous() or not sums.is_contiguous():
             raise ValueError("scratch is not contiguous")
@@ -72,40 +73,42 @@ def paged_decode(
     scoring: Scoring,
     scratch: Scratch | None = None,
     out: Tensor | None = None,
+    by_head: ByHead = PLAIN,
     launch: DecodeLaunch | None = None,
 ) -> Tensor:
-    """Attention of one token a row, at the row's last position: `out` [rows, heads, head_dim], as `queries`.
+    """Attention of one token a row, at the row's last position: `out` [rows, heads, value_dim], as `queries`.
 
-    queries  [rows, heads, head_dim] float32, float16 or bfloat16; heads a multiple of kv_heads, by 1 to 16
+    queries  [rows, heads, key_dim] float32, float16 or bfloat16; heads a multiple of kv_heads, by 1 to 128
     pages    keys and values of the same type, or of 8 bits; row r has `lengths[r]` positions; 0 gives zeros
     scratch  of as many rows or more; its number of splits is taken; none: rows are not divided
     launch   in place of the table's
     Sums are float32 (weights of the product with values are rounded to the type of values).
     """
     check(queries, pages)
-    out = torch.empty_like(queries, memory_format=torch.contiguous_format) if out is None else out
-    check_out(out, queries)
+    check_by_head(by_head, queries)
+    out = new_out(queries, pages) if out is None else out
+    check_out(out, queries, pages)
     rows, heads, _ = queries.shape
     if len(pages.lengths) != rows:
         raise ValueError(f"{len(pages.lengths)} lengths for {rows} rows of queries")
-    splits = 1 if scratch is None else scratch.splits(queries)
+    splits = 1 if scratch is None else scratch.splits(out)
     if scratch is not None and len(scratch.partial) < rows:
         raise ValueError(f"scratch for {len(scratch.partial)} rows, and there are {rows}")
     if not rows:
         return out
     launch = TABLE[kind_of_keys(queries.dtype, pages.keys)] if launch is None else launch
-    options, launched = configuration(queries.dtype, pages.keys, heads, scoring, launch)
+    options, launched = configuration(queries.dtype, pages.keys, heads, scoring, pages.values, by_head, launch)
     options["DIVIDED"] = splits > 1
     least = launch.worth(rows)
     kv_heads = pages.keys.shape[1]
     partial, sums = (out, out) if scratch is None or splits == 1 else scratch
-    _decode[splits, kv_heads, rows](
+    _decode[splits, kv_heads * options["PARTS"], rows](
         queries, *bytes_of(pages), pages.blocks, pages.lengths, out, partial, sums, *factors(scoring),
         *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2], least,
-        **options, **launched,
+        *pages.values.stride()[:3], *heads_of(by_head, out), **options, **launched,
     )  # fmt: skip
     if splits > 1:
-        shared = {name: options[name] for name in ("HEAD_DIM", "PADDED", "TILE", "WINDOW")}
+        shared = {name: options[name] for name in ("VALUE_DIM", "VALUE_PADDED", "TILE", "WINDOW", "CHUNK")}
         _merge[heads, rows](
             partial, sums, pages.lengths, out, *out.stride()[:2], heads, splits, least, **shared, num_warps=4
         )
@@ -113,11 +116,18 @@ def paged_decode(
 
 
 def configuration(
-    dtype: torch.dtype, keys: Tensor, heads: int, scoring: Scoring, launch: DecodeLaunch | None = None
+    dtype: torch.dtype,
+    keys: Tensor,
+    heads: int,
+    scoring: Scoring,
+    values: Tensor | None = None,
+    by_head: ByHead = PLAIN,
+    launch: DecodeLaunch | None = None,
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """(what the kernel is compiled for, by shape and type; how it is launched)."""
+    """(what the kernel is compiled for, by shape and type; how it is launched). Without `values` they are as keys."""
     launch = TABLE[kind_of_keys(dtype, keys)] if launch is None else launch
-    options = constants(dtype, keys, heads, scoring, launch.tile_bytes)
+    options = constants(dtype, keys, heads, scoring, launch.tile_bytes, values, by_head)
+    options["PARTS"] = triton.cdiv(options["GROUP"], 16)
     options["UNITED"] = options["SCALED"] and dtype != torch.float32
     options["TILE"] = launch.tile(options["PADDED"], keys.dtype.itemsize)
     if options["UNITED"]:  # one instruction makes two float16 of two numbers of 8 bits; bfloat16 takes three steps
@@ -130,9 +140,18 @@ def kind_of_keys(dtype: torch.dtype, keys: Tensor) -> str:
     return kind_of(dtype, triton.next_power_of_2(keys.shape[3]), keys.dtype == E4M3)
 
 
-def constants(dtype: torch.dtype, keys: Tensor, heads: int, scoring: Scoring, tile_bytes: int) -> dict[str, Any]:
+def constants(
+    dtype: torch.dtype,
+    keys: Tensor,
+    heads: int,
+    scoring: Scoring,
+    tile_bytes: int,
+    values: Tensor | None,
+    by_head: ByHead,
+) -> dict[str, Any]:
     """What kernels are compiled for, with tiles of up to 64 keys."""
     _, kv_heads, block_size, head_dim = keys.shape
+    values = keys if values is None else values
     padded = triton.next_power_of_2(head_dim)
     scaled = keys.dtype == E4M3
     product = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[dtype]
@@ -144,13 +163,27 @@ def constants(dtype: torch.dtype, keys: Tensor, heads: int, scoring: Scoring, ti
         "GROUP": heads // kv_heads,
         "HEAD_DIM": head_dim,
         "PADDED": padded,
+        "VALUE_DIM": values.shape[3],
+        "VALUE_PADDED": triton.next_power_of_2(values.shape[3]),
+        "APART": values.stride() != keys.stride(),
         "BLOCK_SIZE": block_size,
         "TILE": max(16, min(64, tile_bytes // (padded * keys.dtype.itemsize))),
         "WINDOW": scoring.window or 0,
+        "CHUNK": scoring.chunk or 0,
         "CAPPED": scoring.soft_cap is not None,
+        "SINKS": by_head.sinks is not None,
+        "SLOPES": by_head.slopes is not None,
         "PRODUCT": product,
         "SCALED": scaled,
     }
+
+
+def heads_of(by_head: ByHead, otherwise: Tensor) -> tuple[Tensor, Tensor]:
+    """Sinks and slopes, or something in their place."""
+    return (
+        otherwise if by_head.sinks is None else by_head.sinks,
+        otherwise if by_head.slopes is None else by_head.slopes,
+    )
 
 
 def factors(scoring: Scoring) -> tuple[float, float]:
@@ -188,8 +221,8 @@ def fetch(
 
 @triton.jit
 def attend(
-    total, weight, peak, unit, q, k, v, seen, factor, cap, key_scale, value_scale,
-    CAPPED: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr, UNITED: tl.constexpr,
+    total, weight, peak, unit, q, k, v, seen, factor, cap, key_scale, value_scale, slope, away,
+    CAPPED: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr, UNITED: tl.constexpr, SLOPES: tl.constexpr,
 ):  # fmt: skip
     """One tile more: total = Σ 2^(s - peak) · v and weight = Σ 2^(s - peak), peak the largest score so far.
 
@@ -202,6 +235,8 @@ def attend(
         scores = cap - 2 * cap / (tl.exp2(scores * factor) + 1)
     else:
         scores = scores * factor
+    if SLOPES:
+        scores += slope[:, None] * away.to(tl.float32)
     if MASKED:
         scores = tl.where(seen, scores, float("-inf"))
     higher = tl.maximum(peak, tl.max(scores, 1))
@@ -221,9 +256,11 @@ def attend(
 
 
 @triton.jit
-def portion(length, splits, least, WINDOW: tl.constexpr, TILE: tl.constexpr):
+def portion(length, splits, least, WINDOW: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr):
     """(first position seen, where the first split starts, positions of a split), starts at multiples of TILE."""
     first = tl.maximum(length - WINDOW, 0) if WINDOW > 0 else 0
+    if CHUNK > 0:
+        first = tl.maximum(tl.maximum(length - 1, 0) // CHUNK * CHUNK, first)
     start = first // TILE * TILE
     tiles = tl.cdiv(length - start, TILE)
     return first, start, tl.maximum(tl.maximum(tl.cdiv(tiles, splits), least // TILE), 1) * TILE
@@ -231,27 +268,35 @@ def portion(length, splits, least, WINDOW: tl.constexpr, TILE: tl.constexpr):
 
 # Views of the step's rows begin anywhere, so that no kernel may depend on where they do: it would be compiled again in
 # the middle of requests.
-@triton.jit(do_not_specialize=["table_stride", "least"], do_not_specialize_on_alignment=["table", "lengths"])
+@triton.jit(
+    do_not_specialize=["table_stride", "least"],
+    do_not_specialize_on_alignment=["table", "lengths", "sinks", "slopes"],
+)
 def _decode(
     queries, keys, values, key_scales, value_scales, table, lengths, out, partial, sums, factor, cap,
     query_stride, query_head_stride, block_stride, head_stride, slot_stride, scale_block_stride, scale_head_stride,
     table_stride, out_stride, out_head_stride, least,
+    value_block_stride, value_head_stride, value_slot_stride, sinks, slopes,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr,
     UNITED: tl.constexpr, DIVIDED: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr, APART: tl.constexpr, CHUNK: tl.constexpr,
+    SINKS: tl.constexpr, SLOPES: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """One split of one row, for the group of queries that share a head of keys."""
+    """One split of one row, for up to 16 queries of the group that share a head of keys."""
     split = tl.program_id(0)
     splits = tl.num_programs(0)
-    kv_head = tl.program_id(1).to(tl.int64)
+    kv_head = (tl.program_id(1) // PARTS).to(tl.int64)
     row = tl.program_id(2).to(tl.int64)
     length = tl.load(lengths + row)
-    first, start, size = portion(length, splits, least, WINDOW, TILE)
+    first, start, size = portion(length, splits, least, WINDOW, CHUNK, TILE)
     begin = start + split * size
     end = tl.minimum(begin + size, length)
     if (begin >= end) & DIVIDED:
         return
     heads, dims = tl.arange(0, 16), tl.arange(0, PADDED)
+    if PARTS > 1:
+        heads += tl.program_id(1) % PARTS * 16
     inside = (heads < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
     head = kv_head * GROUP + heads
     q_at = queries + row * query_stride + head[:, None] * query_head_stride + dims[None, :]
@@ -261,9 +306,16 @@ def _decode(
         q = q.to(tl.float32) * scale_of(254 - code)[:, None]
         factor = factor * scale_of(code)[:, None]
     q = q.to(PRODUCT)
-    total = tl.zeros([16, PADDED], tl.float32)
+    total = tl.zeros([16, VALUE_PADDED], tl.float32)
     weight = tl.zeros([16], tl.float32)
     peak = tl.full([16], float("-inf"), tl.float32)
+    if SINKS:  # of the first split; in units of log₂, as scores are
+        sink = tl.load(sinks + head, mask=heads < GROUP, other=0.0) * 1.4426950408889634
+        peak = tl.where(split == 0, sink, peak)
+        weight = tl.where(split == 0, 1.0, weight)
+    slope = heads
+    if SLOPES:
+        slope = tl.load(slopes + head, mask=heads < GROUP, other=0.0) * 1.4426950408889634
     unit = split * 0 + 1
     for at in range(begin, end, TILE):
         positions = at + tl.arange(0, TILE)
@@ -271,7 +323,11 @@ def _decode(
         block, slot = place(table + row * table_stride, at, seen, BLOCK_SIZE, TILE)
         offsets = block * block_stride + slot * slot_stride
         k = fetch(keys + kv_head * head_stride, offsets, seen, HEAD_DIM, PADDED, True, PRODUCT)
-        v = fetch(values + kv_head * head_stride, offsets, seen, HEAD_DIM, PADDED, True, PRODUCT)
+        if APART:
+            v_offsets = block * value_block_stride + slot * value_slot_stride
+            v = fetch(values + kv_head * value_head_stride, v_offsets, seen, VALUE_DIM, VALUE_PADDED, True, PRODUCT)
+        else:
+            v = fetch(values + kv_head * head_stride, offsets, seen, VALUE_DIM, VALUE_PADDED, True, PRODUCT)
         key_scale, value_scale = seen, seen
         if SCALED:
             scale_at = block * scale_block_stride + kv_head * scale_head_stride + slot
@@ -279,34 +335,38 @@ def _decode(
             value_scale = tl.load(value_scales + scale_at, mask=seen, other=0)
         total, weight, peak, unit = attend(
             total, weight, peak, unit, q, k, v, seen[None, :], factor, cap, key_scale, value_scale,
-            CAPPED, True, SCALED, UNITED,
+            slope, (positions - length + 1)[None, :], CAPPED, True, SCALED, UNITED, SLOPES,
         )  # fmt: skip
     total = total / tl.where(weight == 0, 1.0, weight)[:, None]
     if UNITED:
         total = total * scale_of(unit)
+    if VALUE_DIM != HEAD_DIM:
+        dims = tl.arange(0, VALUE_PADDED)
+        inside = (heads < GROUP)[:, None] & (dims < VALUE_DIM)[None, :]
     if not DIVIDED:
         o_at = out + row * out_stride + head[:, None] * out_head_stride + dims[None, :]
         tl.store(o_at, total.to(out.dtype.element_ty), mask=inside)
     else:
-        part = (row * tl.num_programs(1) * GROUP + head) * splits + split
-        tl.store(partial + part[:, None] * HEAD_DIM + dims[None, :], total, mask=inside)
+        part = (row * (tl.num_programs(1) // PARTS) * GROUP + head) * splits + split
+        tl.store(partial + part[:, None] * VALUE_DIM + dims[None, :], total, mask=inside)
         tl.store(sums + part, peak + tl.log2(weight), mask=heads < GROUP)
 
 
 @triton.jit(do_not_specialize=["splits", "least"], do_not_specialize_on_alignment=["lengths"])
 def _merge(
     partial, sums, lengths, out, out_stride, out_head_stride, heads, splits, least,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr, TILE: tl.constexpr,
+    WINDOW: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """One head of one row: its splits' results, weighed by their sums."""
     head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     length = tl.load(lengths + row)
-    _, start, size = portion(length, splits, least, WINDOW, TILE)
+    _, start, size = portion(length, splits, least, WINDOW, CHUNK, TILE)
     used = tl.cdiv(length - start, size)
     part = (row * heads + head) * splits
-    dims = tl.arange(0, PADDED)
-    total = tl.zeros([PADDED], tl.float32)
+    dims = tl.arange(0, VALUE_PADDED)
+    total = tl.zeros([VALUE_PADDED], tl.float32)
     weight = 0.0
     peak = float("-inf")
     for at in range(0, used, 8):  # running, as in `attend`; each turn has at least one split
@@ -315,12 +375,12 @@ def _merge(
         logs = tl.load(sums + part + some, mask=there, other=float("-inf"))
         higher = tl.maximum(peak, tl.max(logs, 0))
         shares = tl.exp2(logs - higher)
-        inside = there[:, None] & (dims < HEAD_DIM)[None, :]
-        results = tl.load(partial + (part + some)[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
+        inside = there[:, None] & (dims < VALUE_DIM)[None, :]
+        results = tl.load(partial + (part + some)[:, None] * VALUE_DIM + dims[None, :], mask=inside, other=0.0)
         fade = tl.exp2(peak - higher)
         total = total * fade + tl.sum(shares[:, None] * results, 0)
         weight = weight * fade + tl.sum(shares, 0)
         peak = higher
     total = total / tl.where(weight == 0, 1.0, weight)
     o_at = out + row * out_stride + head.to(tl.int64) * out_head_stride + dims
-    tl.store(o_at, total.to(out.dtype.element_ty), mask=dims < HEAD_DIM)
+    tl.store(o_at, total.to(out.dtype.element_ty), mask=dims < VALUE_DIM)

@@ -23,8 +23,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..pages import FURTHEST, Pages, Scoring, bytes_of, check, check_out, check_starts, strides
-from .paged_decode import Scratch, attend, constants, factors, fetch, place
+from ..pages import (
+    FURTHEST,
+    ByHead,
+    Pages,
+    Scoring,
+    bytes_of,
+    check,
+    check_by_head,
+    check_out,
+    check_starts,
+    new_out,
+    strides,
+)
+from .paged_decode import PLAIN, Scratch, attend, constants, factors, fetch, heads_of, place
 
 TILE_BYTES = 16384  # of a tile of keys
 LEAST = 512  # positions worth a split of their own
@@ -50,10 +62,11 @@ def paged_prefill(
     scoring: Scoring,
     out: Tensor | None = None,
     scratch: Scratch | None = None,
+    by_head: ByHead = PLAIN,
 ) -> Tensor:
-    """Causal attention of all rows' tokens: `out` [tokens, heads, head_dim], as `queries`.
+    """Causal attention of all rows' tokens: `out` [tokens, heads, value_dim], as `queries`.
 
-    queries  [tokens, heads, head_dim] float32, float16 or bfloat16; heads a multiple of kv_heads, by 1 to 16
+    queries  [tokens, heads, key_dim] float32, float16 or bfloat16; heads a multiple of kv_heads, by 1 to 128
     starts   int32 [rows + 1], not decreasing, at most `tokens`
     pages    as for paged_decode; a token of row r is at position lengths[r] - starts[r + 1] + its index
     scratch  made for as many queries as there are from starts[0] on, or more; its number of splits is taken
@@ -62,23 +75,25 @@ def paged_prefill(
     """
     check(queries, pages)
     check_starts(starts, pages)
-    out = torch.empty_like(queries, memory_format=torch.contiguous_format) if out is None else out
-    check_out(out, queries)
+    check_by_head(by_head, queries)
+    out = new_out(queries, pages) if out is None else out
+    check_out(out, queries, pages)
     tokens, heads = queries.shape[:2]
     rows, kv_heads = len(pages.lengths), pages.keys.shape[1]
-    options, launch = configuration(queries.dtype, pages.keys, heads, scoring)
+    options, launch = configuration(queries.dtype, pages.keys, heads, scoring, pages.values, by_head)
     programs = (tokens // options["TOKENS"] + rows + 1) * kv_heads
-    splits = 1 if scratch is None else scratch.splits(queries)
+    splits = 1 if scratch is None else scratch.splits(out)
     partial, sums = (out, out) if scratch is None or splits == 1 else scratch
     if splits > 1 and partial.numel() >= FURTHEST:
         raise ValueError(f"scratch {list(partial.shape)} is too large: it is for few tokens")
     _prefill[programs, splits](
         queries, *bytes_of(pages), pages.blocks, pages.lengths, starts, out, partial, sums, *factors(scoring),
         *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2],
-        tokens, rows, kv_heads, **options, DIVIDED=splits > 1, LEAST=LEAST, **launch,
+        tokens, rows, kv_heads, *pages.values.stride()[:3], *heads_of(by_head, out),
+        **options, DIVIDED=splits > 1, LEAST=LEAST, **launch,
     )  # fmt: skip
     if splits > 1:
-        sizes = {name: options[name] for name in ("HEAD_DIM", "PADDED")}
+        sizes = {name: options[name] for name in ("VALUE_DIM", "VALUE_PADDED")}
         _merge_tokens[heads, min(tokens, len(partial))](
             partial, sums, starts, out, *out.stride()[:2], heads, tokens, splits, **sizes, num_warps=4
         )
@@ -86,17 +101,25 @@ def paged_prefill(
 
 
 def configuration(
-    dtype: torch.dtype, keys: Tensor, heads: int, scoring: Scoring
+    dtype: torch.dtype,
+    keys: Tensor,
+    heads: int,
+    scoring: Scoring,
+    values: Tensor | None = None,
+    by_head: ByHead = PLAIN,
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """(what the kernel is compiled for, by shape and type; how it is launched)."""
-    options = constants(dtype, keys, heads, scoring, TILE_BYTES)
+    """(what the kernel is compiled for, by shape and type; how it is launched). Without `values` they are as keys."""
+    options = constants(dtype, keys, heads, scoring, TILE_BYTES, values, by_head)
+    least = triton.next_power_of_2(options["GROUP"])  # all queries of a group at least
     if dtype == torch.float32:  # as in paged_decode.py
-        return options | {"TILE": 16, "PACKED": 16, "TOKENS": 16 // options["GROUP"]}, {"num_warps": 4, "num_stages": 2}
-    wide = options["PADDED"] > 128  # where registers for the sums of 128 rows are short
-    packed = 64 if wide else 128
+        packed = max(16, least)
+        launch = {"num_warps": 4, "num_stages": 2}
+        return options | {"TILE": 16, "PACKED": packed, "TOKENS": packed // options["GROUP"]}, launch
+    wide = max(options["PADDED"], options["VALUE_PADDED"]) > 128  # where registers for the sums of 128 rows are short
+    packed = max(64 if wide else 128, least)
     launch = {"num_warps": 8, "num_stages": 2 if wide else 3, "maxnreg": 255}
     if options["SCALED"] or (not wide and options["HEAD_DIM"] < options["PADDED"]):  # both take registers, too
-        options["TILE"] = 32
+        options["TILE"] = 32 if options["PADDED"] <= 256 else 16
     return options | {"PACKED": packed, "TOKENS": packed // options["GROUP"]}, launch
 
 
@@ -116,9 +139,10 @@ def which(starts, tile, rows, TOKENS: tl.constexpr):
 @triton.jit
 def step(
     total, weight, peak, q, keys, values, key_scales, value_scales, table, at, position, low, high, factor, cap,
-    block_stride, slot_stride, scale_block_stride,
+    block_stride, slot_stride, scale_block_stride, value_block_stride, value_slot_stride, slope,
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr,
-    CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr, MASKED: tl.constexpr,
+    CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr, VALUE_DIM: tl.constexpr,
+    VALUE_PADDED: tl.constexpr, APART: tl.constexpr, CHUNK: tl.constexpr, SLOPES: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """The keys of positions at + [0, TILE), of which [low, high) may be read; all are seen unless MASKED."""
     positions = at + tl.arange(0, TILE)
@@ -126,7 +150,9 @@ def step(
     block, slot = place(table, at, there, BLOCK_SIZE, TILE)
     offsets = block * block_stride + slot * slot_stride
     k = fetch(keys, offsets, there, HEAD_DIM, PADDED, MASKED, q.dtype)
-    v = fetch(values, offsets, there, HEAD_DIM, PADDED, MASKED, PRODUCT)
+    if APART:
+        offsets = block * value_block_stride + slot * value_slot_stride
+    v = fetch(values, offsets, there, VALUE_DIM, VALUE_PADDED, MASKED, PRODUCT)
     key_scale, value_scale = there, there
     if SCALED:
         scale_at = block * scale_block_stride + slot
@@ -135,24 +161,29 @@ def step(
     seen = (positions[None, :] <= position[:, None]) & there[None, :]
     if WINDOW > 0:
         seen = seen & (positions[None, :] > position[:, None] - WINDOW)
+    if CHUNK > 0:
+        seen = seen & (positions[None, :] >= position[:, None] // CHUNK * CHUNK)
     total, weight, peak, _ = attend(
-        total, weight, peak, 0, q, k, v, seen, factor, cap, key_scale, value_scale, CAPPED, MASKED, SCALED, False
-    )
+        total, weight, peak, 0, q, k, v, seen, factor, cap, key_scale, value_scale,
+        slope, positions[None, :] - position[:, None], CAPPED, MASKED, SCALED, False, SLOPES,
+    )  # fmt: skip
     return total, weight, peak
 
 
 @triton.jit(
     do_not_specialize=["table_stride", "tokens", "rows"],
-    do_not_specialize_on_alignment=["table", "lengths", "starts"],  # as in paged_decode.py
+    do_not_specialize_on_alignment=["table", "lengths", "starts", "sinks", "slopes"],  # as in paged_decode.py
 )
 def _prefill(
     queries, keys, values, key_scales, value_scales, table, lengths, starts, out, partial, sums, factor, cap,
     query_stride, query_head_stride, block_stride, head_stride, slot_stride, scale_block_stride, scale_head_stride,
     table_stride, out_stride, out_head_stride,
-    tokens, rows, kv_heads,
+    tokens, rows, kv_heads, value_block_stride, value_head_stride, value_slot_stride, sinks, slopes,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr, PACKED: tl.constexpr,
     TOKENS: tl.constexpr, DIVIDED: tl.constexpr, LEAST: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr, APART: tl.constexpr, CHUNK: tl.constexpr,
+    SINKS: tl.constexpr, SLOPES: tl.constexpr,
 ):  # fmt: skip
     """One tile of tokens of one row, for the queries that share a head of keys, over all they see or a split of it."""
     program = tl.program_id(0)
@@ -179,6 +210,11 @@ def _prefill(
     low = tl.maximum(first - WINDOW + 1, 0) if WINDOW > 0 else 0
     masked = low // TILE * TILE if WINDOW > 0 else tl.maximum(first + 1, 0) // TILE * TILE
     start, end = masked if WINDOW > 0 else 0, high
+    if CHUNK > 0:  # what a tile over a border sees, and what begins within a tile of keys, is masked from its start on
+        chunk = tl.maximum(first, 0) // CHUNK * CHUNK
+        low = tl.maximum(chunk, low)
+        start = low // TILE * TILE
+        masked = tl.where((start < low) | (first + TOKENS > chunk + CHUNK), start, tl.maximum(masked, start))
     if DIVIDED:
         split, splits = tl.program_id(1), tl.num_programs(1)
         size = tl.maximum(tl.cdiv(tl.cdiv(high - start, TILE), splits), LEAST // TILE) * TILE
@@ -186,26 +222,35 @@ def _prefill(
         end = tl.minimum(start + size, high)
         masked = tl.minimum(tl.maximum(masked, start), tl.maximum(end, start))
     keys += kv_head * head_stride
-    values += kv_head * head_stride
+    values += kv_head * (value_head_stride if APART else head_stride)
     if SCALED:
         key_scales += kv_head * scale_head_stride
         value_scales += kv_head * scale_head_stride
     table += row.to(tl.int64) * table_stride
-    total = tl.zeros([PACKED, PADDED], tl.float32)
+    total = tl.zeros([PACKED, VALUE_PADDED], tl.float32)
     weight = tl.zeros([PACKED], tl.float32)
     peak = tl.full([PACKED], float("-inf"), tl.float32)
+    if SINKS:  # as in paged_decode.py
+        sink = tl.load(sinks + head, mask=packed < TOKENS * GROUP, other=0.0) * 1.4426950408889634
+        peak = tl.where(tl.program_id(1) == 0, sink, peak)
+        weight = tl.where(tl.program_id(1) == 0, 1.0, weight)
+    slope = packed
+    if SLOPES:
+        slope = tl.load(slopes + head, mask=packed < TOKENS * GROUP, other=0.0) * 1.4426950408889634
     if WINDOW == 0:
         for at in range(start, masked, TILE):  # tiles that all tokens see all of
             total, weight, peak = step(
                 total, weight, peak, q, keys, values, key_scales, value_scales, table, at, position, low, high, factor,
-                cap, block_stride, slot_stride, scale_block_stride,
-                HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED, False,
+                cap, block_stride, slot_stride, scale_block_stride, value_block_stride, value_slot_stride, slope,
+                HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED,
+                VALUE_DIM, VALUE_PADDED, APART, CHUNK, SLOPES, False,
             )  # fmt: skip
     for at in range(masked, end, TILE):
         total, weight, peak = step(
             total, weight, peak, q, keys, values, key_scales, value_scales, table, at, position, low, high, factor,
-            cap, block_stride, slot_stride, scale_block_stride,
-            HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED, True,
+            cap, block_stride, slot_stride, scale_block_stride, value_block_stride, value_slot_stride, slope,
+            HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED,
+            VALUE_DIM, VALUE_PADDED, APART, CHUNK, SLOPES, True,
         )  # fmt: skip
     weight = tl.where(weight == 0, 1.0, weight)
     total = total / weight[:, None]
@@ -214,10 +259,14 @@ def _prefill(
         behind = begin - tl.load(starts) + again // GROUP
         part = (behind * heads + program % kv_heads * GROUP + again % GROUP) * splits + split
         there = (again < TOKENS * GROUP) & (begin + again // GROUP < last)
-        inside = there[:, None] & (dims < HEAD_DIM)[None, :]
-        tl.store(partial + part[:, None] * HEAD_DIM + dims[None, :], total, mask=inside)
+        dims = tl.arange(0, VALUE_PADDED) if VALUE_DIM != HEAD_DIM else dims
+        inside = there[:, None] & (dims < VALUE_DIM)[None, :]
+        tl.store(partial + part[:, None] * VALUE_DIM + dims[None, :], total, mask=inside)
         tl.store(sums + part, peak + tl.log2(weight), mask=there)  # -inf where nothing was seen
     else:
+        if VALUE_DIM != HEAD_DIM:
+            dims = tl.arange(0, VALUE_PADDED)
+            inside = ((packed < TOKENS * GROUP) & (token < last))[:, None] & (dims < VALUE_DIM)[None, :]
         o_at = out + token[:, None] * out_stride + head[:, None] * out_head_stride + dims[None, :]
         tl.store(o_at, total.to(out.dtype.element_ty), mask=inside)
 
@@ -225,7 +274,7 @@ def _prefill(
 @triton.jit(do_not_specialize=["tokens", "splits"], do_not_specialize_on_alignment=["starts"])
 def _merge_tokens(
     partial, sums, starts, out, out_stride, out_head_stride, heads, tokens, splits,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
 ):  # fmt: skip
     """One head of one token: its splits' results, weighed by their sums."""
     head = tl.program_id(0)
@@ -234,14 +283,14 @@ def _merge_tokens(
     if token >= tokens:
         return
     part = (index * heads + head) * splits
-    dims = tl.arange(0, PADDED)
+    dims = tl.arange(0, VALUE_PADDED)
     some = tl.arange(0, 16)  # MOST_SPLITS
     logs = tl.load(sums + part + some, mask=some < splits, other=float("-inf"))
     highest = tl.max(logs, 0)
     shares = tl.exp2(logs - tl.where(highest == float("-inf"), 0.0, highest))
-    inside = (shares > 0)[:, None] & (dims < HEAD_DIM)[None, :]
-    results = tl.load(partial + (part + some)[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
+    inside = (shares > 0)[:, None] & (dims < VALUE_DIM)[None, :]
+    results = tl.load(partial + (part + some)[:, None] * VALUE_DIM + dims[None, :], mask=inside, other=0.0)
     weight = tl.sum(shares, 0)
     total = tl.sum(shares[:, None] * results, 0) / tl.where(weight == 0, 1.0, weight)
     o_at = out + token * out_stride + head.to(tl.int64) * out_head_stride + dims
-    tl.store(o_at, total.to(out.dtype.element_ty), mask=dims < HEAD_DIM)
+    tl.store(o_at, total.to(out.dtype.element_ty), mask=dims < VALUE_DIM)

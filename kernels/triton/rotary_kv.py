@@ -37,10 +37,10 @@ class RotaryTables(NamedTuple):
 
 
 class Pools(NamedTuple):
-    """One layer's memory, both [blocks, kv_heads, block_size, head_dim]; any strides, but the last is 1."""
+    """One layer's memory; any strides, but the last is 1."""
 
-    keys: Tensor
-    values: Tensor
+    keys: Tensor  # [blocks, kv_heads, block_size, head_dim]
+    values: Tensor  # [blocks, kv_heads, block_size, value_dim]
     scales: Scales | None = None  # of keys and values of 8 bits
 
 
@@ -115,6 +115,7 @@ def rotary_kv_kernel(
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr,
     TILE: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, FULL: tl.constexpr, SCALED: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
 ):  # fmt: skip
     """TILE heads of one token: first programs for heads of q, then those for heads of k and v."""
     token = tl.program_id(0).to(tl.int64)
@@ -144,7 +145,7 @@ def rotary_kv_kernel(
                 k_gain, cos, sin, eps, HEAD_DIM, ROTARY, INTERLEAVED, NORM, PAIRS, REST, SCALED,
             )  # fmt: skip
             number = tl.arange(0, FULL)[None, :]
-            inside = there[:, None] & (number < HEAD_DIM)
+            inside = there[:, None] & (number < VALUE_DIM)
             value = tl.load(v + (token * v_token + head * v_head)[:, None] + number, mask=inside)
             if SCALED:
                 value = tl.where(inside, value.to(tl.float32), 0.0)
@@ -171,7 +172,7 @@ def rotate_and_write(
     """Rotated q, in `out` or in place; k, rotated, and v go to `slots` of `pools`.
 
     q           [tokens, heads, head_dim], float32, float16 or bfloat16; parts of a merged product will do
-    k, v        [tokens, kv_heads, head_dim], of the same type; they stay as they are
+    k           [tokens, kv_heads, head_dim], v [tokens, kv_heads, value_dim], of the same type; they stay as they are
     positions   [tokens], int32 or int64, below the length of the tables
     slots       [tokens], int64; -1: k and v of this token are not written; no other slot twice
     out         as q; q itself if there is none
@@ -184,8 +185,9 @@ def rotate_and_write(
     if not tokens:
         return out
     rotary = 2 * tables.cos.shape[1]
-    full = triton.next_power_of_2(head_dim)
-    tile = max(1, PROGRAM // full)
+    value_dim = pools.values.shape[3]
+    full = triton.next_power_of_2(value_dim)
+    tile = max(1, PROGRAM // max(full, triton.next_power_of_2(head_dim)))
     kv_heads, block_size = pools.keys.shape[1:3]
     q_gain, k_gain, eps = norms if norms is not None else (q, k, 0.0)
     keys, values, scales = pools
@@ -199,7 +201,7 @@ def rotate_and_write(
         HEADS=heads, KV_HEADS=kv_heads, BLOCK_SIZE=block_size, HEAD_DIM=head_dim, ROTARY=rotary,
         INTERLEAVED=interleaved, NORM=norms is not None, TILE=tile, PAIRS=triton.next_power_of_2(rotary // 2),
         REST=triton.next_power_of_2(head_dim - rotary) if rotary < head_dim else 0, FULL=full,
-        SCALED=scales is not None, num_warps=1,
+        SCALED=scales is not None, VALUE_DIM=value_dim, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -208,15 +210,17 @@ def _check(q: Tensor, k: Tensor, v: Tensor, out: Tensor, pools: Pools) -> None:
     if q.dim() != 3 or q.dtype not in DTYPES or not 0 < q.shape[2] <= WIDEST:
         raise ValueError(f"q {q.dtype}{list(q.shape)} must be floats [tokens, heads, head_dim], of at most {WIDEST}")
     tokens, _, head_dim = q.shape
-    if pools.keys.dim() != 4:
+    if pools.keys.dim() != 4 or pools.values.dim() != 4:
         raise ValueError(f"keys {list(pools.keys.shape)} must be [blocks, kv_heads, block_size, head_dim]")
     blocks, kv_heads, block_size, _ = pools.keys.shape
-    heads, memory = (tokens, kv_heads, head_dim), (blocks, kv_heads, block_size, head_dim)
-    tensors = {"q": (q, q.shape), "out": (out, q.shape), "k": (k, heads), "v": (v, heads)}
-    tensors |= {"keys": (pools.keys, memory), "values": (pools.values, memory)}
+    value_dim = pools.values.shape[3]
+    memory = {"keys": (blocks, kv_heads, block_size, head_dim), "values": (blocks, kv_heads, block_size, value_dim)}
+    tensors = {"q": (q, q.shape), "out": (out, q.shape), "k": (k, (tokens, kv_heads, head_dim))}
+    tensors |= {"v": (v, (tokens, kv_heads, value_dim))}
+    tensors |= {"keys": (pools.keys, memory["keys"]), "values": (pools.values, memory["values"])}
     check_scales(pools.keys, pools.values, pools.scales)
     for name, (tensor, shape) in tensors.items():
-        kind = E4M3 if pools.scales is not None and shape is memory else q.dtype
+        kind = E4M3 if pools.scales is not None and name in memory else q.dtype
         if tensor.shape != shape or tensor.dtype != kind or tensor.device != q.device:
             raise ValueError(f"{name} {tensor.dtype}{list(tensor.shape)} must be {kind}{list(shape)}")
         if tensor.stride(-1) != 1:

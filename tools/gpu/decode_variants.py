@@ -121,7 +121,9 @@ def compiled(model: kernel_cases.Model, kind: torch.dtype, rows: int, splits: in
     """One variant is in Triton's cache; one that cannot be is told of where it is timed."""
     with contextlib.suppress(Exception), torch.inference_mode():
         case = Case(model, rows, 64, kind, cold=False)
-        paged_decode(case.queries, case.pages[0], Scoring(1.0), Scratch.make(case.queries, splits), case.out, launch)
+        paged_decode(
+            case.queries, case.pages[0], Scoring(1.0), Scratch.make(case.queries, splits), case.out, launch=launch
+        )
 
 
 def compile_all() -> None:

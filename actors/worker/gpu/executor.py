@@ -102,7 +102,7 @@ class GpuLayer:
 
     def _attend(self, q: Tensor, pools: Pools, batch: GpuBatch) -> Tensor:
         inputs, decoding = batch.inputs, batch.decoding
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        out = torch.empty(*q.shape[:2], pools.values.shape[3], dtype=q.dtype, device=q.device)
         if decoding:
             pages = Pages(pools.keys, pools.values, inputs.blocks[:decoding], inputs.lengths[:decoding], pools.scales)
             paged_decode(q[:decoding], pages, self.scoring, batch.scratch, out[:decoding])

@@ -8,17 +8,21 @@ import math
 import torch
 from torch import Tensor
 
-from actorserve.kernels.pages import Pages, Scoring
+from actorserve.kernels.pages import ByHead, Pages, Scoring
 
 from .quantised_kv import dequantise
 
+PLAIN = ByHead()
 
-def reference_attention(queries: Tensor, starts: list[int], pages: Pages, scoring: Scoring) -> Tensor:
-    """The formula, float32 [tokens, heads, head_dim]; tokens of no row give zeros.
+
+def reference_attention(
+    queries: Tensor, starts: list[int], pages: Pages, scoring: Scoring, by_head: ByHead = PLAIN
+) -> Tensor:
+    """The formula, float32 [tokens, heads, value_dim]; tokens of no row give zeros.
 
     The tokens of row r are [starts[r], starts[r + 1]), the last ones of its `lengths[r]` positions.
     """
-    out = torch.zeros(queries.shape, dtype=torch.float32, device=queries.device)
+    out = torch.zeros(*queries.shape[:2], pages.values.shape[3], device=queries.device)
     for row, (begin, end) in enumerate(itertools.pairwise(starts)):
         length = int(pages.lengths[row])
         if begin == end or length == 0:
@@ -27,9 +31,17 @@ def reference_attention(queries: Tensor, starts: list[int], pages: Pages, scorin
         scores = torch.einsum("qhd,hkd->hqk", queries[begin:end].float(), keys) * scoring.scale
         if scoring.soft_cap is not None:
             scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
-        distance = torch.arange(length - (end - begin), length)[:, None] - torch.arange(length)[None]
+        positions, keys_at = torch.arange(length - (end - begin), length)[:, None], torch.arange(length)[None]
+        distance = positions - keys_at
         hidden = (distance < 0) | (distance >= (scoring.window or length))
-        shares = torch.softmax(scores.masked_fill(hidden.to(scores.device), -math.inf), -1).nan_to_num(0)
+        if scoring.chunk is not None:
+            hidden |= positions // scoring.chunk != keys_at // scoring.chunk
+        if by_head.slopes is not None:
+            scores -= by_head.slopes[:, None, None] * distance.to(scores.device)
+        scores = scores.masked_fill(hidden.to(scores.device), -math.inf)
+        if by_head.sinks is not None:
+            scores = torch.cat([scores, by_head.sinks[:, None, None].expand(-1, end - begin, 1)], -1)
+        shares = torch.softmax(scores, -1).nan_to_num(0)[..., :length]
         out[begin:end] = torch.einsum("hqk,hkd->qhd", shares, values)
     return out
 

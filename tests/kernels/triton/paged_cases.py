@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from actorserve.kernels.pages import Pages, Scoring
+from actorserve.kernels.pages import ByHead, Pages, Scoring
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales
@@ -39,10 +39,20 @@ class Case:
     splits: int | None = None
     layout: str = "heads outermost in a block"
     scaled: bool = False  # pools of 8 bits
+    chunk: int | None = None
+    value_dim: int | None = None  # as the keys unless it is said
+    sinks: bool = False
+    slopes: bool = False
 
     @property
     def scoring(self) -> Scoring:
-        return Scoring(1.7 * self.head_dim**-0.5, self.window, self.soft_cap)
+        return Scoring(1.7 * self.head_dim**-0.5, self.window, self.soft_cap, self.chunk)
+
+    def by_head(self) -> ByHead:
+        """Random ones; some sinks are far above all scores."""
+        heads = self.kv_heads * self.group
+        sinks, slopes = 6 * torch.randn(heads, device=DEVICE), 0.3 * torch.randn(heads, device=DEVICE)
+        return ByHead(sinks if self.sinks else None, slopes if self.slopes else None)
 
 
 VALUES: dict[str, Sequence[Any]] = {
@@ -56,6 +66,21 @@ VALUES: dict[str, Sequence[Any]] = {
     "splits": (None, 2, 3),
     "layout": ("heads outermost in a block", "heads outermost", "slots outermost in a block"),
     "scaled": (False, True),
+}
+FEATURES: dict[str, Sequence[Any]] = {
+    "dtype": (torch.float32, torch.bfloat16),
+    "head_dim": (64, 80, 192),
+    "value_dim": (None, 48, 128),
+    "group": (2, 8, 20),
+    "kv_heads": (1, 2),
+    "block_size": (16, 48),
+    "window": (None, 33),
+    "chunk": (None, 24, 32, 64),
+    "soft_cap": (None, 1.5),
+    "splits": (None, 2),
+    "scaled": (False, True),
+    "sinks": (False, True),
+    "slopes": (False, True),
 }
 QUICK = VALUES | {"group": (1, 3, 7, 8, 14, 16)}  # the others take the same paths
 
@@ -81,15 +106,17 @@ def named(case: Case) -> str:
 
 
 def pools(case: Case, blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of NaN (as bytes, 0x7F), [blocks, kv_heads, block_size, head_dim], in memory as layouts say."""
+    """Keys and values of NaN (as bytes, 0x7F), [blocks, kv_heads, block_size, width], in memory as layouts say."""
     sizes = {"b": blocks, "h": case.kv_heads, "s": case.block_size, "d": case.head_dim}
     order = {"heads outermost in a block": "bhsd", "heads outermost": "hbsd", "slots outermost in a block": "bshd"}
     axes = order[case.layout]
     shape = [2, *(sizes[axis] for axis in axes)]
-    if case.scaled:
-        both = torch.full(shape, 0x7F, dtype=torch.uint8, device=DEVICE)
-    else:
-        both = torch.full(shape, NAN, dtype=case.dtype, device=DEVICE)
+    nothing, dtype = (0x7F, torch.uint8) if case.scaled else (NAN, case.dtype)
+    both = torch.full(shape, nothing, dtype=dtype, device=DEVICE)
+    if case.value_dim is not None:  # in memory of their own
+        wide = torch.full([*shape[:-1], case.value_dim], nothing, dtype=dtype, device=DEVICE)
+        order_of = [1 + axes.index(axis) for axis in "bhsd"]
+        return both.permute(0, *order_of)[0], wide.permute(0, *order_of)[1]
     keys, values = both.permute(0, *(1 + axes.index(axis) for axis in "bhsd"))
     return keys, values
 
@@ -110,7 +137,7 @@ def filled(case: Case, lengths: Sequence[int], counts: Sequence[int], extra: int
             block = table[row, position // case.block_size]
             at = block, slice(None), position % case.block_size
             for pool, own in zip(both, scales, strict=True):
-                numbers = torch.randn(case.kv_heads, case.head_dim)
+                numbers = torch.randn(case.kv_heads, pool.shape[3])
                 if case.scaled:
                     codes, own[at] = (part.to(DEVICE) for part in quantise(numbers))
                     pool[at] = codes.view(torch.uint8)
@@ -149,8 +176,9 @@ def compare(case: Case, out: torch.Tensor, wanted: torch.Tensor, product: torch.
 def check_decode(case: Case, lengths: Sequence[int]) -> torch.Tensor:
     torch.manual_seed(0)
     pages, q = filled(case, lengths, [1] * len(lengths)), random_queries(case, len(lengths))
-    out = paged_decode(q, pages, case.scoring, Scratch.make(q, case.splits) if case.splits else None)
-    compare(case, out, reference_attention(q, list(range(len(lengths) + 1)), clean(pages), case.scoring))
+    by_head, scratch = case.by_head(), Scratch.make(q, case.splits, case.value_dim) if case.splits else None
+    out = paged_decode(q, pages, case.scoring, scratch, by_head=by_head)
+    compare(case, out, reference_attention(q, list(range(len(lengths) + 1)), clean(pages), case.scoring, by_head))
     return out
 
 
@@ -158,12 +186,13 @@ def check_prefill(case: Case, lengths: Sequence[int], counts: Sequence[int], tai
     torch.manual_seed(0)
     starts = list(itertools.accumulate(counts, initial=0))
     pages, q = filled(case, lengths, counts), random_queries(case, starts[-1] + tail)
-    scratch = Scratch.make(q, case.splits) if case.splits else None
+    by_head, scratch = case.by_head(), Scratch.make(q, case.splits, case.value_dim) if case.splits else None
     for part in scratch or ():
         part.fill_(NAN)
-    out = paged_prefill(q, torch.tensor(starts, dtype=torch.int32, device=DEVICE), pages, case.scoring, None, scratch)
+    first_tokens = torch.tensor(starts, dtype=torch.int32, device=DEVICE)
+    out = paged_prefill(q, first_tokens, pages, case.scoring, None, scratch, by_head)
     product = torch.bfloat16 if case.scaled and case.dtype == torch.float16 else None
-    compare(case, out, reference_attention(q, starts, clean(pages), case.scoring), product)
+    compare(case, out, reference_attention(q, starts, clean(pages), case.scoring, by_head), product)
     return out
 
 

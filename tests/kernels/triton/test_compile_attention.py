@@ -60,6 +60,29 @@ def check(result: Result) -> None:
         assert ("mma.sync" if job["kernel"] == "decode" else TENSOR_CORES[job["arch"]]) in result["products"], result
 
 
+FEATURES: dict[str, tuple[int, dict[str, Any]]] = {
+    "gpt-oss": (64, {"sinks": True, "group": 8}),
+    "Llama 4": (128, {"chunk": 8192, "group": 5}),
+    "ALiBi": (128, {"slopes": True, "group": 1}),
+    "Falcon": (64, {"group": 71, "kv_heads": 1}),
+    "DeepSeek's prompts": (192, {"value_dim": 128, "group": 1}),
+    "DeepSeek's decoding": (576, {"latent": 512, "group": 128, "kv_heads": 1}),
+    "MiMo": (192, {"value_dim": 128, "sinks": True, "group": 16}),
+    "Gemma 4": (512, {"group": 8}),
+    "all": (96, {"chunk": 512, "sinks": True, "slopes": True, "value_dim": 64}),
+}
+
+
+def feature_jobs(arch: int, dtype: str = "bfloat16", pools: str | None = None) -> list[dict[str, Any]]:
+    """Of all that models ask for; decoding of a latent is done by one kernel, and its prompts by gathering."""
+    return [
+        job | {"given": given, "name": name}
+        for name, (head_dim, given) in FEATURES.items()
+        for job in jobs_of(arch, (head_dim,), dtype, pools)
+        if job["shape"] is SHAPES[name == "MiMo"] and (job["kernel"] != "prefill" or head_dim <= 512)
+    ]
+
+
 def test_heads_of_128_on_hopper(tmp_path: Path) -> None:
     """Pools of 8 bits and blocks more than 2^31 numbers apart, too; in one process."""
     jobs = jobs_of(90, (128,)) + [job for job in jobs_of(90, (128,), pools=E4M3) if job["shape"] is SHAPES[0]]
@@ -67,6 +90,22 @@ def test_heads_of_128_on_hopper(tmp_path: Path) -> None:
     for result in compiled(tmp_path, jobs):
         check(result)
         assert (result["conversions"] > 0) == (result["job"]["pools"] == E4M3), result
+
+
+def test_what_few_models_ask_for(tmp_path: Path) -> None:
+    """Sinks, and a latent of 576 that 128 heads read."""
+    jobs = [job for job in feature_jobs(90) if job["name"] in ("gpt-oss", "DeepSeek's decoding")]
+    for result in compiled(tmp_path, [job for job in jobs if job["kernel"] == "decode"]):
+        check(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("arch", SHARED)
+def test_all_that_models_ask_for(tmp_path: Path, arch: int, dtype: str) -> None:
+    for pools in (None, E4M3) if arch >= 90 else (None,):
+        for result in compiled(tmp_path / str(pools), feature_jobs(arch, dtype, pools)):
+            check(result)
 
 
 def test_what_takes_most_registers(tmp_path: Path) -> None:
@@ -101,25 +140,34 @@ def compile_one(job: dict[str, Any]) -> Result:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from actorserve.kernels.pages import Scoring
+    from actorserve.kernels.pages import ByHead, Scoring
     from actorserve.kernels.triton import paged_decode, paged_prefill
 
     block_size, window, soft_cap = job["shape"]
-    scoring = Scoring(1.0, window, soft_cap)
+    given = job.get("given", {})  # what not all models ask for
+    scoring = Scoring(1.0, window, soft_cap, given.get("chunk"))
     dtype = getattr(torch, job["dtype"])
     pools = getattr(torch, job["pools"])
-    keys = torch.empty(1, 2, block_size, job["head_dim"], dtype=pools, device="meta")
+    kv_heads, group = given.get("kv_heads", 2), given.get("group", 4)
+    keys = torch.empty(1, kv_heads, block_size, job["head_dim"], dtype=pools, device="meta")
+    values = keys[..., : given["latent"]] if "latent" in given else keys
+    if "value_dim" in given:
+        values = torch.empty(*keys.shape[:3], given["value_dim"], dtype=pools, device="meta")
+    numbers = torch.empty(kv_heads * group, device="meta")
+    by_head = ByHead(numbers if given.get("sinks") else None, numbers if given.get("slopes") else None)
+    shape = (dtype, keys, kv_heads * group, scoring, values, by_head)
     if job["kernel"] == "prefill":
         kernel = paged_prefill._prefill
-        options, launch = paged_prefill.configuration(dtype, keys, 8, scoring)
+        options, launch = paged_prefill.configuration(*shape)
     else:
         kernel = paged_decode._decode if job["kernel"] == "decode" else paged_decode._merge
-        options, launch = paged_decode.configuration(dtype, keys, 8, scoring)
+        options, launch = paged_decode.configuration(*shape)
     options |= {"DIVIDED": job.get("divided", not window and job["kernel"] == "decode"), "LEAST": 128}
     launch = {"num_warps": 4} if job["kernel"] == "merge" else launch
     options = {name: value for name, value in options.items() if name in kernel.arg_names}
     number, pool = (NUMBERS[job[name]] for name in ("dtype", "pools"))
     types = {"queries": number, "keys": pool, "values": pool, "out": number, "partial": "*fp32", "sums": "*fp32"}
+    types |= {"sinks": "*fp32" if given.get("sinks") else number, "slopes": "*fp32" if given.get("slopes") else number}
     types |= {"key_scales": pool, "value_scales": pool}
     types |= {"table": "*i32", "lengths": "*i32", "starts": "*i32", "factor": "fp32", "cap": "fp32"}
     types |= dict.fromkeys(options, "constexpr") | dict.fromkeys(job.get("long", ()), "i64")

@@ -13,7 +13,7 @@ import torch
 
 os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # read when kernels are imported
 
-from actorserve.kernels.pages import Pages
+from actorserve.kernels.pages import ByHead, Pages, gathered
 from actorserve.kernels.triton.decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode, split_count
 from actorserve.kernels.triton.paged_prefill import paged_prefill
@@ -21,6 +21,7 @@ from actorserve.kernels.triton.paged_prefill import split_count as prefill_split
 from tests.kernels.reference.attention import reference_attention
 from tests.kernels.triton.paged_cases import (
     DEVICE,
+    FEATURES,
     NAN,
     QUICK,
     VALUES,
@@ -47,6 +48,38 @@ def test_decode(case: Case) -> None:
 @pytest.mark.parametrize("case", pairwise(QUICK | UNDIVIDED), ids=named)
 def test_prefill(case: Case) -> None:
     check_prefill(case, (67, 1, 34), (5, 1, 1), tail=1)
+
+
+ALL = Case(
+    torch.bfloat16, head_dim=80, value_dim=48, block_size=16, sinks=True, slopes=True, soft_cap=1.5, chunk=24, splits=2
+)
+SOME_FEATURES = [
+    ALL,
+    replace(ALL, dtype=torch.float32, group=20, kv_heads=1, value_dim=None, chunk=None, splits=None),
+    Case(torch.float16, head_dim=64, group=8, kv_heads=1, sinks=True, window=33, splits=2),
+    Case(torch.float32, head_dim=192, group=1, value_dim=128, chunk=32),
+    Case(torch.bfloat16, scaled=True, sinks=True, chunk=64, value_dim=48),
+]
+
+
+@pytest.mark.parametrize("case", SOME_FEATURES, ids=named)
+def test_features(case: Case) -> None:
+    check_decode(case, (0, 1, 65))
+    check_prefill(case, (67, 1, 3), (30, 1, 4), tail=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", pairwise(FEATURES), ids=named)
+def test_features_of_decoding(case: Case) -> None:
+    """Rows that see one key or none, too."""
+    check_decode(case, (0, 1, 65, 137))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", pairwise(FEATURES), ids=named)
+def test_features_of_prompts(case: Case) -> None:
+    """Tiles across the borders of chunks; a token at a position below 0 and one of no row, which see nothing."""
+    check_prefill(case, (67, 1, 130, 3), (30, 1, 70, 4), tail=1)
 
 
 @pytest.mark.slow
@@ -103,6 +136,36 @@ def test_each_program_finds_its_row(rows: int) -> None:
 def test_keys_of_few_tokens_are_divided(case: Case) -> None:
     """A long row, one that a split has all of, one that is not there, and tokens of no row."""
     check_prefill(case, (1411, 130, 0, 1100), (20, 3, 0, 70), tail=2)
+
+
+def test_values_may_be_a_part_of_the_keys() -> None:
+    """A latent and what turns beside it, of which all heads read: keys of 80 numbers, the first 64 are the values."""
+    case = Case(torch.float32, head_dim=80, group=32, kv_heads=1, block_size=16, splits=2)
+    torch.manual_seed(0)
+    pages, q = filled(case, (40, 150), (1, 1)), random_queries(case, 2)
+    pages = pages._replace(values=pages.keys[..., :64])
+    wanted = reference_attention(q, [0, 1, 2], clean(pages), case.scoring)
+    compare(case, paged_decode(q, pages, case.scoring, Scratch.make(q, 2, 64)), wanted)
+    starts = torch.tensor([0, 1, 2], dtype=torch.int32, device=DEVICE)
+    compare(case, paged_prefill(q, starts, pages, case.scoring), wanted)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_attention_over_what_is_made_of_contexts(scaled: bool) -> None:
+    """What is gathered reads as the pools do, and what a model makes of it, slot by slot, is attended to likewise."""
+    case = Case(torch.float32, group=2, block_size=16, scaled=scaled, sinks=True)
+    torch.manual_seed(0)
+    pages, q, by_head = filled(case, (0, 40, 17), (0, 5, 17)), random_queries(case, 22), case.by_head()
+    starts = torch.tensor([0, 0, 5, 22], dtype=torch.int32, device=DEVICE)
+    wanted = paged_prefill(q, starts, pages, case.scoring, by_head=by_head)
+    own = gathered(pages)
+    assert torch.equal(paged_prefill(q, starts, own, case.scoring, by_head=by_head), wanted)
+    if scaled:
+        return
+    made = own._replace(keys=own.keys @ torch.randn(64, 32) / 8, values=own.values @ torch.randn(64, 48) / 8)
+    q = torch.randn(22, 4, 32)
+    wanted = reference_attention(q, starts.tolist(), clean(made), case.scoring, by_head)
+    compare(case, paged_prefill(q, starts, made, case.scoring, by_head=by_head), wanted)
 
 
 def test_few_tokens_fill_the_device() -> None:
@@ -219,7 +282,8 @@ def test_splits_fill_the_device() -> None:
 
 def test_which_entry_of_the_table() -> None:
     kinds = [kind_of(torch.float32, 256, True), kind_of(torch.bfloat16, 256, False), kind_of(torch.float16, 128, True)]
-    assert [*kinds, kind_of(torch.float16, 256, True)] == list(TABLE)
+    kinds += [kind_of(torch.float16, 256, True), *(kind_of(torch.bfloat16, 512, scaled) for scaled in (False, True))]
+    assert kinds == list(TABLE)
     tiles = [TABLE[kind].tile(128, size) for kind, size in (("float32", 4), ("16 bits", 2), ("8 bits", 1))]
     assert tiles == [16, 32, 32] and TABLE["16 bits"].tile(64, 2) == 64
 
@@ -254,14 +318,16 @@ def test_a_captured_graph_serves_any_lengths() -> None:
 
 WRONG: dict[str, tuple[Any, str]] = {
     "heads": (lambda q, p: (q[:, :3], p), "3 heads of queries over 2"),
-    "group": (lambda q, p: (q.repeat(1, 5, 1), p), "at most 16"),
+    "group": (lambda q, p: (q.repeat(1, 40, 1), p), "at most 128"),
     "type": (lambda q, p: (q.half(), p), "float16 queries"),
     "number": (lambda q, p: (q.double(), p), "queries are torch.float64"),
     "head_dim": (lambda q, p: (q[..., :48].contiguous(), p), "heads of 48, keys of 64"),
     "side by side": (lambda q, p: (q.transpose(1, 2).contiguous().transpose(1, 2), p), "side by side"),
     "lengths": (lambda q, p: (q, p._replace(lengths=p.lengths.long())), "int32"),
     "rows": (lambda q, p: (q, p._replace(lengths=p.lengths[:1])), "lengths are"),
-    "strides": (lambda q, p: (q, p._replace(values=p.values.mT.contiguous().mT)), "strides"),
+    "values": (lambda q, p: (q, p._replace(values=p.values[:, :1])), "do not go with keys"),
+    "values apart": (lambda q, p: (q, p._replace(values=p.values.mT.contiguous().mT)), "side by side"),
+    "value_dim": (lambda q, p: (q, p._replace(values=p.values[..., :40])), "heads of 40"),
     "blocks": (lambda q, p: (q, p._replace(keys=p.keys[:, :, :8], values=p.values[:, :, :8])), "blocks of 8"),
 }  # fmt: skip
 
@@ -288,8 +354,11 @@ def test_outputs_scratch_starts_and_options_are_checked() -> None:
         paged_decode(q, pages, scoring, out=torch.empty(1, *q.shape[1:]))
     with pytest.raises(ValueError, match="2 lengths for 1 rows"):
         paged_decode(q[:1], pages, scoring)
+    for by_head in (ByHead(sinks=torch.zeros(7)), ByHead(slopes=torch.zeros(8, dtype=torch.float16))):
+        with pytest.raises(ValueError, match="one for each of 8 heads"):
+            paged_decode(q, pages, scoring, by_head=by_head)
     with pytest.raises(ValueError, match="starts"):
         paged_prefill(q, torch.zeros(2, dtype=torch.int32, device=DEVICE), pages, scoring)
-    for options in ({"window": 0}, {"soft_cap": 0.0}, {"scale": NAN}):
+    for options in ({"window": 0}, {"soft_cap": 0.0}, {"scale": NAN}, {"chunk": 0}):
         with pytest.raises(ValueError, match=next(iter(options))):
             replace(scoring, **options)

@@ -145,7 +145,8 @@ def test_types() -> None:
         ({"block_size": 24}, {}, "--block-size 24"),
         ({"block_size": 256}, {}, "--block-size 256"),
         ({}, {"head_dim": 72}, "heads of 72"),
-        ({}, {"heads": 64}, "32 heads share"),
+        ({}, {"heads": 512}, "256 heads share"),
+        ({}, {"head_dim": 592}, "heads of 592"),
     ],
 )
 def test_what_the_kernels_cannot_take(options: dict[str, Any], changes: dict[str, Any], word: str) -> None:
