@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ..options.config import ConfigError
+from .families.family import Family, Windows
 from .families.llama import LLAMA
 from .families.registry import BY_ARCHITECTURE
 from .formats.configs import read_stored_weights
@@ -24,7 +25,7 @@ from .values import Values
 
 LARGEST = 1 << 24  # of a size, words of the vocabulary included: beyond it a value is a mistake
 MOST_LAYERS = 1 << 12
-ACTIVATIONS = ("silu", "swish")  # two names of one function
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}  # config.json's names
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +40,15 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     norm_eps: float
     windows: tuple[int | None, ...]  # by layer: how many tokens back it sees, itself included; None: all
     rope: Rope
+    ropes: tuple[Rope | None, ...] | None = None  # by layer, where they differ: None does not turn; None: all as `rope`
+    activation: str = "silu"  # of the MLP; or gelu_tanh
+    norm_offset: float = 0.0  # norms multiply with so much more than the gains of the checkpoint
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what each half of a layer adds
+    scale: float | None = None  # of scores of attention; None: by the width of a head
+    soft_cap: float | None = None  # of the same
+    logits_scale: float = 1.0
+    logits_cap: float | None = None  # cap · tanh(logits / cap)
     layer: LayerSpec = LLAMA.layer.with_biases(lambda field: False)
     tied: bool = False
     stored_dtype: str = "float32"
@@ -55,12 +65,16 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attention_scale(self) -> float:
         """What scores of attention are multiplied with."""
-        return float(self.head_dim**-0.5)
+        return float(self.head_dim**-0.5) if self.scale is None else self.scale
 
     @property
     def kv(self) -> KVSpec:
         """What it keeps of tokens, and how its layers attend."""
-        return uniform(self.windows, self.heads, self.kv_heads, self.head_dim, self.attention_scale)
+        return uniform(self.windows, self.heads, self.kv_heads, self.head_dim, self.attention_scale, self.soft_cap)
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """How it turns queries and keys; None: not."""
+        return self.rope if self.ropes is None else self.ropes[layer]
 
     @property
     def head(self) -> LinearSpec:
@@ -175,7 +189,7 @@ def read_architecture(
         known = ", ".join(BY_ARCHITECTURE)
         raise ConfigError(f"model: the architecture {name} is not supported; these are: {known} ({file})")
     given = Values(file, {**family.absent, **values})
-    activation = given.text("hidden_act") or "silu"
+    activation = given.text(family.activation) or "silu"
     if activation not in ACTIVATIONS:
         raise ConfigError(
             f"model: the activation {activation} is not supported; these are: {', '.join(ACTIVATIONS)} ({file})"
@@ -183,6 +197,8 @@ def read_architecture(
     heads, hidden = given.needed("num_attention_heads", LARGEST), given.needed("hidden_size", LARGEST)
     head_dim = given.whole("head_dim", 1, LARGEST) or hidden // heads
     method, stored = _method(given, quantization)
+    windows = family.windows(given, given.needed("num_hidden_layers", MOST_LAYERS))
+    rope, ropes = _ropes(given, family, windows, head_dim)
     architecture = Architecture(
         vocab_size=given.needed("vocab_size", LARGEST),
         hidden_size=hidden,
@@ -191,8 +207,10 @@ def read_architecture(
         kv_heads=given.whole("num_key_value_heads", 1, LARGEST) or heads,
         head_dim=head_dim,
         norm_eps=_or(given.real("rms_norm_eps", 0, 1), 1e-6),
-        windows=family.windows(given, given.needed("num_hidden_layers", MOST_LAYERS)),
-        rope=read_rope(given, family.ropes, head_dim, family.partial_rotary),
+        windows=windows,
+        rope=rope,
+        ropes=ropes,
+        activation=ACTIVATIONS[activation],
         layer=family.layer.with_biases(given.flag),
         tied=given.flag("tie_word_embeddings"),
         stored_dtype=given.text("dtype") or given.text("torch_dtype") or "float32",
@@ -201,9 +219,27 @@ def read_architecture(
         mixed=stored is not None and quantization == AUTO,
         moe=family.moe(given, given.needed("num_hidden_layers", MOST_LAYERS)),
         beside=family.beside,
+        **family.more(given),
     )
     _check(architecture, file)
     return architecture
+
+
+def _ropes(
+    given: Values, family: Family, windows: Windows, head_dim: int
+) -> tuple[Rope, tuple[Rope | None, ...] | None]:
+    """(that of layers which see most, those by layer, where they differ)."""
+
+    def read(own: Values) -> Rope:
+        return read_rope(own, family.ropes, head_dim, family.partial_rotary, family.interleaved)
+
+    sources = family.ropes_of(given, windows)
+    known = {id(own): read(own) for own in sources if own is not None}
+    found = tuple(None if own is None else known[id(own)] for own in sources)
+    turning = [rope for rope in found if rope is not None]
+    unbounded = [rope for rope, window in zip(found, windows, strict=True) if rope is not None and window is None]
+    rope = next(iter([*unbounded, *turning]), None) or read(given)
+    return rope, None if all(one == rope for one in found) else found
 
 
 def _method(given: Values, option: str) -> tuple[QuantMethod, StoredWeights | None]:
@@ -250,6 +286,8 @@ def shard_shape(shape: Architecture, size: int, expert_parallel: bool = False) -
     for name, number in numbers.items():
         if number % size:
             raise ConfigError(f"--tensor-parallel-size: the model has {number} {name}, which {size} does not divide")
+    if shape.layer.joint_norms and size > 1:
+        raise ConfigError("--tensor-parallel-size: the model norms all of its heads together, which must be 1 worker's")
     if max(shape.kv_heads, size) % min(shape.kv_heads, size):
         raise ConfigError(f"--tensor-parallel-size: {shape.kv_heads} KV heads cannot be shared by {size}")
     return msgspec.structs.replace(

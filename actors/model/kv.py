@@ -94,10 +94,16 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
         return sum(math.prod(state.shape) * itemsizes[state.dtype] for state in self.states)
 
 
-def uniform(windows: Sequence[int | None], heads: int, kv_heads: int, head_dim: int, scale: float) -> KVSpec:
+def uniform(
+    windows: Sequence[int | None],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    soft_cap: float | None = None,
+) -> KVSpec:
     """Of a model whose layers differ in their windows alone."""
-    layers = [
-        LayerAttention(heads=heads, kv_heads=kv_heads, key_dim=head_dim, value_dim=head_dim, scale=scale, window=window)
-        for window in windows
-    ]
-    return KVSpec(layers=tuple(layers))
+    widest = LayerAttention(
+        heads=heads, kv_heads=kv_heads, key_dim=head_dim, value_dim=head_dim, scale=scale, soft_cap=soft_cap
+    )
+    return KVSpec(layers=tuple(msgspec.structs.replace(widest, window=window) for window in windows))

@@ -127,19 +127,23 @@ class MoeSpec(msgspec.Struct, frozen=True, kw_only=True):
 class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The tensors of one layer, by what they are for; names are those within the layer, or with `at` whole ones.
 
-        x += out(attention(rope(q_norm q), rope(k_norm k), v))    with q, k, v of qkv(attention_norm x)
-        x += down(act(gate) * up)                                 with gate, up of gate_up(mlp_norm x)
-    `qkv` makes q, then k, then v, and `gate_up` gate and then up, in one linear of the checkpoint or in several.
+        x += attention_post_norm(out(attention(rope(q_norm q), rope(k_norm k), v)))    q, k, v of qkv(attention_norm x)
+        x += mlp_post_norm(down(act(gate) * up))                                       gate, up of gate_up(mlp_norm x)
+    Norms without a name are left out. `qkv` makes q, then k, then v, and `gate_up` gate and then up, in one linear of
+    the checkpoint or in several.
     """
 
-    attention_norm: str = "input_layernorm"  # empty: qkv takes what it is given
+    attention_norm: str | None = "input_layernorm"
     qkv: tuple[LinearSpec, ...]
     q_norm: str | None = None  # of each head, all with the same gain
     k_norm: str | None = None
+    joint_norms: bool = False  # those of q and k are of all heads together, with a gain for each number
     out: LinearSpec
-    mlp_norm: str = "post_attention_layernorm"
+    attention_post_norm: str | None = None
+    mlp_norm: str | None = "post_attention_layernorm"
     gate_up: tuple[LinearSpec, ...]
     down: LinearSpec
+    mlp_post_norm: str | None = None
     moe: MoeSpec | None = None  # in place of `gate_up` and `down`
 
     def at(self, layer: int) -> LayerSpec:
@@ -164,13 +168,16 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def tensors(self, of: Callable[[LinearSpec], dict[str, TensorSpec]] = LinearSpec.tensors) -> dict[str, TensorSpec]:
         """Every tensor of the layer; `of` says which a linear has."""
-        hidden, head = TensorSpec(Kind.GAIN, (Axis.HIDDEN,)), TensorSpec(Kind.GAIN, (Axis.HEAD_DIM,))
-        found = {f"{name}.weight": hidden for name in (self.attention_norm, self.mlp_norm) if name}
+        axes = dict.fromkeys(NORMS, Axis.HIDDEN) | {"q_norm": Axis.HEAD_DIM, "k_norm": Axis.HEAD_DIM}
+        if self.joint_norms:
+            axes |= {"q_norm": Axis.QUERIES, "k_norm": Axis.KEYS}
+        found: dict[str, TensorSpec] = {}
         for linear in self.linears():
             found |= of(linear)
         for router in () if self.moe is None else self.moe.routers():
             found |= router.tensors()
-        return found | {f"{name}.weight": head for name in (self.q_norm, self.k_norm) if name is not None}
+        named = {getattr(self, norm): axis for norm, axis in axes.items()}
+        return found | {f"{name}.weight": TensorSpec(Kind.GAIN, (axis,)) for name, axis in named.items() if name}
 
     def products(self) -> Iterator[tuple[LinearSpec, ...]]:
         """Its linears that may be quantised, together those that are one product."""
@@ -193,4 +200,4 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-NORMS = ("attention_norm", "q_norm", "k_norm", "mlp_norm")
+NORMS = ("attention_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm")

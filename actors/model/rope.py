@@ -16,7 +16,9 @@ NUMBERS = {  # the kinds of rotation that are supported, and the numbers that ea
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "longrope": (),  # it has lists of numbers, and two that may be left out
+    "yarn": ("factor", "original_max_position_embeddings"),  # and some that may be left out
 }
+BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # turns within the original length, of yarn
 
 
 class LongRope(msgspec.Struct, frozen=True):
@@ -44,9 +46,15 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     numbers: dict[str, float] = {}
     rotary_dim: int | None = None  # the first numbers of a head, which turn; None: all
     long: LongRope | None = None
+    interleaved: bool = False  # numbers 2i and 2i + 1 turn together in the checkpoint, not i and i + half
+
+    @property
+    def attention_factor(self) -> float:
+        """Queries and keys become so much longer."""
+        return self.numbers.get("attention_factor", 1.0) if self.long is None else self.long.attention_factor
 
 
-def read_rope(given: Values, names: Mapping[str, str], head_dim: int, partial: bool) -> Rope:
+def read_rope(given: Values, names: Mapping[str, str], head_dim: int, partial: bool, interleaved: bool = False) -> Rope:
     """`rope_parameters` as transformers 5 writes it, or `rope_theta` and `rope_scaling` as older versions do.
 
     `names`: the rope types that the family has, and which kind each is; `partial`: may some of a head's numbers stay?
@@ -58,7 +66,8 @@ def read_rope(given: Values, names: Mapping[str, str], head_dim: int, partial: b
         raise ConfigError(f"model: the rope type {name} is not supported; these are: {', '.join(names)} ({rope.file})")
     kind, rotary_dim = names[name], _rotary_dim(rope, given, head_dim, partial)
     long = _long_rope(rope, given, (rotary_dim or head_dim) // 2) if kind == "longrope" else None
-    return Rope(kind=kind, theta=theta, numbers=_numbers(kind, rope, given), rotary_dim=rotary_dim, long=long)
+    numbers = _numbers(kind, rope, given) | (_yarn(rope) if kind == "yarn" else {})
+    return Rope(kind=kind, theta=theta, numbers=numbers, rotary_dim=rotary_dim, long=long, interleaved=interleaved)
 
 
 def long_texts(rope: Rope, length: int) -> str:
@@ -102,6 +111,23 @@ def _long_rope(rope: Values, given: Values, pairs: int) -> LongRope:
         attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
     short, long = (rope.reals(name, pairs, FARTHEST) for name in ("short_factor", "long_factor"))
     return LongRope(short, long, original, attention)
+
+
+def _yarn(rope: Values) -> dict[str, float]:
+    """What may be left out."""
+    found = {name: rope.real(name, 0, FARTHEST, above=True) or absent for name, absent in BETAS.items()}
+    if found["beta_fast"] < found["beta_slow"]:
+        raise rope.wrong("beta_fast", f"at least beta_slow, {found['beta_slow']:g},")
+    found["truncate"] = 1.0 if rope["truncate"] is None else float(rope.flag("truncate"))
+    factor = rope.real("factor", 0, FARTHEST, above=True) or 1.0
+    own, whole = (rope.real(name, 0, FARTHEST) for name in ("mscale", "mscale_all_dim"))
+
+    def longer(by: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
+
+    given = rope.real("attention_factor", 0, FARTHEST)
+    computed = longer(own) / longer(whole) if own and whole else longer(1.0)
+    return {**found, "attention_factor": computed if given is None else given}
 
 
 def _numbers(kind: str, rope: Values, given: Values) -> dict[str, float]:

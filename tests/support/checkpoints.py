@@ -41,6 +41,19 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN_ROPE = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+GEMMA: dict[str, Any] = {
+    "head_dim": 32,
+    "query_pre_attn_scalar": 24,
+    "pad_token_id": 0,
+    "initializer_range": 0.1,
+    "tie_word_embeddings": True,
+}
+GEMMA3_ROPES = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 100_000.0, "factor": 4.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1_000.0},
+}
+OLMO3: dict[str, Any] = {"pad_token_id": 0, "rope_scaling": YARN_ROPE, "rope_theta": 10_000.0}
 PHI4_MINI: dict[str, Any] = {
     "pad_token_id": 0,
     "tie_word_embeddings": True,
@@ -79,6 +92,30 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
     "phi3": ("phi3", {"sliding_window": 24, "pad_token_id": 0}),
     "phi3_short": ("phi3", {**PHI4_MINI, "original_max_position_embeddings": 1024}),  # longer than texts of tests
     "phi3_long": ("phi3", {**PHI4_MINI, "original_max_position_embeddings": 1}),  # all texts are long
+    "llama_yarn": ("llama", {"rope_parameters": YARN_ROPE}),
+    "gemma2": ("gemma2", {**GEMMA, "sliding_window": 24}),
+    "gemma3": (
+        "gemma3_text",
+        {**GEMMA, "num_hidden_layers": 6, "sliding_window": 24, "rope_parameters": GEMMA3_ROPES},
+    ),
+    "glm4": ("glm4", {"head_dim": 16, "pad_token_id": 0, "attention_bias": True}),
+    "granite": (
+        "granite",
+        {
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.6,
+            "attention_multiplier": 0.11,
+            "logits_scaling": 0.7,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "olmo2": ("olmo2", {"pad_token_id": 0}),
+    "olmo3": ("olmo3", {**OLMO3, "num_hidden_layers": 4, "sliding_window": 24}),
+    "seed_oss": ("seed_oss", {"head_dim": 32, "attention_bias": True, "attention_out_bias": True, "pad_token_id": 0}),
+    "smollm3": (
+        "smollm3",
+        {"pad_token_id": 0, "no_rope_layer_interval": 3, "use_sliding_window": True, "sliding_window": 24},
+    ),
 }
 
 

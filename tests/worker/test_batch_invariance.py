@@ -103,6 +103,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama", DEEP, BFLOAT16),
     ("qwen3", {}, BFLOAT16),
     ("llama", DEEP, FLOAT16),
+    ("olmo3", {}, FLOAT32),
+    ("gemma3", {}, BFLOAT16),
+]
+SLOW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("gemma2", {}, INT8),
+    *((kind, {}, FLOAT32) for kind in ("gemma2", "gemma3", "granite", "olmo2", "glm4", "smollm3")),
 ]
 NAMES = [f"{kind}-{options.get('quantization', options.get('dtype', 'float32'))}" for kind, _, options in CASES]
 
@@ -118,6 +124,14 @@ def test_logits_have_the_same_bits_alone_and_in_any_crowd(
 @pytest.mark.parametrize("threads", [3], indirect=True)
 def test_several_threads_change_none(threads: int, options: dict[str, Any], checkpoints: Folders) -> None:
     check_bits(checkpoints("llama", initializer_range=0.1, **DEEP), options, (7, 32), (32,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "changes", "options"), SLOW)
+def test_logits_of_more_families_have_the_same_bits(
+    kind: str, changes: dict[str, Any], options: dict[str, Any], checkpoints: Folders
+) -> None:
+    check_bits(checkpoints(kind, initializer_range=0.1, **changes), options, (2, 3, 7, 21, 32), (2, 9, 32))
 
 
 def check_bits(folder: Path, options: dict[str, Any], together: tuple[int, ...], mixed: tuple[int, ...]) -> None:

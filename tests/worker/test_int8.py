@@ -56,9 +56,10 @@ def test_it_is_added_to_the_residual() -> None:
     assert torch.equal(residual, before + linear(x))
 
 
-def test_a_model_of_8_bits(checkpoints: Folders) -> None:
+@pytest.mark.parametrize("kind", ["qwen3", "gemma3", "olmo2"])
+def test_a_model_of_8_bits(kind: str, checkpoints: Folders) -> None:
     """Its logits are near those in float32, and its texts do not depend on the batch."""
-    folder = checkpoints("qwen3", initializer_range=0.1)
+    folder = checkpoints(kind, initializer_range=0.1)
     options = {"block_size": 16, "quantization": "int8"}
     model = load_model(config_for(folder, **options), resolve_model(config_for(folder)))
     assert isinstance(model, CpuModel) and isinstance(model.layers[0].qkv, Int8Linear)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ..values import Values
-from .family import Family, Windows
+from .family import Family, Windows, check_layer_types
 from .llama import llama_layer
 
 ABSENT = {"num_key_value_heads": 32, "sliding_window": 4096}
 FIRST_WINDOW = 28  # the first layer with one, where nothing says which it is
-LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def switched_windows(given: Values, layers: int) -> Windows:
@@ -20,8 +19,7 @@ def switched_windows(given: Values, layers: int) -> Windows:
     if kinds is None:
         first = given.whole("max_window_layers", 0)
         return tuple(window if layer >= (FIRST_WINDOW if first is None else first) else None for layer in range(layers))
-    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in LAYER_TYPES for kind in kinds):
-        raise given.wrong("layer_types", f"a list of {layers} times {' or '.join(LAYER_TYPES)}")
+    check_layer_types(given, kinds, layers)
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 

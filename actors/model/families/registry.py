@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 from .family import Family
+from .gemma import GEMMA2, GEMMA3
+from .glm4 import GLM4
+from .granite import GRANITE
 from .llama import LLAMA
 from .mimo import MIMO
 from .mistral import MISTRAL
+from .olmo import OLMO2, OLMO3
 from .phi3 import PHI3
 from .qwen import QWEN2, QWEN3
 from .qwen_moe import QWEN3_MOE
+from .seed_oss import SEED_OSS
+from .smollm3 import SMOLLM3
 
-FAMILIES = (LLAMA, MIMO, MISTRAL, PHI3, QWEN2, QWEN3, QWEN3_MOE)
+FAMILIES = (
+    LLAMA,
+    MIMO,
+    MISTRAL,
+    PHI3,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    GEMMA2,
+    GEMMA3,
+    GLM4,
+    GRANITE,
+    OLMO2,
+    OLMO3,
+    SEED_OSS,
+    SMOLLM3,
+)
 BY_ARCHITECTURE: dict[str, Family] = {name: family for family in FAMILIES for name in family.architectures}

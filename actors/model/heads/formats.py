@@ -64,11 +64,11 @@ def _pair_layer() -> LayerSpec:
     """Llama's, of which q, k and v are made of a pair."""
     layer = llama_layer()
     wide = tuple(msgspec.structs.replace(linear, columns=Axis.PAIR) for linear in layer.qkv)
-    return msgspec.structs.replace(layer, attention_norm="", qkv=wide)
+    return msgspec.structs.replace(layer, attention_norm=None, qkv=wide)
 
 
 EAGLE = RecurrentFormat(
-    layer=msgspec.structs.replace(llama_layer(), attention_norm="").under("layers.0."),
+    layer=msgspec.structs.replace(llama_layer(), attention_norm=None).under("layers.0."),
     join=LinearSpec("fc", (Axis.HIDDEN,), Axis.PAIR),
 )
 EAGLE3 = RecurrentFormat(

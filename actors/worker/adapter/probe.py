@@ -22,7 +22,15 @@ from .masks import Seen, classify
 from .passes import Passes
 
 HARMLESS = {"dropout", "is_causal", "use_cache", "position_ids", "output_attentions", "cache_position"}
-HARMLESS |= {"position_embeddings", "training", "head_mask", "layer_idx", "deterministic", "logits_to_keep", "return_dict"}
+HARMLESS |= {
+    "position_embeddings",
+    "training",
+    "head_mask",
+    "layer_idx",
+    "deterministic",
+    "logits_to_keep",
+    "return_dict",
+}
 KNOWN = {"scaling", "softcap", "s_aux", "sliding_window"}
 TOKENS = 2
 
@@ -147,7 +155,9 @@ def _states(cache: Any) -> list[StateSpec]:
             for number, state in getattr(layer, f"{kind}_states", {}).items():
                 if state is not None:
                     dtype = str(state.dtype).removeprefix("torch.")
-                    found.append(StateSpec(layer=index, name=f"{kind}{number}", shape=tuple(state.shape[1:]), dtype=dtype))
+                    found.append(
+                        StateSpec(layer=index, name=f"{kind}{number}", shape=tuple(state.shape[1:]), dtype=dtype)
+                    )
     return found
 
 

@@ -227,11 +227,16 @@ def _fit(fields: Fields, before: Fields) -> None:
             elif _whole(before.get(name)) and heads and before[name] * heads % hidden == 0:
                 fields[name] = before[name] * heads // hidden * small // min(heads, HEADS)
     expand = _first(fields, ("expand", "mamba_expand"))
-    if expand and _whole(fields.get("state_size")) and _whole(fields.get("num_heads")) and _whole(fields.get("head_dim")):
+    if (
+        expand
+        and _whole(fields.get("state_size"))
+        and _whole(fields.get("num_heads"))
+        and _whole(fields.get("head_dim"))
+    ):
         fields["num_heads"] = expand * HIDDEN // fields["head_dim"]
     if _whole(fields.get("mamba_d_ssm")):
         fields["mamba_d_ssm"] = fields["mamba_n_heads"] * fields["mamba_d_head"]
     if _whole(fields.get("num_layers_per_stack")):
-        fields["num_hidden_layers"] = before["num_hidden_layers"] // before["num_layers_per_stack"] * len(
-            range(fields["num_layers_per_stack"])
+        fields["num_hidden_layers"] = (
+            before["num_hidden_layers"] // before["num_layers_per_stack"] * len(range(fields["num_layers_per_stack"]))
         )

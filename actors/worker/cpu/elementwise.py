@@ -2,12 +2,15 @@
 
 torch computes most of a tensor in vectors and what is left over in single numbers, and cuts a large one into parts for
 its threads. Where the two ways round otherwise (silu, products of complex numbers), a number's last bit depends on how
-much stands beside it. `rotate_by_rows` and `exact_silu` are those in which it does not: for batch invariance.
+much stands beside it. Those whose names begin with `exact`, and `rotate_by_rows`, are those in which it does not.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 GRAIN = 32768  # numbers of which torch gives parts to several threads
@@ -43,3 +46,25 @@ def exact_silu(x: Tensor) -> Tensor:
     exact = x.float()
     divisor = exact.neg().exp_().add_(1)
     return torch.div(exact, divisor, out=divisor).to(x.dtype)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """x · Φ(x), Φ by its approximation with tanh."""
+    return F.gelu(x, approximate="tanh")
+
+
+def exact_gelu_tanh(x: Tensor) -> Tensor:
+    """The same as x / (1 + exp(-2u)), u = √(2/π) · (x + 0.044715 · x³), in float32, rounded once."""
+    exact = x.float()
+    twice = exact.mul(exact).mul_(exact).mul_(0.044715).add_(exact).mul_(-2 * math.sqrt(2 / math.pi))
+    return exact.div(twice.exp_().add_(1)).to(x.dtype)
+
+
+def soft_cap(x: Tensor, cap: float) -> None:
+    """x becomes cap · tanh(x / cap)."""
+    x.div_(cap).tanh_().mul_(cap)
+
+
+def exact_soft_cap(x: Tensor, cap: float) -> None:
+    """The same as cap - 2 · cap / (exp(2x / cap) + 1)."""
+    x.mul_(2 / cap).exp_().add_(1).reciprocal_().mul_(-2 * cap).add_(cap)

@@ -37,7 +37,15 @@ from ..models.sharding import Get
 from ..models.tensors import join, split_rows
 from ..quantization.base import CpuLinear, LinearTensors, implementation_of
 from ..tensor_parallel import TensorParallelGroup, embed
-from .elementwise import exact_silu, rotate, rotate_by_rows
+from .elementwise import (
+    exact_gelu_tanh,
+    exact_silu,
+    exact_soft_cap,
+    gelu_tanh,
+    rotate,
+    rotate_by_rows,
+    soft_cap,
+)
 from .experts import Expert, Experts
 from .linear import PackedLinear, is_large
 from .states import StepStates
@@ -45,22 +53,28 @@ from .window_tables import AnyKV, TabledAttention
 
 Attention = AnyAttention | TabledAttention
 
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {  # the second: batch-invariant
+    "silu": (F.silu, exact_silu),
+    "gelu_tanh": (gelu_tanh, exact_gelu_tanh),
+}
+
 
 class RMSNorm:
-    """x / rms(x) * gain over the last dimension."""
+    """x / rms(x) * (gain + offset) over the last dimension."""
 
-    def __init__(self, gain: Tensor, eps: float, batch_invariant: bool = False) -> None:
+    def __init__(self, gain: Tensor, eps: float, batch_invariant: bool = False, offset: float = 0.0) -> None:
         size = gain.shape[-1]
         self.eps = eps
+        self.in_float32 = batch_invariant or offset != 0  # what is added may be more than 16 bits hold
         self.batch_invariant = batch_invariant
         self.size = (size,)
         self.gain = gain
-        self.scaled_gain = gain.float() * math.sqrt(size)
+        self.scaled_gain = (gain.float() + offset) * math.sqrt(size)
         self.floor = torch.tensor(math.sqrt(eps * size))
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float32:  # 16-bit types are squared and summed in float32
-            if self.batch_invariant:
+            if self.in_float32:
                 return self(x.float()).to(x.dtype)
             return F.rms_norm(x, self.size, None, self.eps).mul_(self.gain)
         return x.div(self._length(x)).mul_(self.scaled_gain)
@@ -105,7 +119,13 @@ class CpuBuilder:
 
     def norm(self, name: str) -> RMSNorm:
         gain = self.get(f"{name}.weight").to(self.dtype, copy=True)
-        return RMSNorm(gain, self.shape.norm_eps, self.batch_invariant)
+        return self._norm_of(gain)
+
+    def norm_if(self, name: str | None) -> RMSNorm | None:
+        return None if name is None else self.norm(name)
+
+    def _norm_of(self, gain: Tensor) -> RMSNorm:
+        return RMSNorm(gain, self.shape.norm_eps, self.batch_invariant, self.shape.norm_offset)
 
     def linear(self, *linears: LinearSpec, few_rows: bool = False) -> CpuLinear:
         """The linears as one; what is rotated has its rows reordered for that. `few_rows` as in LinearTensors."""
@@ -127,14 +147,16 @@ class CpuBuilder:
         tensors = LinearTensors(joined, self.dtype, bool(linear.bias), batch_invariant=self.batch_invariant)
         return implementation_of(NONE).cpu_linear(tensors)
 
-    def qk_norm(self, q_norm: str | None, k_norm: str | None) -> RMSNorm | None:
-        """One norm of all heads of q and k, with gains [heads + kv_heads, head_dim]."""
+    def qk_norm(self, q_norm: str | None, k_norm: str | None) -> Callable[[Tensor], None] | None:
+        """Norms heads of q and k, [tokens, heads + kv_heads, head_dim], in place."""
         if q_norm is None or k_norm is None:
             return None
         shape = self.shape
         q, k = (self._paired(self.get(f"{name}.weight").to(self.dtype)) for name in (q_norm, k_norm))
+        if shape.layer.joint_norms:
+            return partial(_norm_apart, self._norm_of(q), self._norm_of(k), shape.heads)
         gains = torch.cat([q.expand(shape.heads, -1), k.expand(shape.kv_heads, -1)])
-        return RMSNorm(gains, shape.norm_eps, self.batch_invariant)
+        return self._norm_of(gains).in_place
 
     def _joined(self, linears: Sequence[LinearSpec], kind: str, dtype: torch.dtype) -> Tensor:
         tensors = [self.get(f"{linear.name}.{kind}") for linear in linears]
@@ -151,6 +173,8 @@ class CpuBuilder:
 
     def _paired(self, rows: Tensor) -> Tensor:
         """Rows of whole heads, the two of each pair that is rotated side by side."""
+        if self.shape.rope.interleaved:
+            return rows
         heads = rows.view(-1, self.shape.head_dim, *rows.shape[1:])
         turning, others = heads.tensor_split([self.shape.rope.rotary_dim or self.shape.head_dim], 1)
         pairs = turning.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
@@ -183,6 +207,12 @@ class CpuMoe:
         return self.silu(gate).mul_(up)
 
 
+def _norm_apart(q_norm: RMSNorm, k_norm: RMSNorm, heads: int, qk: Tensor) -> None:
+    """All heads of q together, and all of k."""
+    q_norm.in_place(qk[:, :heads].flatten(1))
+    k_norm.in_place(qk[:, heads:].flatten(1))
+
+
 class CpuLayer:
     """Attention and MLP of one layer."""
 
@@ -191,17 +221,20 @@ class CpuLayer:
         self.shape, self.index = build.shape, index
         alike, group = build.batch_invariant, build.group
         self.rotate: Callable[[Tensor, Tensor], None] = rotate_by_rows if alike else rotate
-        self.silu: Callable[[Tensor], Tensor] = exact_silu if alike else F.silu
+        self.act = ACTIVATIONS[build.shape.activation][alike]
         self.sum = None if group is None else group.sum_in_order if alike else group.all_reduce
-        self.attention_norm = build.norm(spec.attention_norm) if spec.attention_norm else None
+        self.turns = build.shape.rope_of(index) is not None
+        self.attention_norm = build.norm_if(spec.attention_norm)
         self.qkv = build.linear(*spec.qkv)
         self.qk_norm = build.qk_norm(spec.q_norm, spec.k_norm)
         self.out = build.linear(spec.out)
-        self.mlp_norm = build.norm(spec.mlp_norm)
+        self.attention_post_norm = build.norm_if(spec.attention_post_norm)
+        self.mlp_norm = build.norm_if(spec.mlp_norm)
         self.moe = None if spec.moe is None else CpuMoe(build, spec.moe)
         if self.moe is None:
             self.gate_up = build.linear(*spec.gate_up)
             self.down = build.linear(spec.down)
+        self.mlp_post_norm = build.norm_if(spec.mlp_post_norm)
 
     def __call__(
         self,
@@ -224,24 +257,33 @@ class CpuLayer:
         heads = self.qkv(seen).view(len(x), -1, shape.head_dim)  # of q, then k, then v
         qk = heads[:, : shape.heads + shape.kv_heads]
         if self.qk_norm is not None:
-            self.qk_norm.in_place(qk)
-        self.rotate(qk, rotations)
+            self.qk_norm(qk)
+        if self.turns:
+            self.rotate(qk, rotations)
         kv.write_joined(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
         mixed = attention(self.index, heads[:, : shape.heads])
-        self._add(self.out, x, mixed.view(len(x), -1))
+        self._add(self.out, self.attention_post_norm, x, mixed.view(len(x), -1))
+        normed = x if self.mlp_norm is None else self.mlp_norm(x)
         if self.moe is not None:
-            inner = self.moe(self.mlp_norm(x))
-            x.add_(inner if self.sum is None else self.sum(inner))
+            self._add_made(self.moe(normed), self.mlp_post_norm, x)
             return
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
-        self._add(self.down, x, self.silu(gate).mul_(up))
+        gate, up = self.gate_up(normed).chunk(2, -1)
+        self._add(self.down, self.mlp_post_norm, x, self.act(gate).mul_(up))
 
-    def _add(self, linear: CpuLinear, x: Tensor, inner: Tensor) -> None:
-        """x += linear(inner), of which each member of a group has a part."""
-        if self.sum is None:
+    def _add(self, linear: CpuLinear, norm: RMSNorm | None, x: Tensor, inner: Tensor) -> None:
+        """x += scale * norm(linear(inner)), of which each member of a group has a part."""
+        if self.sum is None and norm is None and self.shape.residual_scale == 1:
             linear.add_to(x, inner)
-        else:
-            x.add_(self.sum(linear(inner)))
+            return
+        self._add_made(linear(inner), norm, x)
+
+    def _add_made(self, made: Tensor, norm: RMSNorm | None, x: Tensor) -> None:
+        """x += scale * norm(made), of which each member of a group has a part."""
+        if self.sum is not None:
+            made = self.sum(made)
+        if norm is not None:
+            norm.in_place(made)
+        x.add_(made if self.shape.residual_scale == 1 else made.mul_(self.shape.residual_scale))
 
 
 class ResidualTaps:
@@ -291,7 +333,11 @@ class CpuModel:
         self.layers = [CpuLayer(build, build.layer(index), index) for index in range(shape.layers)]
         self.norm = build.norm(FINAL_NORM)
         self.head = build.linear(shape.head)
-        self.rotations = rotation_table(shape.rope, shape.head_dim, max_length)
+        ropes = [shape.rope_of(layer) or shape.rope for layer in range(shape.layers)]
+        kinds = [rope for index, rope in enumerate(ropes) if rope not in ropes[:index]]
+        self.rotations = [rotation_table(rope, shape.head_dim, max_length) for rope in kinds]
+        self.rotation_of = [kinds.index(rope) for rope in ropes]
+        self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
         self.taps: ResidualTaps | None = None  # of who drafts by what is between layers
 
     def forward(
@@ -308,11 +354,13 @@ class CpuModel:
         `states` are there where `kv` of the model has some; these models have none.
         """
         x = self.embed(ids)
-        rotations = self.rotations[positions][:, None]
-        for number, layer in enumerate(self.layers):
+        if self.embedding_scale != 1:
+            x.mul_(self.embedding_scale)
+        rotations = [table[positions][:, None] for table in self.rotations]
+        for number, (layer, kind) in enumerate(zip(self.layers, self.rotation_of, strict=True)):
             if self.taps is not None:
                 self.taps.keep(number, x)
-            layer(x, rotations, slots, kv, attention)
+            layer(x, rotations[kind], slots, kv, attention)
         if self.taps is not None:
             self.taps.keep(len(self.layers), x)
         return x
@@ -328,6 +376,10 @@ class CpuModel:
     def logits_of_normed(self, x: Tensor) -> Tensor:
         """The same of rows that the last norm has seen already."""
         own: Tensor = self.head(x).float()
+        if self.shape.logits_scale != 1:
+            own.mul_(self.shape.logits_scale)
+        if self.shape.logits_cap is not None:
+            (exact_soft_cap if self.batch_invariant else soft_cap)(own, self.shape.logits_cap)
         return own if self.group is None else self.group.all_gather(own)[:, : self.shape.vocab_size].contiguous()
 
 

@@ -78,6 +78,7 @@ class GpuLayer:
         self.group = group
         spec = shape.layer.at(index)
         self.scoring = Scoring(shape.attention_scale, shape.windows[index])
+        assert spec.attention_norm is not None and spec.mlp_norm is not None, "others are VariedLayer's"
         self.attention_gain = build.tensor(spec.attention_norm)
         self.mlp_gain = build.tensor(spec.mlp_norm)
         self.qkv = build.linear(*spec.qkv)
@@ -144,15 +145,21 @@ class GpuModel:
 
         `fused`: small steps have norms, gates and additions in their products, where these can.
         """
-        build = GpuBuilder(shape, get, dtype, device)
+        build = self.make_builder(shape, get, dtype, device)
         self.shape, self.dtype, self.device, self.group = shape, dtype, device, group
         self.embeddings = build.tensor(EMBEDDINGS)
-        self.layers = [GpuLayer(build, index, group) for index in range(shape.layers)]
+        self.layers = self.make_layers(build, group)
         self.fused = FusedLayers.of(self.layers, device) if fused else None
         self.gain = build.tensor(FINAL_NORM)
         self.head: GpuLinear = CublasLinear(self.embeddings, None) if shape.tied else build.linear(shape.head)
         cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
         self.turns = RotaryTables(cos.to(device), sin.to(device))
+
+    def make_builder(self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device) -> GpuBuilder:
+        return GpuBuilder(shape, get, dtype, device)
+
+    def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
+        return [GpuLayer(build, index, group) for index in range(build.shape.layers)]
 
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         """Run a step's tokens through all layers; their keys and values go to their slots of `pools`, one a layer."""

@@ -39,6 +39,7 @@ from .memory import (
 )
 from .runner import GpuRunner
 from .speculation import DraftingRunner
+from .varied_layers import make_model
 
 
 def start(context: Context) -> GpuWorkerActor:
@@ -102,7 +103,7 @@ def _load(context: Context, device: torch.device, group: TensorParallelGroup | N
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     own, get = open_weights(config, info, shape, group, device)
-    return GpuModel(own, get, dtype, info.max_model_len, device, group)
+    return make_model(own, get, dtype, info.max_model_len, device, group)
 
 
 def make_runner(context: Context, model: GpuModel) -> GpuRunner:

@@ -103,6 +103,7 @@ def launch_silu_mul(module: Any, every: bool) -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
         for size in (100, 3072, 14336) if every else (3072,):
             module.silu_mul(torch.empty(2, 2 * size, dtype=dtype))
+            module.gelu_tanh_mul(torch.empty(2, 2 * size, dtype=dtype))
 
 
 def launch_rotary_kv(module: Any, every: bool) -> None:

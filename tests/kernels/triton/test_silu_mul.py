@@ -11,7 +11,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.kernels.triton.silu_mul import BLOCK, silu_mul  # noqa: E402
+from actorserve.kernels.triton.silu_mul import BLOCK, gelu_tanh_mul, silu_mul  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # of a number's size: one step of the type
@@ -39,6 +39,13 @@ def test_gate(dtype: torch.dtype, size: int) -> None:
     assert found.shape == (3, size) and found.dtype == dtype
     close(found, exact(merged), dtype)
     assert torch.equal(merged, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gates_by_gelu(dtype: torch.dtype) -> None:
+    merged = 3 * random(3, 2 * 37, dtype=dtype)
+    gate, up = merged.double().chunk(2, -1)
+    close(gelu_tanh_mul(merged), torch.nn.functional.gelu(gate, approximate="tanh") * up, dtype)
 
 
 def test_large_gates() -> None:

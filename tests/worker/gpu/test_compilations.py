@@ -27,12 +27,20 @@ from tests.support.no_device import compile_nothing
 from ..driver import GREEDY, Sequence
 
 ROOT = Path(__file__).parents[3]
-SETUPS = {  # tables of a width that is no multiple of 4; layers of two kinds
-    "plain": {"rows": 24, "length": 1100, "block_size": 32, "tokens": 128, "windows": False, "graphs": True},
-    "windows": {"rows": 7, "length": 1030, "block_size": 16, "tokens": 40, "windows": True, "graphs": True},
-    "eager": {"rows": 24, "length": 1100, "block_size": 16, "tokens": 128, "windows": False, "graphs": False},
-    "fused": {"rows": 12, "length": 1030, "block_size": 32, "tokens": 40, "windows": False, "graphs": True},
-    "drafts": {"rows": 9, "length": 1100, "block_size": 16, "tokens": 128, "windows": False, "graphs": True},
+WINDOWS = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}
+VARIED = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "hidden_activation": "gelu_pytorch_tanh",
+    "sliding_window": 64,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+SETUPS: dict[str, dict[str, Any]] = {  # tables of a width that is no multiple of 4; layers of two kinds
+    "plain": {"rows": 24, "length": 1100, "block_size": 32, "tokens": 128, "changes": {}, "graphs": True},
+    "windows": {"rows": 7, "length": 1030, "block_size": 16, "tokens": 40, "changes": WINDOWS, "graphs": True},
+    "eager": {"rows": 24, "length": 1100, "block_size": 16, "tokens": 128, "changes": {}, "graphs": False},
+    "varied": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": VARIED, "graphs": True},
+    "fused": {"rows": 12, "length": 1030, "block_size": 32, "tokens": 40, "changes": {}, "graphs": True},
+    "drafts": {"rows": 9, "length": 1100, "block_size": 16, "tokens": 128, "changes": {}, "graphs": True},
 }
 LAUNCHES = {"plain": 10, "fused": 7}  # of a layer that decodes one row of a divided context
 SHAPE = {
@@ -87,20 +95,19 @@ def test_what_is_compiled_late_is_counted_and_named(counted: dict[str, dict[str,
 
 def make_runner(setup: dict[str, Any], drafts: int) -> Any:
     from actorserve.actors.worker.gpu.buffers import Sizes
-    from actorserve.actors.worker.gpu.executor import GpuModel
     from actorserve.actors.worker.gpu.graphs import capture_sizes, mixed_sizes
     from actorserve.actors.worker.gpu.memory import make_pools
     from actorserve.actors.worker.gpu.runner import GpuRunner
     from actorserve.actors.worker.gpu.speculation import DraftingRunner
+    from actorserve.actors.worker.gpu.varied_layers import make_model
     from actorserve.actors.worker.models.weights import random_tensors
     from actorserve.kernels.triton.drafts import Lookup
 
-    windows = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1} if setup["windows"] else {}
-    shape = read_architecture(SHAPE | windows)
+    shape = read_architecture(SHAPE | setup["changes"])
     device, rows = torch.device("cpu"), setup["rows"]
     read = random_tensors(shape, 0, device)
     get = lambda name: read(name, slice(None), None)  # noqa: E731
-    model = GpuModel(shape, get, torch.bfloat16, setup["length"], device, fused=setup is SETUPS["fused"])
+    model = make_model(shape, get, torch.bfloat16, setup["length"], device, fused=setup is SETUPS["fused"])
     log = np.zeros((rows, setup["length"]), np.int32)
     sizes = Sizes(rows, setup["tokens"], setup["length"], setup["block_size"], drafts)
     mixed = mixed_sizes(rows, setup["tokens"], drafts > 0) if setup["graphs"] else []

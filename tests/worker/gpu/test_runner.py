@@ -22,12 +22,12 @@ from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
 from actorserve.actors.options.config import Config  # noqa: E402
 from actorserve.actors.protocol.request import Sampling  # noqa: E402
 from actorserve.actors.worker.gpu.buffers import Sizes  # noqa: E402
-from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.fused import FusedLayers  # noqa: E402
 from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes  # noqa: E402
 from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
 from actorserve.actors.worker.gpu.speculation import DraftingRunner  # noqa: E402
+from actorserve.actors.worker.gpu.varied_layers import make_model  # noqa: E402
 from actorserve.actors.worker.logprobs import LOG_SUMS, LogprobsWriter  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 from actorserve.kernels.triton import paged_prefill  # noqa: E402
@@ -43,6 +43,8 @@ from ..driver import LENGTH, Driver, Sequence, config_for, make_runner  # noqa: 
 
 Folders = Callable[..., Path]
 ROWS, BLOCKS, TOKENS = 6, 64, 96
+SLOW_LAYERS = ("gemma2", "glm4", "granite", "olmo2", "olmo3", "seed_oss", "smollm3")
+TYPES = {kind: {"layer_types": ["sliding_attention", "full_attention"]} for kind in ("gemma3", "olmo3")}
 
 
 def make_gpu_runner(
@@ -56,7 +58,7 @@ def make_gpu_runner(
     folder = Path(resolve_model(config).folder)
     shape = read_architecture(read_json(folder / "config.json"))
     read = open_checkpoint(folder, shape)
-    model = GpuModel(shape, lambda name: read(name, slice(None), None), torch.float32, LENGTH, DEVICE)
+    model = make_model(shape, lambda name: read(name, slice(None), None), torch.float32, LENGTH, DEVICE)
     log = np.zeros((ROWS, LENGTH), np.int32)
     mixed = mixed_sizes(ROWS, TOKENS // 2, lookup is not None) if graphs else []
     sizes = Sizes(ROWS, TOKENS, LENGTH, config.block_size, lookup.drafts if lookup else 0)
@@ -150,6 +152,21 @@ def test_fused_weights_and_a_part_of_a_head_that_turns(checkpoints: Folders) -> 
     config = config_for(checkpoints("phi3_long", num_hidden_layers=1), block_size=16)
     wanted = Driver(make_runner(config, rows=ROWS)).run([Sequence(prompt(18, 1), 2)])
     assert GpuDriver(make_gpu_runner(config)).run([Sequence(prompt(18, 1), 2)]) == wanted
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "gemma3",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW_LAYERS),
+    ],
+)
+def test_other_layers(kind: str, checkpoints: Folders) -> None:
+    """A prompt in two chunks and a token of each family that has layers of its own, over the border of a window."""
+    layers = 3 if kind == "smollm3" else 2
+    config = config_for(checkpoints(kind, num_hidden_layers=layers, **TYPES.get(kind, {})), block_size=16)
+    wanted = Driver(make_runner(config, rows=ROWS)).run([Sequence(prompt(30, 1), 2)])
+    assert GpuDriver(make_gpu_runner(config), budget=20).run([Sequence(prompt(30, 1), 2)]) == wanted
 
 
 def test_keys_of_a_chunk_are_divided(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from actorserve.actors.model.architecture import read_architecture
 from actorserve.actors.model.rope import Rope, long_texts, read_rope
@@ -54,6 +56,27 @@ def read(name: str = "LlamaForCausalLM", **values: Any) -> Any:
 )
 def test_both_ways_to_write_ropes(values: dict[str, Any], rope: Any) -> None:
     assert read(**values).rope == rope
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"factor": 4.0},
+        {"factor": 8.0, "attention_factor": 1.3, "beta_fast": 16.0, "beta_slow": 2.0},
+        {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.707, "truncate": False},
+        {"factor": 1.0},
+    ],
+)
+def test_yarn_is_that_of_transformers(numbers: dict[str, Any]) -> None:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    own = {"rope_type": "yarn", "rope_theta": 1e4, "original_max_position_embeddings": 64, **numbers}
+    config: Any = LlamaConfig(hidden_size=256, num_attention_heads=2, rope_parameters=dict(own))
+    cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), torch.arange(500)[None])
+    rope = read_rope(Values("config.json", {"rope_parameters": own}), {"yarn": "yarn"}, 128, False)
+    for got, expected in zip(cosines_and_sines(rope, 128, 500), (cos, sin), strict=True):
+        torch.testing.assert_close(got, expected[0, :, :64], rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["default", "linear", "llama3"])
@@ -139,12 +162,56 @@ def test_what_is_absent_is_as_in_transformers() -> None:
     assert long is not None and (long.original_length, long.attention_factor) == (4096.0, (1 + 1 / 12) ** 0.5)
 
 
+@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "glm4", "granite", "olmo2", "olmo3", "seed_oss", "smollm3"])
+def test_what_newer_families_leave_out_is_as_in_transformers(kind: str) -> None:
+    config: Any = AutoConfig.for_model(kind, **{**VALUES, "num_hidden_layers": 9})
+    ours = read(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], num_hidden_layers=9)
+    assert (ours.tied, ours.norm_eps) == (config.tie_word_embeddings, config.rms_norm_eps)
+    assert ours.kv_heads == config.num_key_value_heads
+    assert ours.head_dim == getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+    kinds = getattr(config, "layer_types", ["full_attention"] * 9)
+    assert [window is not None for window in ours.windows] == [kind == "sliding_attention" for kind in kinds]
+    assert {window for window in ours.windows if window} <= {getattr(config, "sliding_window", None)}
+    ropes = config.rope_parameters
+    for layer, kind in enumerate(kinds):
+        rope = ours.rope_of(layer)
+        assert rope is None or rope.theta == ropes.get(kind, ropes)["rope_theta"]
+    turning = getattr(config, "no_rope_layers", [1] * 9)
+    assert [ours.rope_of(layer) is not None for layer in range(9)] == [bool(one) for one in turning]
+    assert ours.soft_cap == getattr(config, "attn_logit_softcapping", None)
+    assert ours.logits_cap == getattr(config, "final_logit_softcapping", None)
+
+
+def test_older_files_of_gemma3_and_olmo3_say_ropes_otherwise() -> None:
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    gemma = read("Gemma3ForCausalLM", rope_theta=1e6, rope_local_base_freq=7.0, rope_scaling=scaling)
+    assert (gemma.rope_of(0), gemma.windows) == (Rope(theta=7.0), (4096,) * 3)
+    pattern = read("Gemma3ForCausalLM", sliding_window_pattern=2, rope_scaling=scaling)
+    assert pattern.windows == (4096, None, 4096)
+    assert pattern.rope_of(1) == pattern.rope == Rope(kind="linear", theta=1e6, numbers={"factor": 8.0})
+    olmo = read("Olmo3ForCausalLM", num_hidden_layers=4, rope_theta=9.0, rope_scaling=scaling)
+    assert [rope.kind for layer in range(4) if (rope := olmo.rope_of(layer))] == ["default"] * 3 + ["linear"]
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not supported; these are: LlamaForCausalLM"),
         ({"hidden_act": "gelu"}, "activation gelu is not supported; these are: silu"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope type yarn is not supported; these are: default"),
+        ({"rope_scaling": {"rope_type": "ntk", "factor": 2.0}}, "rope type ntk is not supported; these are: default"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "yarn needs factor"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2}},
+            "beta_fast = 1; at least beta_slow, 2, is needed",
+        ),
+        (
+            {"architectures": ["Gemma3ForCausalLM"], "layer_types": ["full_attention"]},
+            "layer_types = ['full_attention']; a list of 3 times full_attention or sliding_attention",
+        ),
+        ({"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"architectures": ["Gemma2ForCausalLM"], "final_logit_softcapping": -1}, "final_logit_softcapping = -1"),
+        ({"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 2, 0]}, "a list of 3 times 0 or 1"),
+        ({"architectures": ["GraniteForCausalLM"], "logits_scaling": 0}, "logits_scaling = 0"),
         ({"rope_scaling": {"rope_type": "linear"}}, "linear needs factor"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         (
