@@ -95,10 +95,14 @@ class Driver:
         self.drafts = drafts
         self.drafted = self.accepted = self.steps = 0
         self.random = np.random.default_rng(seed)
-        self.free = self.random.permutation(plain_memory(runner)[0].slots // runner.block_size).tolist()
+        self.free = self.random.permutation(self.num_blocks(runner)).tolist()
         self.rows = list(range(len(runner.computed)))
         self.step = 0
         self.grown: list[tuple[int, int, int]] = []
+
+    def num_blocks(self, runner: CpuRunner) -> int:
+        """Of its KV memory."""
+        return plain_memory(runner)[0].slots // runner.block_size
 
     def run(self, sequences: list[Sequence]) -> list[list[int]]:
         """The tokens of each sequence."""

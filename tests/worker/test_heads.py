@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -306,6 +307,20 @@ def test_the_tokens_are_those_without_drafts(name: str, preempt: float, cases: C
     driver = Driver(runner, preempt=preempt, drafts=DRAFTS, seed=7)
     assert driver.run(sequences()) == expected
     assert driver.drafted > 100
+
+
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16", "deterministic": True}, {"quantization": "int8"}])
+@pytest.mark.parametrize("name", ["eagle3_words", pytest.param("mtp", marks=pytest.mark.slow)])
+def test_in_other_types(name: str, options: dict[str, Any], cases: Callable[[str], Case]) -> None:
+    """Where bits do not depend on the batch, logits of a step with drafts are those of one without."""
+    config = msgspec.structs.replace(cases(name).config, **options)
+    lines = [[Sequence(prompt(30 + n, n), 20, SAMPLINGS[n]) for n in range(3)] for _ in range(2)]
+    expected = Driver(make_runner(config)).run(lines[0])
+    runner = with_head(config)
+    assert runner.verifier is not None
+    unpaused(runner.verifier)
+    driver = Driver(runner, drafts=DRAFTS, seed=7)
+    assert driver.run(lines[1]) == expected and driver.drafted > 30
 
 
 @pytest.mark.parametrize("name", MAIN)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
 
 from actorserve.kernels.cpu.paged_kv import PagedKV
 
@@ -78,14 +79,14 @@ class LoadedDrafter(NamedTuple):
         elif self.head is not None:
             proposer = make_proposer(config, self.head, blocks, length, target)
         else:
-            kv = None if self.model is None else _paged(config, self.model.kv, blocks, self.model)
+            model = self.model
+            kv = None if model is None else _paged(config, model.kv, blocks, model.dtype, model.batch_invariant)
             proposer = draft_model.DraftModelProposer(self.model, kv, rows, most, group)
         return DraftVerifier(proposer, rows, length)
 
 
-def _paged(config: Config, spec: KVSpec, blocks: int, model: CpuModel) -> PagedKV:
-    pools = make_pools(spec, blocks, config.block_size, model.dtype)
-    return PagedKV(spec, pools, config.block_size, aligned=model.batch_invariant)
+def _paged(config: Config, spec: KVSpec, blocks: int, dtype: torch.dtype, aligned: bool = False) -> PagedKV:
+    return PagedKV(spec, make_pools(spec, blocks, config.block_size, dtype), config.block_size, aligned)
 
 
 def make_proposer(config: Config, head: Head, blocks: int, length: int, target: CpuModel) -> Proposer:
@@ -99,7 +100,7 @@ def make_proposer(config: Config, head: Head, blocks: int, length: int, target: 
         recurrent = RecurrentHead(shape, get, target, length)
     except ConfigError as error:
         raise draft_refused(given, error) from None
-    return RecurrentProposer(recurrent, _paged(config, shape.kv, blocks, target), rows)
+    return RecurrentProposer(recurrent, _paged(config, shape.kv, blocks, target.dtype), rows)
 
 
 def load_drafter(config: Config, info: ModelInfo, group: TensorParallelGroup | None) -> LoadedDrafter | None:

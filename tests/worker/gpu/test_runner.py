@@ -79,10 +79,11 @@ class GpuDriver(Driver):
     """A GpuRunner's pools have another shape."""
 
     def __init__(self, runner: GpuRunner, **options: float) -> None:
-        slots = BLOCKS * runner.sizes.block_size
-        runner.kv = SimpleNamespace(pools=[SimpleNamespace(slots=slots)])  # type: ignore[attr-defined]
         runner.block_size = runner.sizes.block_size  # type: ignore[attr-defined]
         super().__init__(runner, **options)  # type: ignore[arg-type]
+
+    def num_blocks(self, runner: object) -> int:
+        return BLOCKS
 
 
 def prompt(length: int, seed: int) -> list[int]:
