@@ -19,7 +19,7 @@ from . import heads
 
 log = logging.getLogger("heads")
 LAYERS = [0, 2, 3]  # whose output is read, of the demo model's four
-PASSES = 2  # tokens that it learns to draft in a row
+PASSES = 3  # tokens that it learns to draft in a row
 AT_ONCE, LENGTH = 8, 64  # parts of texts, and their tokens
 WORDS, INNER = 512, 256  # that may be drafted; numbers in the MLP
 PROMPTS = ("Once upon a time", "The little", "One day", "Question: What is the capital of France?", "Hello", "Tom and")

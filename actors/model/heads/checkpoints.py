@@ -36,6 +36,7 @@ from .formats import (
 )
 
 MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt", "medusa_head.safetensors", "medusa_head.pt")
+LAYERS = ("Llama", "Qwen2")  # whose layers are alike, but for biases
 SPECULATORS = ("Eagle3Speculator", "Eagle3DraftModel")  # whose config.json has the layer's sizes in an object
 MTP_LAYER = "model.mtp_layers.0."  # of MiMo
 NOT_THERE = ("fc_norm", "norm_output", "parallel_drafting")  # variants of EAGLE-3 that are computed otherwise
@@ -124,7 +125,7 @@ def _head_config(folder: Path) -> Values:
     names = whole["architectures"] or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise whole.wrong("architectures", "a list of names")
-    if names and "Llama" not in names[0] and names[0] not in SPECULATORS:
+    if names and not any(kind in names[0] for kind in LAYERS) and names[0] not in SPECULATORS:
         raise ConfigError(f"model: heads of the architecture {names[0]} are not supported; those of Llama are ({path})")
     inner = whole.object("transformer_layer_config")
     return whole if inner is None else Values(path, {**whole.values, **inner.values})
