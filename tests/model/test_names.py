@@ -18,6 +18,7 @@ from safetensors.torch import load
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import ConfigError, make_config
+from tests.support import heads
 from tests.support.gguf_files import tiny_model as gguf_model
 
 COMMIT = "a" * 40
@@ -235,6 +236,23 @@ def test_pickled_weights_are_for_where_there_are_no_others(hub: Hub, tmp_path: P
 def test_a_tokenizer_comes_without_weights(hub: Hub) -> None:
     find_model(make_config({"tokenizer": NAME, "device": "cpu"}))
     assert "tokenizer.json" in hub.asked and "model.safetensors" not in hub.asked
+
+
+@pytest.mark.parametrize(
+    ("method", "file"),
+    [("eagle", "pytorch_model.bin"), ("eagle3", "model.safetensors"), ("medusa", "medusa_lm_head.pt")],
+)
+def test_a_head_is_had_from_the_hub(method: str, file: str, hub: Hub, tmp_path: Path) -> None:
+    folder = tmp_path / "head"
+    if method == "medusa":
+        heads.write_medusa(folder, heads.medusa(DEMO_FOLDER))
+    else:
+        write = heads.write_eagle if method == "eagle" else heads.write_eagle3
+        write(folder, DEMO_FOLDER, getattr(heads, method)(DEMO_FOLDER))
+    hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    drafts = {"method": method, "model": NAME, "num_speculative_tokens": 2}
+    find_model(make_config({"device": "cpu", "speculative_config": json.dumps(drafts)}))
+    assert hub.asked == ["config.json", file]
 
 
 def test_the_hub_has_no_such_model(hub: Hub) -> None:
