@@ -74,6 +74,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: int
     limit: int
     tokens_s: float | None  # in decode
+    drafts_accepted: float | None  # the share, of all requests since the server began; None: there were no drafts
     text_lag_tokens: int  # generated and not sent as text; what is not streamed is sent at its end
     client_slow_s: float | None  # since when its client is too slow for what is written to it
     queue_place: int | None  # 1: the next one
@@ -130,6 +131,7 @@ def explain(scene: Scene, facts: Facts) -> Explanation:
         generated_tokens=facts.generated,
         limit=facts.limit,
         tokens_s=(facts.generated - 1) / spent if facts.generated > 1 and spent > 0 else None,
+        drafts_accepted=_accepted(scene),
         text_lag_tokens=0 if facts.finish in UNTOLD or life.at.get(Stamp.END_TOLD) else facts.generated - facts.text,
         client_slow_s=(scene.now_ns - facts.full_since) / SECOND if facts.full_since else None,
         queue_place=place,
@@ -167,6 +169,11 @@ def _where_rendered(scene: Scene, facts: Facts) -> str:
     if facts.cancelled and not pending:
         return "ended"
     return "ended" if begun and not pending else "queued to a renderer"
+
+
+def _accepted(scene: Scene) -> float | None:
+    gauges = scene.snapshot.actor("scheduler").gauges
+    return gauges["accepted_tokens"] / gauges["draft_tokens"] if gauges["draft_tokens"] else None
 
 
 def _end(facts: Facts, where: str) -> str | None:

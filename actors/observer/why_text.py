@@ -18,6 +18,8 @@ def describe(answer: Explanation) -> str:
     for stage in answer.stages:
         lines.append(_line(stage.name, duration(stage.seconds) + ("" if stage.over else " so far")))
     lines.append(_line("tokens", _tokens(answer)))
+    if answer.drafts_accepted is not None:
+        lines.append(_line("drafts", f"{answer.drafts_accepted:.0%} of all requests' were accepted"))
     if answer.text_lag_tokens > 0:
         lines.append(_line("not yet text", f"{answer.text_lag_tokens} tokens"))
     if answer.preemptions:

@@ -17,6 +17,7 @@ import pytest
 
 from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
 from actorserve.actors.model.machine import count_blocks
+from actorserve.actors.observer.why_text import describe
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.options.speculative import count_drafts, read_speculative
 from actorserve.actors.protocol.topology import System
@@ -24,6 +25,7 @@ from actorserve.actors.telemetry.gauges import SchedulerGauge as Gauge
 from actorserve.actors.worker.speculative.actor import load_drafter
 from actorserve.shm.board.board import Board
 from actorserve.shm.segment import Segment
+from tests.observer.test_why import look
 from tests.server.lifecycle.test_deaths import all_streams
 from tests.support import heads
 from tests.support.checkpoints import checkpoint
@@ -122,6 +124,16 @@ def test_deaths_in_the_middle_change_no_text(server: Server, plain: Plain) -> No
     accepted = after[Gauge.ACCEPTED_AT_0 : Gauge.ACCEPTED_AT_7 + 1]
     assert sum(accepted) == after[Gauge.ACCEPTED_TOKENS] <= after[Gauge.DRAFT_TOKENS]
     assert accepted[0] <= after[Gauge.DRAFTS]
+
+
+def test_why_tells_the_share_that_was_accepted(server: Server) -> None:
+    body = {"prompt": "One, two, one, two, one, two,", "max_tokens": 40, "temperature": 0}
+    with http_client(server) as client:
+        client.post("/v1/completions", json=body, headers={"X-Request-Id": "told"}).raise_for_status()
+    (answer,) = look(server, "told")
+    found = gauges(server)
+    assert answer.drafts_accepted == found[Gauge.ACCEPTED_TOKENS] / found[Gauge.DRAFT_TOKENS] > 0
+    assert f"{answer.drafts_accepted:.0%} of all requests' were accepted" in describe(answer)
 
 
 @pytest.mark.parametrize(
