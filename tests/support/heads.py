@@ -70,12 +70,13 @@ def eagle3(
     config: dict[str, Any] | None = None,
 ) -> Tensors:
     """EAGLE-3's; `drafted` words of the vocabulary, in random places. `config` is what differs from the model's."""
-    weights, config = Weights(seed), config_of(target) | (config or {})
+    weights, own = Weights(seed), config_of(target)
+    states, config = own["hidden_size"], own | (config or {})
     hidden, words = config["hidden_size"], config["vocab_size"]
     layer = weights.layer(config, 2 * hidden)
     layer |= {f"{name}.weight": weights.gain(hidden) for name in ("hidden_norm", "input_layernorm")}
     tensors = {f"midlayer.{name}": tensor for name, tensor in layer.items()}
-    tensors |= {"fc.weight": weights.matrix(hidden, 3 * hidden), "norm.weight": weights.gain(hidden)}
+    tensors |= {"fc.weight": weights.matrix(hidden, 3 * states), "norm.weight": weights.gain(hidden)}
     tensors["lm_head.weight"] = weights.matrix(drafted or words, hidden)
     if own_embeddings:
         tensors["embed_tokens.weight"] = weights.matrix(words, hidden)

@@ -180,11 +180,13 @@ def case(name: str, checkpoints: Folders, root: Path) -> Case:
     reference: Reference | MedusaReference
     if name.startswith("eagle3"):
         words = 200 if name == "eagle3_words" else None
-        tensors = heads.eagle3(target, drafted=words, own_embeddings=name == "eagle3_embeddings")
-        before = {"norm_before_residual": True} if name == "eagle3_speculators" else {}
-        write = heads.write_speculators if before else heads.write_eagle3
-        write(folder, target, tensors, **before)
-        reference = Reference(FORMS["eagle3"], tensors, target, **before)
+        sizes = {"hidden_size": 32, "target_hidden_size": 64} if name == "eagle3_narrow" else {}
+        own = name in ("eagle3_embeddings", "eagle3_narrow")
+        tensors = heads.eagle3(target, drafted=words, own_embeddings=own, config=sizes)
+        given = {"norm_before_residual": True} if name == "eagle3_speculators" else sizes
+        write = heads.write_speculators if name == "eagle3_speculators" else heads.write_eagle3
+        write(folder, target, tensors, **given)
+        reference = Reference(FORMS["eagle3"], tensors, target, **given)
     elif name.startswith("eagle"):
         tensors = heads.eagle(target, bias=name == "eagle_bias")
         heads.write_eagle(folder, target, tensors)
@@ -200,16 +202,16 @@ def case(name: str, checkpoints: Folders, root: Path) -> Case:
             tensors = {key: tensor for key, tensor in tensors.items() if not key.endswith("bias")}
         (heads.write_medusa if blocks == 1 else heads.write_vllm_medusa)(folder, tensors)
         reference = MedusaReference(tensors, target, blocks)
-    given: dict[str, Any] = {"method": name.partition("_")[0], "num_speculative_tokens": most}
+    drafts: dict[str, Any] = {"method": name.partition("_")[0], "num_speculative_tokens": most}
     if name != "mtp":
-        given["model"] = str(folder)
-    options = {"speculative_config": json.dumps(given), "max_num_seqs": 8, "block_size": 16}
+        drafts["model"] = str(folder)
+    options = {"speculative_config": json.dumps(drafts), "max_num_seqs": 8, "block_size": 16}
     return Case(config_for(target, **options), reference)
 
 
 NAMES = (
-    *("eagle3", "eagle3_words", "eagle3_embeddings", "eagle3_speculators", "eagle", "eagle_bias", "mtp"),
-    *("medusa", "medusa_vllm"),
+    *("eagle3", "eagle3_words", "eagle3_embeddings", "eagle3_speculators", "eagle3_narrow", "eagle", "eagle_bias"),
+    *("mtp", "medusa", "medusa_vllm"),
 )
 MAIN = ("eagle3_words", "eagle", "mtp", "medusa")
 

@@ -110,7 +110,7 @@ def read_medusa(folder: Path, target: Architecture, wanted: int) -> Head:
     )
     if strange := sorted(stored.keys() - set(names.values()) - {f"{HEAD}.weight"}):
         raise ConfigError(f"model: {folder} holds {strange[0]}, which is no tensor of Medusa's heads")
-    _check_sizes(folder, shape, found)
+    _check_medusa(folder, shape, found)
     return Head(shape, {ours: (stored[theirs].file, theirs) for ours, theirs in names.items()})
 
 
@@ -157,17 +157,8 @@ def _recurrent_shape(
 ) -> RecurrentShape:
     heads, hidden = given.needed("num_attention_heads", LARGEST), given.needed("hidden_size", LARGEST)
     head_dim = given.whole("head_dim", 1, LARGEST) or hidden // heads
-    vocabulary = given.whole("vocab_size", 1, LARGEST) or given.whole("target_vocab_size", 1, LARGEST)
-    if f"{EMBEDDING}.weight" in found:
-        vocabulary = found[f"{EMBEDDING}.weight"].shape[0]  # which counts where config.json has the drafted words
     own_embeddings = f"{EMBEDDING}.weight" in found
-    for name, own, whole in (
-        ("vocab_size", vocabulary or target.vocab_size, target.vocab_size),
-        ("target_hidden_size", given.whole("target_hidden_size", 1, LARGEST) or target.hidden_size, target.hidden_size),
-        ("hidden_size", target.hidden_size if own_embeddings and form.fuse else hidden, target.hidden_size),
-    ):
-        if own != whole:
-            raise ConfigError(f"model: {given.file} says {name} = {own}, and the model that it drafts for has {whole}")
+    _check_sizes(given, target, own_embeddings and form.fuse is not None)
     drafted = given.whole("draft_vocab_size", 1, LARGEST) or target.vocab_size
     if drafted > target.vocab_size:
         raise given.wrong("draft_vocab_size", f"a number up to {target.vocab_size}, the words of the model,")
@@ -190,6 +181,20 @@ def _recurrent_shape(
         own_head=own_head,
         mapped=drafted != target.vocab_size or TO_TARGET in found,
     )
+
+
+def _check_sizes(given: Values, target: Architecture, own_size: bool) -> None:
+    """What has to be the model's is; with `own_size` a head may have another hidden size."""
+    vocabulary = given.whole("vocab_size", 1, LARGEST) or given.whole("target_vocab_size", 1, LARGEST)
+    states = given.whole("target_hidden_size", 1, LARGEST)
+    hidden = None if own_size else given.whole("hidden_size", 1, LARGEST)
+    for name, own, whole in (
+        ("vocab_size", vocabulary, target.vocab_size),
+        ("target_hidden_size", states, target.hidden_size),
+        ("hidden_size", hidden, target.hidden_size),
+    ):
+        if own not in (None, whole):
+            raise ConfigError(f"model: {given.file} says {name} = {own}, and the model that it drafts for has {whole}")
 
 
 def _with_biases(form: RecurrentFormat, found: Tensors) -> RecurrentFormat:
@@ -244,7 +249,7 @@ def _checked(folder: Path, shape: RecurrentShape, found: Tensors, names: dict[st
     return Head(shape, {ours: (found[ours].file, theirs) for ours, theirs in names.items()})
 
 
-def _check_sizes(folder: Path, shape: MedusaShape, found: Tensors) -> None:
+def _check_medusa(folder: Path, shape: MedusaShape, found: Tensors) -> None:
     for name, spec in shape.stored_specs().items():
         if name not in found:
             raise ConfigError(f"model: {folder} lacks {name}, as other heads have it")
