@@ -19,7 +19,7 @@ from .formats.stored import FLOATS, StoredSpec, StoredWeights, WeightFormat
 from .kv import KVSpec, uniform
 from .layers import EMBEDDINGS, FINAL_NORM, HEAD, Axis, Kind, LayerSpec, LinearSpec, TensorSpec
 from .moe import MoeShape
-from .quantization import AUTO, INT8, METHODS, NONE, QuantMethod
+from .quantization import AUTO, CHECKPOINTS, INT8, METHODS, NONE, QuantMethod, is_auto
 from .rope import Rope, read_rope
 from .values import Values
 
@@ -216,7 +216,7 @@ def read_architecture(
         stored_dtype=given.text("dtype") or given.text("torch_dtype") or "float32",
         quantization=method,
         stored=stored,
-        mixed=stored is not None and quantization == AUTO,
+        mixed=stored is not None and is_auto(quantization),
         moe=family.moe(given, given.needed("num_hidden_layers", MOST_LAYERS)),
         beside=family.beside,
         **family.more(given),
@@ -245,17 +245,21 @@ def _ropes(
 def _method(given: Values, option: str) -> tuple[QuantMethod, StoredWeights | None]:
     """How weights are kept, as the checkpoint has them or as --quantization makes them at load; and what to decode."""
     quantised = given.object("quantization_config")
+    name = quantised.text("quant_method") if quantised is not None else None
+    if option in CHECKPOINTS and name != option:
+        said = "not quantised" if name is None else name
+        advice = "; int8 makes 8 bits of them at load, on a CPU" if name is None else ""
+        raise ConfigError(f"--quantization {option}: the model's weights are {said} ({given.file}){advice}")
     if quantised is None:
         method = NONE if option == AUTO else METHODS[option]
         if method.stored_as is not None:
             raise ConfigError(f"--quantization {option}: the model's weights are not of this format ({given.file})")
         return method, None
-    name = quantised.text("quant_method")
     direct = next((method for method in METHODS.values() if name is not None and method.stored_as == name), None)
     if direct is None:
-        if option != AUTO and METHODS[option].stored_as is not None:
+        if not is_auto(option) and METHODS[option].stored_as is not None:
             raise ConfigError(f"--quantization {option}: the model's weights are {name} ({given.file})")
-        return INT8 if option == AUTO else METHODS[option], read_stored_weights(quantised)
+        return INT8 if is_auto(option) else METHODS[option], read_stored_weights(quantised)
     if option not in (AUTO, NONE.name, direct.name):
         raise ConfigError(f"--quantization {option}: the model's weights are {direct.name} already ({given.file})")
     return direct, None

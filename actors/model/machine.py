@@ -17,7 +17,7 @@ from .architecture import Architecture
 from .kv import KVSpec
 from .kv_memory import KVMemory, plan_kv_memory
 from .layers import Kind
-from .quantization import AUTO, FLAGS
+from .quantization import FLAGS, is_auto
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
@@ -78,7 +78,7 @@ def dtype_on_cpu(config: Config, shape: Architecture) -> str:
 def check_quantization(config: Config, shape: Architecture, on_gpu: bool) -> None:
     """ConfigError if the weight format and the device, or --dtype, do not go together."""
     method = shape.quantization
-    if shape.stored is not None and config.quantization == AUTO and method.refusal(config.dtype, on_gpu):
+    if shape.stored is not None and is_auto(config.quantization) and method.refusal(config.dtype, on_gpu):
         kept = f"model: its weights ({shape.stored.name}) become {method.name}, "
         if on_gpu:
             raise ConfigError(f"{kept}{FLAGS['cpu']}; --quantization none decodes them to floats, which a GPU takes")

@@ -55,7 +55,25 @@ INT8 = QuantMethod(
 GGUF = msgspec.structs.replace(  # types of 2 to 8 bits
     INT8, name="gguf", stored_as="gguf", about="gguf is the same of a GGUF file, which has it by itself"
 )
+INT4 = QuantMethod(
+    name="int4",
+    implementation=f"{IMPLEMENTATIONS}.int4",
+    about="int4 makes weights of 4 bits, on a CPU: smaller still, slower and less exact than int8",
+    devices=("cpu",),
+    computes_in="bfloat16",
+    bytes_per_weight=0.5 + 4 / 32,
+)
 AUTO = "auto"
-METHODS = {method.name: method for method in (NONE, INT8, GGUF)}
-NAMES = (AUTO, *METHODS)
-ABOUT = "; ".join(method.about for method in METHODS.values() if method.about)
+METHODS = {method.name: method for method in (NONE, INT8, INT4, GGUF)}
+CHECKPOINTS = (  # what config.json may say of weights: the same as auto, where it says so
+    *("auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt"),
+)
+NAMES = (AUTO, *METHODS, *CHECKPOINTS)
+ABOUT = "; ".join(method.about for method in METHODS.values() if method.about) + (
+    "; a checkpoint's own format may be named, and is refused where it is another"
+)
+
+
+def is_auto(option: str) -> bool:
+    """Does the checkpoint say what is to be done?"""
+    return option == AUTO or option in CHECKPOINTS

@@ -77,7 +77,8 @@ VALUES = {  # of options: other names of the values; case and - for _ do not mat
     "kv_cache_dtype": {"fp8_e4m3": "fp8", "fp8_e4m3fn": "fp8"},
     "device": {"gpu": "cuda"},
     "generation_config": {"vllm": "none"},
-    "quantization": {"null": "auto"},
+    "quantization": {"null": "auto", "awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "modelopt"}
+    | {"gptq_v2": "gptq", "inc": "auto-round", "auto_round": "auto-round", "ct": "compressed-tensors"},
     "tokenizer_mode": {"fast": "hf"},
     "log_level": {"warn": "warning", "critical": "error"},
     "tool_call_parser": {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "llama3": "llama3_json"}

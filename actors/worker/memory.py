@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -11,6 +14,31 @@ from torch import Tensor
 from actorserve.kernels.cpu.paged_kv import Pool
 
 from ..model.kv import KVSpec
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+LARGE = 1 << 18  # bytes
+LARGEST = 32 << 20  # up to which glibc learns by itself
+
+
+@contextmanager
+def large_blocks_apart() -> Iterator[None]:
+    """Large tensors get pages of their own from the kernel, and give them back at once.
+
+    While a model is loaded large tensors that stay come between others that go; in malloc's heap the gaps that these
+    leave would be kept. Afterwards malloc keeps large blocks as it does by itself when it has learnt their sizes: what
+    steps need is not asked of the kernel each time.
+    """
+    malloc = ctypes.CDLL(None)
+    if not hasattr(malloc, "mallopt"):  # another C library than glibc
+        yield
+        return
+    malloc.mallopt(M_MMAP_THRESHOLD, LARGE)
+    try:
+        yield
+    finally:
+        malloc.malloc_trim(0)
+        malloc.mallopt(M_MMAP_THRESHOLD, LARGEST)
+        malloc.mallopt(M_TRIM_THRESHOLD, 2 * LARGEST)
 
 
 def make_pools(kv: KVSpec, blocks: int, block_size: int, dtype: torch.dtype) -> list[Pool]:

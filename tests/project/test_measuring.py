@@ -11,6 +11,7 @@ import pytest
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 LITTLE = {"bench/worker": ["--batch", "1", "2", "--context", "16", "--steps", "2", "--threads", "1"]}
+LOADED = ["--format", "none", "gptq", "--layers", "1", "--words", "512"]
 ASKED = sorted(
     str(tool.relative_to(TOOLS))
     for folder in ("bench", "chaos")
@@ -39,3 +40,19 @@ def test_launches_of_a_step_on_a_gpu() -> None:
     counts = [int(line.split(":")[1].split()[0]) for line in shown.splitlines() if "launches a layer" in line]
     assert len(counts) == 3 and max(counts) <= 10
     assert shown.count("by graphs") == 6, "decoding and steps with prompts"
+
+
+def test_what_loading_takes_is_measured() -> None:
+    command: list[str | Path] = [sys.executable, TOOLS / "bench/loading", *LOADED]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    rows = {line.split()[0]: [int(word) for word in line.split()[1:]] for line in shown[1:]}
+    assert list(rows) == ["none", "gptq"] and all(0 < held <= peak for _, held, peak, _ in rows.values())
+
+
+@pytest.mark.slow
+def test_weights_of_8_bits_take_what_they_should() -> None:
+    """In Qwen3-0.6B's shape 1.1 times their bytes at most, and a tensor and 300 MB more on the way."""
+    command: list[str | Path] = [sys.executable, TOOLS / "bench/loading", "--format", "none", "gptq"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    for _, weights, held, peak, largest in (line.split() for line in shown[1:]):
+        assert int(held) <= 1.1 * int(weights) and int(peak) <= int(weights) + int(largest) + 300

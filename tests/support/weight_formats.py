@@ -36,6 +36,10 @@ class Format(NamedTuple):
 
 def words(numbers: np.ndarray, bits: int) -> Tensor:
     """Numbers without sign of the last axis in words of 32 bits, the first in the lowest bits."""
+    if 32 % bits:  # they go on from one word to the next: bit after bit
+        ones = (numbers[..., None] >> np.arange(bits) & 1).astype(np.uint8).reshape(*numbers.shape[:-1], -1)
+        ones = np.concatenate([ones, np.zeros((*ones.shape[:-1], -ones.shape[-1] % 32), np.uint8)], -1)
+        return torch.from_numpy(np.packbits(ones, axis=-1, bitorder="little").view(np.int32))
     per = 32 // bits
     padded = np.zeros((*numbers.shape[:-1], -(-numbers.shape[-1] // per) * per), np.uint64)
     padded[..., : numbers.shape[-1]] = numbers
@@ -119,6 +123,14 @@ def gptq(bits: int, version: str = "gptq", desc_act: bool = False, group: int = 
 
     config = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": desc_act, "sym": False}
     return Format(config | {"checkpoint_format": version, "dynamic": {r"-:.*\.layers\.1\.mlp.*": {}}}, pack)
+
+
+def auto_round(inner: Format, packing: str) -> Format:
+    """Intel's name for the tensors of others."""
+    plain = {f"model.layers.1.mlp.{name}_proj": {"bits": 16, "data_type": "fp"} for name in ("gate", "up", "down")}
+    config = {"quant_method": "auto-round", "bits": 4, "group_size": GROUP, "sym": True, "data_type": "int"}
+    config |= {"packing_format": f"auto_round:auto_{packing}", "block_name_to_quantize": "model.layers"}
+    return Format(config | {"extra_config": plain}, inner.pack)
 
 
 def awq() -> Format:
@@ -252,7 +264,10 @@ FORMATS: dict[str, Format] = {
         compressed("float-quantized", BYTES | {"type": "float", "strategy": "tensor"}), None, "float", "weight_scale"
     ),
     "gptq": gptq(4),
+    "gptq_3": gptq(3),
     "gptq_8": gptq(8),
+    "auto_round": auto_round(gptq(4), "gptq"),
+    "auto_round_awq": auto_round(awq(), "awq"),
     "gptq_g_idx": gptq(4, desc_act=True),
     "gptq_v2": gptq(4, "gptq_v2"),
     "gptq_one_group": gptq(4, group=-1),

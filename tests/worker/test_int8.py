@@ -12,6 +12,7 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.models.weights import load_model
+from actorserve.actors.worker.quantization import int8
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 
 from .cpu.test_runner import prompt
@@ -102,3 +103,18 @@ def test_what_is_multiplied_are_whole_numbers() -> None:
     rounded = (weight.double() / scale[:, None]).round().long()
     exact = (whole @ rounded.T).double() * scale * (largest / linear.steps).double()
     torch.testing.assert_close(linear(x).double(), exact, rtol=1e-6, atol=0)
+
+
+def test_rounding_some_rows_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the type in which the weight is stored, and with scales of a checkpoint."""
+    torch.manual_seed(3)
+    weight, scales = torch.randn(70, 40).bfloat16(), torch.rand(70) + 0.01
+    numbers = torch.randint(-128, 128, (70, 40)) * scales[:, None]
+    whole = [int8._rounded(weight, None), int8._rounded(weight.float(), None), int8._rounded(numbers, scales)]
+    monkeypatch.setattr(int8, "AT_ONCE", 3 * 40)
+    parts = [int8._rounded(weight, None), int8._rounded(weight.float(), None), int8._rounded(numbers, scales)]
+    for one, other in zip(whole, parts, strict=True):
+        assert torch.equal(one.int_repr(), other.int_repr())
+        assert torch.equal(one.q_per_channel_scales(), other.q_per_channel_scales())
+    assert torch.equal(whole[0].int_repr(), whole[1].int_repr())
+    assert not whole[0].int_repr()[:, 40:].any() and whole[0].int_repr().abs().amax(1).eq(127).all()

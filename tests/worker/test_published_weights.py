@@ -19,6 +19,7 @@ from actorserve.actors.model.machine import check_quantization, weight_bytes
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.runner import CpuRunner
+from actorserve.actors.worker.formats.floats import expert
 from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.sharding import Alone, shard
@@ -171,7 +172,10 @@ def weights_with(**values: object) -> Values:
     [
         ({"quant_method": "hqq"}, "quant_method = 'hqq', which is not supported; these are: compressed-tensors, gptq"),
         ({"quant_method": None, "bits": 4}, "quant_method = None"),
-        (FORMATS["gptq"].config | {"bits": 3}, "bits = 3; 2 or 4 or 8 is needed"),
+        (FORMATS["gptq"].config | {"bits": 5}, "bits = 5; 2 or 3 or 4 or 8 is needed"),
+        (FORMATS["auto_round"].config | {"packing_format": "auto_round:x"}, "packing_format = 'auto_round:x'; auto_ro"),
+        (FORMATS["auto_round"].config | {"data_type": "mx_fp"}, "data_type = 'mx_fp'; int is needed"),
+        (FORMATS["auto_round_awq"].config | {"extra_config": {"a": {"bits": 8}}}, "bits = 8; 4 or 16 is needed"),
         (FORMATS["gptq"].config | {"bits": True}, "bits = True"),
         (FORMATS["gptq"].config | {"group_size": 0}, "group_size = 0; -1 or a whole number from 1 is needed"),
         (FORMATS["gptq"].config | {"checkpoint_format": "marlin"}, "checkpoint_format = 'marlin'; gptq or gptq_v2"),
@@ -245,3 +249,47 @@ def test_tensors_that_do_not_fit(
     with pytest.raises(ConfigError, match=said) as caught:
         load(packed)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "option", "said"),
+    [
+        ("gptq", "awq", "--quantization awq: the model's weights are gptq"),
+        ("awq", "gptq", "--quantization gptq: the model's weights are awq"),
+        (
+            None,
+            "fp8",
+            r"--quantization fp8: the model's weights are not quantised .*; int8 makes 8 bits of them at load",
+        ),
+        ("gptq", "gguf", "--quantization gguf: the model's weights are gptq"),
+        ("gptq", "gptq", ""),
+        ("fp8", "fp8", ""),
+        ("auto_round", "auto-round", ""),
+    ],
+)
+def test_a_checkpoints_format_may_be_named(form: str | None, option: str, said: str, source: Path) -> None:
+    """As other servers' users do: the same as auto where it is so, and refused where it is not."""
+    known = json.loads((source / "config.json").read_text())
+    values = known | ({"quantization_config": FORMATS[form].config} if form else {})
+    if said:
+        with pytest.raises(ConfigError, match=said):
+            read_architecture(values, quantization=option)
+    else:
+        own, auto = (read_architecture(values, quantization=name) for name in (option, "auto"))
+        assert own.quantization == auto.quantization and own.mixed and own.stored is not None
+        check_quantization(Config(quantization=option), own, on_gpu=False)
+        with pytest.raises(ConfigError, match="on a CPU only"):
+            check_quantization(Config(quantization=option), own, on_gpu=True)
+
+
+def test_experts_in_mxfp4_are_those_of_transformers() -> None:
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    torch.manual_seed(4)
+    blocks = torch.randint(0, 256, (3, 8, 5, 16), dtype=torch.uint8)
+    scales = torch.randint(100, 140, (3, 8, 5), dtype=torch.uint8)
+    theirs = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)  # [experts, columns, rows]
+    for number in range(3):
+        assert torch.equal(expert(blocks[number], scales[number]), theirs[number].t())
+    with pytest.raises(ConfigError, match=r"are needed, not \[8, 80\] of torch.uint8 and \[8, 5\]"):
+        expert(blocks[0].flatten(1), scales[0])

@@ -40,7 +40,7 @@ def _gptq(given: Values) -> StoredWeights:
     if given.flag("is_marlin_format"):
         raise given.wrong("is_marlin_format", "false")
     base = GptqWeight(
-        bits=one_of(given, "bits", (2, 4, 8)),
+        bits=one_of(given, "bits", (2, 3, 4, 8)),
         group=group_of(given),
         zero_less=1 if version == "gptq" else 0,
         reordered=given.flag("desc_act"),
@@ -73,11 +73,49 @@ def _changed(base: GptqWeight, rule: str, change: Values) -> GptqWeight | None:
     if rule.startswith("-:"):
         return None
     return GptqWeight(
-        bits=one_of(change, "bits", (2, 4, 8), base.bits),
+        bits=one_of(change, "bits", (2, 3, 4, 8), base.bits),
         group=group_of(change, base.group),
         zero_less=base.zero_less,
         reordered=change.flag("desc_act", base.reordered),
     )
+
+
+def _auto_round(given: Values) -> StoredWeights:
+    """GPTQ's or AWQ's tensors; `extra_config` says of which layers the bits are others: of 16 they are floats."""
+    packing = one_of(given, "packing_format", ("auto_round:auto_gptq", "auto_round:auto_awq"), "auto_round:auto_gptq")
+    one_of(given, "data_type", ("int",), "int")
+    group = group_of(given, 128)
+    bits = one_of(given, "bits", (4,) if packing.endswith("awq") else (2, 3, 4, 8))
+    base = AwqWeight(group=group) if packing.endswith("awq") else _plain_gptq(bits, group)
+    others = given.object("extra_config")
+    rules = {name: others.object(name) or Values(others.file, {}) for name in others.values} if others else {}
+    changed = {name: _other_bits(base, bits, change) for name, change in rules.items()}
+    blocks = given["block_name_to_quantize"]
+    only = tuple(blocks.split(",")) if isinstance(blocks, str) else given.texts("block_name_to_quantize")
+
+    def of(name: str) -> WeightFormat | None:
+        if name in changed:
+            return changed[name]
+        inside = any(name.startswith(f"{part.strip()}.") for part in only) if only else "layers." in name
+        return base if inside else None
+
+    return StoredWeights(name="auto-round", of=of)
+
+
+def _plain_gptq(bits: int, group: int) -> GptqWeight:
+    return GptqWeight(bits=bits, group=group, zero_less=1, reordered=False)
+
+
+def _other_bits(base: WeightFormat, bits: int, change: Values) -> WeightFormat | None:
+    """Of a layer that `extra_config` names."""
+    own = change.whole("bits", 1, 32) or bits
+    if own >= 16:
+        return None
+    if own == bits and change["group_size"] is None:
+        return base
+    if isinstance(base, GptqWeight):
+        return _plain_gptq(one_of(change, "bits", (2, 3, 4, 8), bits), group_of(change, base.group))
+    raise change.wrong("bits", f"{bits} or 16")
 
 
 def _awq(given: Values) -> StoredWeights:
@@ -148,6 +186,7 @@ READERS: dict[str, Callable[[Values], StoredWeights]] = {
     "compressed-tensors": read_compressed_tensors,
     "gptq": _gptq,
     "awq": _awq,
+    "auto-round": _auto_round,
     "fp8": _fp8,
     "fbgemm_fp8": _fbgemm_fp8,
     "modelopt": _modelopt,

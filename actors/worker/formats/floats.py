@@ -30,6 +30,21 @@ def float4(form: Float4Weight, stored: Tensors, rows: int, columns: int) -> Tens
     return numbers.mul_(spread(scale, form.group, columns))
 
 
+def expert(blocks: Tensor, scales: Tensor) -> Tensor:
+    """One expert's weight [rows, columns] of gpt-oss, in MXFP4: blocks [rows, groups, 16] and scales [rows, groups].
+
+    A checkpoint has all experts of a layer in one tensor, `…_blocks`, and their scales in `…_scales`: of each the part
+    is read that is decoded, so that no more than one expert is in float32 at a time.
+    """
+    if blocks.ndim != 3 or blocks.dtype != torch.uint8 or scales.shape != blocks.shape[:2] or blocks.shape[2] != 16:
+        told = f"{list(blocks.shape)} of {blocks.dtype} and {list(scales.shape)}"
+        raise ConfigError(f"blocks [rows, groups, 16] of bytes and scales [rows, groups] are needed, not {told}")
+    rows, groups, half = blocks.shape
+    columns = groups * half * 2
+    form = Float4Weight(group=half * 2, weight="weight", scale_type="U8")
+    return float4(form, {"weight": blocks.flatten(1), "weight_scale": scales}, rows, columns)
+
+
 def bitsandbytes(form: BnbWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
     """Blocks run over the whole weight, row after row; scales of blocks may be of a table themselves."""
     name = f"weight.quant_state.bitsandbytes__{form.kind}"

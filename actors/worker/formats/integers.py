@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...model.formats.stored import WHOLE, WORD, AwqWeight, GptqWeight, PackedWeight, ScaledWeight
 
 Tensors = Mapping[str, Tensor]  # by what comes after the layer's name
+AT_ONCE = 1 << 20  # numbers that are unpacked in one step, where they need more than their words
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the numbers 0 to 7 lie in a word
 
 
@@ -80,6 +82,19 @@ def spread(values: Tensor, width: int, columns: int) -> Tensor:
 
 
 def unpacked(words: Tensor, bits: int) -> Tensor:
-    """The numbers without sign in words of 32 bits [rows, words], the first in the lowest bits."""
+    """The numbers without sign in words of 32 bits [rows, words], the first in the lowest bits.
+
+    Numbers of 3 bits go on from one word to the next.
+    """
+    if WORD % bits:
+        first = torch.arange(0, words.shape[1] * WORD // bits * bits, bits)
+        low, shift = first // WORD, first % WORD
+        numbers = torch.empty(len(words), len(first), dtype=torch.int32)
+        step = max(1, AT_ONCE // max(1, len(first)))
+        for some in (slice(at, at + step) for at in range(0, len(words), step)):
+            wide = F.pad(words[some], (0, 1)).long().bitwise_and_((1 << WORD) - 1)
+            both = (wide[:, low + 1] << WORD).bitwise_or_(wide[:, low])
+            numbers[some] = (both >> shift).bitwise_and_((1 << bits) - 1)
+        return numbers
     shifts = torch.arange(0, WORD, bits, dtype=torch.int32)
     return (words[:, :, None] >> shifts).bitwise_and_((1 << bits) - 1).flatten(1)

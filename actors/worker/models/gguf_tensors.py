@@ -38,13 +38,11 @@ def open_gguf(folder: Path, shape: Architecture) -> Read | None:
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
         data, tensor = homes[name]
-        part = _read(data, tensor, rows, columns)
-        if is_paired(architecture, name):
-            part = unpaired(part, shape.head_dim)
-        if name == small and part.dtype == torch.float32 and tensor.type.name not in FLOATS:
-            half = part.half()  # other weights are rounded to 8 bits, these to 11
-            return half if bool(half.isfinite().all()) else part
-        return part
+        kind = torch.float16 if name == small else torch.float32  # other weights are rounded to 8 bits, these to 11
+        part = _read(data, tensor, rows, columns, kind)
+        if kind == torch.float16 and not part.isfinite().all():
+            part = _read(data, tensor, rows, columns)
+        return unpaired(part, shape.head_dim) if is_paired(architecture, name) else part
 
     return read
 
@@ -64,29 +62,31 @@ def _mapped(path: Path) -> Tensor:
         raise ConfigError(f"model: {path} cannot be read: {error}") from None
 
 
-def _read(data: Tensor, tensor: GgufTensor, rows: slice, columns: slice | None) -> Tensor:
-    """Some rows, and of these some columns."""
+def _read(
+    data: Tensor, tensor: GgufTensor, rows: slice, columns: slice | None, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Some rows, and of these some columns; what is decoded is of the type `dtype`."""
     kind, width = tensor.type, tensor.shape[-1]
     stored = data[tensor.offset : tensor.offset + tensor.size]
     if len(tensor.shape) == 1:
-        return _decoded(stored.view(1, -1, kind.size), kind.name).view(-1)[rows]
+        return _decoded(stored.view(1, -1, kind.size), kind.name, dtype).view(-1)[rows]
     blocks = stored.view(-1, width // kind.numbers, kind.size)[rows]
     if columns is None:
-        return _decoded(blocks, kind.name)
+        return _decoded(blocks, kind.name, dtype)
     first, end, _ = columns.indices(width)
     cut = blocks[:, first // kind.numbers : -(-end // kind.numbers)]
     skipped = first // kind.numbers * kind.numbers
-    return _decoded(cut, kind.name)[:, first - skipped : end - skipped]
+    return _decoded(cut, kind.name, dtype)[:, first - skipped : end - skipped]
 
 
-def _decoded(blocks: Tensor, name: str) -> Tensor:
-    """[rows, numbers] of bytes [rows, blocks, bytes]: floating point is only seen as such, all else made float32."""
+def _decoded(blocks: Tensor, name: str, dtype: torch.dtype) -> Tensor:
+    """[rows, numbers] of bytes [rows, blocks, bytes]: floating point is only seen as such, all else decoded."""
     if name in FLOATS:
         if not blocks.is_contiguous():
             blocks = blocks.contiguous()
         return blocks.flatten(1).view(FLOATS[name])
     decode = DECODERS[name]
-    result = torch.empty(len(blocks), blocks.shape[1] * BY_NAME[name].numbers)
+    result = torch.empty(len(blocks), blocks.shape[1] * BY_NAME[name].numbers, dtype=dtype)
     step = max(1, AT_ONCE // max(1, result.shape[1]))
     for first in range(0, len(blocks), step):
         some = blocks[first : first + step]

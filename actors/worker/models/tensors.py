@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -19,8 +20,12 @@ def split_rows(linear: LinearSpec, tensor: Tensor, shape: Architecture) -> Itera
     return zip(linear.rows, tensor.split(sizes), strict=True)
 
 
-def join(parts: Sequence[Tensor], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """All rows one after the other in new memory of one type."""
+def join(parts: Sequence[Tensor], dtype: torch.dtype | None, device: torch.device | str = "cpu") -> Tensor:
+    """All rows one after the other in new memory of one type; without a type what needs no new memory gets none."""
+    if dtype is None:
+        if len(parts) == 1:
+            return parts[0].to(device)
+        dtype = reduce(torch.promote_types, (part.dtype for part in parts))
     joined = torch.empty(sum(len(part) for part in parts), *parts[0].shape[1:], dtype=dtype, device=device)
     first = 0
     for part in parts:

@@ -24,6 +24,7 @@ from ...model.weight_files import check_weights, is_pickled
 from ...options.config import Config, ConfigError
 from ..cpu.executor import CpuModel
 from ..formats.decoding import decoded
+from ..memory import large_blocks_apart
 from ..tensor_parallel import TensorParallelGroup
 from .gguf_tensors import open_gguf
 from .sharding import Alone, Get, Read, shard
@@ -39,7 +40,8 @@ def load_model(config: Config, info: ModelInfo, group: TensorParallelGroup | Non
     shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
     dtype = choose_dtype(config, shape)
     own, get = open_weights(config, info, shape, group)
-    return CpuModel(own, get, dtype, info.max_model_len, group, config.deterministic)
+    with large_blocks_apart():
+        return CpuModel(own, get, dtype, info.max_model_len, group, config.deterministic)
 
 
 def open_weights(

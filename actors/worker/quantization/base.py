@@ -34,7 +34,8 @@ class GpuLinear(Protocol):
 class LinearTensors(NamedTuple):
     """Of one linear layer, which may be several of the checkpoint."""
 
-    joined: Callable[[str, torch.dtype], Tensor]  # all rows of `weight`, `bias` or what else the format has, in a type
+    # all rows of `weight`, `bias` or what else the format has, in a type; None: as they are stored
+    joined: Callable[[str, torch.dtype | None], Tensor]
     dtype: torch.dtype  # that is computed in
     biased: bool
     from_memory: bool = False  # all weights of the model together are larger than a cache

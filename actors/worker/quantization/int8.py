@@ -26,6 +26,7 @@ from .base import CpuLinear, LinearTensors
 LARGEST = 127
 PADDING = 16  # columns more: two are used, and rows stay in line
 VNNI = {"avx512_vnni", "avx_vnni", "asimddp"}  # without such instructions sums of two products have 16 bits
+AT_ONCE = 1 << 21  # numbers that are rounded in one step
 TINY = torch.finfo(torch.float32).tiny
 LEAST = 1e-30  # for a row's largest number; what is less is 0
 
@@ -34,21 +35,15 @@ class Int8Linear:
     """y = x Wᵀ + b of float32 x, with W in 8 bits."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, scales: Tensor | None = None) -> None:
-        """`weight` [outputs, inputs] float32; `scales` of which all its rows are whole numbers already."""
+        """`weight` [outputs, inputs] in any type of floats; `scales` of which its rows are whole numbers already."""
         self.inputs = weight.shape[1]
         self.bias = bias
         self.reduce_range = not cpu_flags() & VNNI
         self.steps = LARGEST // 2 if self.reduce_range else LARGEST
         self.range = torch.zeros(PADDING)
         self.range[0], self.range[1] = self.steps, -self.steps - 1
-        padded = torch.zeros(len(weight), self.inputs + PADDING)
-        padded[:, : self.inputs] = weight
-        steps = padded.abs().amax(1) / LARGEST if scales is None else scales
-        scale = steps.clamp(min=TINY).double()
-        zeros = torch.zeros(len(weight), dtype=torch.long)
         with warnings.catch_warnings(action="ignore"):  # torch means to drop it: setup.cfg bounds torch's version
-            whole = torch.quantize_per_channel(padded, scale, zeros, 0, torch.qint8)
-        self.weight = torch.ops.quantized.linear_prepack(whole, None)
+            self.weight = torch.ops.quantized.linear_prepack(_rounded(weight, scales), None)
         self.product = torch.ops.quantized.linear_dynamic.default
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -66,6 +61,23 @@ class Int8Linear:
         residual.add_(self(x))
 
 
+def _rounded(weight: Tensor, scales: Tensor | None) -> Tensor:
+    """In 8 bits with a scale a row and the columns of PADDING: some rows at a time, for as float32 it may be large."""
+    rows, inputs = weight.shape
+    whole = torch.zeros(rows, inputs + PADDING, dtype=torch.int8)
+    steps = torch.empty(rows, dtype=torch.double)
+    zeros = torch.zeros(rows, dtype=torch.long)
+    count = max(1, AT_ONCE // inputs)
+    for first in range(0, rows, count):
+        some = slice(first, first + count)
+        part = weight[some].float()
+        own = part.abs().amax(1) / LARGEST if scales is None else scales[some]
+        steps[some] = own.clamp(min=TINY)
+        whole[some, :inputs] = torch.quantize_per_channel(part, steps[some], zeros[some], 0, torch.qint8).int_repr()
+    made: Tensor = torch._make_per_channel_quantized_tensor(whole, steps, zeros, 0)
+    return made
+
+
 def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     """Of weights in any type."""
-    return Int8Linear(tensors.weight(), tensors.bias(), tensors.row_scales())
+    return Int8Linear(tensors.joined("weight", None), tensors.bias(), tensors.row_scales())
