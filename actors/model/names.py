@@ -43,6 +43,8 @@ def find_folder(
     try:
         if path.is_dir():
             return gguf_in(path.resolve()) or path.resolve()
+        if path.name == "*.gguf" and path.parent.is_dir() and (found := gguf_in(path.parent.resolve())):
+            return found  # a shell leaves it as it is where it is quoted
         if is_gguf(path):
             return path.absolute()  # not where a link leads: at the hub's cache only links have names
         if path.exists():

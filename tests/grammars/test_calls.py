@@ -102,6 +102,12 @@ def test_a_call_or_an_answer(parser: str) -> None:
             "<tool_call>\n<function=weather>\n<parameter=town>\nOslo\n</parameter>\n</function>\n</tool_call>",
         ),
         ("glm45", "<tool_call>weather\n<arg_key>town</arg_key>\n<arg_value>Oslo</arg_value>\n</tool_call>"),
+        ("apertus", '<|tools_prefix|>[{"weather": {"town": "Oslo"}}]<|tools_suffix|>'),
+        ("gigachat3", 'function call{"name": "weather", "arguments": {"town": "Oslo"}}'),
+        (
+            "cohere_command_r",
+            'Action: ```json\n[\n    {"tool_name": "weather", "parameters": {"town": "Oslo"}}\n]```',
+        ),
         ("xlam", '[{"name": "weather", "arguments": {"town": "Oslo"}}]'),
         ("phi4_mini_json", 'functools[{"name": "weather", "arguments": {"town": "Oslo"}}]'),
         ("internlm", '<|action_start|><|plugin|>\n{"name": "weather", "parameters": {"town": "Oslo"}}<|action_end|>'),

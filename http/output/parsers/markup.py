@@ -118,6 +118,14 @@ def _cohere(tool: ToolFunction) -> Object:
     return _tag('{"tool_call_id": "', content, "}")
 
 
+def _command_r(tool: ToolFunction) -> Object:
+    return _tag(f'{{"tool_name": {json.dumps(tool.name)}, "parameters": ', [_json(tool)], "}")
+
+
+def _apertus(tool: ToolFunction) -> Object:
+    return _tag(f"{{{json.dumps(tool.name)}: ", [_json(tool)], "}")
+
+
 def _bare(tool: ToolFunction) -> Object:
     call = {"type": "call_object", "name": tool.name, "key": "parameters", "json_schema": _schema(tool)}
     return _tag("", [call], "")
@@ -261,6 +269,9 @@ MARKUPS: dict[str, tuple[Markup, ...]] = {
         Markup("<longcat_tool_call>", _object("arguments", "<longcat_tool_call>\n", "\n</longcat_tool_call>"), "\n"),
     ),
     "internlm": (Markup("<|action_start|>", _object("parameters", "<|action_start|><|plugin|>\n", "<|action_end|>")),),
+    "cohere_command_r": (Markup("Action:", _command_r, ",\n    ", "Action: ```json\n[\n    ", "\n]```"),),
+    "apertus": (Markup("<|tools_prefix|>", _apertus, ", ", "<|tools_prefix|>[", "]<|tools_suffix|>"),),
+    "gigachat3": (Markup("function call", _object("arguments", "function call"), "\n"),),
     **dict.fromkeys(("cohere_command3", "cohere_command4"), _COHERE),
     "seed_oss": (
         Markup(

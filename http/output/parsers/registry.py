@@ -11,7 +11,16 @@ from .calls import Schemas
 from .formats.functionary import Functionary
 from .formats.gemma import GemmaCalls
 from .formats.harmony import Harmony
-from .formats.json_calls import JSON_FORMS, JsonArray, Llama3Json, MarkedCalls, Mistral, NamedCall
+from .formats.json_calls import (
+    JSON_FORMS,
+    Apertus,
+    GigaChat,
+    JsonArray,
+    Llama3Json,
+    MarkedCalls,
+    Mistral,
+    NamedCall,
+)
 from .formats.nested import MinimaxM3
 from .formats.pythonic import Pythonic, PythonLines, ToolCode
 from .formats.sections import DeepSeekV3, DeepSeekV31, KimiK2
@@ -32,6 +41,8 @@ TOOL_PARSERS: dict[str, Callable[[Schemas], OutputParser]] = {
     "functiongemma": partial(GemmaCalls, "<start_function_call>", "<end_function_call>", "<escape>"),
     "functionary": Functionary,
     "mistral": Mistral,
+    "apertus": Apertus,
+    "gigachat3": GigaChat,
     "deepseek_v3": DeepSeekV3,
     "deepseek_v31": DeepSeekV31,
     HARMONY_TOOLS: Harmony,
@@ -66,6 +77,7 @@ THINK_MARKERS: dict[str, tuple[str, str]] = {
     "granite": ("Here is my thought process:", "Here is my response:"),
     "granite33": _THINK,
     "gemma4": ("<|channel>thought", "<channel|>"),
+    "apertus": ("<|inner_prefix|>", "<|inner_suffix|>"),
     "cohere_command3": _COHERE,
     "cohere_command4": _COHERE,
     "seed_oss": ("<seed:think>", "</seed:think>"),
@@ -145,6 +157,7 @@ CALL_BEGINS = {
     **{("qwen3", name): "\n<tool_call>\n<function=" for name in ("qwen3_coder", "qwen3_xml", "mimo")},
     ("kimi_k2", "kimi_k2"): "<|tool_calls_section_begin|>",
     ("gemma4", "gemma4"): "<|tool_call>call:",
+    ("apertus", "apertus"): "<|tools_prefix|>",
 }
 """What calls begin with even where a model has not said that its thinking is over, by reasoning and tool parser."""
 
@@ -166,6 +179,9 @@ _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<steptml:invoke", "step3"),
     (_all(r"<\|START_ACTION\|>", r"<\|START_TEXT\|>"), "cohere_command4"),
     (r"<\|START_ACTION\|>", "cohere_command3"),
+    (r"<\|tools_prefix\|>", "apertus"),
+    (_all("Action:", "json-formatted list", "tool_name"), "cohere_command_r"),
+    (_all("function call", r"<\|role_sep\|>"), "gigachat3"),
     (r"<arg_key>", "glm45"),
     (r"<function=[\s\S]*<parameter=", "qwen3_coder"),
     (r"<\|tool_calls_section_begin\|>", "kimi_k2"),
@@ -182,7 +198,7 @@ _TOOL_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<function_calls>(?!\s*<invoke)", "olmo3"),
     (r"<function_call>", "granite_20b_fc"),
     (r"```tool_code", "gemma3"),
-    (r"\[\{\"name\": \"tool_call_name\"", "xlam"),
+    (r"\[\{\"name\": \"tool_call_name\"|\{\\?\"tool_calls\\?\": \[", "xlam"),
     (r"<\|tool_call_start\|>|<\|tool_list_start\|>", "lfm2"),
     (r"\[func_name1\(", "pythonic"),
     (r"<\|python_start\|>[\s\S]*\"parameters\"|\"parameters\"[\s\S]*<\|python_start\|>", "llama3_json"),
@@ -203,6 +219,7 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<\|channel>", "gemma4"),
     (_all(r"<\|START_THINKING\|>", r"<\|START_TEXT\|>"), "cohere_command4"),
     (r"<\|START_THINKING\|>", "cohere_command3"),
+    (r"<\|inner_prefix\|>", "apertus"),
     (r"<seed:think>", "seed_oss"),
     (r"<longcat_think>", "longcat"),
     (r"<mm:think>", "minimax_m3"),

@@ -29,6 +29,7 @@ class JsonCalls(CallReader):
         if self.head and marker:
             yield from self._space()
             yield from self._expect(self.head)
+            self._marked = True
         if not marker.endswith("["):
             if (yield from self._space()) != "[":
                 yield from self._objects()
@@ -55,7 +56,7 @@ class JsonCalls(CallReader):
         early: list[str] | None = None  # arguments that came before the name
         while (yield from self._space()) != "}":
             key = yield from self._string()
-            if not self._marked and key not in _KEYS:
+            if not self._marked and key not in (*_KEYS, self.name_key):
                 raise Broken
             yield from self._space()
             yield from self._expect(":")
@@ -207,6 +208,46 @@ class Mistral(JsonCalls):
         self._close()
 
 
+class GigaChat(JsonCalls):
+    """function call{"name": …, "arguments": …}, at times with the token between them that begins a role's text."""
+
+    starts = loose = ("function call",)
+
+    def _call(self, marker: str) -> Steps[None]:
+        if (yield from self._space()) == "<":
+            self._marked = True
+            yield from self._expect("<|role_sep|>")
+        yield from super()._call(marker)
+
+
+class Apertus(JsonCalls):
+    """<|tools_prefix|>[{name: {…}}, {name: {…}}]<|tools_suffix|>: a call is a name with its arguments."""
+
+    starts = ("<|tools_prefix|>",)
+    closers = ends = ("<|tools_suffix|>",)
+
+    def _object(self) -> Steps[None]:
+        count = self._count
+        yield from self._expect("{")
+        while (yield from self._space()) != "}":
+            name = yield from self._string()
+            if not self._may_be(name):
+                raise Broken
+            yield from self._space()
+            yield from self._expect(":")
+            first = yield from self._space()
+            self._begin(name)
+            yield from self._value(first, [])
+            if (yield from self._space()) == ",":
+                self._take(1)
+            elif self._text[self._at] != "}":
+                raise Broken
+        if self._count == count:
+            raise Broken
+        self._take(1)
+        self._held = []
+
+
 class JsonArray(JsonCalls):
     """The whole text is [{…}, {…}]: what a grammar makes of "any tool, but a tool"."""
 
@@ -249,15 +290,19 @@ JSON_FORMS: dict[str, JsonForm] = {
     "minimax": _TOOL_CALLS,
     "nemotron_json": JsonForm(("<TOOLCALL>",), ("</TOOLCALL>",)),
     "longcat": JsonForm(("<longcat_tool_call>",), ("</longcat_tool_call>",)),
+    "cohere_command_r": JsonForm(
+        ("Action:",), ("```",), loose=("Action:",), head="```json", name_key="tool_name", id_key="tool_call_id"
+    ),
     "cohere_command3": _COHERE,
     "cohere_command4": _COHERE,
     "internlm": JsonForm(("<|action_start|>",), ("<|action_end|>",), head="<|plugin|>"),
     "phi4_mini_json": JsonForm(("functools[", "<|tool_call|>"), ("<|/tool_call|>",)),
     "xlam": JsonForm(
-        ("<tool_call>", "```json\n[", "```\n["),
+        ("<tool_call>", "```json\n[", "```\n[", '{"tool_calls":'),
         ("</tool_call>",),
-        loose=("```json\n[", "```\n["),
+        loose=("```json\n[", "```\n[", '{"tool_calls":'),
         bare="[",
+        between="}",  # of the first xLAMs, whose list is the one member of an object
     ),
 }
 """Formats that differ in their markers alone: one object or a list of them stands between these."""

@@ -224,6 +224,21 @@ _MORE = [
     text("other JSON", "xlam", '```json\n[{"name": "what"}]\n```\n[] [1]\n```json\n[1]\n```'),
     text("half a block", "xlam", "```json\n["),
     text("no calls", "xlam", "[]\n"),
+    one("an object of calls", "xlam", '{"tool_calls": [{"name": "now", "arguments": {}}]}', NOW),
+    text("an object of none", "xlam", '{"tool_calls": []} {"tool_calls": 1}'),
+    one("no space", "cohere_command_r", 'Action:```json\n[{"tool_name": "now", "parameters": {}}]```', NOW),
+    text("words", "cohere_command_r", "Action: none. Action:\n```py\n1\n```\n```"),
+    one("one line", "gigachat3", 'function call{"name": "now", "arguments": {}}', NOW),
+    text("words", "gigachat3", "a function call<b> is a function call {x}"),
+    one("several lines", "apertus", '<|tools_prefix|>[\n{"now" : {}}\n]<|tools_suffix|>', NOW),
+    Sample(
+        "in one object",
+        '<|tools_prefix|>[{"now": {}, "get_weather": {"city": "Oslo"}}]<|tools_suffix|>.',
+        "apertus",
+        content=".",
+        calls=(NOW, ("get_weather", {"city": "Oslo"})),
+    ),
+    text("no object", "apertus", "<|tools_prefix|>[{}, 1]<|tools_suffix|>"),
 ]
 
 _FORCED = [

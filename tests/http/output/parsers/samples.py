@@ -260,6 +260,14 @@ def _each(scene: Scene, begin: str, end: str) -> str:
     return scene.before + "\n".join(calls) + scene.after
 
 
+def _command_r(scene: Scene) -> str:
+    return json.dumps([{"tool_name": name, "parameters": value} for name, value in scene.calls], indent=4)
+
+
+def _by_name(scene: Scene) -> str:
+    return _json([{name: value} for name, value in scene.calls])
+
+
 def _objects(scene: Scene, key: str = "arguments") -> str:
     return _json([{"name": name, key: value} for name, value in scene.calls])
 
@@ -328,6 +336,9 @@ WRITERS: dict[str, Write] = {
     "internlm": lambda scene: _each(scene, "<|action_start|><|plugin|>\n", "<|action_end|>"),
     "phi4_mini_json": lambda scene: f"{scene.before}functools{_objects(scene)}{scene.after}",
     "xlam": lambda scene: f"{scene.before}<tool_call>{_objects(scene)}</tool_call>{scene.after}",
+    "cohere_command_r": lambda scene: f"{scene.before}Action: ```json\n{_command_r(scene)}\n```{scene.after}",
+    "apertus": lambda scene: f"{scene.before}<|tools_prefix|>{_by_name(scene)}<|tools_suffix|>{scene.after}",
+    "gigachat3": lambda scene: _each(scene, "function call<|role_sep|>\n", ""),
     "json_array": lambda scene: _objects(scene, "parameters"),
 }
 TAGGED = ("qwen3_coder", "seed_oss", "minimax_m2", "glm45", "step3")  # their values are plain texts

@@ -72,6 +72,10 @@ TEMPLATES = {
     "cohere_command3 cohere_command3": "<|START_THINKING|>{{ m.plan }}<|END_THINKING|><|START_ACTION|>[\n"
     '{"tool_call_id": "{{ n }}", "tool_name": "{{ f.name }}"}]<|END_ACTION|><|START_RESPONSE|>{{ c }}<|END_RESPONSE|>',
     "cohere_command4 cohere_command4": "<|START_TEXT|>{{ c }}<|END_TEXT|><|START_THINKING|><|START_ACTION|>[",
+    "cohere_command_r": "Write 'Action:' followed by a json-formatted list of actions: [{'tool_name': 'x'}]",
+    "apertus apertus": "{{ '<|inner_prefix|>' }}{{ '<|tools_prefix|>[' + calls + ']<|tools_suffix|>' }}",
+    "gigachat3": "{{ 'function call<|role_sep|>\n' + call | tojson }}<|message_sep|>",
+    "xlam ": 'The output MUST strictly adhere to {"tool_calls": [{"name": "func_name1", "arguments": {}}]}',
     "phi4_mini_json": "{{ '<|' + m.role + '|>' + m.content + '<|tool|>' + m.tools + '<|/tool|>' + '<|end|>' }}",
     "phi4_mini_json ": "<|system|>Answer with functools[{'name': ..., 'arguments': {}}]<|end|>",
     "xlam": '<|start_header_id|>ipython Use a JSON array:\n\n[{"name": "tool_call_name", "arguments": {"arg1": 1}}]',
@@ -101,7 +105,8 @@ def test_names_that_users_know() -> None:
     names = """hermes qwen3_coder qwen3_xml llama3_json pythonic mistral deepseek_v3 deepseek_v31 openai glm45 kimi_k2
         granite seed_oss minimax_m2 minimax_m3 llama4_json llama4_pythonic hunyuan_a13b jamba nemotron_json longcat
         kimi_k3 gemma4 functiongemma gemma3 lfm2 cohere_command3 cohere_command4 phi4_mini_json xlam deepseek_v32
-        deepseek_v4 step3 step3p5 ernie45 olmo3 functionary internlm minimax glm47 granite4 granite_20b_fc mimo"""
+        deepseek_v4 step3 step3p5 ernie45 olmo3 functionary internlm minimax glm47 granite4 granite_20b_fc mimo
+        apertus gigachat3 cohere_command_r"""
     assert {*names.split(), JSON_ARRAY} == TOOL_PARSERS.keys()
     assert {*get_args(ToolParser)} == TOOL_PARSERS.keys() - {JSON_ARRAY} | {"auto", "none"}
     assert {*get_args(ReasoningParser)} == REASONING_PARSERS.keys() | {"auto", "none"}
