@@ -82,6 +82,17 @@ def test_what_is_no_folder(here: Path) -> None:
         assert words in refusal(name), name
 
 
+def test_a_pattern_that_no_shell_has_read(here: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.gguf"):  # it is found, and it is none
+        find_model(make_config({"model": f"{_with_gguf(here)}/*.gguf", "device": "cpu"}))
+
+
+def _with_gguf(here: Path) -> Path:
+    (here / "of-gguf").mkdir()
+    (here / "of-gguf" / "model.gguf").write_bytes(b"GGUF")
+    return here / "of-gguf"
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [

@@ -5,6 +5,7 @@ What the formats' own libraries say stands in vocabulary_files/expected.json; ma
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import shutil
@@ -28,6 +29,7 @@ from actorserve.actors.detokenizer.decoder import decoder_factory
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.model.tokenizer import find_templates, load_tokenizer, special_tokens
+from actorserve.actors.model.tokenizer_parts import SPACE, byte_pairs, merges_by_score
 from actorserve.actors.model.vocabularies.folder import fast_tokenizer, make
 from actorserve.actors.model.vocabularies.proto import read_sentencepiece
 from actorserve.actors.options.config import Config, ConfigError, TokenizerMode, make_config
@@ -179,6 +181,47 @@ def test_only_the_first_word_has_a_space_as_transformers_has_it(tmp_path: Path) 
         assert ours.encode(text).ids == theirs.encode(text, add_special_tokens=False), text
     before = tokenizer_of("llama", tmp_path, legacy=True)
     assert before.encode("<s>there").ids != ours.encode("<s>there").ids
+
+
+def test_a_number_beyond_a_gap_stays(tmp_path: Path) -> None:
+    told = {"620": {"content": "<|user|>", "special": True}}
+    config = {"tokenizer_class": "ChatGLM4Tokenizer", "added_tokens_decoder": told}
+    known = made(folder_of(tmp_path / "m", "small.tiktoken", "tokenizer.model", config), "tokenizer.model")
+    assert known.encode("<|user|>a").ids == [620, *known.encode("a").ids]
+
+
+def test_a_word_that_is_a_token_need_not_be_merged(tmp_path: Path) -> None:
+    """As tiktoken has it: no merge leads to this one."""
+    folder = folder_of(tmp_path / "m", "small.tiktoken", "x.tiktoken", {"tokenizer_class": "ChatGLM4Tokenizer"})
+    ranks = [bytes([byte]) for byte in range(256)] + [b"xyz"]
+    lines = (f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(ranks))
+    (folder / "x.tiktoken").write_text("".join(lines))
+    assert made(folder, "x.tiktoken").encode("xyz").ids == [256]
+    assert made(folder, "x.tiktoken").encode("xyzz").ids == list(b"xyzz")
+
+
+def test_runs_of_one_score_grow_from_their_beginning() -> None:
+    """As SentencePiece merges them: of pairs with one score the first in the text."""
+    pieces = {SPACE * count: (count, -1e9) for count in range(1, 5)}
+    numbers = {text: number for text, (number, _) in pieces.items()}
+    model = byte_pairs(numbers, merges_by_score(pieces))
+    known = Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    for length in range(1, 14):
+        assert known.encode(SPACE * length).ids == [4] * (length // 4) + [length % 4] * bool(length % 4)
+
+
+def test_a_piece_that_is_no_control_piece_begins_no_text() -> None:
+    """Where a file does not say which begins a text, piece 1 does, if it is made for that."""
+
+    def piece(text: bytes, kind: int) -> bytes:
+        inner = b"\n" + bytes([len(text)]) + text + b"\x18" + bytes([kind])
+        return b"\n" + bytes([len(inner)]) + inner
+
+    data = piece(b"<unk>", 2) + piece(b"a", 1) + piece(b"</s>", 3)
+    model = read_sentencepiece(Path("/x"), data)
+    assert (model.unknown, model.begin, model.end, model.pad) == (0, -1, 2, -1)
+    beyond = b"\x12\x0b" + b"\xc8\x02" + b"\xff" * 8 + b"\x01"  # trainer_spec, bos_id = 2^63 and more
+    assert read_sentencepiece(Path("/x"), data + beyond).begin == -1
 
 
 # --- lists of words --------------------------------------------------------------------------------------------------

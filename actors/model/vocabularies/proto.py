@@ -152,7 +152,7 @@ def _number(message: dict[int, Value], field: int, absent: int) -> int:
     value = message.get(field, absent)
     if not isinstance(value, int):
         raise ValueError(f"field {field} is no number")
-    return value - (1 << 64) if value >> 63 else value
+    return value  # one below 0 is larger than any that counts
 
 
 def _place(message: dict[int, Value], field: int, absent: int, pieces: list[Piece]) -> int:
