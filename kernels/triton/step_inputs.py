@@ -16,6 +16,7 @@ them. Grids follow from shapes alone. Checked in the interpreter; not run on a G
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,9 @@ TILE = 256  # tokens of one program
 DECODING = 32  # the same where every row has one token, the one that was drawn last
 KEEP = 256
 COPY = tl.constexpr(512)  # entries of the table that are copied at a time
+
+
+PLACED = 128  # rows, or entries of the table, that a program changes
 
 
 class RowState(NamedTuple):
@@ -114,6 +118,52 @@ def keep_kernel(rows, tokens, last, count, BLOCK: tl.constexpr):
     row = tl.load(rows + index, mask=index < count, other=-1)
     token = tl.load(tokens + index, mask=index < count, other=0).to(tl.int64)
     tl.store(last + row, token, mask=row >= 0)
+
+
+@triton.jit(do_not_specialize=["entries", "count"], do_not_specialize_on_alignment=["packed"])
+def change_kernel(
+    packed, entries, count, table, last, drawn, temperature, top_k, top_p, min_p, top_n_sigma, seed,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """BLOCK entries of the table and BLOCK rows."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    entry = index < entries
+    place = tl.load(packed + index, mask=entry, other=0)
+    tl.store(table + place, tl.load(packed + entries + index, mask=entry, other=0).to(tl.int32), mask=entry)
+    there = index < count
+    values = packed + 2 * entries + index
+    row = tl.load(values, mask=there, other=0)
+    tl.store(last + row, tl.load(values + count, mask=there, other=0), mask=there)
+    tl.store(drawn + row, tl.load(values + 2 * count, mask=there, other=0), mask=there)
+    put(temperature + row, values + 3 * count, there)
+    tl.store(top_k + row, tl.load(values + 4 * count, mask=there, other=0), mask=there)
+    put(top_p + row, values + 5 * count, there)
+    put(min_p + row, values + 6 * count, there)
+    put(top_n_sigma + row, values + 7 * count, there)
+    tl.store(seed + row, tl.load(values + 8 * count, mask=there, other=0), mask=there)
+
+
+@triton.jit
+def put(target, source, there):
+    """A number that comes as the bits of a float64."""
+    value = tl.load(source, mask=there, other=0).to(tl.float64, bitcast=True)
+    tl.store(target, value.to(target.dtype.element_ty), mask=there)
+
+
+def change_rows(packed: Tensor, entries: int, state: RowState, parameters: Sequence[Tensor]) -> None:
+    """Write what is new of rows, all of it by one kernel.
+
+    packed       int64, one after the other: of so many entries of the table, first where they are in it (row · width +
+                 block), then the blocks; of the rows first which they are, then `last`, then `drawn`, then each of
+    parameters   temperature, top_k, top_p, min_p, top_n_sigma, seed; floats as the bits of float64
+    """
+    count, rest = divmod(len(packed) - 2 * entries, 3 + len(parameters))
+    if packed.dtype != torch.int64 or not packed.is_contiguous() or rest or count < 0 or len(parameters) != 6:
+        raise ValueError(f"{packed.dtype}{list(packed.shape)} are not {entries} entries and whole rows")
+    grid = (max(1, triton.cdiv(max(entries, count), PLACED)),)
+    change_kernel[grid](
+        packed, entries, count, state.table, state.last, state.drawn, *parameters, BLOCK=PLACED, num_warps=4
+    )
 
 
 def make_inputs(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .graphs import MOST_CHUNKS
 
+CHANGES = 4096  # numbers of rows that change which a step has memory for; for more it is made
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Vector = TypeVar("Vector", Tensor, Ints)
 
@@ -83,6 +84,7 @@ class StepBuffers:
         self._vector = torch.empty(sum(StepNumbers.counts(sizes)), dtype=torch.int64, pin_memory=cuda)
         values: Ints = self._vector.numpy()
         self.numbers = StepNumbers.of(values, sizes)  # to be written before they are sent
+        self._changes = torch.empty(CHANGES, dtype=torch.int64, pin_memory=cuda)
         self.tokens = torch.empty(sizes.draws, dtype=torch.int32, pin_memory=cuda)
         self.outcome = torch.empty(sizes.draws if sizes.drafts else 0, 2, dtype=torch.int32, pin_memory=cuda)
         self.events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2)] if cuda else []
@@ -90,6 +92,11 @@ class StepBuffers:
     def send(self, target: Tensor, begin: int, end: int) -> None:
         """The numbers [begin, end) to the same place of `target`, behind what the device was given before."""
         target[begin:end].copy_(self._vector[begin:end], non_blocking=True)
+
+    def send_changes(self, numbers: Ints, target: Tensor) -> Tensor:
+        """Up to CHANGES numbers, once a step, to the beginning of `target`: that part of it."""
+        self._changes.numpy()[: numbers.size] = numbers
+        return target[: numbers.size].copy_(self._changes[: numbers.size], non_blocking=True)
 
     def begin(self) -> None:
         """The step is what the device is given from now on."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from actorserve.kernels.triton.sampling import RowParameters
-from actorserve.kernels.triton.step_inputs import RowState
+from actorserve.kernels.triton.step_inputs import RowState, change_rows
 
 from ...protocol.request import row_types
 from ...protocol.step import NewRow, Step
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+from .buffers import CHANGES, StepBuffers
+from .buffers import Ints as Ints
 
 
 def to_device(values: np.ndarray, device: torch.device) -> Tensor:
@@ -31,13 +33,14 @@ class DeviceRows:
         def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.zeros(rows, *shape, dtype=dtype, device=device)
 
+        self._numbers = torch.zeros(CHANGES, dtype=torch.int64, device=device)
         self.state = RowState(zeros(torch.int64), zeros(torch.int64), zeros(torch.int32, width))
         self.parameters = RowParameters(  # kernels take the bits of unsigned numbers from signed ones
             **{name: zeros(getattr(torch, dtype.removeprefix("u"))) for name, dtype in row_types().items()},
             position=self.state.drawn,
         )
 
-    def change(self, step: Step, last: list[int]) -> None:
+    def change(self, step: Step, last: list[int], buffers: StepBuffers) -> None:
         """Rows that sequences take, each with the last token of its log, and blocks that rows are given."""
         width = self.state.table.shape[1]
         entries = [step.new_blocks.astype(np.int64)]
@@ -45,25 +48,28 @@ class DeviceRows:
             blocks = new.blocks
             entries.append(np.stack([np.full(blocks.size, new.row), np.arange(blocks.size), blocks], 1))
         changed = np.concatenate(entries)
-        if len(changed):
-            packed = to_device(np.stack([changed[:, 0] * width + changed[:, 1], changed[:, 2]]), self.device)
-            self.state.table.view(-1).index_copy_(0, packed[0], packed[1].int())
-        if step.new_rows:
-            self._place(step.new_rows, last)
+        columns = [changed[:, 0] * width + changed[:, 1], changed[:, 2], *_columns(step.new_rows, last)]
+        self._write(np.concatenate(columns), len(changed), buffers)
 
-    def _place(self, new: list[NewRow], last: list[int]) -> None:
-        drawn = [row.sampling.row() for row in new]
-        types = row_types()
-        whole = [name for name in types if np.issubdtype(types[name], np.integer)]
-        broken = [name for name in types if name not in whole]
-        numbers = [np.array([row.row for row in new]), np.array(last)]
-        numbers.append(np.array([row.num_known_tokens - 1 for row in new]))
-        numbers += [np.array([row[name] for row in drawn], types[name]).astype(np.int64) for name in whole]
-        columns = to_device(np.stack(numbers), self.device)
-        shares = to_device(np.array([[row[name] for row in drawn] for name in broken]), self.device)
-        rows = columns[0]
-        self.state.last.index_copy_(0, rows, columns[1])
-        self.state.drawn.index_copy_(0, rows, columns[2])
-        for name, values in zip([*whole, *broken], [*columns[3:], *shares], strict=True):
-            target: Tensor = getattr(self.parameters, name)
-            target.index_copy_(0, rows, values.to(target.dtype))
+    def _write(self, numbers: Ints, entries: int, buffers: StepBuffers) -> None:
+        if numbers.size <= len(self._numbers):
+            packed = buffers.send_changes(numbers, self._numbers)
+        else:
+            packed = to_device(numbers, self.device)
+        change_rows(packed, entries, self.state, self.parameters[:-1])
+
+    def try_out(self, buffers: StepBuffers) -> None:
+        """As no row changes."""
+        self._write(np.empty(0, np.int64), 0, buffers)
+
+
+def _columns(new: list[NewRow], last: list[int]) -> Iterator[np.ndarray]:
+    """Of the rows that are taken, as change_rows wants them."""
+    yield np.array([row.row for row in new], np.int64)
+    yield np.array(last, np.int64)
+    yield np.array([row.num_known_tokens - 1 for row in new], np.int64)
+    drawn = [row.sampling.row() for row in new]
+    types = row_types()
+    for name in RowParameters._fields[:-1]:
+        values = np.array([row[name] for row in drawn], types[name])
+        yield (values if np.issubdtype(values.dtype, np.integer) else values.astype(np.float64)).view(np.int64)

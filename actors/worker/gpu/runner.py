@@ -122,7 +122,7 @@ class GpuRunner:
             self.sampler.settle_drawn()
         buffers = self._buffers.take()
         buffers.begin()
-        self._change_rows(step)
+        self._change_rows(step, buffers)
         work = self._plan(step)
         rows = np.repeat(work.rows, work.draws)
         pending = PendingStep(work, rows, self.known[rows], buffers)
@@ -158,11 +158,11 @@ class GpuRunner:
         """Of the tokens that were drawn, those that count."""
         return tokens
 
-    def _change_rows(self, step: Step) -> None:
+    def _change_rows(self, step: Step, buffers: StepBuffers) -> None:
         last = [self._place(new) for new in step.new_rows]
         self.sampler.processors.upload()
         if step.new_rows or step.packed_new_blocks:
-            self.rows.change(step, last)
+            self.rows.change(step, last, buffers)
 
     def _place(self, new: NewRow) -> int:
         """A sequence takes a row; the last token of its log."""
@@ -286,6 +286,9 @@ class GpuRunner:
             self._compute(size)
             self.sampler.try_out(self._draws(size))
         self.decoding.step(self.decoding.sizes[-1])
+        buffers = self._buffers.take()
+        self.rows.try_out(buffers)
+        self._buffers.give_back(buffers)
 
     def try_graphs(self) -> None:
         """The largest step of each kind, of rows that are none."""

@@ -12,7 +12,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.kernels.triton.step_inputs import RowState, StepInputs, keep_tokens, make_inputs  # noqa: E402
+from actorserve.kernels.triton.step_inputs import RowState, StepInputs, change_rows, keep_tokens, make_inputs  # noqa: E402
 from tests.kernels.reference.step_inputs import reference_inputs  # noqa: E402
 
 ROWS, WIDTH = 9, 40
@@ -87,3 +87,31 @@ def test_what_does_not_fit_is_refused() -> None:
         make_inputs(column([1]), column([0, 1]), column([0]), state, StepInputs.make(1, 1, 3, DEVICE), 16, 1)
     with pytest.raises(ValueError, match="given"):
         make_inputs(column([1]), column([0, 1]), column([0]), state, out, 16, 1, column([1, 2]))
+
+
+def test_rows_that_change() -> None:
+    """Entries of the table, more than one program's, and rows with all that is asked of them."""
+    random = np.random.default_rng(1)
+    state, rows = make_state(random), [4, 0, 7]
+    kinds = (torch.float32, torch.int64, torch.float64, torch.float32, torch.float32, torch.int64)
+    parameters = [torch.full((ROWS,), POISON, dtype=kind, device=DEVICE) for kind in kinds]
+    places = random.permutation(ROWS * WIDTH)[:300]
+    blocks = random.integers(0, 1 << 31, 300)
+    wanted = state.table.flatten().cpu().numpy().copy()
+    wanted[places] = blocks
+    values = [0.3, 1 << 40, 0.9, 0.1, 1.7, -(1 << 63)]
+    numbers = [np.array([value] * 3, np.float64).view(np.int64) if isinstance(value, float) else np.array([value] * 3)
+               for value in values]  # fmt: skip
+    columns = [places, blocks, np.array(rows), np.array([5, 6, 7]), np.array([8, 9, 10]), *numbers]
+    packed = torch.from_numpy(np.concatenate(columns)).to(DEVICE)
+    before = state.last.clone()
+    change_rows(packed, 300, state, parameters)
+    assert state.table.flatten().tolist() == wanted.tolist()
+    assert state.last[rows].tolist() == [5, 6, 7] and state.drawn[rows].tolist() == [8, 9, 10]
+    others = [row for row in range(ROWS) if row not in rows]
+    assert torch.equal(state.last[others], before[others]) and (state.drawn[others] == POISON).all()
+    for values_of, kind, value in zip(parameters, kinds, values, strict=True):
+        assert values_of[rows].tolist() == torch.tensor([value] * 3, dtype=kind).tolist()
+        assert (values_of[others] == POISON).all()
+    with pytest.raises(ValueError, match="whole rows"):
+        change_rows(packed[:-1], 300, state, parameters)
