@@ -25,6 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .checked import once_for_each_form
 from .triton.quantised_kv import E4M3, Scales, check_scales
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -100,6 +101,7 @@ def gathered(pages: Pages) -> Pages:
     return Pages(taken[0], taken[1], table, lengths, own)
 
 
+@once_for_each_form
 def check(queries: Tensor, pages: Pages) -> None:
     """Raise ValueError, with what is wrong, if kernels cannot take `queries` [tokens, heads, key_dim] over `pages`."""
     keys, values, blocks, lengths, scales = pages
@@ -130,6 +132,7 @@ def check(queries: Tensor, pages: Pages) -> None:
     _demand(blocks.stride(1) == 1 and lengths.is_contiguous(), "a row's blocks, and lengths, must lie side by side")
 
 
+@once_for_each_form
 def check_starts(starts: Tensor, pages: Pages) -> None:
     """Raise ValueError unless `starts` is int32 [rows + 1] beside `pages`."""
     wanted = (len(pages.lengths) + 1,)
@@ -137,6 +140,7 @@ def check_starts(starts: Tensor, pages: Pages) -> None:
     _demand(starts.is_contiguous() and starts.device == pages.lengths.device, "starts lie apart, or elsewhere")
 
 
+@once_for_each_form
 def check_by_head(given: ByHead, queries: Tensor) -> None:
     """Raise ValueError unless these go with the heads of `queries`."""
     for name, numbers in given._asdict().items():
@@ -151,6 +155,7 @@ def new_out(queries: Tensor, pages: Pages) -> Tensor:
     return torch.empty(*queries.shape[:2], pages.values.shape[3], dtype=queries.dtype, device=queries.device)
 
 
+@once_for_each_form
 def check_out(out: Tensor, queries: Tensor, pages: Pages) -> None:
     """Raise ValueError unless results for `queries` can be written to `out`."""
     wanted = (*queries.shape[:2], pages.values.shape[3])

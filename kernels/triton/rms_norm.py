@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..checked import once_for_each_form
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 1 << 16  # numbers of a row that one program holds in registers
 
@@ -69,6 +71,7 @@ def warps(block: int) -> int:
     return max(1, min(16, block // 256))
 
 
+@once_for_each_form
 def _check(x: Tensor, gain: Tensor, matrices: dict[str, Tensor]) -> None:
     if x.dim() != 2 or not 0 < x.shape[1] <= WIDEST:
         raise ValueError(f"x {list(x.shape)} must be [tokens, size], with a size of 1 to {WIDEST}")

@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..checked import once_for_each_form
 from .quantised_kv import E4M3, Scales, check_scales, encode, scale_code, scale_of
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -206,6 +207,7 @@ def rotate_and_write(
     return out
 
 
+@once_for_each_form
 def _check(q: Tensor, k: Tensor, v: Tensor, out: Tensor, pools: Pools) -> None:
     if q.dim() != 3 or q.dtype not in DTYPES or not 0 < q.shape[2] <= WIDEST:
         raise ValueError(f"q {q.dtype}{list(q.shape)} must be floats [tokens, heads, head_dim], of at most {WIDEST}")
@@ -227,6 +229,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, out: Tensor, pools: Pools) -> None:
             raise ValueError(f"{name} must have the numbers of a head side by side")
 
 
+@once_for_each_form
 def _check_tokens(q: Tensor, positions: Tensor, slots: Tensor) -> None:
     kinds = {"positions": (positions, (torch.int32, torch.int64)), "slots": (slots, (torch.int64,))}
     for name, (tensor, dtypes) in kinds.items():
@@ -235,6 +238,7 @@ def _check_tokens(q: Tensor, positions: Tensor, slots: Tensor) -> None:
             raise ValueError(f"{name} {tensor.dtype}{list(tensor.shape)} does not fit {q.shape[0]} tokens")
 
 
+@once_for_each_form
 def _check_tables(q: Tensor, tables: RotaryTables, norms: Norms | None) -> None:
     for name, table in tables._asdict().items():
         fits = table.dim() == 2 and table.shape == tables.cos.shape and 0 < 2 * table.shape[1] <= q.shape[2]
