@@ -125,10 +125,6 @@ def check_device(config: Config, on_gpu: bool) -> None:
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
     if on_gpu and not isinstance(read_speculative(config), NgramOptions | None):
         raise ConfigError("--speculative-config: method: ngram only on a GPU; others are for a CPU (--device cpu)")
-    if on_gpu and config.deterministic:
-        raise ConfigError(
-            "--deterministic: on a CPU only (--device cpu); on a GPU cuBLAS chooses by the number of rows how it sums"
-        )
 
 
 def check_gpu(config: Config) -> bool:

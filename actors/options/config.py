@@ -246,7 +246,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dtype: Annotated[DType, Meta(description="of weights and KV memory; auto is float32 on a CPU")] = "auto"
     quantization: Annotated[Quantization, Meta(description=weight_formats.ABOUT)] = "auto"
     deterministic: Annotated[
-        bool, Meta(description="answers and logprobs are the same bits alone and in every batch; on a CPU, and slower")
+        bool, Meta(description="answers and logprobs are the same bits alone and in every batch; slower")
     ] = False
     load_format: Annotated[LoadFormat, Meta(description="dummy fills the weights with random numbers")] = "auto"
     seed: Annotated[int, Meta(ge=0, description="of dummy weights")] = 0

@@ -63,6 +63,7 @@ def paged_prefill(
     out: Tensor | None = None,
     scratch: Scratch | None = None,
     by_head: ByHead = PLAIN,
+    fixed: bool = False,
 ) -> Tensor:
     """Causal attention of all rows' tokens: `out` [tokens, heads, value_dim], as `queries`.
 
@@ -70,6 +71,8 @@ def paged_prefill(
     starts   int32 [rows + 1], not decreasing, at most `tokens`
     pages    as for paged_decode; a token of row r is at position lengths[r] - starts[r + 1] + its index
     scratch  made for as many queries as there are from starts[0] on, or more; its number of splits is taken
+    fixed    a token has the same bits however its row is cut into chunks: whether a tile of keys is masked would else
+             decide which products are rounded before they are added to
     Tokens from starts[rows] on, and those at positions below 0, give zeros; those before starts[0] are not written.
     Sums are float32 (weights of the product with values are rounded to the type of values).
     """
@@ -81,6 +84,7 @@ def paged_prefill(
     tokens, heads = queries.shape[:2]
     rows, kv_heads = len(pages.lengths), pages.keys.shape[1]
     options, launch = configuration(queries.dtype, pages.keys, heads, scoring, pages.values, by_head)
+    launched: dict[str, Any] = launch | ({"enable_fp_fusion": False} if fixed else {})
     programs = (tokens // options["TOKENS"] + rows + 1) * kv_heads
     splits = 1 if scratch is None else scratch.splits(out)
     partial, sums = (out, out) if scratch is None or splits == 1 else scratch
@@ -90,7 +94,7 @@ def paged_prefill(
         queries, *bytes_of(pages), pages.blocks, pages.lengths, starts, out, partial, sums, *factors(scoring),
         *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2],
         tokens, rows, kv_heads, *pages.values.stride()[:3], *heads_of(by_head, out),
-        **options, DIVIDED=splits > 1, LEAST=LEAST, **launch,
+        **options, DIVIDED=splits > 1, LEAST=LEAST, **launched,
     )  # fmt: skip
     if splits > 1:
         sizes = {name: options[name] for name in ("VALUE_DIM", "VALUE_PADDED")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from actorserve.actors.worker.gpu.memory import make_pools  # isort: skip
 from actorserve.actors.worker.gpu.executor import GpuModel  # isort: skip
 from actorserve.actors.worker.gpu.runner import GpuRunner  # isort: skip
 from actorserve.actors.worker.models.weights import open_checkpoint  # isort: skip
+from actorserve.actors.protocol.request import Sampling  # isort: skip
+from actorserve.shm.table.logprobs import Logprobs  # isort: skip
 from actorserve.shm.table.table import make_ref  # isort: skip
 from tests.support.checkpoints import VOCABULARY, write_model  # isort: skip
 
@@ -43,14 +46,17 @@ def prompts() -> list[list[int]]:
     return [random.integers(3, VOCABULARY, 5 + 13 * number).tolist() for number in range(PROMPTS)]
 
 
-def make_runner(folder: Path, dtype: torch.dtype, graphs: bool) -> GpuRunner:
+def make_runner(
+    folder: Path, dtype: torch.dtype, graphs: bool, deterministic: bool = False, told: Logprobs | None = None
+) -> GpuRunner:
     shape = read_architecture(read_json(folder / "config.json"))
     read = open_checkpoint(folder, shape)
-    model = GpuModel(shape, lambda name: read(name, slice(None), None), dtype, LENGTH, device())
+    get = lambda name: read(name, slice(None), None)  # noqa: E731
+    model = GpuModel(shape, get, dtype, LENGTH, device(), deterministic=deterministic)
     log = np.zeros((PROMPTS, LENGTH), np.int32)
     sizes = Sizes(PROMPTS, sum(len(prompt) for prompt in prompts()), LENGTH, BLOCK)
     mixed = mixed_sizes(PROMPTS, sizes.tokens) if graphs else []
-    runner = GpuRunner(model, log, sizes, [1, 2, 4, PROMPTS], mixed=mixed)
+    runner = GpuRunner(model, log, sizes, [1, 2, 4, PROMPTS], mixed=mixed, logprobs=told)
     blocks = PROMPTS * LENGTH // BLOCK
     runner.pools = make_pools(shape, blocks, BLOCK, dtype, device())
     if graphs and torch.cuda.is_available():
@@ -58,21 +64,39 @@ def make_runner(folder: Path, dtype: torch.dtype, graphs: bool) -> GpuRunner:
     return runner
 
 
-def generate(runner: GpuRunner) -> list[list[int]]:
-    """All prompts at once: one step of their prompts, then steps of decoding, each started before the last is done."""
+def generate(runner: GpuRunner, rows: Sequence[int] = range(PROMPTS), sampling: Sampling = GREEDY) -> list[list[int]]:
+    """Some prompts at once: one step of them, then steps of decoding, each started before the last is done."""
     table = np.random.default_rng(5).permutation(PROMPTS * LENGTH // BLOCK).astype(np.int32).reshape(PROMPTS, -1)
-    new = []
-    for row, prompt in enumerate(prompts()):
+    new, counts = [], []
+    for row in rows:
+        prompt = prompts()[row]
+        counts.append(len(prompt))
         runner.log[row, : len(prompt)] = prompt
-        new.append(NewRow.make(row, make_ref(1, row), len(prompt), len(prompt), 0, table[row], GREEDY))
-    counts = [len(prompt) for prompt in prompts()]
-    pending = [runner.launch(Step.make(1, 1, new, range(PROMPTS), counts))]
+        new.append(NewRow.make(row, make_ref(1, row), len(prompt), len(prompt), 0, table[row], sampling))
+    pending = [runner.launch(Step.make(1, 1, new, rows, counts))]
     tokens = []
     for number in range(TOKENS - 1):
-        pending.append(runner.launch(Step.make(1, 2 + number, [], range(PROMPTS), [1] * PROMPTS)))
+        pending.append(runner.launch(Step.make(1, 2 + number, [], rows, [1] * len(rows))))
         tokens.append(runner.finish(pending[-2]).tolist())
     tokens.append(runner.finish(pending[-1]).tolist())
     return [list(row) for row in zip(*tokens, strict=True)]
+
+
+def other_bits(folder: Path, dtype: torch.dtype, deterministic: bool) -> int:
+    """How many prompts are answered with other logprobs together than alone: all of them, down to the last bit."""
+    asked = Sampling(0, temperature=0.0, logprobs=5)
+
+    def told(groups: list[range]) -> list[Any]:
+        area = Logprobs(Logprobs.create(PROMPTS, LENGTH), PROMPTS, LENGTH)
+        runner = make_runner(folder, dtype, True, deterministic, area)
+        for rows in groups:
+            generate(runner, rows, asked)
+        lengths = [len(prompt) for prompt in prompts()]
+        places = [range(length, length + TOKENS) for length in lengths]
+        return [[area.read(row, position, 5) for position in own] for row, own in enumerate(places)]
+
+    together, alone = told([range(PROMPTS)]), told([range(row, row + 1) for row in range(PROMPTS)])
+    return sum(mine != other for mine, other in zip(together, alone, strict=True))
 
 
 def wanted(folder: Path) -> tuple[list[list[int]], list[list[float]]]:
@@ -131,6 +155,10 @@ def main() -> None:
                 )
             if TINY:  # the interpreter would take minutes
                 continue
+            for dtype in (torch.bfloat16, torch.float16):
+                name = f"{kind}, {dtype}: prompts of {PROMPTS} with other bits together than alone"
+                at_most(f"{name}, with --deterministic", other_bits(folder, dtype, True), "", 0)
+                say(f"{name}, without", other_bits(folder, dtype, False))
             ours, theirs = logits_apart(folder)
             say(f"{kind}, bfloat16: logits apart, in standard deviations", ours)
             at_most(f"{kind}, bfloat16: that, beside transformers' own", ours / theirs, "times", TOLERANCE)

@@ -32,7 +32,7 @@ from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join
 from ..quantization.base import GpuLinear, LinearTensors, implementation_of
-from ..quantization.none import CublasLinear
+from ..quantization.none import BatchInvariantGpuLinear, CublasLinear
 from ..tensor_parallel import TensorParallelGroup, embed
 from .fused import FUSED, FusedLayers
 
@@ -45,20 +45,31 @@ class GpuBatch(NamedTuple):
     starts: Tensor | None  # int32 [other rows + 1]: where the others' tokens begin, and where they end
     scratch: Scratch  # for the rows that decode
     chunk_scratch: Scratch | None = None  # for the others, where these are too few tokens to fill the device
+    fixed: bool = False  # a token's attention is the same bits in whatever step it is computed
+
+    def alike(self) -> GpuBatch:
+        """The same, with all rows for chunks, and keys divided for none: so one kernel makes all tokens' attention."""
+        ones = torch.arange(self.decoding + (self.starts is None), dtype=torch.int32, device=self.inputs.ids.device)
+        starts = ones if self.starts is None else torch.cat([ones.minimum(self.starts[0]), self.starts])
+        return GpuBatch(self.inputs, 0, starts, self.scratch, fixed=True)
 
 
 class GpuBuilder:
     """Makes the parts of a model of a checkpoint's tensors, on the device, one after the other."""
 
-    def __init__(self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device, batch_invariant: bool = False
+    ) -> None:
         self.shape, self.get, self.dtype, self.device = shape, get, dtype, device
+        self.batch_invariant = batch_invariant
 
     def tensor(self, name: str) -> Tensor:
         return self.get(f"{name}.weight").to(self.device, self.dtype, copy=True)
 
     def linear(self, *linears: LinearSpec) -> GpuLinear:
         """The linears as one."""
-        tensors = LinearTensors(partial(self._joined, linears), self.dtype, bool(linears[0].bias))
+        joined, biased = partial(self._joined, linears), bool(linears[0].bias)
+        tensors = LinearTensors(joined, self.dtype, biased, batch_invariant=self.batch_invariant)
         return implementation_of(self.shape.method_of(*linears)).gpu_linear(tensors)
 
     def norms(self, q_norm: str | None, k_norm: str | None) -> Norms | None:
@@ -75,7 +86,7 @@ class GpuLayer:
 
     def __init__(self, build: GpuBuilder, index: int, group: TensorParallelGroup | None) -> None:
         shape = self.shape = build.shape
-        self.group = group
+        self.group, self.batch_invariant = group, build.batch_invariant
         spec = shape.layer.at(index)
         self.scoring = Scoring(shape.attention_scale, shape.windows[index])
         assert spec.attention_norm is not None and spec.mlp_norm is not None, "others are VariedLayer's"
@@ -109,12 +120,14 @@ class GpuLayer:
             paged_decode(q[:decoding], pages, self.scoring, batch.scratch, out[:decoding])
         if batch.starts is not None:
             pages = Pages(pools.keys, pools.values, inputs.blocks[decoding:], inputs.lengths[decoding:], pools.scales)
-            paged_prefill(q, batch.starts, pages, self.scoring, out, batch.chunk_scratch)
+            paged_prefill(q, batch.starts, pages, self.scoring, out, batch.chunk_scratch, fixed=batch.fixed)
         return out
 
     def _sum(self, x: Tensor) -> Tensor:
         """Of a group each member has a part."""
-        return x if self.group is None else self.group.all_reduce(x)
+        if self.group is None:
+            return x
+        return self.group.sum_in_order(x) if self.batch_invariant else self.group.all_reduce(x)
 
 
 class Hidden(NamedTuple):
@@ -140,23 +153,29 @@ class GpuModel:
         device: torch.device,
         group: TensorParallelGroup | None = None,
         fused: bool = FUSED,
+        deterministic: bool = False,
     ) -> None:
         """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
 
         `fused`: small steps have norms, gates and additions in their products, where these can.
+        `deterministic`: a token has the same bits in every batch.
         """
-        build = self.make_builder(shape, get, dtype, device)
+        build = self.make_builder(shape, get, dtype, device, deterministic)
+        self.batch_invariant = deterministic
         self.shape, self.dtype, self.device, self.group = shape, dtype, device, group
         self.embeddings = build.tensor(EMBEDDINGS)
         self.layers = self.make_layers(build, group)
         self.fused = FusedLayers.of(self.layers, device) if fused else None
         self.gain = build.tensor(FINAL_NORM)
-        self.head: GpuLinear = CublasLinear(self.embeddings, None) if shape.tied else build.linear(shape.head)
+        tied = BatchInvariantGpuLinear if deterministic else CublasLinear
+        self.head: GpuLinear = tied(self.embeddings, None) if shape.tied else build.linear(shape.head)
         cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
         self.turns = RotaryTables(cos.to(device), sin.to(device))
 
-    def make_builder(self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device) -> GpuBuilder:
-        return GpuBuilder(shape, get, dtype, device)
+    def make_builder(
+        self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device, batch_invariant: bool
+    ) -> GpuBuilder:
+        return GpuBuilder(shape, get, dtype, device, batch_invariant)
 
     def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
         return [GpuLayer(build, index, group) for index in range(build.shape.layers)]
@@ -164,6 +183,7 @@ class GpuModel:
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         """Run a step's tokens through all layers; their keys and values go to their slots of `pools`, one a layer."""
         residual = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group)
+        batch = batch.alike() if self.batch_invariant else batch
         if self.fused is not None and self.fused.fits(len(residual)):
             return Hidden(self.fused(residual, self.turns, pools, batch), residual)
         eps = self.shape.norm_eps

@@ -103,7 +103,7 @@ def _load(context: Context, device: torch.device, group: TensorParallelGroup | N
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     own, get = open_weights(config, info, shape, group, device)
-    return make_model(own, get, dtype, info.max_model_len, device, group)
+    return make_model(own, get, dtype, info.max_model_len, device, group, deterministic=config.deterministic)
 
 
 def make_runner(context: Context, model: GpuModel) -> GpuRunner:

@@ -45,7 +45,7 @@ class VariedLayer(GpuLayer):
 
     def __init__(self, build: VariedBuilder, index: int, group: TensorParallelGroup | None) -> None:
         shape = self.shape = build.shape
-        self.group = group
+        self.group, self.batch_invariant = group, build.batch_invariant
         spec = shape.layer.at(index)
         self.scoring = Scoring(shape.attention_scale, shape.windows[index], shape.soft_cap)
         self.attention_norm, self.mlp_norm = build.gain(spec.attention_norm), build.gain(spec.mlp_norm)
@@ -100,17 +100,20 @@ class VariedModel(GpuModel):
         max_length: int,
         device: torch.device,
         group: TensorParallelGroup | None = None,
+        deterministic: bool = False,
     ) -> None:
         self.varied: list[VariedLayer] = []
-        super().__init__(shape, get, dtype, max_length, device, group, fused=False)
+        super().__init__(shape, get, dtype, max_length, device, group, fused=False, deterministic=deterministic)
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
         ropes = [shape.rope_of(layer) for layer in range(shape.layers)]
         kinds = [rope for index, rope in enumerate(ropes) if rope not in ropes[:index]]
         tables = [_tables(rope, shape.head_dim, max_length, device) for rope in kinds]
         self.turns_of = [tables[kinds.index(rope)] for rope in ropes]
 
-    def make_builder(self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device) -> GpuBuilder:
-        return VariedBuilder(shape, get, dtype, device)
+    def make_builder(
+        self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device, batch_invariant: bool
+    ) -> GpuBuilder:
+        return VariedBuilder(shape, get, dtype, device, batch_invariant)
 
     def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
         assert isinstance(build, VariedBuilder)
@@ -119,6 +122,7 @@ class VariedModel(GpuModel):
 
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         x = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group)
+        batch = batch.alike() if self.batch_invariant else batch
         if self.embedding_scale != 1:
             x = x * self.embedding_scale
         added: Tensor | None = None
@@ -163,8 +167,9 @@ def make_model(
     device: torch.device,
     group: TensorParallelGroup | None = None,
     fused: bool = FUSED,
+    deterministic: bool = False,
 ) -> GpuModel:
-    """The one for this shape; `fused` as in GpuModel, where its layers can be."""
+    """The one for this shape; the rest as in GpuModel, `fused` where its layers can be."""
     if is_plain(shape):
-        return GpuModel(shape, get, dtype, max_length, device, group, fused)
-    return VariedModel(shape, get, dtype, max_length, device, group)
+        return GpuModel(shape, get, dtype, max_length, device, group, fused, deterministic)
+    return VariedModel(shape, get, dtype, max_length, device, group, deterministic)

@@ -23,6 +23,18 @@ class CublasLinear(NamedTuple):
         return F.linear(x, self.weight, self.bias)
 
 
+class BatchInvariantGpuLinear(NamedTuple):
+    """The same by tiles that do not depend on the number of rows."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        from actorserve.kernels.triton.fixed_linear import fixed_linear  # a worker of a CPU may have no triton
+
+        return fixed_linear(x, self.weight, self.bias)
+
+
 def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     """In oneDNN's order where that is quicker, or has to be."""
     weight, bias = tensors.weight(), tensors.bias()
@@ -35,5 +47,6 @@ def cpu_linear(tensors: LinearTensors) -> CpuLinear:
 
 
 def gpu_linear(tensors: LinearTensors) -> GpuLinear:
-    """By cuBLAS."""
-    return CublasLinear(tensors.weight(), tensors.bias())
+    """By cuBLAS, which sums by the number of rows in one order or another."""
+    own = BatchInvariantGpuLinear if tensors.batch_invariant else CublasLinear
+    return own(tensors.weight(), tensors.bias())

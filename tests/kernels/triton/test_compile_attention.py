@@ -87,8 +87,11 @@ def test_heads_of_128_on_hopper(tmp_path: Path) -> None:
     """Pools of 8 bits and blocks more than 2^31 numbers apart, too; in one process."""
     jobs = jobs_of(90, (128,)) + [job for job in jobs_of(90, (128,), pools=E4M3) if job["shape"] is SHAPES[0]]
     jobs += [jobs[0] | {"long": ["block_stride", "head_stride"]}, jobs[2] | {"divided": True}]
+    jobs += [jobs[2] | {"fixed": True}]
     for result in compiled(tmp_path, jobs):
         check(result)
+        if result["job"]["kernel"] == "prefill":
+            assert (result["fused"] == 0) == ("fixed" in result["job"]), "masked and unmasked tiles round alike"
         assert (result["conversions"] > 0) == (result["job"]["pools"] == E4M3), result
 
 
@@ -164,6 +167,7 @@ def compile_one(job: dict[str, Any]) -> Result:
         options, launch = paged_decode.configuration(*shape)
     options |= {"DIVIDED": job.get("divided", not window and job["kernel"] == "decode"), "LEAST": 128}
     launch = {"num_warps": 4} if job["kernel"] == "merge" else launch
+    launch |= {"enable_fp_fusion": False} if job.get("fixed") else {}
     options = {name: value for name, value in options.items() if name in kernel.arg_names}
     number, pool = (NUMBERS[job[name]] for name in ("dtype", "pools"))
     types = {"queries": number, "keys": pool, "values": pool, "out": number, "partial": "*fp32", "sums": "*fp32"}
@@ -196,6 +200,7 @@ def said(log: str, ptx: str) -> Result:
         "registers": int("".join(re.findall(r"Used (\d+) registers", log)) or 0),
         "wide_loads": len(re.findall(r"cp\.async\.cg\.shared\.global.*0x10", ptx)),
         "conversions": len(re.findall(r"cvt\.rn\.f16x2\.e4m3x2", ptx)),
+        "fused": len(re.findall(r"fma\.rn", ptx)),
         "products": sorted(set(re.findall(r"mma\.sync|wgmma|tcgen05\.mma", ptx))),
     }
 

@@ -31,7 +31,17 @@ TYPES = {
 }
 TABLE = torch.zeros(3, 20, dtype=torch.int32)  # of blocks
 QUICK = 90
-KERNELS = ["rms_norm", "silu_mul", "rotary_kv", "gpu_sampling", "gpu_logits", "gemv", "step_inputs", "drafts"]
+KERNELS = [
+    "rms_norm",
+    "silu_mul",
+    "rotary_kv",
+    "gpu_sampling",
+    "gpu_logits",
+    "gemv",
+    "fixed_linear",
+    "step_inputs",
+    "drafts",
+]
 NARROW = ["bias", "count", "inputs", "keep", "change", "propose", "verify"]  # kernels that read little
 WIDE = {"ld.global.v4.b32", ", 0x10"}  # 16 bytes a thread, to registers or (fetched ahead) to shared memory
 
@@ -127,6 +137,14 @@ def launch_gemv(module: Any, every: bool) -> None:
             module.gemv(x, weight, torch.empty(outputs, dtype=dtype), norm=norm, pdl=pdl)
             workspace = module.Workspace.make(outputs, "cpu")
             module.gemv(x, weight, add=torch.empty(2, outputs, dtype=dtype), workspace=workspace, splits=2, pdl=pdl)
+
+
+def launch_fixed_linear(module: Any, every: bool) -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
+        for inputs, outputs in ((1024, 4096), (4096, 8192), (4096, 28672)) if every else ((4096, 28672),):
+            x, weight = torch.empty(2, inputs, dtype=dtype), torch.empty(outputs, inputs, dtype=dtype)
+            module.fixed_linear(x, weight)
+            module.fixed_linear(x, weight, torch.empty(outputs, dtype=dtype))
 
 
 def launch_gpu_sampling(module: Any, every: bool) -> None:

@@ -31,6 +31,7 @@ from actorserve.actors.worker.gpu.varied_layers import make_model  # noqa: E402
 from actorserve.actors.worker.logprobs import LOG_SUMS, LogprobsWriter  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 from actorserve.kernels.triton import paged_prefill  # noqa: E402
+from actorserve.kernels.triton.decode_launch import TABLE  # noqa: E402
 from actorserve.kernels.triton.drafts import Lookup  # noqa: E402
 from actorserve.kernels.triton.gemv import MOST_ROWS  # noqa: E402
 from actorserve.kernels.triton.logits import log_sums  # noqa: E402
@@ -39,7 +40,7 @@ from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
 from tests.support.checkpoints import VOCABULARY  # noqa: E402
 from tests.support.recorded_graphs import record  # noqa: E402
 
-from ..driver import LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402
+from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402
 
 Folders = Callable[..., Path]
 ROWS, BLOCKS, TOKENS = 6, 64, 96
@@ -53,12 +54,14 @@ def make_gpu_runner(
     kind: torch.dtype = torch.float32,
     graphs: bool = True,
     lookup: Lookup | None = None,
+    deterministic: bool = False,
 ) -> GpuRunner:
     """With `graphs` steps are filled up to their sizes; `capture` makes them, or records what stands for them."""
     folder = Path(resolve_model(config).folder)
     shape = read_architecture(read_json(folder / "config.json"))
     read = open_checkpoint(folder, shape)
-    model = make_model(shape, lambda name: read(name, slice(None), None), torch.float32, LENGTH, DEVICE)
+    get = lambda name: read(name, slice(None), None)  # noqa: E731
+    model = make_model(shape, get, torch.float32, LENGTH, DEVICE, deterministic=deterministic)
     log = np.zeros((ROWS, LENGTH), np.int32)
     mixed = mixed_sizes(ROWS, TOKENS // 2, lookup is not None) if graphs else []
     sizes = Sizes(ROWS, TOKENS, LENGTH, config.block_size, lookup.drafts if lookup else 0)
@@ -268,3 +271,25 @@ def test_what_has_no_such_products(checkpoints: Folders) -> None:
     assert FusedLayers.of([layer], DEVICE) is not None
     layer.group = SimpleNamespace()  # type: ignore[assignment]
     assert FusedLayers.of([layer], DEVICE) is None
+
+
+@pytest.mark.parametrize("kind", ["qwen3", pytest.param("qwen2_windows", marks=pytest.mark.slow)])
+def test_a_token_has_the_same_bits_in_every_batch(
+    checkpoints: Folders, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone with the prompt at once; among others, cut into chunks down to one token, and after preemptions."""
+    for entry in ("float32", "16 bits"):  # a decode step would divide these few keys
+        monkeypatch.setitem(TABLE, entry, TABLE[entry]._replace(least=16, least_alone=16))
+    config = config_for(checkpoints(kind, num_hidden_layers=1, initializer_range=0.1), block_size=16)
+
+    def told(count: int, **drive: Any) -> list[Any]:
+        """Of the first of so many sequences."""
+        area = Logprobs(Logprobs.create(ROWS, LENGTH), ROWS, LENGTH)
+        runner = make_gpu_runner(config, deterministic=True)
+        runner.sampler.logprobs = LogprobsWriter(area, ROWS)
+        asked = Sampling(0, temperature=0.0, logprobs=3, prompt_logprobs=2)
+        sequences = [Sequence(prompt(24 - 15 * n, n), 2, asked if not n else GREEDY) for n in range(count)]
+        (tokens, *_) = GpuDriver(runner, **drive).run(sequences)
+        return [tokens, *(area.read(0, position, 2 if position < 24 else 3) for position in range(1, 24 + 2))]
+
+    assert told(2, budget=9, preempt=0.15, seed=3) == told(1, budget=1000)
