@@ -123,8 +123,11 @@ def check_device(config: Config, on_gpu: bool) -> None:
     """ConfigError if an option is for the other device."""
     if not on_gpu and config.kv_cache_dtype != "auto":
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
-    if on_gpu and not isinstance(read_speculative(config), NgramOptions | None):
-        raise ConfigError("--speculative-config: method: ngram only on a GPU; others are for a CPU (--device cpu)")
+    given = read_speculative(config) if on_gpu else None
+    if isinstance(given, HeadOptions):
+        raise ConfigError(f"{OPTION}: method: ngram or draft_model on a GPU; heads are for a CPU (--device cpu)")
+    if isinstance(given, DraftModelOptions) and config.tensor_parallel_size > 1:
+        raise ConfigError(f"{OPTION}: method: ngram only with several GPUs (--tensor-parallel-size above 1)")
 
 
 def check_gpu(config: Config) -> bool:

@@ -268,10 +268,13 @@ def test_a_gpu_that_may_be_there_is_the_workers_to_judge(folder: Path, monkeypat
     monkeypatch.setattr(machine, "DEVICES", folder)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert machine.may_have_gpu() and find(folder, device="auto", kv_cache_dtype="fp8")
-    draft_model = '{"method": "draft_model", "model": "/none", "num_speculative_tokens": 2}'
-    with pytest.raises(ConfigError, match=r"^--speculative-config: method: ngram only on a GPU"):
-        check_device(make_config({"speculative_config": draft_model}), on_gpu=True)
-    check_device(make_config({"speculative_config": '{"method": "ngram", "num_speculative_tokens": 2}'}), on_gpu=True)
+    drafts = '{"method": "draft_model", "model": "/none", "num_speculative_tokens": 2}'
+    check_device(make_config({"speculative_config": drafts}), on_gpu=True)
+    with pytest.raises(ConfigError, match=r"^--speculative-config: method: ngram only with several GPUs"):
+        check_device(make_config({"speculative_config": drafts, "tensor_parallel_size": 2}), on_gpu=True)
+    head = '{"method": "eagle3", "model": "/none", "num_speculative_tokens": 2}'
+    with pytest.raises(ConfigError, match=r"^--speculative-config: method: ngram or draft_model on a GPU; heads are"):
+        check_device(make_config({"speculative_config": head}), on_gpu=True)
     check_device(make_config({"deterministic": True}), on_gpu=True)
     assert find(folder, device="cpu", deterministic=True)
     assert "on a GPU only" in refusal(folder, device="cpu", kv_cache_dtype="fp8")

@@ -62,12 +62,13 @@ class StepNumbers(NamedTuple, Generic[Vector]):
     last: Vector  # behind which token of the step each is drawn
     room: Vector  # of each row, for drafts
     given: Vector  # the tokens as far as the host knows them, else -1
+    drafting: Vector  # rows for which a model makes drafts
 
     @staticmethod
     def counts(sizes: Sizes) -> list[int]:
         """How many of each there may be."""
-        draws, listed = sizes.draws, sizes.listed
-        return [draws, draws, draws, listed, listed, listed + 1, draws, listed, sizes.listed_tokens]
+        draws, listed, rows = sizes.draws, sizes.listed, sizes.rows if sizes.drafts else 0
+        return [draws, draws, draws, listed, listed, listed + 1, draws, listed, sizes.listed_tokens, rows]
 
     @classmethod
     def of(cls, vector: Vector, sizes: Sizes) -> StepNumbers[Vector]:

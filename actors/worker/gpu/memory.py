@@ -98,9 +98,12 @@ def room_for_blocks(config: Config, total: int, used: int, steps: int) -> int:
     return int(total * config.gpu_memory_utilization) - used - steps - RESERVE
 
 
-def blocks_in(config: Config, shape: Architecture, max_length: int, kind: torch.dtype, room: int) -> int:
-    """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used."""
-    size = kv_block_bytes(shape, config.block_size, kind)
+def blocks_in(
+    config: Config, shape: Architecture, max_length: int, kind: torch.dtype, room: int, beside: int = 0
+) -> int:
+    """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used; each takes
+    bytes `beside`, of a draft model."""
+    size = kv_block_bytes(shape, config.block_size, kind) + beside
     sequence = -(-max_length // config.block_size)
     if room < sequence * size:
         option = "--gpu-memory-utilization" if config.kv_cache_memory_bytes is None else "--kv-cache-memory-bytes"

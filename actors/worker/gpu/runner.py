@@ -88,7 +88,7 @@ class GpuRunner:
         self._buffers = BufferPool(sizes, device)
         self._inputs = StepInputs.make(sizes.listed, len(self._at.given), self.rows.state.table.shape[1], device)
         self._inputs.fill()
-        self._starts = torch.arange(max(capture, default=1) + 1, device=device)
+        self._starts = torch.arange(sizes.rows + 1, device=device)
         drawn = capture_sizes([], sizes.draws) if sizes.drafts else capture
         self.sampler = self.sampler_type(model, sizes, self.rows, self._numbers, drawn, logprobs, make_matchers)
         self._make_scratch()
@@ -124,6 +124,7 @@ class GpuRunner:
         buffers.begin()
         self._change_rows(step, buffers)
         work = self._plan(step)
+        self._before(buffers, work)
         rows = np.repeat(work.rows, work.draws)
         pending = PendingStep(work, rows, self.known[rows], buffers)
         self.known[work.rows] += work.draws
@@ -153,6 +154,9 @@ class GpuRunner:
         ends = firsts + counts
         self.computed[rows] = ends
         return RowWork(rows, counts, firsts, firsts, (ends == self.known[rows]).astype(np.int64), self.uses[rows])
+
+    def _before(self, buffers: StepBuffers, work: RowWork) -> None:
+        """What the device is given before the forward pass."""
 
     def _counted(self, pending: PendingStep, tokens: np.ndarray) -> np.ndarray:
         """Of the tokens that were drawn, those that count."""
@@ -197,7 +201,10 @@ class GpuRunner:
         rows, firsts, starts = self._at.drawing[:size], self._at.firsts[:size], self._starts[: size + 1]
         inputs = self._inputs.part(size, size)
         make_inputs(rows, starts, firsts, self.rows.state, inputs, self.sizes.block_size, 1)
-        self.sampler.keep(self.model.forward(GpuBatch(inputs, size, None, self._scratch(size)), self.pools))
+        self.sampler.keep(self._forward(GpuBatch(inputs, size, None, self._scratch(size))))
+
+    def _forward(self, batch: GpuBatch) -> Hidden:
+        return self.model.forward(batch, self.pools)
 
     def _scratch(self, rows: int) -> Scratch:
         """The memory of splits, laid out for so many rows."""
@@ -222,14 +229,14 @@ class GpuRunner:
         numbers.drawing[:] = -1
         numbers.drawing[: drawing.size] = drawing
         numbers.last[:] = 0
-        behind = starts[1:] - np.cumsum(work.draws)
-        numbers.last[: drawing.size] = np.repeat(behind, work.draws) + np.arange(drawing.size)
+        apart = starts[1:] - np.cumsum(work.draws)
+        numbers.last[: drawing.size] = np.repeat(apart, work.draws) + np.arange(drawing.size)
         owners = np.repeat(rows, counts)
         positions = np.arange(step.tokens) + np.repeat(firsts - starts[:-1], counts)
         known = self.log[self.slot[owners], positions]
         numbers.given[: step.tokens] = np.where(positions < self.logged[owners], known, -1)
-        begin, end = 2 * len(self._at.drawing), len(self._numbers) - len(self._at.given) + step.tokens
-        buffers.send(self._numbers, begin, end)
+        behind = len(self._at.given) - step.tokens + len(self._at.drafting)
+        buffers.send(self._numbers, 2 * len(self._at.drawing), len(self._numbers) - behind)
         if not told:
             self.mixed.step(size)
             return
@@ -252,7 +259,7 @@ class GpuRunner:
         begins = starts[size.decoding : n + 1].int() if size.chunks else None
         scratch = self._scratch(max(1, size.decoding))
         batch = GpuBatch(inputs.part(n, size.tokens), size.decoding, begins, scratch, self._chunk_scratch(size))
-        hidden = self.model.forward(batch, self.pools)
+        hidden = self._forward(batch)
         self.sampler.keep(hidden.of(at.last[: self._draws(size)]))
         return hidden
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from actorserve.kernels.triton.drafts import DraftState, Lookup, propose, verify
-from actorserve.kernels.triton.sampling import sample
+from actorserve.kernels.triton.sampling import RowParameters, sample
 from actorserve.kernels.triton.step_inputs import StepInputs
 from actorserve.shm.table.table import slot_of
 
@@ -78,17 +78,15 @@ class DraftingSampler(Sampler):
         size = len(logits)
         rows, at, tokens = self._at.drawing[:size], self._at.last[:size], self._tokens[:size]
         there = rows.clamp(min=0)
-        parameters = self.rows.parameters
-        each = parameters._replace(
-            **{
-                name: values.index_select(0, there)
-                for name, values in parameters._asdict().items()
-                if name != "position"
-            }
-        )
-        each = each._replace(position=self.inputs.positions.index_select(0, at) + 1)
+        each = at_positions(self.rows.parameters, there, self.inputs.positions.index_select(0, at) + 1)
         sample(logits, self._index[:size].where(rows >= 0, -1), each, self._workspace, tokens)
         verify(rows, at, tokens, self.inputs, self.rows.state, self.drafts, self._outcome)
+
+
+def at_positions(parameters: RowParameters, rows: Tensor, positions: Tensor) -> RowParameters:
+    """Those of these rows, one after the other, at other positions."""
+    each = {name: values.index_select(0, rows) for name, values in parameters._asdict().items() if name != "position"}
+    return RowParameters(**each, position=positions)
 
 
 class DraftingRunner(GpuRunner):

@@ -11,11 +11,12 @@ from actorserve.kernels.pages import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
 from actorserve.kernels.triton.drafts import Lookup
 
 from ...model.architecture import Architecture, read_architecture
-from ...model.info import read_json
+from ...model.checks import draft_refused, find_draft_model
+from ...model.info import ModelInfo, read_json
 from ...model.kv_memory import KVMemory
 from ...model.machine import check_quantization
 from ...options.config import Config, ConfigError
-from ...options.speculative import NgramOptions, count_drafts, read_speculative
+from ...options.speculative import DraftModelOptions, NgramOptions, count_drafts, read_speculative
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..actor import join_group, request_readers, warn_unused_memory
@@ -24,6 +25,7 @@ from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .buffers import Sizes
 from .compilations import report_late_compilations
+from .draft_model import ModelDraftingRunner
 from .executor import GpuModel
 from .graphs import capture_sizes, mixed_sizes
 from .memory import (
@@ -52,14 +54,15 @@ def start(context: Context) -> GpuWorkerActor:
     context.phase_ends(StartPhase.GROUP)
     begun = time.perf_counter()
     try:
-        model = _load(context, device, group)
+        model = _load(context.config, context.model, device, group)
+        draft = _load_draft(context, device)
         context.phase_ends(StartPhase.WEIGHTS)
         dtype = str(model.dtype).removeprefix("torch.")
         context.log.info(
             "%s in %s loaded onto %s in %.1f s",
             *(context.model.architecture, dtype, torch.cuda.get_device_name(device), time.perf_counter() - begun),
         )
-        runner = make_runner(context, model)
+        runner = make_runner(context, model, draft)
         blocks = _give_memory(context, runner, group)
         context.phase_ends(StartPhase.KV_MEMORY)
         if not context.config.enforce_eager:
@@ -97,8 +100,7 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
     return DTYPES[name]
 
 
-def _load(context: Context, device: torch.device, group: TensorParallelGroup | None) -> GpuModel:
-    config, info = context.config, context.model
+def _load(config: Config, info: ModelInfo, device: torch.device, group: TensorParallelGroup | None = None) -> GpuModel:
     shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
@@ -106,8 +108,21 @@ def _load(context: Context, device: torch.device, group: TensorParallelGroup | N
     return make_model(own, get, dtype, info.max_model_len, device, group, deterministic=config.deterministic)
 
 
-def make_runner(context: Context, model: GpuModel) -> GpuRunner:
-    """What runs steps, with drafts or without."""
+def _load_draft(context: Context, device: torch.device) -> GpuModel | None:
+    """The model that makes drafts, if one does; ConfigError if it cannot be had."""
+    given = read_speculative(context.config)
+    if not isinstance(given, DraftModelOptions):
+        return None
+    found = find_draft_model(context.config, context.model)
+    assert found is not None
+    try:
+        return _load(*found, device)
+    except ConfigError as error:
+        raise draft_refused(given, error) from None
+
+
+def make_runner(context: Context, model: GpuModel, draft: GpuModel | None = None) -> GpuRunner:
+    """What runs steps; with drafts of `draft`, found in the text, or without any."""
     config, drafts = context.config, read_speculative(context.config)
     rows, tokens = config.max_num_seqs, config.max_num_batched_tokens
     sizes = Sizes(rows, tokens, context.model.max_model_len, config.block_size, count_drafts(config))
@@ -115,11 +130,24 @@ def make_runner(context: Context, model: GpuModel) -> GpuRunner:
     mixed = () if config.enforce_eager else mixed_sizes(rows, tokens, drafts is not None)
     ids = context.table.as_numpy().tokens
     given = model, ids, sizes, capture, *request_readers(context, model.shape.vocab_size), mixed
-    if drafts is None:
-        return GpuRunner(*given)
-    assert isinstance(drafts, NgramOptions), "check_device has refused others"
-    lookup = Lookup(*drafts.lookup, drafts.num_speculative_tokens)
-    return DraftingRunner(*given, lookup=lookup, adaptive=config.tensor_parallel_size == 1)
+    if draft is not None:
+        return ModelDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), draft=draft)
+    if isinstance(drafts, NgramOptions):
+        lookup = Lookup(*drafts.lookup, sizes.drafts)
+        return DraftingRunner(*given, lookup=lookup, adaptive=config.tensor_parallel_size == 1)
+    return GpuRunner(*given)
+
+
+def _make_pools(config: Config, runner: GpuRunner, blocks: int) -> int:
+    """KV memory of so many blocks, of the draft model, too, if there is one; bytes of a block of that."""
+    size, device = config.block_size, runner.device
+    shape, kind = runner.model.shape, kv_kind(config, runner.model.dtype, device)
+    runner.pools = make_pools(shape, blocks, size, kind, device)
+    if not isinstance(runner, ModelDraftingRunner):
+        return 0
+    shape, kind = runner.draft.shape, kv_kind(config, runner.draft.dtype, device)
+    runner.draft_pools = make_pools(shape, blocks, size, kind, device)
+    return kv_block_bytes(shape, size, kind)
 
 
 def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> int:
@@ -127,19 +155,20 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     config, model, log = context.config, runner.model, context.log
     shape, size = model.shape, config.block_size
     kind = kv_kind(config, model.dtype, model.device)
-    runner.pools = make_pools(shape, 1, size, kind, model.device)
+    beside = _make_pools(config, runner, 1)
     peak, used = measure(model.device, runner.profile_steps)
     graphs = 0 if config.enforce_eager else graph_bytes(runner)
     context.phase_ends(StartPhase.PROFILE)
     total = torch.cuda.mem_get_info(model.device)[1]
     room = room_for_blocks(config, total, used, peak + graphs)
-    blocks = blocks_in(config, shape, context.model.max_model_len, kind, room)
+    blocks = blocks_in(config, shape, context.model.max_model_len, kind, room, beside)
     if group is not None:
         blocks = group.minimum(blocks)
-    runner.pools = make_pools(shape, blocks, size, kind, model.device)
+    _make_pools(config, runner, blocks)
+    each = kv_block_bytes(shape, size, kind) + beside
     longest = -(-context.model.max_model_len // size)
-    warn_unused_memory(context, blocks, KVMemory(kv_block_bytes(shape, size, kind), longest, None, 0))
-    memory = blocks * kv_block_bytes(shape, size, kind) / 2**30
+    warn_unused_memory(context, blocks, KVMemory(each, longest, None, 0))
+    memory = blocks * each / 2**30
     tokens = f"{blocks * size:,} tokens in {blocks:,} blocks of {size}"
     sizes = (v / 2**30 for v in (total, used, peak, graphs))
     log.info("of %.1f GiB, %.2f GiB are used, a step takes %.2f and CUDA graphs will take %.2f", *sizes)

@@ -50,6 +50,30 @@ def test_drafts_change_no_text(checkpoints: Folders, capture: bool) -> None:
     assert 0 < driver.accepted < driver.drafted
 
 
+def test_a_model_makes_drafts(checkpoints: Folders) -> None:
+    """The model itself has all right, once its keys and values are there."""
+    folder = checkpoints("qwen3", num_hidden_layers=1)
+    config = config_for(folder, block_size=16)
+    wanted = Driver(make_runner(config, rows=ROWS)).run([Sequence(prompt(7, 1), 6, SAMPLINGS[1])])
+    driver = GpuDriver(make_gpu_runner(config, graphs=False, lookup=LOOKUP, draft=folder), drafts=DRAFTS, steady=True)
+    assert driver.run([Sequence(prompt(7, 1), 6, SAMPLINGS[1])]) == wanted
+    assert driver.accepted == driver.drafted == 3 and driver.steps == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capture", [True, False])
+def test_a_models_drafts_change_no_text(checkpoints: Folders, capture: bool) -> None:
+    """Of the model itself and of another one, rows that are taken again and rows that have none among them."""
+    folder = checkpoints("qwen3", num_hidden_layers=1)
+    config = config_for(folder, block_size=16)
+    wanted = Driver(make_runner(config, rows=ROWS), seed=5).run(sequences(9))
+    for draft in (folder, checkpoints("llama_tied")):
+        runner = make_gpu_runner(config, capture, graphs=capture, lookup=LOOKUP, draft=draft)
+        driver = GpuDriver(runner, preempt=0.03, seed=6, drafts=DRAFTS)
+        assert driver.run(sequences(9)) == wanted and driver.drafted > 0
+        assert driver.accepted < driver.drafted or draft == folder
+
+
 def test_the_device_finds_what_the_cpu_finds(checkpoints: Folders) -> None:
     """Step by step the same drafts and as many right ones, also where rows give drafts up."""
     config = config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16)

@@ -21,7 +21,10 @@ from actorserve.actors.model.architecture import read_architecture  # noqa: E402
 from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
 from actorserve.actors.options.config import Config  # noqa: E402
 from actorserve.actors.protocol.request import Sampling  # noqa: E402
+from actorserve.actors.protocol.step import NewRow, Step  # noqa: E402
 from actorserve.actors.worker.gpu.buffers import Sizes  # noqa: E402
+from actorserve.actors.worker.gpu.draft_model import ModelDraftingRunner  # noqa: E402
+from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.fused import FusedLayers  # noqa: E402
 from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes  # noqa: E402
 from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
@@ -37,6 +40,7 @@ from actorserve.kernels.triton.gemv import MOST_ROWS  # noqa: E402
 from actorserve.kernels.triton.logits import log_sums  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
 from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
+from actorserve.shm.table.table import make_ref  # noqa: E402
 from tests.support.checkpoints import VOCABULARY  # noqa: E402
 from tests.support.recorded_graphs import record  # noqa: E402
 
@@ -48,24 +52,34 @@ SLOW_LAYERS = ("gemma2", "glm4", "granite", "olmo2", "olmo3", "seed_oss", "smoll
 TYPES = {kind: {"layer_types": ["sliding_attention", "full_attention"]} for kind in ("gemma3", "olmo3")}
 
 
+def load_model(folder: Path, deterministic: bool = False) -> GpuModel:
+    shape = read_architecture(read_json(folder / "config.json"))
+    read = open_checkpoint(folder, shape)
+    get = lambda name: read(name, slice(None), None)  # noqa: E731
+    return make_model(shape, get, torch.float32, LENGTH, DEVICE, deterministic=deterministic)
+
+
 def make_gpu_runner(
     config: Config,
     capture: bool = False,
     kind: torch.dtype = torch.float32,
     graphs: bool = True,
     lookup: Lookup | None = None,
+    draft: Path | None = None,
     deterministic: bool = False,
 ) -> GpuRunner:
     """With `graphs` steps are filled up to their sizes; `capture` makes them, or records what stands for them."""
-    folder = Path(resolve_model(config).folder)
-    shape = read_architecture(read_json(folder / "config.json"))
-    read = open_checkpoint(folder, shape)
-    get = lambda name: read(name, slice(None), None)  # noqa: E731
-    model = make_model(shape, get, torch.float32, LENGTH, DEVICE, deterministic=deterministic)
+    model = load_model(Path(resolve_model(config).folder), deterministic)
+    shape = model.shape
     log = np.zeros((ROWS, LENGTH), np.int32)
     mixed = mixed_sizes(ROWS, TOKENS // 2, lookup is not None) if graphs else []
     sizes = Sizes(ROWS, TOKENS, LENGTH, config.block_size, lookup.drafts if lookup else 0)
-    if lookup is None:
+    if draft is not None and lookup is not None:
+        other = load_model(draft)
+        runner: GpuRunner = ModelDraftingRunner(model, log, sizes, [1, 2, 4], mixed=mixed, lookup=lookup, draft=other)
+        assert isinstance(runner, ModelDraftingRunner)
+        runner.draft_pools = make_pools(other.shape, BLOCKS, config.block_size, kind, DEVICE)
+    elif lookup is None:
         runner = GpuRunner(model, log, sizes, [1, 2, 4], mixed=mixed)
     else:
         runner = DraftingRunner(model, log, sizes, [1, 2, 4], mixed=mixed, lookup=lookup)
@@ -149,6 +163,19 @@ def test_without_graphs_the_same_is_drawn(checkpoints: Folders) -> None:
     wanted = Driver(make_runner(config, rows=ROWS), seed=1).run(sequences())
     for graphs in (False, True):
         assert GpuDriver(make_gpu_runner(config, graphs=graphs), budget=80, seed=2).run(sequences()) == wanted
+
+
+def test_tokens_that_fill_up_write_nothing(checkpoints: Folders) -> None:
+    """They are nobody's in each step, whatever a larger one before had in their places."""
+    runner = make_gpu_runner(config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16))
+    runner.log[0, :30] = prompt(30, 1)
+    new = NewRow.make(0, make_ref(1, 0), 30, 30, 0, [3, 4], Sampling(0))
+    with torch.inference_mode():
+        runner.run(Step.make(1, 1, [new], [0], [16]))
+        assert runner._inputs.slots[:16].tolist() == [*range(48, 64)]
+        runner.run(Step.make(1, 2, [], [0], [5]))
+    assert runner._inputs.slots[:16].tolist() == [*range(64, 69), *[-1] * 11]
+    assert runner._inputs.ids[:16].tolist() == [*prompt(30, 1)[16:21], *[0] * 11]
 
 
 def test_fused_weights_and_a_part_of_a_head_that_turns(checkpoints: Folders) -> None:
