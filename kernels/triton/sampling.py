@@ -16,7 +16,7 @@ device. Three kernels, one after the other:
             weight passes u(seed, position) of the whole is, and the word is sought there; else among the candidates.
 The smallest weights that top-k and top-p keep, and the word that is drawn in descending order, are found by bisection
 on the bits of floats, which are ordered as the floats: 30 turns over the candidates, or, where these do not hold all
-that is kept (flat distributions, a top-k of thousands), over the whole row (weight_search.py).
+that is kept (flat distributions, a top-k of thousands), over the whole row (sampler/weight_search.py).
 Grids follow from shapes alone, parameters are read on the device: a graph captures them for any filters.
 Compiled ahead of time and checked in the interpreter; not run on a GPU yet: sizes are computed, not measured.
 
@@ -32,12 +32,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .weight_search import HEAVIEST, fetch, filters, held, lane_edge, pick, search, sigma_edge, weigh, weight_of
+from .sampler.draw import collect, draw_filtered, draw_freely, drawn_at_all, floor_of, uniform_number
+from .sampler.weight_search import fetch, lane_edge, sigma_edge, weigh
+from .sampler.workspace import DEFAULT, check_workspace
+from .sampler.workspace import Tiling as Tiling  # for those who call `sample`
+from .sampler.workspace import Workspace as Workspace
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MOST_WORDS = 1 << 20  # sums of their weights fit into 63 bits
-MOST_SLICES = 64  # whose lanes a program can look over at once
-GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 
 
 class RowParameters(NamedTuple):
@@ -53,101 +55,6 @@ class RowParameters(NamedTuple):
 
 
 PARAMETER_DTYPES = torch.float32, torch.int64, torch.float64, torch.float32, torch.float32, torch.int64, torch.int64
-
-
-class Tiling(NamedTuple):
-    """How a row is worked through; powers of 2."""
-
-    width: int = 4096  # words of a slice
-    lanes: int = 128  # of a slice
-    segment: int = 1024  # candidates of a slice for which there is room
-    candidates: int = 2048  # of a row
-    slice_warps: int = 8
-    row_warps: int = 8
-
-    def of(self, words: int) -> Tiling:
-        """For so many words: slices are wider where there would be more than programs can look over."""
-        return self._replace(width=max(self.width, triton.next_power_of_2(triton.cdiv(words, MOST_SLICES))))
-
-
-DEFAULT = Tiling()
-
-
-class Workspace(NamedTuple):
-    """What the kernels leave each other, for batches of up to so many rows."""
-
-    peaks: Tensor  # float32 [rows, slices, lanes]: the largest logit of each lane
-    bests: Tensor  # float32 [rows, slices]
-    firsts: Tensor  # int32 [rows, slices]: the first word that has it
-    numbers: Tensor  # int32 [rows, slices]: of a row with top-nσ, how many logits are finite,
-    sums: Tensor  # float64 [rows, slices]: their sum,
-    squares: Tensor  # float64 [rows, slices]: and that of their squares
-    totals: Tensor  # int64 [rows, slices]: the weight of its words
-    counts: Tensor  # int32 [rows, slices]: how many of them weigh anything, and as much as min-p asks
-    found: Tensor  # int32 [rows, slices]: candidates
-    masses: Tensor  # int64 [rows, slices]: their weight
-    leasts: Tensor  # float32 [rows]: the smallest logit that top-nσ keeps
-    edges: Tensor  # int32 [rows]: the bits of the weight from which on words are candidates
-    slice_logits: Tensor  # float32 [rows, slices, segment]: those of candidates, taken as of the logits' type
-    slice_words: Tensor  # int32 [rows, slices, segment]
-    logits: Tensor  # float32 [rows, candidates]: all of a row, one after the other
-    words: Tensor  # int32 [rows, candidates]
-
-    @classmethod
-    def make(cls, rows: int, words: int, device: torch.device | str, tiling: Tiling = DEFAULT) -> Workspace:
-        """Made once, before graphs are captured."""
-        tiling = tiling.of(words)
-        slices = triton.cdiv(words, tiling.width)
-
-        def empty(dtype: torch.dtype, *shape: int) -> Tensor:
-            return torch.empty(rows, *shape, dtype=dtype, device=device)
-
-        return cls(
-            peaks=empty(torch.float32, slices, tiling.lanes),
-            bests=empty(torch.float32, slices),
-            firsts=empty(torch.int32, slices),
-            numbers=empty(torch.int32, slices),
-            sums=empty(torch.float64, slices),
-            squares=empty(torch.float64, slices),
-            totals=empty(torch.int64, slices),
-            counts=empty(torch.int32, slices),
-            found=empty(torch.int32, slices),
-            masses=empty(torch.int64, slices),
-            leasts=empty(torch.float32),
-            edges=empty(torch.int32),
-            slice_logits=empty(torch.float32, slices, tiling.segment),
-            slice_words=empty(torch.int32, slices, tiling.segment),
-            logits=empty(torch.float32, tiling.candidates),
-            words=empty(torch.int32, tiling.candidates),
-        )
-
-
-@triton.jit
-def mix(state):
-    """The finaliser of splitmix64."""
-    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9
-    state = (state ^ (state >> 27)) * 0x94D049BB133111EB
-    return state ^ (state >> 31)
-
-
-@triton.jit
-def uniform_number(seed, position):
-    """sampling.uniform of int64 numbers, which hold the bits of what they stand for: float64 in [0, 1)."""
-    state = mix(seed.to(tl.uint64, bitcast=True) + GOLDEN)
-    state = mix(state + (position.to(tl.uint64, bitcast=True) + 1) * GOLDEN)
-    return (state >> 11).to(tl.float64) * (1.0 / 9007199254740992.0)
-
-
-@triton.jit
-def drawn_at_all(temperature, best):
-    """Whether a row is neither greedy nor nonsense, which gets the first of its largest words."""
-    return (temperature != 0) & (best < float("inf")) & (best > float("-inf"))
-
-
-@triton.jit
-def floor_of(min_p):
-    """The bits of the least weight that min-p keeps."""
-    return tl.minimum(min_p.to(tl.int32, bitcast=True), HEAVIEST)
 
 
 @triton.jit(do_not_specialize_on_alignment=["rows"])
@@ -224,59 +131,6 @@ def gather_kernel(
         inside = hit & (place < SEGMENT)
         tl.store(slice_logits + slot * SEGMENT + place, values, mask=inside)
         tl.store(slice_words + slot * SEGMENT + place, at, mask=inside)
-
-
-@triton.jit
-def collect(
-    slice_logits, slice_words, numbers, found_logits, found_words,
-    SLICES: tl.constexpr, SEGMENT: tl.constexpr, CANDIDATES: tl.constexpr,
-):  # fmt: skip
-    """The candidates of all slices of a row, one after the other."""
-    place = tl.arange(0, CANDIDATES)
-    part, begin = tl.zeros([CANDIDATES], tl.int32), tl.zeros([CANDIDATES], tl.int32)
-    end = 0
-    for index in range(SLICES):
-        end += tl.load(numbers + index)
-        behind = end <= place
-        part += behind.to(tl.int32)
-        begin = tl.where(behind, end, begin)
-    source = part * SEGMENT + place - begin
-    tl.store(found_logits + place, tl.load(slice_logits + source, mask=place < end, other=0.0), mask=place < end)
-    tl.store(found_words + place, tl.load(slice_words + source, mask=place < end, other=0), mask=place < end)
-
-
-@triton.jit
-def draw_freely(source, least, best, temperature, parts, totals, floor, u, WORDS: tl.constexpr, WIDTH: tl.constexpr):
-    """The word at which the weight of those from `floor` upwards, cumulated, passes `u` of the whole."""
-    total = tl.sum(totals, 0)
-    goal = tl.minimum((u * total.to(tl.float64)).to(tl.int64), total - 1)
-    before = tl.cumsum(totals, 0) - totals
-    inside = (before <= goal) & (goal < before + totals)
-    goal -= tl.sum(tl.where(inside, before, 0), 0)
-    at = tl.sum(tl.where(inside, parts, 0), 0) * WIDTH + tl.arange(0, WIDTH)
-    bits, weights = weigh(fetch(source, at, WORDS, least), best, temperature)
-    cumulated = tl.cumsum(tl.where(bits >= floor, weights, 0), 0)
-    return tl.min(tl.where(cumulated > goal, at, WORDS - 1), 0)
-
-
-@triton.jit
-def draw_filtered(
-    place, count, least, best, temperature, total, top_k, top_p, floor, u,
-    WORDS: tl.constexpr, WIDTH: tl.constexpr, CANDIDATES: tl.constexpr,
-):  # fmt: skip
-    """(where the drawn word stands among the `count` at `place`, how many words the filters leave)."""
-    cut, ties, heavier, above, descending = filters(
-        place, count, least, best, temperature, WORDS, total, top_k, top_p, floor, WIDTH, CANDIDATES
-    )
-    kept = heavier + ties * weight_of(cut)
-    many = above + ties
-    goal = tl.minimum((u * kept.to(tl.float64)).to(tl.int64), kept - 1)
-    if descending:
-        cut = tl.maximum(search(place, count, least, best, temperature, goal + 1, False, WIDTH, CANDIDATES), cut)
-        _, heavier = held(place, count, least, best, temperature, cut + 1, WIDTH, CANDIDATES)
-        goal = (goal - heavier) // tl.maximum(weight_of(cut), 1)
-        ties = total * 0 + WORDS
-    return pick(place, count, least, best, temperature, cut, ties, goal, descending, WIDTH), many
 
 
 @triton.jit(do_not_specialize_on_alignment=["rows", "tokens"])
@@ -363,7 +217,7 @@ def sample(
     words = logits.shape[1]
     tiling = tiling.of(words)
     slices = triton.cdiv(words, tiling.width)
-    _check_workspace(workspace, rows.shape[0], slices, tiling)
+    check_workspace(workspace, rows.shape[0], slices, tiling)
     for name, tensor in (("out", out), ("kept", out if kept is None else kept)):
         if tensor.shape != rows.shape or tensor.dtype not in (torch.int32, torch.int64) or not tensor.is_contiguous():
             raise ValueError(f"{name} {tensor.dtype}{list(tensor.shape)} does not fit {rows.shape[0]} rows")
@@ -408,13 +262,3 @@ def _check(logits: Tensor, rows: Tensor, parameters: RowParameters) -> None:
     for (name, values), kind in zip(parameters._asdict().items(), PARAMETER_DTYPES, strict=True):
         if values.dtype != kind or values.shape != parameters.seed.shape or values.dim() != 1 or values.stride(0) != 1:
             raise ValueError(f"{name} {values.dtype}{list(values.shape)} must be {kind}{list(parameters.seed.shape)}")
-
-
-def _check_workspace(workspace: Workspace, rows: int, slices: int, tiling: Tiling) -> None:
-    widths = {"peaks": tiling.lanes, "slice_logits": tiling.segment, "slice_words": tiling.segment}
-    shapes: dict[str, tuple[int, ...]] = {name: (slices, width) for name, width in widths.items()}
-    shapes |= {"leasts": (), "edges": (), "logits": (tiling.candidates,), "words": (tiling.candidates,)}
-    for name, memory in workspace._asdict().items():
-        fits = memory.shape[1:] == shapes.get(name, (slices,)) and memory.shape[0] >= rows
-        if not fits or not memory.is_contiguous():
-            raise ValueError(f"workspace {name} {list(memory.shape)} does not fit {rows} rows of {slices} slices")

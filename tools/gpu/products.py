@@ -23,7 +23,7 @@ from .shapes import DTYPES, SHAPES, read_shape
 
 from .kernel_cases import processors  # isort: skip
 
-from actorserve.kernels.triton.gemv import (  # isort: skip
+from actorserve.kernels.triton.linear.gemv import (  # isort: skip
     MOST_ROWS,
     TABLE,
     GemvLaunch,
@@ -76,7 +76,7 @@ def products(name: str, limits: dict[str, float]) -> None:
 
 
 def own_products(label: str, product: str, x: Tensor, weights: list[Tensor], cublas: float, floor: float) -> None:
-    """The same by kernels/triton/gemv.py; cuBLAS' time has no norm, gate and addition in it, and these have."""
+    """The same by kernels/triton/linear/gemv.py; cuBLAS' time has no norm, gate and addition in it, and these have."""
     times = {}
     for name, launch, pdl in gemv_variants(x.dtype):
         try:

@@ -24,7 +24,7 @@ from .shapes import ASKING, Bench, flops_a_token, kv_bytes, weight_bytes
 
 from actorserve.actors.worker.gpu.graphs import size_for  # isort: skip
 from actorserve.actors.worker.gpu.runner import GpuRunner  # isort: skip
-from actorserve.kernels.triton.gemv import MOST_ROWS  # isort: skip
+from actorserve.kernels.triton.linear.gemv import MOST_ROWS  # isort: skip
 from actorserve.kernels.triton.quantised_kv import E4M3, supported  # isort: skip
 
 CONTEXT = 64 if TINY else 1024

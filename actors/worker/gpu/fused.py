@@ -1,4 +1,4 @@
-"""Steps of up to 8 tokens by products of our own, with norms, the gate and additions in them (kernels/triton/gemv.py).
+"""Steps of up to 8 tokens, with norms, the gate and additions in their products (kernels/triton/linear/gemv.py).
 
 Seven launches a layer in place of ten:
     norm, qkv · rotate, write KV · attention (and merge of splits) · out, add · norm, gate-up, silu·mul · down, add
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from actorserve.kernels.triton.gemv import MOST_ROWS, TABLE, NormBefore, Workspace, gemv, programmatic_launch
+from actorserve.kernels.triton.linear.gemv import MOST_ROWS, TABLE, NormBefore, Workspace, gemv, programmatic_launch
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables
 
 from ..quantization.none import CublasLinear

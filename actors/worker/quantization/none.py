@@ -30,7 +30,7 @@ class BatchInvariantGpuLinear(NamedTuple):
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        from actorserve.kernels.triton.fixed_linear import fixed_linear  # a worker of a CPU may have no triton
+        from actorserve.kernels.triton.linear.fixed_linear import fixed_linear  # a worker of a CPU may have no triton
 
         return fixed_linear(x, self.weight, self.bias)
 

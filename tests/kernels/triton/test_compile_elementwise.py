@@ -37,8 +37,8 @@ KERNELS = [
     "rotary_kv",
     "gpu_sampling",
     "gpu_logits",
-    "gemv",
-    "fixed_linear",
+    "linear.gemv",
+    "linear.fixed_linear",
     "step_inputs",
     "drafts",
 ]
@@ -69,7 +69,7 @@ def test_one_architecture() -> None:
     check(reports, KERNELS)
     for report in reports:
         assert WIDE & set(report["loads"]) or report["kernel"].removesuffix("_kernel") in NARROW, report
-        if report["module"] == "gemv":  # what it waits for in its loop is all fetched ahead; a bias comes after it
+        if report["module"] == "linear.gemv":  # it waits in its loop for what is fetched ahead; a bias comes after it
             biased = report["constants"][8] == "True"
             assert ", 0x10" in report["loads"] and ("ld.global.b16" in report["loads"]) == biased, report
 
@@ -126,7 +126,7 @@ def launch_rotary_kv(module: Any, every: bool) -> None:
                 module.rotate_and_write(q, k, v, *places, turns, pools, norms=norms, interleaved=True)
 
 
-def launch_gemv(module: Any, every: bool) -> None:
+def launch_linear_gemv(module: Any, every: bool) -> None:
     """As a layer has them; of Hopper with the wait for the kernel before."""
     for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
         for inputs, outputs in ((1024, 4096), (4096, 6144), (4096, 28672)) if every else ((4096, 6144),):
@@ -139,7 +139,7 @@ def launch_gemv(module: Any, every: bool) -> None:
             module.gemv(x, weight, add=torch.empty(2, outputs, dtype=dtype), workspace=workspace, splits=2, pdl=pdl)
 
 
-def launch_fixed_linear(module: Any, every: bool) -> None:
+def launch_linear_fixed_linear(module: Any, every: bool) -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
         for inputs, outputs in ((1024, 4096), (4096, 8192), (4096, 28672)) if every else ((4096, 28672),):
             x, weight = torch.empty(2, inputs, dtype=dtype), torch.empty(outputs, inputs, dtype=dtype)
@@ -239,7 +239,7 @@ def reports_of(name: str, architecture: int, every: bool) -> Iterator[dict[str, 
     module = importlib.import_module(f"actorserve.kernels.triton.{name.removeprefix('gpu_')}")
     kernels = [key for key, value in vars(module).items() if key.endswith("_kernel") and hasattr(value, "arg_names")]
     recorders = [Recorder(module, key) for key in kernels]
-    globals()[f"launch_{name}"](module, every)
+    globals()[f"launch_{name.replace('.', '_')}"](module, every)
     for recorder in recorders:
         assert recorder.launches, f"{recorder.kernel.__name__} is not launched"
         for arguments, options in recorder.launches:

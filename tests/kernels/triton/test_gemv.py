@@ -13,7 +13,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.kernels.triton.gemv import (  # noqa: E402
+from actorserve.kernels.triton.linear.gemv import (  # noqa: E402
     MOST_ROWS,
     MOST_SPLITS,
     GemvLaunch,

@@ -18,7 +18,8 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 from actorserve.kernels.cpu import sampling  # noqa: E402
-from actorserve.kernels.triton.sampling import RowParameters, Tiling, Workspace, sample, uniform_number  # noqa: E402
+from actorserve.kernels.triton.sampler.draw import uniform_number  # noqa: E402
+from actorserve.kernels.triton.sampling import RowParameters, Tiling, Workspace, sample  # noqa: E402
 from tests.kernels.reference.sampling import reference_kept, reference_order  # noqa: E402
 
 TILING = Tiling(width=512, lanes=128, segment=256, candidates=512)  # so that small vocabularies take several slices

@@ -36,7 +36,7 @@ from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E40
 from actorserve.kernels.triton import paged_prefill  # noqa: E402
 from actorserve.kernels.triton.decode_launch import TABLE  # noqa: E402
 from actorserve.kernels.triton.drafts import Lookup  # noqa: E402
-from actorserve.kernels.triton.gemv import MOST_ROWS  # noqa: E402
+from actorserve.kernels.triton.linear.gemv import MOST_ROWS  # noqa: E402
 from actorserve.kernels.triton.logits import log_sums  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
 from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
