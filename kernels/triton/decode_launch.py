@@ -47,9 +47,8 @@ TABLE = {
     "16 bits": DecodeLaunch(),
     "8 bits": DecodeLaunch(most_keys=32),
     "8 bits, wide heads": DecodeLaunch(most_keys=32, registers=168),  # their conversion takes registers, too
-    # Queries and results of heads of more than 256 take registers: two programs on a multiprocessor.
-    "16 bits, widest heads": DecodeLaunch(stages=4, registers=255, waves=2),
-    "8 bits, widest heads": DecodeLaunch(most_keys=32, stages=4, registers=255, waves=2),
+    # Queries and results take registers: two programs at a time.
+    "heads above 256": DecodeLaunch(stages=4, registers=255, waves=2),
 }
 
 
@@ -58,7 +57,7 @@ def kind_of(dtype: torch.dtype, padded: int, scaled: bool) -> str:
     if dtype == torch.float32:
         return "float32"
     if padded > 256:
-        return "8 bits, widest heads" if scaled else "16 bits, widest heads"
+        return "heads above 256"
     if not scaled:
         return "16 bits"
     return "8 bits, wide heads" if padded > 128 else "8 bits"

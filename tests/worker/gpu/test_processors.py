@@ -17,6 +17,7 @@ from .test_runner import ROWS, GpuDriver, make_gpu_runner, prompt  # isort: skip
 
 from actorserve.actors.protocol.request import Rendition, Sampling, ThinkBudget
 from actorserve.actors.protocol.step import NewRow, Step
+from actorserve.actors.worker.gpu.processors import DeviceProcessors
 from actorserve.actors.worker.logprobs import LogprobsWriter
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import make_ref, slot_of
@@ -145,3 +146,24 @@ def test_a_row_forgets_what_was_asked_before(checkpoints: Folders) -> None:
         turned = SAMPLINGS[turn * 2 :] + SAMPLINGS[: turn * 2]
         wanted, found = (driver.run(sequences(turned, 2)) for driver in drivers)
         assert found == wanted
+
+
+def test_what_penalties_know_of_a_row() -> None:
+    """A bit for each word of the prompt, and how often words are in the answer; of the row's own sequence only."""
+    words = 70
+    device = DeviceProcessors(3, words, torch.device("cpu"))
+    asked = Sampling(0, frequency_penalty=1.0)
+    device.place(1, asked, np.array([0, 33, 69, 33]), np.array([5, 68, 5]), host=False)
+    device.upload()
+    device.count(torch.tensor([1]), torch.tensor([68], dtype=torch.int32))
+    logits = torch.zeros(2, words)
+    nobody = torch.full((2,), -1)
+    device.apply(logits, torch.tensor([1, 0]), nobody)
+    assert {word: -value for word, value in enumerate(logits[0].tolist()) if value} == {5: 2.0, 68: 2.0}
+    assert not logits[1].any()
+    device.place(1, Sampling(0, repetition_penalty=2.0), np.array([2, 64]), np.array([], np.int64), host=False)
+    device.upload()
+    logits = torch.ones(1, words)
+    device.apply(logits, torch.tensor([1]), nobody[:1])
+    assert [word for word, value in enumerate(logits[0].tolist()) if value == 0.5] == [2, 64]
+    assert sorted(logits[0].unique().tolist()) == [0.5, 1.0]
