@@ -32,6 +32,24 @@ def ask(server: Server, **body: Any) -> Any:
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama", "llama_biased", "phi3_long")]
 
 
+EXPERTS = [
+    pytest.param("qwen3_moe", options, id="-".join(["experts", *options]))
+    for options in ((), ("--enable-expert-parallel",))
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "options"), EXPERTS)
+def test_two_divide_experts(kind: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    """Each of them, or some for each."""
+    folder = checkpoint(kind, tmp_path)
+    prompts = [np.random.default_rng(seed).integers(3, 300, 20 + 17 * seed).tolist() for seed in range(3)]
+    model = reference(folder)
+    wanted = [generate(model, prompt, 24) for prompt in prompts]
+    with Server(str(folder), *TWO, *options) as server:
+        assert [choice["token_ids"] for choice in ask(server, prompt=prompts)["choices"]] == wanted
+
+
 @pytest.mark.parametrize("kind", ["llama_tied", "qwen3", *SLOW])
 def test_two_say_what_one_says(kind: str, tmp_path: Path) -> None:
     """`llama_tied` has one KV head, which both hold; an odd vocabulary is cut into unequal parts."""
