@@ -88,6 +88,20 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
             "norm_topk_prob": True,
         },
     ),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 72,
+            "decoder_sparse_step": 2,
+            "use_sliding_window": True,
+            "sliding_window": 24,
+            "max_window_layers": 1,
+        },
+    ),
+    "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
     "mistral": ("mistral", {"sliding_window": 24}),
     "phi3": ("phi3", {"sliding_window": 24, "pad_token_id": 0}),
     "phi3_short": ("phi3", {**PHI4_MINI, "original_max_position_embeddings": 1024}),  # longer than texts of tests

@@ -9,10 +9,11 @@ from .granite import GRANITE
 from .llama import LLAMA
 from .mimo import MIMO
 from .mistral import MISTRAL
+from .mixtral import MIXTRAL
 from .olmo import OLMO2, OLMO3
 from .phi3 import PHI3
 from .qwen import QWEN2, QWEN3
-from .qwen_moe import QWEN3_MOE
+from .qwen_moe import QWEN2_MOE, QWEN3_MOE
 from .seed_oss import SEED_OSS
 from .smollm3 import SMOLLM3
 
@@ -20,9 +21,11 @@ FAMILIES = (
     LLAMA,
     MIMO,
     MISTRAL,
+    MIXTRAL,
     PHI3,
     QWEN2,
     QWEN3,
+    QWEN2_MOE,
     QWEN3_MOE,
     GEMMA2,
     GEMMA3,

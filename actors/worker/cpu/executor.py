@@ -192,6 +192,10 @@ class CpuMoe:
         pairs = [spec.expert(index) for index in range(spec.experts)]
         experts = [Expert(build.linear(*up, few_rows=True), build.linear(down, few_rows=True)) for up, down in pairs]
         self.experts = Experts(experts, self._gated, spec.first)
+        self.shared: Expert | None = None
+        if spec.shared_down is not None:
+            self.shared = Expert(build.linear(*spec.shared_gate_up), build.linear(spec.shared_down))
+        self.shared_gate = None if spec.shared_gate is None else build.router(spec.shared_gate)
 
     def __call__(self, x: Tensor) -> Tensor:
         """What all chosen experts make of each token; of a group's member its part of the sum."""
@@ -200,7 +204,15 @@ class CpuMoe:
         shares, chosen = scores.topk(self.moe.per_token, -1)
         if self.moe.normalised:
             shares = shares / shares.sum(-1, keepdim=True)
-        return self.experts(x, chosen, shares)
+        if self.moe.factor != 1:
+            shares = shares * self.moe.factor
+        chosen_sum = self.experts(x, chosen, shares)
+        return chosen_sum if self.shared is None else chosen_sum.add_(self._shared(self.shared, x))
+
+    def _shared(self, expert: Expert, x: Tensor) -> Tensor:
+        """What all tokens go through."""
+        inner = expert.down(self._gated(expert.up(x)))
+        return inner if self.shared_gate is None else inner * self.shared_gate(x).sigmoid()
 
     def _gated(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, -1)

@@ -147,9 +147,11 @@ class Member:
         return x
 
 
+@pytest.mark.parametrize("kind", ["qwen3_moe", "qwen2_moe", "mixtral"])
 @pytest.mark.parametrize("expert_parallel", [False, True])
-def test_the_parts_of_a_group_add_up(checkpoints: Folders, expert_parallel: bool) -> None:
-    folder = checkpoints("qwen3_moe")
+def test_the_parts_of_a_group_add_up(checkpoints: Folders, kind: str, expert_parallel: bool) -> None:
+    """What all tokens go through, too."""
+    folder = checkpoints(kind, num_local_experts=8) if kind != "qwen2_moe" else checkpoints(kind, num_experts=8)
     shape = read_architecture(read_json(folder / "config.json"))
     read = open_checkpoint(folder, shape)
 
@@ -160,7 +162,8 @@ def test_the_parts_of_a_group_add_up(checkpoints: Folders, expert_parallel: bool
             if group
             else lambda name: read(name, slice(None), None)
         )
-        return CpuModel(part, get, torch.float32, 64, group).layers[0].moe  # type: ignore[arg-type]
+        layers = CpuModel(part, get, torch.float32, 64, group).layers  # type: ignore[arg-type]
+        return layers[1 if kind == "qwen2_moe" else 0].moe
 
     x = torch.randn(9, 64, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
