@@ -121,9 +121,11 @@ def configuration(
         return options | {"TILE": 16, "PACKED": packed, "TOKENS": packed // options["GROUP"]}, launch
     wide = max(options["PADDED"], options["VALUE_PADDED"]) > 128  # where registers for the sums of 128 rows are short
     packed = max(64 if wide else 128, least)
+    if options["SCALED"] and options["PADDED"] > 256:  # what is converted takes registers beside these sums
+        packed = max(32, least)
     launch = {"num_warps": 8, "num_stages": 2 if wide else 3, "maxnreg": 255}
     if options["SCALED"] or (not wide and options["HEAD_DIM"] < options["PADDED"]):  # both take registers, too
-        options["TILE"] = 32 if options["PADDED"] <= 256 else 16
+        options["TILE"] = 32
     return options | {"PACKED": packed, "TOKENS": packed // options["GROUP"]}, launch
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import msgspec
+
 from actorserve.actors.model.kv import KVSpec, LayerAttention, StateSpec
 
 
@@ -21,3 +25,22 @@ def test_states_are_counted_by_their_types() -> None:
         StateSpec(layer=1, name="ssm", shape=(5,), dtype="float32"),
     )
     assert KVSpec(layers=(None, None), states=states).row_bytes({None: 2, "float32": 4}) == 12 * 2 + 5 * 4
+
+
+def test_what_a_query_sees_first_and_for_how_long() -> None:
+    """Against the positions themselves, in all of a while."""
+    for window in (None, 1, 3, 7):
+        for chunk in (None, 1, 4, 6):
+            rule = msgspec.structs.replace(layer(1, 8, 8), window=window, chunk=chunk)
+            seen = [
+                min(
+                    j
+                    for j in range(p + 1)
+                    if (window is None or j > p - window) and (chunk is None or j // chunk == p // chunk)
+                )
+                for p in range(40)
+            ]
+            assert [rule.first_seen(p) for p in range(40)] == seen
+            for p in range(20):
+                later = [q for q in range(p, 40) if seen[q] != seen[p]]
+                assert rule.steps_on(p) == (later[0] - 1 - p if later else math.inf), (window, chunk, p)

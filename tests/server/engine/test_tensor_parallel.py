@@ -29,7 +29,7 @@ def ask(server: Server, **body: Any) -> Any:
     return answer.json()
 
 
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama", "llama_biased", "phi3_long")]
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama", "llama_biased", "phi3_long", "gemma2", "glm4")]
 
 
 EXPERTS = [

@@ -70,8 +70,11 @@ def test_of_what_is_fused_a_rank_has_its_part_of_each(checkpoints: Folders) -> N
         assert torch.equal(get(f"{at}mlp.gate_up_proj.weight"), torch.cat(gate_up))
 
 
-@pytest.mark.parametrize(("size", "words"), [(3, "attention heads"), (8, "attention heads")])
-def test_models_that_cannot_be_cut(checkpoints: Folders, size: int, words: str) -> None:
-    shape = read_architecture(read_json(checkpoints("llama") / "config.json"))
+@pytest.mark.parametrize(
+    ("kind", "size", "words"),
+    [("llama", 3, "attention heads"), ("llama", 8, "attention heads"), ("olmo2", 2, "norms all of its heads together")],
+)
+def test_models_that_cannot_be_cut(checkpoints: Folders, kind: str, size: int, words: str) -> None:
+    shape = read_architecture(read_json(checkpoints(kind) / "config.json"))
     with pytest.raises(ConfigError, match=words):
         shard_shape(shape, size)
