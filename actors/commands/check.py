@@ -80,6 +80,8 @@ def _computing(known: dict[str, Any]) -> str:
     parts = [f"{known['workers']} worker{'s' if known['workers'] > 1 else ''}"]
     if "parameters" in known:
         parts.append(f"{known['parameters']:,} parameters in {known['layers']} layers")
+    if "way" in known:
+        parts.append(known["way"])
     if "device" in known:
         each = " each" if known["workers"] > 1 else ""
         parts.append(f"{size(known['weights_bytes'])} of weights{each} in {known['dtype']} on {known['device']}")

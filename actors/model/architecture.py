@@ -21,10 +21,11 @@ from .layers import EMBEDDINGS, FINAL_NORM, HEAD, Axis, Kind, LayerSpec, LinearS
 from .moe import MoeShape
 from .quantization import AUTO, CHECKPOINTS, INT8, METHODS, NONE, QuantMethod, is_auto
 from .rope import Rope, read_rope
-from .values import Values
+from .values import Unsupported, Values
 
 LARGEST = 1 << 24  # of a size, words of the vocabulary included: beyond it a value is a mistake
 MOST_LAYERS = 1 << 12
+TRANSFORMERS = "transformers"  # --model-impl
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}  # config.json's names
 
 
@@ -176,6 +177,24 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         return rows, self.size(spec.columns)
 
 
+def find_architecture(
+    values: dict[str, Any], model_impl: str, quantization: str = AUTO, file: Path | str = "config.json"
+) -> Architecture | None:
+    """The same by --model-impl; None: layers of transformers are to compute it, and the worker knows whether they can.
+
+    A known architecture with something that its layers here do not have (an activation, a way to rotate) is theirs too.
+    """
+    name = architecture_name(Values(file, values))
+    if model_impl == TRANSFORMERS or (model_impl == AUTO and name not in BY_ARCHITECTURE):
+        return None
+    try:
+        return read_architecture(values, file, quantization)
+    except Unsupported:
+        if model_impl == AUTO:
+            return None
+        raise
+
+
 def read_architecture(
     values: dict[str, Any], file: Path | str = "config.json", quantization: str = AUTO
 ) -> Architecture:
@@ -187,11 +206,11 @@ def read_architecture(
     family = BY_ARCHITECTURE.get(name)
     if family is None:
         known = ", ".join(BY_ARCHITECTURE)
-        raise ConfigError(f"model: the architecture {name} is not supported; these are: {known} ({file})")
+        raise Unsupported(f"model: the architecture {name} is not supported; these are: {known} ({file})")
     given = Values(file, {**family.absent, **values})
     activation = given.text(family.activation) or "silu"
     if activation not in ACTIVATIONS:
-        raise ConfigError(
+        raise Unsupported(
             f"model: the activation {activation} is not supported; these are: {', '.join(ACTIVATIONS)} ({file})"
         )
     heads, hidden = given.needed("num_attention_heads", LARGEST), given.needed("hidden_size", LARGEST)

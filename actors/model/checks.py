@@ -22,7 +22,9 @@ from ..options.speculative import (
     NgramOptions,
     read_speculative,
 )
-from .architecture import Architecture, read_architecture, shard_shape
+from .architecture import Architecture, find_architecture, shard_shape
+from .families.registry import BY_ARCHITECTURE
+from .gguf.folder import SOURCES
 from .heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
 from .heads.formats import RecurrentShape, Shape
 from .info import ModelInfo, read_json, resolve_model, with_tokenizer
@@ -39,7 +41,7 @@ from .machine import (
 from .names import find_folder
 from .tokenizer import find_templates, special_tokens
 from .tokenizer_files import check_tokenizer
-from .weight_files import check_weights
+from .weight_files import check_weights, read_weights
 
 NO_TEMPLATE = (
     "the model has no chat template: /v1/completions works, and /v1/chat/completions, /v1/responses and /v1/messages "
@@ -141,6 +143,11 @@ def check_gpu(config: Config) -> bool:
 def _check_worker(config: Config, model: ModelInfo) -> None:
     """What the worker would refuse later."""
     shape = _read_shape(config, model)
+    if shape is None:
+        check_adapted(config, model)
+        if (drafts := find_draft_model(config, model)) is not None:
+            _check_drafts(*drafts)
+        return
     part = shard_shape(shape, config.tensor_parallel_size, config.enable_expert_parallel)
     drafts = find_draft_model(config, model)
     if config.load_format != "dummy":
@@ -171,6 +178,11 @@ def _check_drafts(config: Config, model: ModelInfo) -> int:
     given = read_speculative(config)
     assert isinstance(given, DraftModelOptions)
     shape = _read_shape(config, model)
+    if shape is None:
+        raise ConfigError(
+            f"{OPTION}: model: {given.model}: {model.architecture} cannot make drafts; a model whose layers are "
+            "this server's own can"
+        )
     if config.load_format != "dummy":
         try:
             check_weights(Path(model.folder), shape)
@@ -179,6 +191,32 @@ def _check_drafts(config: Config, model: ModelInfo) -> int:
     return shape.kv.block_bytes(config.block_size, NUMBERS[dtype_on_cpu(config, shape)].itemsize)
 
 
-def _read_shape(config: Config, model: ModelInfo) -> Architecture:
+def check_adapted(config: Config, model: ModelInfo) -> None:
+    """ConfigError if an option cannot be had with layers of transformers, or the files are not what they should be.
+
+    Whether the model can be, the worker finds out: it knows transformers.
+    """
+    name, folder = model.architecture, Path(model.folder)
+    if check_gpu(config):
+        raise ConfigError(f"model: {name}: layers of transformers compute on a CPU only (--device cpu)")
+    if config.tensor_parallel_size > 1:
+        raise ConfigError(f"--tensor-parallel-size: {name} is computed by layers of transformers, which one worker has")
+    if config.deterministic:
+        raise ConfigError(f"--deterministic: {name} is computed by layers of transformers, whose bits follow the batch")
+    values = read_json(folder / "config.json")
+    if (quantised := values.get("quantization_config")) is not None:
+        form = quantised.get("quant_method") if isinstance(quantised, dict) else None
+        raise ConfigError(
+            f"model: {name}: its weights are quantised ({form}), which is read for {', '.join(BY_ARCHITECTURE)} alone; "
+            "the same model in float32, float16 or bfloat16 can be served, with --quantization int8 if wanted"
+        )
+    if (folder / SOURCES).is_file():
+        raise ConfigError(f"model: {name}: of GGUF files {', '.join(BY_ARCHITECTURE)} can be served")
+    if config.load_format != "dummy":
+        read_weights(folder)
+    check_device(config, on_gpu=False)
+
+
+def _read_shape(config: Config, model: ModelInfo) -> Architecture | None:
     path = Path(model.folder) / "config.json"
-    return read_architecture(read_json(path), path, config.quantization)
+    return find_architecture(read_json(path), config.model_impl, config.quantization, path)

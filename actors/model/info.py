@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ..options.config import Config, ConfigError
-from .architecture import LARGEST, architecture_name, read_architecture
+from .architecture import LARGEST, architecture_name, find_architecture
 from .generation import end_tokens, sampling_defaults
 from .gguf.folder import SOURCES, model_folder
 from .machine import may_have_gpu
@@ -22,6 +22,8 @@ from .weight_files import check_index
 
 __all__ = ["DEMO_FOLDER", "ModelInfo", "read_json", "resolve_model", "with_tokenizer"]
 
+LENGTHS = "max_position_embeddings n_positions max_seq_len max_sequence_length max_target_positions n_ctx".split()
+TEXT_PARTS = ("text_config", "llm_config", "decoder")
 DEMO_FOLDER = Path(__file__).resolve().parent / "demo"
 
 
@@ -83,10 +85,10 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     """What the small files of a folder say; with `complete` all of them are there, and are to be enough."""
     check_folder(folder)
     whole = Values(folder / "config.json", read_json(folder / "config.json"))
-    text = whole.object("text_config") or whole
+    text = next((part for name in TEXT_PARTS if (part := whole.object(name)) is not None), whole)
     if config.worker == "model":
-        shape = read_architecture(whole.values, whole.file, config.quantization)
-        if complete and config.load_format != "dummy":
+        shape = find_architecture(whole.values, config.model_impl, config.quantization, whole.file)
+        if complete and shape is not None and config.load_format != "dummy":
             check_index(folder, shape)
     if complete and config.tokenizer is None and not config.skip_tokenizer_init:
         check_source(folder, config.tokenizer_mode)
@@ -106,7 +108,8 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
 
 def _model_length(config: Config, text: Values) -> int:
     """The length that the model was made for, or --max-model-len where that is not longer."""
-    own, wanted = text.whole("max_position_embeddings", 1, LARGEST), config.max_model_len
+    owns = (text.whole(name, 1, LARGEST) for name in LENGTHS)
+    own, wanted = next((length for length in owns if length is not None), None), config.max_model_len
     if own is None:
         if wanted is None:
             raise ConfigError(f"--max-model-len: {text.file} does not say how long a text the model takes; set it")

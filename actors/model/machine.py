@@ -69,9 +69,14 @@ def dtype_on_cpu(config: Config, shape: Architecture) -> str:
     check_quantization(config, shape, on_gpu=False)
     if shape.quantization.computes_in is not None:
         return shape.quantization.computes_in
+    return float_on_cpu(config, shape.stored_dtype)
+
+
+def float_on_cpu(config: Config, stored: str) -> str:
+    """The same of weights that are floats, and stored in this type."""
     if config.dtype != "auto":
         return config.dtype
-    native = shape.stored_dtype == "bfloat16" and cpu_flags() & NATIVE_BFLOAT16
+    native = stored == "bfloat16" and cpu_flags() & NATIVE_BFLOAT16
     return "bfloat16" if native else "float32"
 
 

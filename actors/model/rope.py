@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ..options.config import ConfigError
-from .values import Values
+from .values import Unsupported, Values
 
 FARTHEST = 1e15  # of a number of the rotation
 NUMBERS = {  # the kinds of rotation that are supported, and the numbers that each needs
@@ -63,7 +63,7 @@ def read_rope(given: Values, names: Mapping[str, str], head_dim: int, partial: b
     theta = rope.real("rope_theta", 0, FARTHEST) or given.real("rope_theta", 0, FARTHEST) or 10_000.0
     name = rope.text("rope_type") or rope.text("type") or "default"
     if name not in names:
-        raise ConfigError(f"model: the rope type {name} is not supported; these are: {', '.join(names)} ({rope.file})")
+        raise Unsupported(f"model: the rope type {name} is not supported; these are: {', '.join(names)} ({rope.file})")
     kind, rotary_dim = names[name], _rotary_dim(rope, given, head_dim, partial)
     long = _long_rope(rope, given, (rotary_dim or head_dim) // 2) if kind == "longrope" else None
     numbers = _numbers(kind, rope, given) | (_yarn(rope) if kind == "yarn" else {})
@@ -88,7 +88,7 @@ def _rotary_dim(rope: Values, given: Values, head_dim: int, partial: bool) -> in
         if factor in (None, 0.0, 1.0):
             continue
         if not partial:
-            raise ConfigError(f"model: a partial_rotary_factor other than 1 is not supported ({holder.file})")
+            raise Unsupported(f"model: a partial_rotary_factor other than 1 is not supported ({holder.file})")
         dim = int(head_dim * factor)
         if dim % 2 or not dim:
             raise holder.wrong("partial_rotary_factor", f"one that turns an even number of a head's {head_dim}")

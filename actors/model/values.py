@@ -41,6 +41,10 @@ def read_json(path: Path, missing_ok: bool = False) -> dict[str, Any]:
     return values
 
 
+class Unsupported(ConfigError):
+    """The layers of this server cannot be made to compute a model: those of transformers may."""
+
+
 class Values:
     """An object of a JSON file; null is as if the key was not there."""
 

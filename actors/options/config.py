@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 else:
     Quantization = Literal[weight_formats.NAMES]
 KVCacheDType = Literal["auto", "fp8"]
+ModelImpl = Literal["auto", "native", "transformers"]
 WorkerKind = Literal["model", "scripted"]
 
 ContentFormat = Literal["auto", "string", "openai"]
@@ -245,6 +246,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # engine
     dtype: Annotated[DType, Meta(description="of weights and KV memory; auto is float32 on a CPU")] = "auto"
     quantization: Annotated[Quantization, Meta(description=weight_formats.ABOUT)] = "auto"
+    model_impl: Annotated[
+        ModelImpl,
+        Meta(
+            description="what computes the model: layers of this server, or transformers' own; auto: the first it has"
+        ),
+    ] = "auto"
+    trust_remote_code: Annotated[
+        bool, Meta(description="run the Python code that lies beside the model's weights, in the worker")
+    ] = False
     deterministic: Annotated[
         bool, Meta(description="answers and logprobs are the same bits alone and in every batch; slower")
     ] = False

@@ -79,6 +79,7 @@ VALUES = {  # of options: other names of the values; case and - for _ do not mat
     "generation_config": {"vllm": "none"},
     "quantization": {"null": "auto", "awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "modelopt"}
     | {"gptq_v2": "gptq", "inc": "auto-round", "auto_round": "auto-round", "ct": "compressed-tensors"},
+    "model_impl": {"vllm": "native", "sglang": "native"},
     "tokenizer_mode": {"fast": "hf"},
     "log_level": {"warn": "warning", "critical": "error"},
     "tool_call_parser": {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "llama3": "llama3_json"}
@@ -154,7 +155,6 @@ VARIABLES = {"VLLM_BATCH_INVARIANT": "deterministic"}  # of the environment, wit
 ONE_WAY = "there is one way to do this, and nothing to choose"
 NEEDLESS = {  # reason: names
     "prompts are always computed in parts, beside running streams": "--enable-chunked-prefill",
-    "no code of a model's folder is ever run": "--trust-remote-code",
     "the next step is always planned while one runs": "--async-scheduling --enable-overlap-schedule -ove",
     "nothing is compiled; CUDA graphs are on but for --enforce-eager": "-O --optimization-level --compilation-config "
     "-cc --enable-torch-compile --max-seq-len-to-capture --max-cudagraph-capture-size --cuda-graph-max-bs "
@@ -177,7 +177,7 @@ NEEDLESS = {  # reason: names
     "as many drafts are verified as --speculative-num-steps says": "--speculative-num-draft-tokens",
     ONE_WAY: "--attention-backend --sampling-backend --grammar-backend --guided-decoding-backend "
     "--structured-outputs-config --prefix-caching-hash-algo --use-v2-block-manager --disable-custom-all-reduce "
-    "--num-lookahead-slots --preemption-mode -ub --ubatch-size --disable-frontend-multiprocessing --model-impl "
+    "--num-lookahead-slots --preemption-mode -ub --ubatch-size --disable-frontend-multiprocessing "
     "--stream-interval --mamba-cache-dtype -tb --threads-batch --threads-http --sleep-on-idle --repack --perf "
     "-kvu --kv-unified --log-colors --log-timestamps --log-prefix --uvicorn-access-log",
 }
@@ -186,7 +186,7 @@ WITH_VALUE = frozenset(  # of the needless; the others are on or off
     "--cuda-graph-max-bs --performance-mode --numa --warmups -ngl --gpu-layers --n-gpu-layers "
     "--reasoning-format --disable-access-log-for-endpoints --attention-backend --sampling-backend --grammar-backend "
     "--guided-decoding-backend --structured-outputs-config --prefix-caching-hash-algo --num-lookahead-slots "
-    "--preemption-mode -ub --ubatch-size --model-impl --stream-interval --mamba-cache-dtype -tb --threads-batch "
+    "--preemption-mode -ub --ubatch-size --stream-interval --mamba-cache-dtype -tb --threads-batch "
     "--threads-http --log-colors --uvicorn-log-level --log-level-http --decode-log-interval "
     "--speculative-num-draft-tokens".split()
 )

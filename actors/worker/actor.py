@@ -236,7 +236,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
 
     from .cpu.kv_memory import make_memory, plan_memory
     from .cpu.runner import CpuRunner
-    from .models.weights import load_model
+    from .models.weights import load_decoder
     from .speculative.actor import SpeculativeWorkerActor, load_drafter
 
     context.phase_ends(StartPhase.IMPORTS)
@@ -246,7 +246,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     threads = config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size)
     torch.set_num_threads(threads)
     start = time.perf_counter()
-    model = load_model(config, context.model, group)
+    model = load_decoder(config, context.model, group)
     context.phase_ends(StartPhase.WEIGHTS)
     seconds, dtype = time.perf_counter() - start, str(model.dtype).removeprefix("torch.")
     log.info("%s in %s loaded in %.1f s, threads: %d", context.model.architecture, dtype, seconds, threads)
@@ -265,7 +265,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
     verifier = drafter.make(config, blocks, ids.shape[1], model, group) if drafter else None
     context.phase_ends(StartPhase.KV_MEMORY)
-    parts = request_readers(context, model.shape.vocab_size)
+    parts = request_readers(context, model.vocab_size)
     runner = CpuRunner(model, memory.blocks, ids, config.block_size, rows, *parts, verifier, memory.states)
     tokens = plan.tokens(config, context.model.max_model_len, blocks)
     return (SpeculativeWorkerActor if drafter else WorkerActor)(context, runner, blocks, memory.layout, tokens)

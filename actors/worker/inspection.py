@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from ..model.architecture import Architecture, read_architecture, shard_shape
+from ..model.architecture import Architecture, find_architecture, shard_shape
 from ..model.info import ModelInfo, read_json
+from ..model.kv import KVSpec
 from ..model.kv_memory import KVMemory, plan_kv_memory
 from ..model.machine import (
     available_bytes,
@@ -43,7 +44,11 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
         yield {"device": "nothing: it is scripted", "dtype": "no type", "weights_bytes": 0, "kv_bytes_per_token": 0}
         yield {"blocks": blocks, "kv_bytes": 0, "estimated": False}
         return
-    shape = read_architecture(read_json(Path(model.folder) / "config.json"), quantization=config.quantization)
+    values = read_json(Path(model.folder) / "config.json")
+    shape = find_architecture(values, config.model_impl, config.quantization)
+    if shape is None:
+        yield from _adapted(config, model)
+        return
     own = shard_shape(shape, config.tensor_parallel_size, config.enable_expert_parallel)
     parameters = sum(prod(sizes) for sizes in shape.tensors().values())
     yield {"parameters": parameters, "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads}
@@ -58,16 +63,30 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
 
 def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     dtype = choose_dtype(config, shape)
+    yield {"dtype": _types(shape, dtype), "weights_bytes": weight_bytes(shape, dtype)}
+    yield from _memory_on_cpu(config, model, shape.kv, dtype)
+
+
+def _adapted(config: Config, model: ModelInfo) -> Facts:
+    """Of layers of transformers."""
+    from .adapter.facts import facts
+
+    check_options(config, uses_gpu(config))
+    known, kv, dtype = facts(config, model)
+    yield known
+    yield from _memory_on_cpu(config, model, kv, dtype, may_free=False)
+
+
+def _memory_on_cpu(config: Config, model: ModelInfo, kv: KVSpec, dtype: torch.dtype, may_free: bool = True) -> Facts:
+    """Of what a model keeps of tokens and sequences; `may_free`: windows let go of what they do not see."""
     drafter = load_drafter(config, model, None)
     beside = drafter.block_bytes if drafter else 0
-    plan = plan_kv_memory(shape.kv, config, model.max_model_len, dtype.itemsize, beside)
+    plan = plan_kv_memory(kv, config, model.max_model_len, dtype.itemsize, beside, may_free)
     option, room = kv_memory_room(config)
     longest = -(-model.max_model_len // config.block_size)
     yield {
         "device": "cpu",
         "threads": config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size),
-        "dtype": _types(shape, dtype),
-        "weights_bytes": weight_bytes(shape, dtype),
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
         "available_bytes": available_bytes(),
     }

@@ -20,7 +20,7 @@ from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.memory import make_pools
-from actorserve.actors.worker.models.weights import load_model
+from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.speculative.verifier import DraftVerifier, Proposer
 from actorserve.kernels.cpu.paged_kv import PagedKV, PoolMemory
 from actorserve.shm.table.table import make_ref
@@ -42,7 +42,7 @@ def make_runner(
     proposer: Proposer | None = None,
 ) -> CpuRunner:
     """A runner; without a log of others', with one slot for each row."""
-    model = load_model(config, resolve_model(config))
+    model = load_decoder(config, resolve_model(config))
     pools = make_pools(model.kv, blocks, config.block_size, model.dtype)
     own = np.zeros((rows, LENGTH), np.int32) if log is None else log
     verifier = DraftVerifier(proposer, rows, own.shape[1]) if proposer else None

@@ -61,7 +61,7 @@ def run_steps(model: CpuModel, ids: torch.Tensor, steps: list[list[Part]], block
     for step in steps:
         rows, starts, counts = (np.array(column, np.int64) for column in zip(*step, strict=True))
         owners, positions = row_positions(rows, counts, starts)
-        inputs = prepare_inputs(kv, tables, rows, counts, starts, ids.numpy()[owners, positions])
+        inputs = prepare_inputs(model.attention, kv, tables, rows, counts, starts, ids.numpy()[owners, positions])
         found[owners, positions] = model.logits(inputs.forward(model, kv))
     return found
 

@@ -51,6 +51,7 @@ class Bench:
 
     @staticmethod
     def _model_of(runner: CpuRunner) -> CpuModel:
+        assert isinstance(runner.model, CpuModel)
         return runner.model
 
     def logits(self, tokens: list[int]) -> torch.Tensor:

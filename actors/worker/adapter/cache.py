@@ -7,7 +7,7 @@ transformers' own class, which is filled before a forward pass and read behind i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -20,6 +20,8 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
+from ...model.kv import StateSpec
+from ..cpu.states import StepStates
 from .hooks import Unfit
 
 
@@ -34,14 +36,14 @@ class KeysValues(Protocol):
         """Store those of the new tokens; what the layer shall go on with."""
 
 
-class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
+class PagedLayer(CacheLayerMixin):
     """A layer of attention."""
 
     is_sliding = False
     is_compileable = False
 
     def __init__(self, whose: KeysValues, index: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.whose = whose
         self.index = index
         self.is_initialized = True
@@ -62,7 +64,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         return -1
 
 
-class PagedHybridLayer(LinearAttentionLayer, PagedLayer):  # type: ignore[misc]
+class PagedHybridLayer(LinearAttentionLayer, PagedLayer):  # type: ignore[override]
     """A layer of attention that has states beside it."""
 
     is_compileable = False
@@ -96,7 +98,7 @@ class Caches:
         return Cache(layers=[maker(whose, index) for index, maker in enumerate(self.makers)])
 
 
-class _Growing(Cache):  # type: ignore[misc]
+class _Growing(Cache):
     """For a model that does not say how many layers it has: as many as are used."""
 
     def __init__(self, whose: KeysValues) -> None:
@@ -106,7 +108,8 @@ class _Growing(Cache):  # type: ignore[misc]
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
         while len(self.layers) <= layer_idx:
             self.layers.append(PagedLayer(self.whose, len(self.layers)))
-        return self.layers[layer_idx].update(key_states, value_states)
+        layer: Any = self.layers[layer_idx]
+        return layer.update(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.whose.past
@@ -126,12 +129,46 @@ def _own_layers(config: PreTrainedConfig) -> list[Any]:
 def _maker(layer: Any) -> Maker:
     if isinstance(layer, DynamicIndexedLayer):
         raise Unfit("keeps keys of an indexer beside those of attention")
+    attends = isinstance(layer, CacheLayerMixin)
     if isinstance(layer, LinearAttentionCacheLayerMixin):
         count = len(layer.has_previous_state) if isinstance(layer.has_previous_state, dict) else 1
-        if isinstance(layer, CacheLayerMixin):
+        if attends:
             return lambda whose, index: PagedHybridLayer(whose, index, count)
         kind = type(layer)
         return lambda whose, index: kind(number_of_states=count)
     if type(layer).__module__ != Cache.__module__:
         raise Unfit(f"keeps a cache of its own ({type(layer).__name__})")
-    return PagedLayer if isinstance(layer, CacheLayerMixin) else lambda whose, index: type(layer)()
+    return PagedLayer if attends else lambda whose, index: type(layer)()
+
+
+def state_name(kind: str, number: int) -> str:
+    """How a state of a layer is called in a StateSpec."""
+    return f"{kind}.{number}"
+
+
+def load_states(cache: Cache, specs: Sequence[StateSpec], states: StepStates) -> None:
+    """Give the layers of a new cache the states of rows, none of which is fresh."""
+    for spec in specs:
+        layer: Any = cache.layers[spec.layer]
+        kind, number = _split(spec.name)
+        value = states.states.get(spec.layer, spec.name, states.rows)
+        getattr(layer, f"{kind}_states")[number] = value
+        getattr(layer, f"is_{kind}_states_initialized")[number] = True
+        layer.has_previous_state[number] = True
+        layer.device = value.device
+        if kind == "conv":
+            layer.dtype = value.dtype
+            layer.conv_kernel_size[number] = value.shape[-1]
+
+
+def store_states(cache: Cache, specs: Sequence[StateSpec], states: StepStates) -> None:
+    """Keep what is in the layers behind a forward pass."""
+    for spec in specs:
+        kind, number = _split(spec.name)
+        value = getattr(cache.layers[spec.layer], f"{kind}_states")[number]
+        states.states.put(spec.layer, spec.name, states.rows, value)
+
+
+def _split(name: str) -> tuple[str, int]:
+    kind, number = name.split(".")
+    return kind, int(number)

@@ -6,20 +6,11 @@ all else is computed as it is, on the CPU, so that what depends on values (which
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-
-NO_EXPERTS = "actorserve_none"
-
-
-def _no_experts(self: nn.Module, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return torch.zeros_like(hidden_states)
-
-
-ALL_EXPERTS_FUNCTIONS.register(NO_EXPERTS, _no_experts)
 
 
 def hollow(make: Any) -> nn.Module:
@@ -28,17 +19,21 @@ def hollow(make: Any) -> nn.Module:
         model: nn.Module = make()
     model.eval()
     for module in model.modules():
-        for tensors in (module._parameters, module._buffers):
+        stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for tensors in stores:
             for name, tensor in tensors.items():
                 if tensor is not None and tensor.device.type == "meta":
                     zeros = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
-                    tensors[name] = nn.Parameter(zeros, requires_grad=False) if tensors is module._parameters else zeros
-        config = getattr(module, "config", None)
-        if hasattr(config, "_experts_implementation"):
-            config._experts_implementation = NO_EXPERTS
+                    tensors[name] = nn.Parameter(zeros, requires_grad=False) if tensors is stores[0] else zeros
+        if type(module).__name__.endswith("Experts") and "hidden_states" in signature(module.forward).parameters:
+            module.forward = _nothing
         if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
-            module.forward = _Zeros(module.out_features)  # type: ignore[method-assign]
+            module.forward = _Zeros(module.out_features)  # type: ignore[assignment]
     return model
+
+
+def _nothing(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return torch.zeros_like(hidden_states)
 
 
 class _Zeros:

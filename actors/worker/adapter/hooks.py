@@ -65,7 +65,7 @@ def attending(who: Attending) -> Iterator[None]:
 def use_attention(model: nn.Module, name: str) -> None:
     """All parts of a model ask the function of this name."""
     for module in model.modules():
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         if hasattr(config, "_attn_implementation"):
             config._attn_implementation = name
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,22 +27,24 @@ class _Answered(BaseException):
 
 
 class Passes:
-    """Of one model, whose decoder's forward pass it takes the place of."""
+    """Of one model, whose decoder's forward pass it takes the place of meanwhile."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
-        self.names, self.open = _arguments(model)
         self.decoder = _find_decoder(model)
-        inner, _ = _arguments(self.decoder)
-        own = self.names | (inner if self.open else set())
+        own = _names(model, self.decoder)
         self.positions = "position_ids" in own
         self.cache = next((name for name in CACHES if name in own), "")
         if not self.cache:
             raise Unfit("has no argument for a cache")
         self._compute = self.decoder.forward
-        self.decoder.forward = self._forward
         self._rows: Tensor | None = None
         self._answer: Any = None
+
+    @staticmethod
+    def arguments(model: PreTrainedModel) -> set[str]:
+        """The names of arguments of a model's forward pass."""
+        return _names(model, _find_decoder(model))
 
     def hidden(self, ids: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """The decoder's answer [batch, tokens, hidden] to ids and positions [batch, tokens]."""
@@ -48,7 +52,8 @@ class Passes:
         if self.positions:
             given["position_ids"] = positions
         try:
-            self.model(input_ids=ids, **given)
+            with self._in_its_place():
+                self.model(input_ids=ids, **given)
         except _Answered:
             pass
         else:
@@ -62,11 +67,21 @@ class Passes:
         """[rows, vocabulary] of rows of such an answer."""
         self._rows = rows[None]
         try:
-            out = self.model(input_ids=torch.zeros(1, len(rows), dtype=torch.long), use_cache=False)
+            with self._in_its_place():
+                out = self.model(input_ids=torch.zeros(1, len(rows), dtype=torch.long), use_cache=False)
         finally:
             self._rows = None
         logits: Tensor = out.logits[0]
         return logits
+
+    @contextmanager
+    def _in_its_place(self) -> Iterator[None]:
+        """The decoder's forward pass is `_forward`."""
+        self.decoder.forward = self._forward
+        try:
+            yield
+        finally:
+            del self.decoder.forward
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._rows is None:
@@ -94,6 +109,12 @@ def _arguments(module: nn.Module) -> tuple[set[str], bool]:
     """The names of those of a forward pass, and whether it takes others."""
     parameters = inspect.signature(module.forward).parameters
     return set(parameters), any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+
+def _names(model: PreTrainedModel, decoder: nn.Module) -> set[str]:
+    """Of arguments that reach the decoder."""
+    own, others = _arguments(model)
+    return own | (_arguments(decoder)[0] if others else set())
 
 
 def _find_decoder(model: PreTrainedModel) -> nn.Module:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...model.kv import KVSpec, LayerAttention, StateSpec
-from .cache import Caches
+from .cache import Caches, state_name
 from .hooks import NAME, Call, Mask, Unfit, as_scale, attending, use_attention
 from .masks import Seen, classify
 from .passes import Passes
@@ -94,7 +94,7 @@ class Recorder:
 
 
 def probe(model: Any, length: int) -> Traits:
-    """Look at a model, hollow or not, that will have texts of up to `length` tokens. Unfit says why it cannot be had."""
+    """Look at a model, hollow or not, for texts of up to `length` tokens. Unfit says why it cannot be had."""
     caches = Caches(model.config)
     passes = Passes(model)
     try:
@@ -156,7 +156,7 @@ def _states(cache: Any) -> list[StateSpec]:
                 if state is not None:
                     dtype = str(state.dtype).removeprefix("torch.")
                     found.append(
-                        StateSpec(layer=index, name=f"{kind}{number}", shape=tuple(state.shape[1:]), dtype=dtype)
+                        StateSpec(layer=index, name=state_name(kind, number), shape=tuple(state.shape[1:]), dtype=dtype)
                     )
     return found
 

@@ -121,6 +121,8 @@ def _shrink_sizes(fields: Fields, words: int, beside: Fields | None = None) -> N
             _shrink_sizes(value, words)
         elif isinstance(value, list) and value and all(map(_whole, value)) and name in LISTS_OF_HEADS:
             fields[name] = [min(one, HEADS if name != "num_key_value_heads" else HEADS // 2) for one in value]
+        elif isinstance(value, list) and name.endswith("token_id"):
+            fields[name] = [min(one, words - 1) if _whole(one) else one for one in value]
         elif not _whole(value):
             continue
         elif name in QUERY_HEADS:
@@ -138,7 +140,7 @@ def _whole(value: Any) -> bool:
 
 
 def _first(fields: Fields, names: Iterable[str]) -> int | None:
-    return next((fields[name] for name in names if _whole(fields.get(name))), None)
+    return next((int(fields[name]) for name in names if _whole(fields.get(name))), None)
 
 
 def _overrides(fields: Fields) -> dict[Any, Fields]:
@@ -181,7 +183,7 @@ def _cut_layers(fields: Fields) -> None:
 def _longest(fields: Fields) -> int:
     """How many layers show all that comes again and again."""
     lists = (len(fields[name]) for name in PATTERNS if isinstance(fields.get(name), list))
-    return max([*(fields[name] for name in PERIODS if _whole(fields.get(name))), *lists, 0]) + 1
+    return int(max([*(fields[name] for name in PERIODS if _whole(fields.get(name))), *lists, 0])) + 1
 
 
 def _kept(fields: Fields, kinds: dict[str, list[int]], count: int) -> list[int]:

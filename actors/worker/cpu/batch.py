@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
-from actorserve.kernels.cpu.attention import StepAttention
-from actorserve.kernels.cpu.paged_kv import Span
+from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
-from .executor import CpuModel
+from .decoder import Decoder, StepAttending
 from .states import StepStates
 from .window_tables import AnyKV, TabledAttention, TabledKV
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+Attend = Callable[[PagedKV, Sequence[Span]], StepAttending]
 
 
 class BlockTables(NamedTuple):
@@ -45,18 +45,18 @@ class BatchInputs(NamedTuple):
     ids: Ints
     positions: Ints
     slots: np.ndarray  # int64 [tokens], over several tables [tables, tokens]
-    attention: AnyAttention | TabledAttention
+    attention: StepAttending
 
-    def forward(self, model: CpuModel, kv: AnyKV, states: StepStates | None = None) -> Tensor:
+    def forward(self, model: Decoder, kv: AnyKV, states: StepStates | None = None) -> Tensor:
         """The last layer's output for each token; `states` of a model that keeps some."""
         ids, positions, slots = (torch.from_numpy(values) for values in self[:3])
-        if states is None:
-            return model.forward(ids, positions, slots, kv, self.attention)
         return model.forward(ids, positions, slots, kv, self.attention, states)
 
 
-def prepare_inputs(kv: AnyKV, tables: BlockTables, rows: Ints, counts: Ints, starts: Ints, ids: Ints) -> BatchInputs:
-    """`rows`, `counts` and `starts` as in `row_positions`; `ids` are the tokens."""
+def prepare_inputs(
+    attend: Attend, kv: AnyKV, tables: BlockTables, rows: Ints, counts: Ints, starts: Ints, ids: Ints
+) -> BatchInputs:
+    """`rows`, `counts` and `starts` as in `row_positions`; `ids` are the tokens, `attend` is a decoder's attention."""
     owners, positions = row_positions(rows, counts, starts)
     firsts = np.cumsum(counts) - counts
 
@@ -72,5 +72,4 @@ def prepare_inputs(kv: AnyKV, tables: BlockTables, rows: Ints, counts: Ints, sta
         attention = TabledAttention(kv, [spans for _, spans in parts])
         return BatchInputs(ids, positions, np.stack([slots for slots, _ in parts]), attention)
     slots, spans = look(tables)
-    make = AlignedAttention if kv.aligned else StepAttention
-    return BatchInputs(ids, positions, slots, make(kv, spans, kv.spec.layers))
+    return BatchInputs(ids, positions, slots, attend(kv, spans))

@@ -25,7 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actorserve.kernels.cpu.aligned import AnyAttention
+from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
+from actorserve.kernels.cpu.attention import StepAttention
+from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from ...model.architecture import Architecture
 from ...model.layers import EMBEDDINGS, FINAL_NORM, ROTATED, LayerSpec, LinearSpec, MoeSpec
@@ -298,6 +300,11 @@ class CpuLayer:
         x.add_(made if self.shape.residual_scale == 1 else made.mul_(self.shape.residual_scale))
 
 
+def step_attention(kv: PagedKV, spans: Sequence[Span]) -> AnyAttention:
+    """That of a step of these spans, over all layers that the memory has."""
+    return (AlignedAttention if kv.aligned else StepAttention)(kv, spans, kv.spec.layers)
+
+
 class ResidualTaps:
     """Copies of the residual stream before some layers, of the last step; their number stands for behind all."""
 
@@ -380,6 +387,15 @@ class CpuModel:
     def embed(self, ids: Tensor) -> Tensor:
         """What the first layer is given."""
         return embed(ids, self.embeddings, self.dtype, self.group)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many logits there are."""
+        return self.shape.vocab_size
+
+    def attention(self, kv: PagedKV, spans: Sequence[Span]) -> AnyAttention:
+        """That of a step of these spans."""
+        return step_attention(kv, spans)
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits [rows, vocabulary] of rows of the last layer's output, in float32."""

@@ -32,7 +32,7 @@ from ..logits_processors import LogitsProcessors
 from ..logprobs import LogprobsWriter
 from ..speculative.verifier import Computed, DraftBatch, DraftOutcome, DraftVerifier
 from .batch import BatchInputs, BlockTables, prepare_inputs, row_positions
-from .executor import CpuModel
+from .decoder import Decoder
 from .states import RowStates, StepStates
 from .steady_decode import SteadyDecode
 from .window_tables import AnyKV, TabledKV
@@ -50,7 +50,7 @@ class CpuRunner:
 
     def __init__(
         self,
-        model: CpuModel,
+        model: Decoder,
         pools: Sequence[Pool] | TabledKV,
         log: np.ndarray,
         block_size: int,
@@ -88,7 +88,7 @@ class CpuRunner:
             **{name: np.zeros(rows, dtype) for name, dtype in row_types().items()}, position=self.known
         )
         self.read_rendition = read_rendition
-        self.logits_processors = LogitsProcessors(rows, model.shape.vocab_size, make_matchers)
+        self.logits_processors = LogitsProcessors(rows, model.vocab_size, make_matchers)
         self.logprobs = LogprobsWriter(logprobs, rows)
         self.verifier = verifier
         self.outcome: DraftOutcome | None = None  # of the last step, where rows had drafts
@@ -164,7 +164,7 @@ class CpuRunner:
         if samples.all() and len(rows) == len(inputs.ids):
             inputs.ids[:] = tokens
             parameters = self.sampling.of(rows)._replace(position=self.known[rows] - 1)
-            again = partial(prepare_inputs, self.kv, self._tables, rows, counts)
+            again = partial(prepare_inputs, self.model.attention, self.kv, self._tables, rows, counts)
             self._steady = SteadyDecode(step, rows, inputs, parameters, again)
         return tokens
 
@@ -317,7 +317,7 @@ class CpuRunner:
             ids = self.verifier.tokens[owners, positions].astype(np.int64)
         else:
             ids = np.where(positions < self.logged[owners], self.log[self.slot[owners], positions], self.last[owners])
-        return prepare_inputs(self.kv, self._tables, rows, counts, starts, ids)
+        return prepare_inputs(self.model.attention, self.kv, self._tables, rows, counts, starts, ids)
 
 
 def _counting(firsts: Ints, counts: Ints) -> Ints:

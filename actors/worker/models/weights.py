@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ...model.architecture import Architecture, read_architecture, shard_shape
+from ...model.architecture import Architecture, find_architecture, read_architecture, shard_shape
 from ...model.heads.checkpoints import Head
 from ...model.info import ModelInfo, read_json
 from ...model.layers import EMBEDDINGS, Kind
@@ -22,6 +22,7 @@ from ...model.machine import dtype_on_cpu
 from ...model.rope import long_texts
 from ...model.weight_files import check_weights, is_pickled
 from ...options.config import Config, ConfigError
+from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
 from ..formats.decoding import decoded
 from ..memory import large_blocks_apart
@@ -33,6 +34,16 @@ log = logging.getLogger("worker")
 
 STAYS_MAPPED = f"{EMBEDDINGS}.weight"  # by a map of its own: what is joined or packed needs no map when it is
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_decoder(config: Config, info: ModelInfo, group: TensorParallelGroup | None = None) -> Decoder:
+    """The model of `info.folder`, by layers of this server or of transformers."""
+    values = read_json(Path(info.folder) / "config.json")
+    if find_architecture(values, config.model_impl, config.quantization) is not None:
+        return load_model(config, info, group)
+    from ..adapter.load import load_adapted
+
+    return load_adapted(config, info)
 
 
 def load_model(config: Config, info: ModelInfo, group: TensorParallelGroup | None = None) -> CpuModel:

@@ -22,6 +22,7 @@ from ...options.speculative import DraftModelOptions, HeadOptions, NgramOptions,
 from ...protocol.step import KVLayout, Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
+from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
 from ..cpu.runner import CpuRunner
 from ..memory import make_pools
@@ -64,12 +65,12 @@ class LoadedDrafter(NamedTuple):
     """What is configured, with its model loaded or its head found."""
 
     given: Speculative
-    model: CpuModel | None
+    model: Decoder | None
     block_bytes: int  # of a KV block, in all layers of the draft model or in the head
     head: Head | None = None
 
     def make(
-        self, config: Config, blocks: int, length: int, target: CpuModel, group: TensorParallelGroup | None
+        self, config: Config, blocks: int, length: int, target: Decoder, group: TensorParallelGroup | None
     ) -> DraftVerifier:
         """For KV memory of so many blocks, and sequences of `length` tokens at most; `target` is the model."""
         rows, most = config.max_num_seqs, self.given.num_speculative_tokens
@@ -89,10 +90,12 @@ def _paged(config: Config, spec: KVSpec, blocks: int, dtype: torch.dtype, aligne
     return PagedKV(spec, make_pools(spec, blocks, config.block_size, dtype), config.block_size, aligned)
 
 
-def make_proposer(config: Config, head: Head, blocks: int, length: int, target: CpuModel) -> Proposer:
+def make_proposer(config: Config, head: Head, blocks: int, length: int, target: Decoder) -> Proposer:
     """What drafts with a head. ConfigError says what is wrong with its tensors."""
     given, rows = read_speculative(config), config.max_num_seqs
     assert given is not None and not isinstance(given, NgramOptions)
+    if not isinstance(target, CpuModel):
+        raise draft_refused(given, ConfigError("method: heads go with models that --model-impl native computes"))
     shape, get = head.shape, open_head(head)
     if isinstance(shape, MedusaShape):
         return MedusaProposer(load_heads(shape, get, target.dtype, given.num_speculative_tokens), target, rows)

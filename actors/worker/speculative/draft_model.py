@@ -26,7 +26,7 @@ from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.kernels.cpu.sampling import Parameters, sample
 
 from ..cpu.batch import prepare_inputs, row_positions
-from ..cpu.executor import CpuModel
+from ..cpu.decoder import Decoder
 from ..tensor_parallel import TensorParallelGroup
 from .verifier import DraftBatch, Ints, Tokens
 
@@ -37,7 +37,7 @@ class DraftModelProposer:
     """The proposer of `--speculative-config '{"method": "draft_model", …}'`."""
 
     def __init__(
-        self, model: CpuModel | None, kv: PagedKV | None, rows: int, most: int, group: TensorParallelGroup | None
+        self, model: Decoder | None, kv: PagedKV | None, rows: int, most: int, group: TensorParallelGroup | None
     ) -> None:
         """Without model and KV memory it is told the drafts by its group."""
         self.model, self.kv = model, kv
@@ -92,7 +92,7 @@ class DraftModelProposer:
         assert self.model is not None and self.kv is not None
         rows, counts, _ = batch
         ids = tokens[row_positions(*batch)].astype(np.int64)
-        inputs = prepare_inputs(self.kv, work.tables, *batch, ids)
+        inputs = prepare_inputs(self.model.attention, self.kv, work.tables, *batch, ids)
         hidden = inputs.forward(self.model, self.kv)
         if not draws.any():
             return np.empty(0, np.int32)

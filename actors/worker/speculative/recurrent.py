@@ -15,17 +15,20 @@ which each has a part, are computed with together. Drafts of the first count for
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from actorserve.kernels.cpu.aligned import AnyAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.kernels.cpu.sampling import Parameters, sample
 
 from ...model.heads.formats import EMBEDDING, TO_TARGET, RecurrentShape
 from ...options.config import ConfigError
 from ..cpu.batch import BatchInputs, BlockTables, prepare_inputs, row_positions
-from ..cpu.executor import CpuBuilder, CpuLayer, CpuModel, ResidualTaps, rotation_table
+from ..cpu.executor import CpuBuilder, CpuLayer, CpuModel, ResidualTaps, rotation_table, step_attention
 from ..models.sharding import Get
 from .verifier import Computed, DraftBatch, Ints, Tokens, read_states, share_drafts
 
@@ -59,14 +62,15 @@ class RecurrentHead:
         if self.token_norm is not None:
             tokens = self.token_norm(tokens)
         normed = hidden if self.hidden_norm is None else self.hidden_norm(hidden)
+        attention = cast(AnyAttention, inputs.attention)  # `step_attention` has made it
         pair = torch.cat([tokens, normed] if self.format.token_first else [normed, tokens], -1)
         rotations = self.rotations[positions][:, None]
         if self.join is None:
             x = normed.clone() if self.shape.hidden_norm_stays else hidden.clone()
-            self.layer(x, rotations, slots, kv, inputs.attention, pair)
+            self.layer(x, rotations, slots, kv, attention, pair)
         else:
             x = self.join(pair)
-            self.layer(x, rotations, slots, kv, inputs.attention)
+            self.layer(x, rotations, slots, kv, attention)
         return self._normed(x) if self.format.normed_back else x
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -142,5 +146,5 @@ class RecurrentProposer:
         """One pass; `batch` as in row_positions, `hidden` of these positions."""
         owners, positions = row_positions(*batch)
         ids = tokens[owners, positions + 1].astype(np.int64)
-        inputs = prepare_inputs(self.kv, tables, *batch, ids)
+        inputs = prepare_inputs(step_attention, self.kv, tables, *batch, ids)
         return self.head.forward(hidden, inputs, self.kv)

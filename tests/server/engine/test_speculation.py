@@ -249,11 +249,11 @@ def test_its_kv_memory_is_counted() -> None:
     info = resolve_model(config)
     drafting = load_drafter(config, info, None)
     assert drafting is not None and drafting.model is not None
-    shape, dtype = drafting.model.shape, drafting.model.dtype
-    assert drafting.block_bytes == shape.kv.block_bytes(config.block_size, dtype.itemsize)
+    kv, dtype = drafting.model.kv, drafting.model.dtype
+    assert drafting.block_bytes == kv.block_bytes(config.block_size, dtype.itemsize)
     enough = msgspec.structs.replace(config, kv_cache_memory_bytes=512 * drafting.block_bytes)
-    assert count_blocks(enough, shape.kv, info.max_model_len, dtype) == 512
-    assert count_blocks(enough, shape.kv, info.max_model_len, dtype, drafting.block_bytes) == 256
+    assert count_blocks(enough, kv, info.max_model_len, dtype) == 512
+    assert count_blocks(enough, kv, info.max_model_len, dtype, drafting.block_bytes) == 256
 
 
 def test_a_server_says_why_it_does_not_start() -> None:

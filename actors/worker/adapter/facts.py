@@ -1,0 +1,45 @@
+"""What `actorserve check` says of a model whose layers are transformers': no weight is read for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...model.info import ModelInfo
+from ...model.kv import KVSpec
+from ...model.quantization import NONE, QuantMethod
+from ...options.config import Config
+from .load import describe_adapted, types_of
+from .model import describe
+
+
+def facts(config: Config, info: ModelInfo) -> tuple[dict[str, Any], KVSpec, torch.dtype]:
+    """About its weights and how it is computed; what it keeps, and in which type."""
+    found, traits, shell = describe_adapted(config, info)
+    dtype, method = types_of(config, found.config)
+    name = str(dtype).removeprefix("torch.")
+    known = {
+        "parameters": sum(parameter.numel() for parameter in shell.parameters()),
+        "layers": sum(layer is not None and layer.source is None for layer in traits.kv.layers),
+        "way": f"layers of transformers, {describe(traits, found.verdict.tier)}",
+        "dtype": name if method is NONE else f"{method.name} and {name}",
+        "weights_bytes": weight_bytes(shell, dtype, method),
+    }
+    return known, traits.kv, dtype
+
+
+def weight_bytes(model: nn.Module, dtype: torch.dtype, method: QuantMethod) -> int:
+    """The size of all weights in memory. What is multiplied is kept as the format has it; a table that makes logits as
+    well is there twice."""
+    each = dtype.itemsize if method.bytes_per_weight is None else method.bytes_per_weight
+    multiplied = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    total = 0.0
+    for parameter in model.parameters():
+        alone = id(parameter) not in multiplied
+        expert = alone and parameter.dim() == 3
+        total += parameter.numel() * (each if expert or not alone else dtype.itemsize)
+        total += parameter.numel() * dtype.itemsize * (not alone and id(parameter) in tables)
+    return int(total)

@@ -1,0 +1,231 @@
+"""A decoder of transformers under the project's own batch, KV memory and attention.
+
+Three ways to compute a step, of which a model is given the first that was verified (verify.py):
+- flat: all tokens of all rows are one row for it; positions come with them, and attention is ours;
+- rows: attention is ours, but what it does depends on the order of a row's tokens (states of convolutions and linear
+  attention, positions that it counts itself): rows that decode go through it side by side if they can, a chunk of a
+  prompt alone;
+- single: its own attention and masks, over the gathered context, one row at a time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from actorserve.kernels.cpu.attention import StepAttention, contexts
+from actorserve.kernels.cpu.paged_kv import PagedKV, Span
+
+from ...model.kv import KVSpec
+from ..cpu.states import StepStates
+from ..cpu.window_tables import AnyKV, TabledAttention
+from .cache import load_states, store_states
+from .hooks import NAME, Call, Unfit, attending, use_attention
+from .passes import Passes
+from .probe import Traits
+
+
+class Tier(enum.Enum):
+    """How a step is computed."""
+
+    FLAT = "flat"
+    ROWS = "rows"
+    SINGLE = "single"
+
+
+class Spans:
+    """The spans of a step that is computed in groups; each group has attention of its own."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.spans = spans
+
+    def advance(self) -> bool:
+        """Groups are made anew."""
+        return False
+
+
+class AdaptedModel:
+    """See cpu/decoder.py:Decoder."""
+
+    batch_invariant = False
+
+    def __init__(self, model: PreTrainedModel, traits: Traits, tier: Tier, dtype: torch.dtype) -> None:
+        self.traits, self.tier, self.dtype = traits, tier, dtype
+        self.kv: KVSpec = traits.kv
+        self.vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+        self.model = model
+        self.passes = Passes(model)
+        if tier is not Tier.SINGLE:
+            use_attention(model, NAME)
+
+    def attention(self, kv: PagedKV, spans: Sequence[Span]) -> StepAttention | Spans:
+        """See Decoder."""
+        if self.tier is Tier.FLAT and not self.traits.gathered:
+            return StepAttention(kv, spans, self.kv.layers)
+        return Spans(spans)
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        kv: AnyKV,
+        attention: StepAttention | TabledAttention | Spans,
+        states: StepStates | None = None,
+    ) -> Tensor:
+        """See Decoder."""
+        if not isinstance(attention, Spans):
+            return self._pass(ids[None], positions[None], _Paged(self.traits, kv, slots, attention))[0]
+        assert isinstance(kv, PagedKV)
+        spans = attention.spans
+        if self.tier is Tier.FLAT:
+            step = _Paged(self.traits, kv, slots, StepAttention(kv, spans, self.kv.layers))
+            return self._pass(ids[None], positions[None], step)[0]
+        out: Tensor | None = None
+        for group in self._groups(spans, states):
+            some = [spans[index] for index in group]
+            own = None if states is None else StepStates(states.states, states.rows[group], states.fresh[group])
+            hidden = self._group(some, ids, positions, slots, kv, own)
+            if out is None:
+                out = hidden.new_empty(len(ids), *hidden.shape[2:])
+            out[_tokens(some)] = hidden.flatten(0, 1)
+        assert out is not None
+        return out
+
+    def logits(self, x: Tensor) -> Tensor:
+        """See Decoder."""
+        return self.passes.logits(x).float()
+
+    def _groups(self, spans: Sequence[Span], states: StepStates | None) -> list[list[int]]:
+        """Which go through the model side by side: rows that decode from states, if positions can be given."""
+        together: list[int] = []
+        if states is not None and self.tier is Tier.ROWS and self.traits.positions and not self.traits.gathered:
+            together = [index for index, span in enumerate(spans) if span.size == 1 and not states.fresh[index]]
+        alone = [[index] for index in range(len(spans)) if index not in set(together)]
+        return [together, *alone] if together else alone
+
+    def _group(
+        self,
+        group: list[Span],
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        kv: PagedKV,
+        states: StepStates | None,
+    ) -> Tensor:
+        """Rows of as many tokens each, side by side; the result is [rows, tokens, …]."""
+        tokens, size = _tokens(group), group[0].size
+        own = [span._replace(first=number * size) for number, span in enumerate(group)]
+        step: _Step
+        if self.tier is Tier.SINGLE:
+            step = _Contexts(kv, slots[tokens], own[0])
+        else:
+            step = _Paged(self.traits, kv, slots[tokens], StepAttention(kv, own, self.kv.layers))
+        step.past = min(span.position for span in group)
+        return self._pass(ids[tokens].view(-1, size), positions[tokens].view(-1, size), step, states)
+
+    def _pass(self, ids: Tensor, positions: Tensor, step: _Step, states: StepStates | None = None) -> Tensor:
+        """The decoder's answer to ids and positions [rows, tokens]."""
+        cache = self.traits.caches.make(step)
+        if states is not None and not states.fresh.any():
+            load_states(cache, self.kv.states, states)
+        with attending(step):
+            hidden = self.passes.hidden(ids, positions, cache)
+        if states is not None:
+            store_states(cache, self.kv.states, states)
+        return hidden
+
+
+def _tokens(group: Sequence[Span]) -> Tensor:
+    """Where the tokens of these spans stand in the flat batch."""
+    return torch.cat([torch.arange(span.first, span.first + span.size) for span in group])
+
+
+class _Step:
+    """Who computes one forward pass, for the cache and the attention function."""
+
+    past = 0
+
+    def __init__(self, kv: AnyKV, slots: Tensor) -> None:
+        self.kv = kv
+        self.slots = slots
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [rows, heads, tokens, width] of a layer."""
+        flat = (part.transpose(1, 2).flatten(0, 1) for part in (keys, values))
+        self.kv.write(layer, self.slots, *flat)
+
+    def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """See cache.py:KeysValues."""
+        raise NotImplementedError
+
+    def attend(self, call: Call) -> Tensor:
+        """See hooks.py:Attending."""
+        raise Unfit("asks for attention that nobody has prepared")
+
+
+class _Paged(_Step):
+    """Attention is ours."""
+
+    def __init__(self, traits: Traits, kv: AnyKV, slots: Tensor, attention: Any) -> None:
+        super().__init__(kv, slots)
+        self.traits = traits
+        self.attention = attention
+        self.given: dict[int, tuple[Tensor, Tensor]] = {}
+        self.calls = iter(traits.asked)
+
+    def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        self.write(layer, keys, values)
+        if layer in self.traits.gathered:
+            found = self.attention.contexts(layer)
+            keys, values = (torch.cat(parts, 1)[None] for parts in zip(*found, strict=True))
+        self.given[layer] = keys, values
+        return keys, values
+
+    def attend(self, call: Call) -> Tensor:
+        asked = next(self.calls, None)
+        queries = call.queries.transpose(1, 2)
+        flat = queries.flatten(0, 1)
+        sinks = call.options.get("s_aux")
+        if asked is None:
+            raise Unfit("asks for attention more often than when it was tried")
+        if asked.gathered:
+            ends = torch.tensor([span.position + span.size for span in self.attention.spans])
+            keys, values = (part[0].split(ends.tolist(), 1) for part in (call.keys, call.values))
+            out = self.attention.attend_gathered(asked.layer, flat, keys, values, sinks)
+        else:
+            keys_, values_ = self.given[asked.source]
+            if call.keys is not keys_ or call.values is not values_:
+                raise Unfit("attends to other keys than when it was tried")
+            out = self.attention(asked.layer, flat, sinks)
+        result: Tensor = out.view(*queries.shape[:3], -1)
+        return result
+
+
+class _Contexts(_Step):
+    """Attention is the model's own, of one row."""
+
+    def __init__(self, kv: PagedKV, slots: Tensor, span: Span) -> None:
+        super().__init__(kv, slots)
+        self.span = span
+
+    def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        self.write(layer, keys, values)
+        assert isinstance(self.kv, PagedKV)
+        ((own_keys, own_values),) = contexts(self.kv, [self.span], self.kv.spec.layers, layer)
+        return own_keys[None], own_values[None]
+
+
+def describe(traits: Traits, tier: Tier) -> str:
+    """For the log and `check`."""
+    words: dict[Tier, Any] = {
+        Tier.FLAT: "all rows at once",
+        Tier.ROWS: "with states of rows" if traits.stateful else "row by row",
+        Tier.SINGLE: "with transformers' own attention, row by row",
+    }
+    return f"{tier.value}: {words[tier]}"

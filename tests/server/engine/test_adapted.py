@@ -1,0 +1,68 @@
+"""Models that transformers computes, behind HTTP: the worker is killed with -9 under load, and no answer is another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.census import write_tiny
+from tests.support.client import complete, connect
+from tests.support.server import Server
+
+OPTIONS = ("--threads", "1", "--device", "cpu", "--max-model-len", "256", "--max-num-seqs", "6", "--model-impl")
+REQUESTS, CLIENTS = 24, 8
+KILLS = (3, 9, 15)  # so many answers are there
+
+
+def body(number: int) -> dict[str, Any]:
+    """Of different lengths, so that some end while others run."""
+    prompt = [3 + (7 * number + 11 * at) % 370 for at in range(5 + 7 * (number % 6))]
+    return {"prompt": prompt, "max_tokens": 20 + 9 * (number % 8), "temperature": 0, "ignore_eos": True}
+
+
+def ask_all(server: Server, kills: tuple[int, ...] = ()) -> list[str]:
+    """The answers; the worker is killed each time that so many are there."""
+    done, left = threading.Condition(), [0]
+
+    def ask(number: int) -> str:
+        text = complete(connect(server), **body(number))
+        with done:
+            left[0] += 1
+            done.notify_all()
+        return text
+
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        answers = [clients.submit(ask, number) for number in range(REQUESTS)]
+        for count in kills:
+            with done:
+                assert done.wait_for(lambda count=count: left[0] >= count, 120)  # type: ignore[misc]
+            os.kill(server.pids()["worker-0"], signal.SIGKILL)
+            server.wait_for("worker-0 is up", 120)
+        return [answer.result(120) for answer in answers]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("gemma2", "flat"),
+        ("falcon_h1", "rows: with states"),
+        ("gptj", "single"),
+        ("qwen3_moe", "flat"),
+        ("deepseek_v3", "flat"),
+    ],
+)
+def test_no_answer_is_another_after_a_death(name: str, way: str, tmp_path: Path) -> None:
+    write_tiny(name, tmp_path)
+    with Server(str(tmp_path), *OPTIONS, "transformers") as server:
+        assert way in server.output
+        expected = ask_all(server)
+        assert len(set(expected)) > REQUESTS // 2
+        assert ask_all(server, KILLS) == expected

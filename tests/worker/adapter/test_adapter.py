@@ -1,0 +1,347 @@
+"""Models of transformers: what is seen of them, which way of computing them is right, and who is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.masking_utils import (
+    and_masks,
+    causal_mask_function,
+    chunked_causal_mask_function,
+    or_masks,
+    sliding_window_causal_mask_function,
+)
+
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.kv import KVSpec
+from actorserve.actors.options.config import ConfigError
+from actorserve.actors.worker.adapter import hooks, verify
+from actorserve.actors.worker.adapter.facts import facts
+from actorserve.actors.worker.adapter.hollow import hollow
+from actorserve.actors.worker.adapter.hooks import Unfit
+from actorserve.actors.worker.adapter.improve import LinearModule, NormModule, PartModule, improve
+from actorserve.actors.worker.adapter.load import load_adapted
+from actorserve.actors.worker.adapter.masks import Seen, classify
+from actorserve.actors.worker.adapter.model import AdaptedModel, Tier
+from actorserve.actors.worker.adapter.probe import probe
+from actorserve.actors.worker.adapter.twin import shrink
+from actorserve.actors.worker.models.weights import load_decoder
+from actorserve.actors.worker.quantization.int8 import Int8Linear
+from tests.support.census import write_tiny
+from tests.worker.driver import Driver, Sequence, config_for, make_runner
+
+hooks.register()
+Checkpoints = Callable[..., Path]
+BY_TRANSFORMERS = {"model_impl": "transformers", "device": "cpu"}
+
+
+def made(name: str, **fields: Any) -> Any:
+    """A tiny model of this kind, with weights as for a trial."""
+    config = shrink(AutoConfig.for_model(name, **fields))
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).float().eval()
+    verify.randomise(model)
+    return model
+
+
+def load(folder: Path, **options: Any) -> AdaptedModel:
+    config = config_for(folder, **BY_TRANSFORMERS, **options)
+    return load_adapted(config, resolve_model(config))
+
+
+def logits_of(folder: Path, **options: Any) -> torch.Tensor:
+    """Behind a few tokens."""
+    model = load(folder, **options)
+    trial, text = verify.Trial(model), torch.arange(3, 3 + verify.DECODED + 5)
+    with torch.inference_mode():
+        return trial.run([text])[0]
+
+
+# --- what may be seen -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("predicate", "seen"),
+    [
+        (causal_mask_function, Seen()),
+        (sliding_window_causal_mask_function(7), Seen(window=7)),
+        (sliding_window_causal_mask_function(1000), Seen()),
+        (chunked_causal_mask_function(24, torch.zeros(1, dtype=torch.long)), Seen(chunk=24)),
+        (chunked_causal_mask_function(128, torch.zeros(1, dtype=torch.long)), Seen(chunk=128)),
+    ],
+)
+def test_a_mask_is_known_by_what_it_lets_see(predicate: Any, seen: Seen) -> None:
+    assert classify(predicate, 512) == seen
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        or_masks(causal_mask_function, lambda batch, head, query, key: key == query + 1),
+        and_masks(causal_mask_function, lambda batch, head, query, key: key != 5),
+        lambda batch, head, query, key: key >= 0,
+        lambda batch, head, query, key: (key <= query) & (key > query - 3 - query % 2),
+    ],
+)
+def test_any_other_mask_is_not(predicate: Any) -> None:
+    with pytest.raises(Unfit, match="sees"):
+        classify(predicate, 512)
+
+
+# --- what a model keeps -----------------------------------------------------------------------------------------------
+
+
+def shapes(kv: KVSpec) -> list[tuple[object, ...]]:
+    return [
+        (layer.heads, layer.kv_heads, layer.key_dim, layer.value_dim, layer.window, layer.soft_cap, layer.sinks)
+        for layer in kv.layers
+        if layer is not None
+    ]
+
+
+def test_what_layers_keep_is_seen_without_weights() -> None:
+    config = AutoConfig.for_model("gemma2", num_hidden_layers=2)  # of full size: 9B
+    model = hollow(lambda: AutoModelForCausalLM.from_config(config))
+    traits = probe(model, 8192)
+    assert shapes(traits.kv) == [(8, 4, 256, 256, 4096, 50.0, False), (8, 4, 256, 256, None, 50.0, False)]
+    assert traits.kv.layers[0].scale == 256**-0.5  # type: ignore[union-attr]
+
+
+def test_a_latent_is_kept_as_it_is_and_sinks_are_seen() -> None:
+    latent, sinks = probe(made("deepseek_v3"), 512), probe(made("gpt_oss"), 512)
+    assert latent.gathered == {0, 1}
+    assert {shape[1:4] for shape in shapes(latent.kv)} == {(1, 16, 8)}
+    assert all(shape[6] for shape in shapes(sinks.kv)) and {shape[4] for shape in shapes(sinks.kv)} == {8, None}
+
+
+def test_layers_that_read_the_keys_of_others_keep_none() -> None:
+    kv = probe(made("gemma3n_text"), 512).kv
+    readers = [layer for layer in kv.layers if layer is not None and layer.source is not None]
+    assert readers and sum(len(pool.layers) for pool in kv.pools()) + len(readers) == len(kv.layers)
+
+
+# --- which way is right -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "tier"),
+    [("olmo2", Tier.FLAT), ("diffllama", Tier.FLAT), ("bart", Tier.ROWS), ("mamba2", Tier.ROWS), ("gptj", Tier.SINGLE)],
+)
+def test_the_first_right_way_is_taken(name: str, tier: Tier) -> None:
+    verdict = verify.verify(made(name), lambda model: improve(model, torch.float32))
+    assert verdict.tier is tier and verdict.improved
+
+
+def test_a_wrong_way_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales that are off in one way of all are seen, and the next way is tried; if all are wrong there is none."""
+    model, right = made("olmo2"), AdaptedModel.logits
+    wrong: set[Tier] = {Tier.FLAT}
+
+    def logits(adapted: AdaptedModel, x: torch.Tensor) -> torch.Tensor:
+        return right(adapted, x) * (1.01 if adapted.tier in wrong else 1.0)
+
+    monkeypatch.setattr(AdaptedModel, "logits", logits)
+    verdict = verify.verify(model)
+    assert verdict.tier is Tier.ROWS and "logits are off by" in verdict.reasons[Tier.FLAT]
+    wrong |= set(Tier)
+    with pytest.raises(Unfit, match="is not right in any way: flat: logits are off by"):
+        verify.verify(model)
+
+
+def test_a_part_that_is_not_better_is_left_out() -> None:
+    def spoil(model: Any) -> None:
+        model.lm_head.weight.data.mul_(-1)
+
+    verdict = verify.verify(made("olmo2"), spoil)
+    assert not verdict.improved and verdict.tier is Tier.FLAT
+
+
+# --- parts of ours ----------------------------------------------------------------------------------------------------
+
+
+def test_products_and_norms_are_ours_and_joined() -> None:
+    model = made("qwen3")
+    ids = torch.arange(3, 30)[None]
+    with torch.inference_mode():
+        before = model(ids).logits
+        improve(model, torch.float32)
+        after = model(ids).logits
+    assert torch.allclose(before, after, atol=1e-4)
+    layer = model.model.layers[0]
+    assert isinstance(layer.mlp.gate_proj, PartModule) and layer.mlp.gate_proj.joined is layer.mlp.up_proj.joined
+    assert isinstance(layer.self_attn.q_proj, PartModule) and isinstance(layer.mlp.down_proj, LinearModule)
+    assert isinstance(layer.input_layernorm, NormModule)
+
+
+def test_a_joined_product_follows_its_input() -> None:
+    """Parts that are asked for in another order, or of another tensor, are those of that tensor."""
+    model = made("qwen3")
+    attention = model.model.layers[0].self_attn
+    x, y = torch.randn(2, 3, 64), torch.randn(2, 3, 64)
+    with torch.inference_mode():
+        expected = [attention.k_proj(x), attention.q_proj(y), attention.q_proj(x), attention.q_proj(x)]
+        improve(model, torch.float32)
+        found = [attention.k_proj(x), attention.q_proj(y), attention.q_proj(x), attention.q_proj(x)]
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(expected, found, strict=True))
+
+
+def test_int8_weights(checkpoints: Checkpoints) -> None:
+    model = load(checkpoints("llama"), quantization="int8")
+    parts = [module for module in model.model.modules() if isinstance(module, LinearModule)]
+    assert parts and all(isinstance(part.product, Int8Linear) for part in parts)
+
+
+# --- under the runner -------------------------------------------------------------------------------------------------
+
+
+def test_the_answers_are_those_of_our_own_layers(checkpoints: Checkpoints) -> None:
+    folder = checkpoints("qwen3")
+    prompts = [torch.randint(3, 380, (size,)).tolist() for size in (5, 40, 17, 63)]
+    answers = [
+        Driver(make_runner(config_for(folder, **options)), preempt=0.05).run([Sequence(ids, 16) for ids in prompts])
+        for options in (BY_TRANSFORMERS, {"model_impl": "native"})
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_what_our_layers_lack_is_computed_by_theirs(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    folder = shutil.copytree(checkpoints("llama"), tmp_path / "gelu")
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"hidden_act": "gelu"}))
+    config = config_for(folder, device="cpu")
+    assert isinstance(load_decoder(config, resolve_model(config)), AdaptedModel)
+    with pytest.raises(ConfigError, match="the activation gelu is not supported"):
+        resolve_model(config_for(folder, model_impl="native"))
+
+
+# --- weights and sizes ------------------------------------------------------------------------------------------------
+
+
+def tampered(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"), "lacks model.layers.1.mlp.up_proj.weight"),
+        (lambda tensors: tensors.update(other=torch.zeros(2)), "has other, for which the model has no use"),
+        (
+            lambda tensors: tensors.update({"model.norm.weight": torch.zeros(7)}),
+            r"has the shape of model.norm.weight \[7\] in place of \[64\]",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_by_name(
+    checkpoints: Checkpoints, tmp_path: Path, change: Any, said: str
+) -> None:
+    folder = tampered(shutil.copytree(checkpoints("llama"), tmp_path / "tampered"), change)
+    with pytest.raises(ConfigError, match=said):
+        load(folder)
+
+
+def test_pickled_weights(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    folder = shutil.copytree(checkpoints("llama"), tmp_path / "pickled")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    assert torch.equal(*(logits_of(one) for one in (folder, checkpoints("llama"))))
+
+
+def test_sizes_of_weights_and_memory(checkpoints: Checkpoints) -> None:
+    """Of our own layers and of theirs they are the same."""
+    config = config_for(checkpoints("qwen3"), **BY_TRANSFORMERS)
+    known, kv, dtype = facts(config, resolve_model(config))
+    native = make_runner(config_for(checkpoints("qwen3"))).model
+    assert kv.block_bytes(32, dtype.itemsize) == native.kv.block_bytes(32, native.dtype.itemsize)
+    size = sum(tensor.stat().st_size for tensor in checkpoints("qwen3").glob("*.safetensors"))
+    assert known["weights_bytes"] == 4 * known["parameters"] and abs(known["weights_bytes"] - size) < 8192
+
+
+# --- who is refused ---------------------------------------------------------------------------------------------------
+
+
+def changed(folder: Path, target: Path, **values: Any) -> Path:
+    shutil.copytree(folder, target)
+    known = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**known, **values}))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"architectures": ["NewForCausalLM"], "model_type": "brand_new"}, "does not read its config.json"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "goes on with texts by LlamaForCausalLM alone"),
+        ({"architectures": ["T5Model"], "model_type": "vit"}, "has no model of this kind that goes on with texts"),
+    ],
+)
+def test_what_is_no_such_model_is_refused(
+    checkpoints: Checkpoints, tmp_path: Path, values: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        load(changed(checkpoints("llama"), tmp_path / "other", **values))
+    assert "\n" not in str(caught.value) and values["architectures"][0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tensor_parallel_size": 2}, "--tensor-parallel-size: LlamaForCausalLM is computed by layers of transformers"),
+        ({"deterministic": True}, "--deterministic: LlamaForCausalLM"),
+        ({"quantization": "gguf"}, "--quantization gguf"),
+    ],
+)
+def test_options_that_cannot_be(checkpoints: Checkpoints, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(checkpoints("llama"), **options)
+
+
+def test_quantised_weights_are_refused_with_what_would_do(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"quantised \(gptq\).*in float32, float16 or bfloat16 can be served"):
+        load(changed(checkpoints("llama"), tmp_path / "gptq", quantization_config={"quant_method": "gptq", "bits": 4}))
+
+
+def test_a_cache_of_its_own_is_refused(tmp_path: Path) -> None:
+    write_tiny("deepseek_v32", tmp_path / "indexed")
+    with pytest.raises(ConfigError, match="DeepseekV32ForCausalLM cannot be served: it keeps keys of an indexer"):
+        load(tmp_path / "indexed")
+
+
+CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+    def forward(self, *args, **kwargs):
+        out = super().forward(*args, **kwargs)
+        out.logits = out.logits * 3.0
+        return out
+"""
+
+
+def test_code_beside_the_weights_runs_only_if_it_is_trusted(
+    checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    places = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
+    values = {"architectures": ["OwnForCausalLM"], "model_type": "own", "auto_map": places}
+    folder = changed(checkpoints("llama"), tmp_path / "own", **values)
+    (folder / "own.py").write_text(CODE)
+    with pytest.raises(ConfigError, match=r"OwnForCausalLM cannot be served: .*does not read its config.json"):
+        load(folder)
+    assert torch.allclose(logits_of(folder, trust_remote_code=True), 3 * logits_of(checkpoints("llama")))
