@@ -182,7 +182,7 @@ class PagedKV:
         return self._own if layers is self.spec.layers else self._sort(layers)
 
     def _sort(self, layers: Layers) -> tuple[list[Kind], list[Place | None]]:
-        numbers: dict[tuple[int, LayerAttention], int] = {}
+        numbers: dict[LayerAttention, int] = {}  # which says the shape of its pool, too
         kinds: list[Kind] = []
         places: list[Place | None] = []
         for index, layer in enumerate(layers):
@@ -191,7 +191,7 @@ class PagedKV:
                 continue
             pool, inner = self.at(index if layer.source is None else layer.source)
             rule = layer.alike()
-            number = numbers.setdefault((id(pool), rule), len(kinds))
+            number = numbers.setdefault(rule, len(kinds))
             if number == len(kinds):
                 kinds.append(Kind(pool, rule))
             places.append((number, inner))

@@ -16,7 +16,16 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.worker.cpu.batch import BlockTables, prepare_inputs, row_positions
 from actorserve.actors.worker.cpu.batch_invariant import SIZES, BatchInvariantLinear, agreeing_sizes, in_tiles
-from actorserve.actors.worker.cpu.elementwise import GRAIN, exact_silu, rotate, rotate_by_rows
+from actorserve.actors.worker.cpu.elementwise import (
+    GRAIN,
+    exact_gelu_tanh,
+    exact_silu,
+    exact_soft_cap,
+    gelu_tanh,
+    rotate,
+    rotate_by_rows,
+    soft_cap,
+)
 from actorserve.actors.worker.cpu.executor import CpuModel, RMSNorm
 from actorserve.actors.worker.logprobs import LogprobsWriter
 from actorserve.actors.worker.memory import make_pools
@@ -282,6 +291,25 @@ def test_each_number_for_itself(threads: int, dtype: torch.dtype) -> None:
         rotate_by_rows(one, turns[row : row + 1])
         assert torch.equal(one[0], turned[row])
         assert torch.equal(norm(gate[row : row + 1])[0], normed[row])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gates_and_caps_of_other_families(threads: int, dtype: torch.dtype) -> None:
+    """What they are, of small and of very large numbers, and the same bits alone."""
+    torch.manual_seed(9)
+    gate = torch.cat([4 * torch.randn(96, 777), torch.tensor([[-1e4, -50.0, 0.0, 1e4] * 195])[:, 3:]]).to(dtype)
+    whole = exact_gelu_tanh(gate)
+    torch.testing.assert_close(whole, gelu_tanh(gate), rtol=1e-5 if dtype == torch.float32 else 8e-3, atol=1e-6)
+    logits = gate.float()
+    capped, wanted = logits.clone(), 30 * torch.tanh(logits.double() / 30)
+    exact_soft_cap(capped, 30.0)
+    torch.testing.assert_close(capped.double(), wanted, rtol=0, atol=2e-5)
+    soft_cap(plain := logits.clone(), 30.0)
+    torch.testing.assert_close(plain.double(), wanted, rtol=0, atol=2e-5)
+    for row in range(97):
+        assert torch.equal(exact_gelu_tanh(gate[row : row + 1])[0], whole[row])
+        exact_soft_cap(one := logits[row : row + 1].clone(), 30.0)
+        assert torch.equal(one[0], capped[row])
 
 
 @pytest.mark.parametrize("words", [333, 50_257])

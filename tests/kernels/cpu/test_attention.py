@@ -236,10 +236,12 @@ def test_contexts_and_attention_over_what_is_made_of_them(order: str) -> None:
         )
 
 
+@pytest.mark.parametrize("lengths", [(60, 90, 49), (70, 66)])
 @pytest.mark.parametrize("feature", FEATURES)
-def test_steps_that_go_on_see_what_new_ones_would(feature: str) -> None:
+def test_steps_that_go_on_see_what_new_ones_would(feature: str, lengths: tuple[int, ...]) -> None:
+    """20 steps up to these lengths, some of them over the width that rows share."""
     case = Case(block_size=16)
-    batch = Batch(case, [rule_of(case, **FEATURES[feature])], [(1, 60), (1, 90), (1, 49)])
+    batch = Batch(case, [rule_of(case, **FEATURES[feature])], [(1, length) for length in lengths])
     spans = batch.spans
     batch.spans = [span._replace(position=span.position - 20) for span in spans]
     moving, moved = batch.make(), 0
