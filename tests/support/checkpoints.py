@@ -98,7 +98,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
             "decoder_sparse_step": 2,
             "use_sliding_window": True,
             "sliding_window": 24,
-            "max_window_layers": 1,
+            "max_window_layers": 3,
         },
     ),
     "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),

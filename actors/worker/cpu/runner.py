@@ -268,19 +268,19 @@ class CpuRunner:
         if step.packed_new_blocks:
             for row, index, block in step.new_blocks.tolist():
                 self.blocks[row, index] = block
-                if block != self.blocks[row, index - 1] + 1:
-                    scattered |= self._has_scattered(row, index // self._width)
+                scattered |= self._scatters(row, index, block)
         return scattered
 
-    def _has_scattered(self, row: int, table: int) -> bool:
-        """A block does not follow the one before it in this table; False if there is none before it."""
-        if not isinstance(self.kv, TabledKV):
-            self.scattered[row] = True
-            return True
-        begun = table == 0 or bool(self._begun[row, table])
-        self.scattered[row, table] = begun
-        self._begun[row, table] = True
-        return begun
+    def _scatters(self, row: int, index: int, block: int) -> bool:
+        """Whether this block of a row does not follow the one before it; the first one of a table has none."""
+        table = index // self._width
+        if table and not self._begun[row, table]:
+            self._begun[row, table] = True
+            return False
+        if block == self.blocks[row, index - 1] + 1:
+            return False
+        self.scattered[(row, table) if self.scattered.ndim > 1 else row] = True
+        return True
 
     def _place(self, new: NewRow) -> None:
         """A sequence takes a row."""
@@ -296,8 +296,7 @@ class CpuRunner:
             self.states.begin(row, new.num_computed_tokens, new.snapshot)
         self.blocks[row, : blocks.size] = blocks
         self.scattered[row], self._begun[row] = False, False
-        if (np.diff(blocks) != 1).any():
-            self._has_scattered(row, 0)
+        self.scattered[(row, 0) if self.scattered.ndim > 1 else row] = (np.diff(blocks) != 1).any()
         for name, value in drawn.row().items():
             getattr(self.sampling, name)[row] = value
         prompt, answer = (

@@ -171,6 +171,8 @@ def test_the_parts_of_a_group_add_up(checkpoints: Folders, kind: str, expert_par
         part = shard_shape(shape, 2, expert_parallel)
         parts = [layer(part, rank) for rank in range(2)]
         torch.testing.assert_close(sum(moe(x) for moe in parts), whole, rtol=1e-4, atol=1e-4)
+    assert shape.moe is not None and part.moe is not None
+    assert part.moe.shared_intermediate_size * 2 == shape.moe.shared_intermediate_size
     counts = [len(moe.experts.experts) for moe in parts]
     assert counts == ([4, 4] if expert_parallel else [8, 8])
     assert parts[1].experts.first == (4 if expert_parallel else 0)

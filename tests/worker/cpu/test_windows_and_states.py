@@ -35,6 +35,7 @@ from .test_executor import generate, reference
 
 Folders = Callable[..., Path]
 ROWS, BUDGET = 5, 24
+GEMMA3: dict[str, Any] = {"sliding_window": 12, "layer_types": ["sliding_attention", "full_attention"] * 3}
 WINDOWED: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1}
 
 
@@ -114,14 +115,23 @@ def run_crowd(bench: TorchBench, seed: int, answer: Callable[[list[int], int], l
 # --- windows ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes", [{}, {"deterministic": True}], ids=["plain", "deterministic"])
-def test_text_over_window_tables_is_that_of_transformers(changes: dict[str, object], checkpoints: Folders) -> None:
+@pytest.mark.parametrize(
+    ("kind", "shape", "changes"),
+    [
+        ("qwen2_windows", WINDOWED, {}),
+        ("qwen2_windows", {**WINDOWED, "num_hidden_layers": 4, "max_window_layers": 2}, {"deterministic": True}),
+        pytest.param("gemma3", GEMMA3, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_text_over_window_tables_is_that_of_transformers(
+    kind: str, shape: dict[str, Any], changes: dict[str, object], checkpoints: Folders
+) -> None:
     """Each table's blocks in disorder, from one memory that is too small for all."""
-    folder = checkpoints("qwen2_windows", **WINDOWED)
+    folder = checkpoints(kind, **shape)
     theirs = reference(folder)
     model, config = load(folder, **changes)
-    bench = TorchBench(model, config, num_blocks=MAX_TOKENS // BLOCK * 2 + 11)
-    assert isinstance(bench.worker.runner.kv, TabledKV) and len(bench.worker.runner.kv.tables) == 3  # type: ignore[attr-defined]
+    bench = TorchBench(model, config, num_blocks=plan_memory(config, model, MAX_TOKENS, 0).sequence_blocks)
+    assert isinstance(bench.worker.runner.kv, TabledKV)  # type: ignore[attr-defined]
     run_crowd(bench, 3, lambda prompt, count: generate(theirs, prompt, count))
     assert bench.scheduler.prefix.hits + bench.scheduler.hits > 0
     assert bench.scheduler.preemptions + bench.scheduler.planner.preemptions > 0
