@@ -117,4 +117,6 @@ def test_rounding_some_rows_at_a_time_changes_nothing(monkeypatch: pytest.Monkey
         assert torch.equal(one.int_repr(), other.int_repr())
         assert torch.equal(one.q_per_channel_scales(), other.q_per_channel_scales())
     assert torch.equal(whole[0].int_repr(), whole[1].int_repr())
+    apart = (whole[1].dequantize()[:, :40] - weight.float()).abs()
+    assert (apart <= whole[1].q_per_channel_scales()[:, None] * 0.51).all(), "a half step, for numbers below 0 as well"
     assert not whole[0].int_repr()[:, 40:].any() and whole[0].int_repr().abs().amax(1).eq(127).all()
