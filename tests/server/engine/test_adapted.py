@@ -42,8 +42,8 @@ def ask_all(server: Server, kills: tuple[int, ...] = ()) -> list[str]:
         for count in kills:
             with done:
                 assert done.wait_for(lambda count=count: left[0] >= count, 120)  # type: ignore[misc]
-            os.kill(server.pids()["worker-0"], signal.SIGKILL)
-            server.wait_for("worker-0 is up", 120)
+            os.kill(server.pids()["worker"], signal.SIGKILL)
+            server.wait_for(r"worker is up", 120)
         return [answer.result(120) for answer in answers]
 
 
