@@ -90,7 +90,6 @@ def test_other_names_of_our_options(argv: str, expected: dict[str, Any]) -> None
         "--enable-chunked-prefill=True",
         "--enable_chunked_prefill true",
         "--no-enable-chunked-prefill",
-        "--trust-remote-code",
         "--async-scheduling",
         "-O3",
         "-O 3",
@@ -126,7 +125,7 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
 
 
 def test_all_that_cannot_be_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--pipeline-parallel-size 2 --quite-other 7 --temp=0.5 --max-num-seq 4 --port 1 -xyz --trust-remote-code"
+    words = "--pipeline-parallel-size 2 --quite-other 7 --temp=0.5 --max-num-seq 4 --port 1 -xyz --jinja"
     refused("folder", *words.split())
     told = capsys.readouterr().err.splitlines()
     names = ["actorserve launch", "--pipeline-parallel-size", "--quite-other", "--temp", "--max-num-seq", "-xyz"]
@@ -185,7 +184,7 @@ def test_a_file_and_an_llm_know_the_same_names(tmp_path: Path, capsys: pytest.Ca
     file = tmp_path / "of-others.yaml"
     file.write_text(
         "model-path: X\ntp_size: 2\ncontext-length: 4Ki\ndtype: half\ndisable-log-requests: true\nalias: a,b\n"
-        "trust-remote-code: true\nenable_lora: false\npipeline-parallel-size: 1\nmax-running-requests: 8\n"
+        "jinja: true\nenable_lora: false\npipeline-parallel-size: 1\nmax-running-requests: 8\n"
         "disable_radix_cache: false\ndisable-log-stats: false\n"
     )
     options: dict[str, Any] = dict(
@@ -193,7 +192,7 @@ def test_a_file_and_an_llm_know_the_same_names(tmp_path: Path, capsys: pytest.Ca
         **{"enable_log_requests": False, "served_model_name": ["a", "b"], "max_num_seqs": 8},
     )
     assert read("--config", str(file)) == Config(**options)
-    assert "trust-remote-code: not needed" in capsys.readouterr().err
+    assert "jinja: not needed" in capsys.readouterr().err
     file.write_text("enable-lora: true\nquite-other: 1\n")
     with pytest.raises(ConfigError, match=r"enable-lora: not supported: .*; quite-other: there is no such option$"):
         read("--config", str(file))
@@ -219,8 +218,8 @@ def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_options_of_an_llm() -> None:
-    with pytest.warns(UserWarning, match="trust_remote_code: not needed"):
-        config = _config("X", {"trust_remote_code": True, "dtype": "half", "tp_size": 2, "max_num_seqs": "1k"})
+    with pytest.warns(UserWarning, match="jinja: not needed"):
+        config = _config("X", {"jinja": True, "dtype": "half", "tp_size": 2, "max_num_seqs": "1k"})
     assert (config.dtype, config.tensor_parallel_size, config.max_num_seqs) == ("float16", 2, 1000)
     assert config.log_stats_interval == 0
     with pytest.raises(
