@@ -177,6 +177,8 @@ def check_decode(case: Case, lengths: Sequence[int]) -> torch.Tensor:
     torch.manual_seed(0)
     pages, q = filled(case, lengths, [1] * len(lengths)), random_queries(case, len(lengths))
     by_head, scratch = case.by_head(), Scratch.make(q, case.splits, case.value_dim) if case.splits else None
+    for part in scratch or ():
+        part.fill_(NAN)
     out = paged_decode(q, pages, case.scoring, scratch, by_head=by_head)
     compare(case, out, reference_attention(q, list(range(len(lengths) + 1)), clean(pages), case.scoring, by_head))
     return out

@@ -101,6 +101,11 @@ def test_long_rows_are_divided(splits: int, window: int | None) -> None:
     check_decode(Case(torch.float16, group=2, kv_heads=1, splits=splits, window=window), (1411, 130))
 
 
+def test_long_rows_with_sinks_and_chunks_are_divided() -> None:
+    """A sink counts in one split alone, and splits begin where the chunk does."""
+    check_decode(Case(torch.float16, group=8, kv_heads=1, splits=3, sinks=True, chunk=400), (799, 530, 130))
+
+
 @pytest.mark.parametrize(
     "case",
     [
