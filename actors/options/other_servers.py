@@ -127,6 +127,7 @@ AUTOMATIC = {
 LISTS = ("served_model_name", "allowed_origins", "allowed_methods", "allowed_headers")
 
 FIXED: dict[str, tuple[str, bool | str | float]] = {
+    "-ep": ("enable_expert_parallel", True),
     "--enable-deterministic-inference": ("deterministic", True),
     "--disable-radix-cache": ("enable_prefix_caching", False),
     "--cache-prompt": ("enable_prefix_caching", True),
@@ -201,7 +202,7 @@ REFUSED = {  # reason: names
     "--lora-backend",
     PARALLEL: "-pp --pp --pp-size --pipeline-parallel-size -dp --dp --dp-size --data-parallel-size -dpl "
     "--data-parallel-size-local --data-parallel-rank --data-parallel-address --data-parallel-backend --headless "
-    "--nnodes --node-rank --dist-init-addr --master-addr --master-port -ep --ep --ep-size --enable-expert-parallel "
+    "--nnodes --node-rank --dist-init-addr --master-addr --master-port --ep --ep-size "
     "--enable-eplb --expert-parallel-size -dcp --decode-context-parallel-size --distributed-executor-backend "
     "--enable-dp-attention --disaggregation-mode --kv-transfer-config -ts --tensor-split -sm --split-mode --rpc",
     CLIENTS: "-n --predict --n-predict --temp --temperature --top-k --top-p --min-p --top-nsigma --top-n-sigma "

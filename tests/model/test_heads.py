@@ -17,6 +17,7 @@ from actorserve.actors.model.heads.formats import MedusaShape, RecurrentShape
 from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
 from actorserve.actors.model.values import read_json
 from actorserve.actors.options.config import Config, ConfigError, make_config
+from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.speculative.actor import load_drafter, make_proposer
 from tests.support import heads
 from tests.support.checkpoints import checkpoint
@@ -75,7 +76,7 @@ def resized(name: str, *sizes: int) -> Edit:
         (None, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 2, 4]}}, "layers of the model, which has 4"),
         (None, {"eagle_aux_hidden_state_layer_ids": "all"}, "eagle_aux_hidden_state_layer_ids = 'all'; a list of"),
         (None, {"eagle_aux_hidden_state_layer_ids": [1]}, "has the shape of fc.weight [256, 768] in place of [256, 25"),
-        (None, {"rope_parameters": None, "rope_scaling": {"rope_type": "yarn"}}, "the rope type yarn is not"),
+        (None, {"rope_parameters": None, "rope_scaling": {"rope_type": "dynamic"}}, "the rope type dynamic is not"),
         (without("d2t"), {"draft_vocab_size": 500}, "it lacks d2t"),
         (without("midlayer.mlp.up_proj.weight"), {}, "it lacks layers.0.mlp.up_proj.weight"),
         (without("midlayer.hidden_norm.weight"), {}, "holds a head of EAGLE-1: for it, method is eagle"),
@@ -178,10 +179,11 @@ def test_words_that_lead_nowhere(tmp_path: Path) -> None:
     drafter = load_drafter(config, find_model(config), None)
     assert drafter is not None and drafter.head is not None
     with pytest.raises(ConfigError, match=r"^--speculative-config: model: .*d2t does not lead to different words"):
-        make_proposer(config, drafter.head, 16, 128, _Target())  # type: ignore[arg-type]
+        make_proposer(config, drafter.head, 16, 128, _Target())
 
 
-class _Target:
+class _Target(CpuModel):
     """As much of a model as is needed."""
 
-    dtype, batch_invariant = torch.float32, False
+    def __init__(self) -> None:
+        self.dtype, self.batch_invariant = torch.float32, False

@@ -30,8 +30,7 @@ from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from ...model.architecture import Architecture
-from ...model.layers import EMBEDDINGS, FINAL_NORM, ROTATED, LayerSpec, LinearSpec, MoeSpec
-from ...model.moe import Scoring
+from ...model.layers import EMBEDDINGS, FINAL_NORM, ROTATED, LayerSpec, LinearSpec
 from ...model.quantization import NONE
 from ...model.rope import Rope
 from ..models.rope import cosines_and_sines
@@ -48,8 +47,8 @@ from .elementwise import (
     rotate_by_rows,
     soft_cap,
 )
-from .experts import Expert, Experts
 from .linear import PackedLinear, is_large
+from .moe import CpuMoe
 from .states import StepStates
 from .window_tables import AnyKV, TabledAttention
 
@@ -183,44 +182,6 @@ class CpuBuilder:
         return torch.cat([pairs, others], 1).view(rows.shape)
 
 
-class CpuMoe:
-    """The experts of one layer, or those that this member of a group has, and what chooses them."""
-
-    def __init__(self, build: CpuBuilder, spec: MoeSpec) -> None:
-        assert build.shape.moe is not None
-        self.moe = build.shape.moe
-        self.silu: Callable[[Tensor], Tensor] = exact_silu if build.batch_invariant else F.silu
-        self.router = build.router(spec.router)
-        pairs = [spec.expert(index) for index in range(spec.experts)]
-        experts = [Expert(build.linear(*up, few_rows=True), build.linear(down, few_rows=True)) for up, down in pairs]
-        self.experts = Experts(experts, self._gated, spec.first)
-        self.shared: Expert | None = None
-        if spec.shared_down is not None:
-            self.shared = Expert(build.linear(*spec.shared_gate_up), build.linear(spec.shared_down))
-        self.shared_gate = None if spec.shared_gate is None else build.router(spec.shared_gate)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """What all chosen experts make of each token; of a group's member its part of the sum."""
-        scores = self.router(x).float()
-        scores = scores.softmax(-1) if self.moe.scoring is Scoring.SOFTMAX else scores.sigmoid()
-        shares, chosen = scores.topk(self.moe.per_token, -1)
-        if self.moe.normalised:
-            shares = shares / shares.sum(-1, keepdim=True)
-        if self.moe.factor != 1:
-            shares = shares * self.moe.factor
-        chosen_sum = self.experts(x, chosen, shares)
-        return chosen_sum if self.shared is None else chosen_sum.add_(self._shared(self.shared, x))
-
-    def _shared(self, expert: Expert, x: Tensor) -> Tensor:
-        """What all tokens go through."""
-        inner = expert.down(self._gated(expert.up(x)))
-        return inner if self.shared_gate is None else inner * self.shared_gate(x).sigmoid()
-
-    def _gated(self, gate_up: Tensor) -> Tensor:
-        gate, up = gate_up.chunk(2, -1)
-        return self.silu(gate).mul_(up)
-
-
 def _norm_apart(q_norm: RMSNorm, k_norm: RMSNorm, heads: int, qk: Tensor) -> None:
     """All heads of q together, and all of k."""
     q_norm.in_place(qk[:, :heads].flatten(1))
@@ -244,7 +205,7 @@ class CpuLayer:
         self.out = build.linear(spec.out)
         self.attention_post_norm = build.norm_if(spec.attention_post_norm)
         self.mlp_norm = build.norm_if(spec.mlp_norm)
-        self.moe = None if spec.moe is None else CpuMoe(build, spec.moe)
+        self.moe = None if spec.moe is None else CpuMoe(build, spec.moe, self.act)
         if self.moe is None:
             self.gate_up = build.linear(*spec.gate_up)
             self.down = build.linear(spec.down)
@@ -279,22 +240,17 @@ class CpuLayer:
         self._add(self.out, self.attention_post_norm, x, mixed.view(len(x), -1))
         normed = x if self.mlp_norm is None else self.mlp_norm(x)
         if self.moe is not None:
-            self._add_made(self.moe(normed), self.mlp_post_norm, x)
+            self._add(self.moe, self.mlp_post_norm, x, normed)
             return
         gate, up = self.gate_up(normed).chunk(2, -1)
         self._add(self.down, self.mlp_post_norm, x, self.act(gate).mul_(up))
 
-    def _add(self, linear: CpuLinear, norm: RMSNorm | None, x: Tensor, inner: Tensor) -> None:
+    def _add(self, linear: CpuLinear | CpuMoe, norm: RMSNorm | None, x: Tensor, inner: Tensor) -> None:
         """x += scale * norm(linear(inner)), of which each member of a group has a part."""
         if self.sum is None and norm is None and self.shape.residual_scale == 1:
             linear.add_to(x, inner)
             return
-        self._add_made(linear(inner), norm, x)
-
-    def _add_made(self, made: Tensor, norm: RMSNorm | None, x: Tensor) -> None:
-        """x += scale * norm(made), of which each member of a group has a part."""
-        if self.sum is not None:
-            made = self.sum(made)
+        made = linear(inner) if self.sum is None else self.sum(linear(inner))
         if norm is not None:
             norm.in_place(made)
         x.add_(made if self.shape.residual_scale == 1 else made.mul_(self.shape.residual_scale))
