@@ -183,7 +183,8 @@ def _cut_layers(fields: Fields) -> None:
 def _longest(fields: Fields) -> int:
     """How many layers show all that comes again and again."""
     lists = (len(fields[name]) for name in PATTERNS if isinstance(fields.get(name), list))
-    return int(max([*(fields[name] for name in PERIODS if _whole(fields.get(name))), *lists, 0])) + 1
+    periods: list[int] = [fields[name] for name in PERIODS if _whole(fields.get(name))]
+    return max([*periods, *lists, 0]) + 1
 
 
 def _kept(fields: Fields, kinds: dict[str, list[int]], count: int) -> list[int]:

@@ -9,13 +9,14 @@ import pytest
 from tests.support.census import POPULAR, census, examine, kinds
 
 LEAST = 140  # kinds that are equal
+SHORT = 10  # tokens of an answer
 
 
 @pytest.mark.parametrize("name", POPULAR)
 def test_popular_kinds(name: str, tmp_path: Path) -> None:
-    row = examine(name, tmp_path / name)
+    row = examine(name, tmp_path / name, answer=SHORT)
     assert row.result == "equal", row
-    assert row.cached, "the second round found nothing by its prefix"
+    assert row.cached or row.way == "rows", "the second round found nothing by its prefix"  # snapshots may find no room
 
 
 @pytest.mark.slow
