@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from ...model.checks import check_adapted
-from ...model.info import ModelInfo
+from ...model.info import ModelInfo, read_json
 from ...model.machine import float_on_cpu
 from ...model.quantization import INT8, METHODS, NONE, QuantMethod
 from ...model.weight_files import some
@@ -134,7 +134,9 @@ def _read_config(info: ModelInfo, trust: bool) -> Any:
     try:
         return AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
     except FAILURES as error:
-        raise _refused(info, f"{VERSION} does not read its config.json: {_first(error)}") from None
+        own = "auto_map" in read_json(Path(info.folder) / "config.json") and not trust
+        instead = "--trust-remote-code runs the code beside its weights" if own else "a newer transformers may"
+        raise _refused(info, f"{VERSION} does not read its config.json ({_first(error)}); {instead}") from None
 
 
 def _check_class(whole: Any, info: ModelInfo, trust: bool) -> None:
