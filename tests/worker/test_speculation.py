@@ -89,7 +89,8 @@ def test_the_tokens_are_those_without_drafts(kind: str, preempt: float, checkpoi
     config = config_for(checkpoints(kind), block_size=16)
 
     def sequences() -> list[Sequence]:
-        return [Sequence(prompt(5 + 19 * n, n), 40, sampling) for n, sampling in enumerate(SAMPLINGS)]
+        seed = 7 if kind == "qwen2_moe" else 0  # with the others' prompts two of its words are equally likely
+        return [Sequence(prompt(5 + 19 * n, n + seed), 40, sampling) for n, sampling in enumerate(SAMPLINGS)]
 
     plain = make_runner(config, rows=len(SAMPLINGS))
     expected = Driver(plain, preempt=preempt).run(sequences())

@@ -1,10 +1,4 @@
-"""Where there is no GPU, kernels are interpreted."""
-
-import os
-
-import torch
-
-os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read when kernels are imported
+"""What the interpreter patches of Triton's language is patched once."""
 
 from tests.support.triton_interpreter import language_is_patched_once, types_are_looked_up_once
 

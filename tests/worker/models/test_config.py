@@ -216,7 +216,7 @@ def test_older_files_of_gemma3_and_olmo3_say_ropes_otherwise() -> None:
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         (
             {"quantization_config": {"quant_method": "gptq"}},
-            "quantization_config says bits = None; 2 or 4 or 8 is needed",
+            "quantization_config says bits = None; 2 or 3 or 4 or 8 is needed",
         ),
         (
             {"quantization_config": {"quant_method": "hqq"}},
