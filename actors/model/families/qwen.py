@@ -12,8 +12,10 @@ FIRST_WINDOW = 28  # the first layer with one, where nothing says which it is
 
 def switched_windows(given: Values, layers: int) -> Windows:
     """With `use_sliding_window`, in the layers that `layer_types` names, or from `max_window_layers` on."""
+    if not given.flag("use_sliding_window"):  # transformers then writes 0 or null as the window
+        return (None,) * layers
     window = given.whole("sliding_window")
-    if window is None or not given.flag("use_sliding_window"):
+    if window is None:
         return (None,) * layers
     kinds = given["layer_types"]
     if kinds is None:
