@@ -18,7 +18,7 @@ from .architecture import Architecture
 from .formats.stored import BYTES, StoredSpec
 from .gguf.folder import SOURCES, Tensors, gguf_tensors
 from .gguf.header import BY_NAME
-from .gguf.names import hub_name
+from .gguf.names import hub_tensors
 from .layers import HEAD
 from .pickled import read_pickled
 from .values import read_json
@@ -59,11 +59,10 @@ def is_pickled(path: Path) -> bool:
 
 def _of_gguf(architecture: str, tensors: Tensors) -> dict[str, StoredTensor]:
     """The same of GGUF files, by the names that tensors have at the hub."""
-    named = ((hub_name(architecture, name), path, tensor) for path, name, tensor in tensors)
     return {
-        name: StoredTensor(path, tensor.type.name, tensor.shape, tensor.size)
-        for name, path, tensor in named
-        if name is not None
+        hub: StoredTensor(path, part.type.name, part.shape, part.size)
+        for path, name, tensor in tensors
+        for hub, part in hub_tensors(architecture, name, tensor)
     }
 
 

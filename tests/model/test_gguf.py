@@ -16,13 +16,14 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from actorserve.actors.model.checks import find_model
-from actorserve.actors.model.gguf.config import Fields
-from actorserve.actors.model.gguf.header import MOST_VALUES, read_header
+from actorserve.actors.model.gguf.architectures import Fields
+from actorserve.actors.model.gguf.header import MOST_VALUES, TYPES, GgufTensor, read_header
+from actorserve.actors.model.gguf.names import hub_tensors
 from actorserve.actors.model.gguf.pre_tokenizers import BY_NAME
 from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo, resolve_model
 from actorserve.actors.model.tokenizer import find_templates, load_tokenizer, special_tokens
 from actorserve.actors.options.config import ConfigError, make_config
-from tests.support.gguf_files import BYTE, CONTROL, NORMAL, UNKNOWN, text, write
+from tests.support.gguf_files import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, text, write
 from tests.support.gguf_files import tiny_fields as fields
 from tests.support.gguf_files import tiny_model as model
 from tests.support.gguf_files import tiny_tensors as tensors
@@ -151,7 +152,10 @@ def test_what_is_wrong_with_a_header_is_named(data: bytes, words: str, tmp_path:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"general.architecture": "gemma3"}, "the architecture gemma3 (general.architecture) is not supported in GGUF"),
+        (
+            {"general.architecture": "gemma3n"},
+            "the architecture gemma3n (general.architecture) is not supported in GGUF",
+        ),
         ({"general.architecture": ""}, "a file without an architecture (general.architecture) is not supported"),
         ({"general.type": "mmproj"}, "is of the type mmproj (general.type); a file of a model is needed"),
         ({"llama.block_count": None}, "says llama.block_count = None; a whole number from 1"),
@@ -159,12 +163,41 @@ def test_what_is_wrong_with_a_header_is_named(data: bytes, words: str, tmp_path:
         ({"llama.attention.head_count": [2, 1]}, "says llama.attention.head_count = [2, 1]; a whole number"),
         ({"llama.feed_forward_length": [32, 64]}, "says llama.feed_forward_length = [32, 64]"),
         ({"llama.attention.layer_norm_rms_epsilon": None}, "llama.attention.layer_norm_rms_epsilon = None; a number"),
-        ({"llama.expert_count": 8}, "has llama.expert_count, which is not supported"),
+        ({"llama.expert_count": 8}, "says llama.expert_used_count = None; a whole number from 1"),
+        ({"llama.expert_count": 2, "llama.expert_used_count": 3}, "says llama.expert_used_count = 3; no more than 2"),
+        ({"llama.expert_count": 2, "llama.expert_gating_func": 2}, "says llama.expert_gating_func = 2; 1, softmax, is"),
+        ({"llama.expert_count": 2, "llama.expert_weights_norm": False}, "llama.expert_weights_norm = False; true is"),
+        ({"llama.expert_count": 2, "llama.expert_weights_scale": 2.5}, "says llama.expert_weights_scale = 2.5; 1 is"),
+        ({"llama.expert_count": 4, "llama.expert_group_count": 2}, "says llama.expert_group_count = 2; 1 is needed"),
+        ({"general.architecture": "qwen3", "qwen3.expert_count": 8}, "has qwen3.expert_count, which is not supported"),
+        ({"general.architecture": "qwen3", "qwen3.attention.sliding_window": 8}, "has qwen3.attention.sliding_window"),
+        ({"general.architecture": "glm4", "glm4.rope.dimension_sections": [4, 4]}, "has glm4.rope.dimension_sections"),
+        (
+            {"general.architecture": "glm4", "glm4.rope.freq_base_swa": 5.0},
+            "glm4.rope.freq_base_swa = 5.0; that of all",
+        ),
+        (
+            {"general.architecture": "gemma2", "gemma2.attention.sliding_window_pattern": [1, 0]},
+            "says gemma2.attention.sliding_window_pattern = [1, 0]; a number, or a list of 1 times true or false,",
+        ),
+        (
+            {"general.architecture": "granite", "granite.rope.scaling.finetuned": False},
+            "says granite.rope.scaling.finetuned = False; true, for a model whose queries and keys turn,",
+        ),
         ({"llama.logit_scale": 2.0}, "has llama.logit_scale, which is not supported"),
         ({"llama.attention.causal": False}, "tokens see later ones (llama.attention.causal)"),
         ({"llama.attention.value_length": 8}, "says llama.attention.value_length = 8; as many as keys have, 16,"),
         ({"llama.rope.dimension_count": 8}, "says llama.rope.dimension_count = 8; all numbers of a head, 16,"),
-        ({"llama.rope.scaling.type": "yarn"}, "says llama.rope.scaling.type = 'yarn'; none, linear, or a tensor"),
+        ({"llama.rope.scaling.type": "su"}, "says llama.rope.scaling.type = 'su'; none, linear, or a tensor"),
+        ({"llama.rope.scaling.type": "yarn"}, "says llama.rope.scaling.factor = None; a number above 0"),
+        (
+            {
+                "llama.rope.scaling.type": "yarn",
+                "llama.rope.scaling.factor": 4.0,
+                "llama.rope.scaling.attn_factor": 2.0,
+            },
+            "says llama.rope.scaling.attn_factor = 2.0; 1 is needed",
+        ),
         ({"split.count": 3}, "says split.count = 3; 1, as the file's name has it,"),
         ({"tokenizer.ggml.eos_token_id": 99}, "says tokenizer.ggml.eos_token_id = 99; a whole number from 0 to 7"),
         ({"tokenizer.ggml.pre": "unheard-of"}, "tokenizer.ggml.pre: unheard-of is not supported; these are: llama3,"),
@@ -343,6 +376,30 @@ def test_a_text_without_a_space_before_it(tmp_path: Path) -> None:
         assert ours.decode(ours.encode(line).ids, skip_special_tokens=False) == line
 
 
+def test_runs_of_spaces_that_are_tokens_of_their_own(tmp_path: Path) -> None:
+    """Gemma's user-defined pieces, which converters write with spaces: the longest are cut out before all else."""
+    words = ["<unk>", "<s>", "</s>", "▁", "a", "b", "▁a", "  ", "    ", "\n\n"]
+    kinds = [UNKNOWN, CONTROL, CONTROL, *[NORMAL] * 4, *[USER_DEFINED] * 3]
+    known = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.add_space_prefix": False}
+    scores = {"tokenizer.ggml.scores": [-float(number) for number in range(len(words))]}
+    ours = load_tokenizer(find(vocabulary(tmp_path, words, kinds, known | scores)))
+    assert ours.encode("a      a\n\n b").tokens == ["<s>", "a", "    ", "  ", "a", "\n\n", "▁", "b"]
+    assert ours.decode(ours.encode("a      a\n\n b").ids) == "a      a\n\n b"
+
+
+def test_experts_of_old_files_stand_apart() -> None:
+    """Each in a tensor of its own, by its number; what has too many dimensions for its name stays as it is named."""
+    one, all_of_them = GgufTensor(TYPES[8], (64, 32), 4096, 2176), GgufTensor(TYPES[8], (2, 64, 32), 4096, 4352)
+    name = "model.layers.1.block_sparse_moe.experts.{}.w3.weight"
+    assert [*hub_tensors("llama", "blk.1.ffn_up.7.weight", one)] == [(name.format(7), one)]
+    second = one._replace(offset=4096 + 2176)
+    assert [*hub_tensors("llama", "blk.1.ffn_up_exps.weight", all_of_them)] == [
+        (name.format(0), one),
+        (name.format(1), second),
+    ]
+    assert [*hub_tensors("llama", "blk.1.ffn_up_exps.weight", one)] == [("blk.1.ffn_up_exps.weight", one)]
+
+
 def test_kinds_of_tokens(tmp_path: Path) -> None:
     """Control tokens are left out of answers, what a user defined is not, what is unused is not there."""
     ours = load_tokenizer(find(model(tmp_path)))
@@ -376,6 +433,9 @@ def test_phi_3_drops_spaces_behind_its_control_tokens(tmp_path: Path) -> None:
         ("tekken", "HelloWorld 12 a/\n", ["Hello", "World", " ", "1", "2", " a", "/\n"]),
         ("gpt-4o", "HelloWorld'll 1234", ["Hello", "World'll", " ", "123", "4"]),
         ("llama-bpe", "HelloWorld'll 1234\n\n x", ["HelloWorld", "'ll", " ", "123", "4", "\n\n", " x"]),
+        ("glm4", "it's 1234", ["it", "'s", " ", "123", "4"]),
+        ("seed-coder", "it's 12?!\n", ["it", "'s", " ", "1", "2", "?!", "\n"]),
+        ("qwen2", "it's 12?!\n", ["it", "'s", " ", "1", "2", "?!\n"]),
         ("deepseek-r1-qwen", "it's 1234", ["it", "'s", " ", "1", "2", "3", "4"]),
     ],
 )

@@ -6,6 +6,7 @@ Nothing here is shared with what is tested: formulas are those of llama.cpp's re
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -278,9 +279,73 @@ def heads_in_order(weight: Array, heads: int, back: bool = False) -> Array:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
 
 
+WINDOWED = ("llama", "phi3", "gemma2", "gemma3", "olmo2")
+EXPERT_FIELDS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
+QWEN_FIELDS = {
+    **EXPERT_FIELDS,
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+OWN_FIELDS = {  # of an architecture, and what config.json calls them
+    "llama": EXPERT_FIELDS,
+    "qwen2moe": QWEN_FIELDS,
+    "qwen3moe": QWEN_FIELDS,
+    "gemma2": {
+        "attn_logit_softcapping": "attn_logit_softcapping",
+        "final_logit_softcapping": "final_logit_softcapping",
+    },
+    "granite": {
+        "attention.scale": "attention_multiplier",
+        "embedding_scale": "embedding_multiplier",
+        "residual_scale": "residual_multiplier",
+        "logit_scale": "logits_scaling",
+    },
+}
+GGUF_NAMES = {  # by architecture where names of the hub mean something else than in a Llama
+    "gemma": {
+        "post_attention_layernorm": "post_attention_norm",
+        "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    },
+    "glm4": {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"},
+    "olmo2": {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"},
+    "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
+}
+GGUF_NAMES |= dict.fromkeys(("gemma2", "gemma3"), GGUF_NAMES["gemma"])
+EXPERT_NAMES = {
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+}
+OF_EXPERT = re.compile(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)\.weight")
+EXPERT_PARTS = {"w1": "gate", "w2": "down", "w3": "up", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
+ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "gemma3_text": "gemma3", "olmo3": "olmo2"}
+ARCHITECTURES |= {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
+
+
+def file_name(architecture: str, name: str) -> str:
+    """As the file has it."""
+    part = name.removeprefix("model.layers.").partition(".")[2].rpartition(".")[0]
+    own = {**EXPERT_NAMES, **GGUF_NAMES.get(architecture, {})}.get(part) if name.startswith("model.layers.") else None
+    return f"blk.{name.split('.')[2]}.{own}.{name.rpartition('.')[2]}" if own else gguf_name(name)
+
+
+def stack_experts(tensors: dict[str, Stored], experts: dict[str, dict[int, Stored]]) -> None:
+    """Those of a layer in one tensor, as llama.cpp has them."""
+    for name, parts in experts.items():
+        each = [parts[number] for number in range(len(parts))]
+        data = b"".join(one.data for one in each)
+        tensors[name] = Stored(each[0].number, (len(each), *each[0].shape), data)
+
+
 def shape_fields(config: dict[str, Any], architecture: str) -> dict[str, Any]:
     """What config.json says, as llama.cpp's converter writes it."""
     rope = config.get("rope_parameters") or {}
+    local = rope.get("sliding_attention", {}).get("rope_theta")
+    rope = rope.get("full_attention", rope)
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     found: dict[str, Any] = {
@@ -299,7 +364,16 @@ def shape_fields(config: dict[str, Any], architecture: str) -> dict[str, Any]:
     }
     if rope.get("rope_type") == "linear":
         found |= {f"{architecture}.rope.scaling.type": "linear", f"{architecture}.rope.scaling.factor": rope["factor"]}
-    if config.get("sliding_window") and architecture in ("llama", "phi3"):
+    if rope.get("rope_type") == "yarn":
+        longer = {"type": "yarn", "factor": rope["factor"], "attn_factor": rope["attention_factor"]}
+        found |= {f"{architecture}.rope.scaling.{name}": number for name, number in longer.items()}
+        found[f"{architecture}.rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    known = {"num_experts": config.get("num_local_experts")} | config
+    own = {name: known.get(ours) for name, ours in OWN_FIELDS.get(architecture, {}).items()}
+    found |= {f"{architecture}.{name}": number for name, number in own.items() if number is not None}
+    if architecture == "gemma3":
+        found[f"{architecture}.rope.freq_base_swa"] = local
+    if config.get("sliding_window") and architecture in WINDOWED:
         found[f"{architecture}.attention.sliding_window"] = config["sliding_window"]
     if rope.get("rope_type") == "longrope":
         found[f"{architecture}.rope.scaling.original_context_length"] = config["original_max_position_embeddings"]
@@ -363,17 +437,24 @@ def each_tensor(folder: Path) -> Iterator[tuple[str, Array]]:
 def parts_of(folder: Path, kind_of: Callable[[str], str]) -> tuple[dict[str, Any], dict[str, Stored], dict[str, Array]]:
     """(fields, tensors, what these mean by their names at the hub) of a checkpoint of tests."""
     config = json.loads((folder / "config.json").read_text())
-    architecture = {"mistral": "llama"}.get(config["model_type"], config["model_type"])
+    architecture = ARCHITECTURES.get(config["model_type"], config["model_type"])
     tensors, means = rope_tensors(config), {}
+    experts: dict[str, dict[int, Stored]] = {}
     for name, weight in each_tensor(folder):
-        kind = kind_of(name) if weight.ndim == 2 else "F32"
+        one_row = name.endswith("shared_expert_gate.weight")
+        kind = kind_of(name) if weight.ndim == 2 and not one_row else "F32"
         turned = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
-        heads = config[turned] if turned and architecture == "llama" else None
-        tensor = stored(kind, heads_in_order(weight, heads) if heads else weight)
-        means[name] = decoded(kind, tensor)
+        heads = config[turned] if turned and architecture in ("llama", "granite", "smollm3") else None
+        plus = architecture in ("gemma2", "gemma3") and name.endswith("norm.weight")
+        tensor = stored(kind, heads_in_order(weight, heads) if heads else weight + 1 if plus else weight)
+        means[name] = decoded(kind, tensor) - plus
         if heads:
             means[name] = heads_in_order(means[name], heads, back=True)
-        tensors[gguf_name(name)] = tensor
+        if match := OF_EXPERT.fullmatch(name):
+            experts.setdefault(f"blk.{match[1]}.ffn_{EXPERT_PARTS[match[3]]}_exps.weight", {})[int(match[2])] = tensor
+            continue
+        tensors[file_name(architecture, name)] = tensor._replace(shape=tensor.shape[1:]) if one_row else tensor
+    stack_experts(tensors, experts)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     template = {"tokenizer.chat_template": settings["chat_template"]}
     return shape_fields(config, architecture) | byte_level_fields(folder, "gpt-2") | template, tensors, means

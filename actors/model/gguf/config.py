@@ -7,26 +7,13 @@ from typing import Any
 
 from ...options.config import ConfigError
 from ..values import Values
+from .architectures import LARGEST, NO_MODEL, Fields, own_config
 from .header import BY_NAME, GgufHeader
 from .names import ARCHITECTURES
 
-LARGEST = 1 << 24
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 QUANTISED = frozenset(BY_NAME) - FLOATS.keys()
-NO_MODEL = "a file of a model is needed"
-UNKNOWN = (  # fields below the architecture's name that change what is computed, and that no supported model has
-    "expert_count",
-    "attention.scale",
-    "attention.clamp_kqv",
-    "attention.max_alibi_bias",
-    "attention.temperature_scale",
-    "logit_scale",
-    "residual_scale",
-    "embedding_scale",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-    "rope.scaling.yarn_log_multiplier",
-)
+PARTIAL = ("phi3", "glm4")  # numbers of a head may stay as they are
 END_TEXTS = frozenset(  # of control tokens that end an answer, in whatever model they are
     "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|eom_id|> <EOT> _<EOT> <|end_of_text|> "
     "<|return|> <|call|> <｜end▁of▁sentence｜> <end_of_utterance>".split()
@@ -39,49 +26,23 @@ SAMPLING = {  # general.sampling.…, and the name in generation_config.json
     "penalty_repeat": "repetition_penalty",
 }
 CONTROL = 3  # a kind of token
-
-
-class Fields(Values):
-    """The fields of one architecture, by the end of their names."""
-
-    def __init__(self, header: GgufHeader) -> None:
-        super().__init__(header.file, header.fields)
-        self.architecture = self.text("general.architecture") or ""
-        kind = self.text("general.type")
-        if kind not in (None, "model"):
-            raise ConfigError(f"model: {self.file} is of the type {kind} (general.type); {NO_MODEL}")
-        if self.architecture not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
-            said = f"the architecture {self.architecture}" if self.architecture else "a file without an architecture"
-            raise ConfigError(
-                f"model: {said} (general.architecture) is not supported in GGUF; these are: {known} ({self.file})"
-            )
-
-    def own(self, name: str) -> str:
-        """`llama.block_count`."""
-        return f"{self.architecture}.{name}"
-
-    def same(self, name: str) -> int | None:
-        """A number, or a list of numbers for each layer that are the same."""
-        key = self.own(name)
-        value = self[key]
-        if isinstance(value, list) and value and all(number == value[0] for number in value):
-            return Values(self.file, {key: value[0]}).whole(key, 1, LARGEST)
-        return self.whole(key, 1, LARGEST)
+YARN = {  # in config.json, and the end of a field's name
+    "factor": "factor",
+    "attention_factor": "attn_factor",
+    "beta_fast": "yarn_beta_fast",
+    "beta_slow": "yarn_beta_slow",
+}
 
 
 def make_config(header: GgufHeader, keep_quantised: bool) -> dict[str, Any]:
     """config.json; with `keep_quantised` quantised weights are not to be decoded to floating point."""
     fields = Fields(header)
-    for name in UNKNOWN:
-        if fields[fields.own(name)]:
-            raise ConfigError(f"model: {header.file} has {fields.own(name)}, which is not supported")
+    own = own_config(fields, header)
     if fields.flag(fields.own("attention.causal"), absent=True) is False:
         raise ConfigError(
             f"model: {header.file} is a model whose tokens see later ones ({fields.own('attention.causal')})"
         )
-    heads, hidden = fields.needed(fields.own("attention.head_count"), LARGEST), _needed(fields, "embedding_length")
-    head_dim = fields.whole(fields.own("attention.key_length"), 1, LARGEST) or hidden // heads
+    heads, head_dim = fields.counted("attention.head_count"), fields.head_dim()
     values_dim = fields.whole(fields.own("attention.value_length"), 1, LARGEST) or head_dim
     if values_dim != head_dim:
         raise fields.wrong(fields.own("attention.value_length"), f"as many as keys have, {head_dim},")
@@ -89,13 +50,13 @@ def make_config(header: GgufHeader, keep_quantised: bool) -> dict[str, Any]:
         "architectures": [ARCHITECTURES[fields.architecture]],
         "model_type": fields.architecture,
         "vocab_size": _words(header),
-        "hidden_size": hidden,
+        "hidden_size": fields.counted("embedding_length"),
         "intermediate_size": _same(fields, "feed_forward_length"),
-        "num_hidden_layers": _needed(fields, "block_count"),
+        "num_hidden_layers": fields.counted("block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": fields.same("attention.head_count_kv") or heads,
         "head_dim": head_dim,
-        "max_position_embeddings": _needed(fields, "context_length"),
+        "max_position_embeddings": fields.counted("context_length"),
         "rms_norm_eps": fields.real(fields.own("attention.layer_norm_rms_epsilon"), 0, 1),
         "hidden_act": "silu",
         "tie_word_embeddings": "output.weight" not in header.tensors,
@@ -103,7 +64,7 @@ def make_config(header: GgufHeader, keep_quantised: bool) -> dict[str, Any]:
         "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
         "dtype": _stored_dtype(header),
         **_rotation(fields, header, head_dim),
-        **_window(fields),
+        **own,
     }
     if config["rms_norm_eps"] is None:
         raise fields.wrong(fields.own("attention.layer_norm_rms_epsilon"), "a number")
@@ -129,10 +90,6 @@ def make_generation_config(header: GgufHeader) -> dict[str, Any]:
     return found
 
 
-def _needed(fields: Fields, name: str) -> int:
-    return fields.needed(fields.own(name), LARGEST)
-
-
 def _same(fields: Fields, name: str) -> int:
     value = fields.same(name)
     if value is None:
@@ -156,25 +113,15 @@ def _stored_dtype(header: GgufHeader) -> str:
     return FLOATS.get(max(sizes, key=sizes.__getitem__), "bfloat16")
 
 
-def _window(fields: Fields) -> dict[str, Any]:
-    """A file of Mistral says that it is Llama, and has a window."""
-    window = fields.whole(fields.own("attention.sliding_window"), 0, LARGEST) or None
-    if fields.architecture == "phi3":
-        return {"sliding_window": window}
-    if window is None:
-        return {}
-    if fields.architecture == "llama":
-        return {"sliding_window": window, "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
-    raise ConfigError(f"model: {fields.file} has {fields.own('attention.sliding_window')}, which is not supported")
-
-
 def _rotation(fields: Fields, header: GgufHeader, head_dim: int) -> dict[str, Any]:
     """rope_theta, rope_scaling and how much of a head turns."""
     turning = fields.whole(fields.own("rope.dimension_count"), 1, LARGEST) or head_dim
     theta = fields.real(fields.own("rope.freq_base"), 0, 1e15, above=True) or 10_000.0
-    if turning > head_dim or (turning != head_dim and fields.architecture != "phi3"):
+    if turning > head_dim or (turning != head_dim and fields.architecture not in PARTIAL):
         raise fields.wrong(fields.own("rope.dimension_count"), f"all numbers of a head, {head_dim},")
-    found = {"rope_theta": theta, "partial_rotary_factor": turning / head_dim if turning != head_dim else None}
+    if fields.architecture != "gemma3" and fields[local := fields.own("rope.freq_base_swa")] not in (None, 0, theta):
+        raise fields.wrong(local, f"that of all layers, {theta:g},")
+    found = {"rope_theta": theta, "partial_rotary_factor": turning / head_dim}
     scaling = _scaling(fields, header, turning // 2)
     original = scaling.get("original_max_position_embeddings") if scaling else None
     return found | {"rope_scaling": scaling, "original_max_position_embeddings": original}
@@ -184,7 +131,7 @@ def _scaling(fields: Fields, header: GgufHeader, pairs: int) -> dict[str, Any] |
     """Factors of each pair of numbers, which stand in tensors; a factor of all; or none."""
     kind = fields.text(fields.own("rope.scaling.type")) or "none"
     factor = fields.real(fields.own("rope.scaling.factor"), 0, 1e15, above=True)
-    length = _needed(fields, "context_length")
+    length = fields.counted("context_length")
     original = fields.whole(fields.own("rope.scaling.original_context_length"), 1, LARGEST) or length
     long = {"rope_type": "longrope", "factor": 1.0, "original_max_position_embeddings": original}
     if "rope_factors_long.weight" in header.tensors:
@@ -201,9 +148,22 @@ def _scaling(fields: Fields, header: GgufHeader, pairs: int) -> dict[str, Any] |
         return long | both | {"original_max_position_embeddings": length}
     if kind == "linear" and factor not in (None, 1.0):
         return {"rope_type": "linear", "factor": factor}
+    if kind == "yarn" and fields.architecture != "phi3":
+        return _yarn(fields, original)
     if kind not in ("none", "linear"):
         raise fields.wrong(fields.own("rope.scaling.type"), "none, linear, or a tensor of factors beside it")
     return None
+
+
+def _yarn(fields: Fields, original: int) -> dict[str, Any]:
+    """OLMo 3's files have the factor of queries and keys as config.json has it; others leave it to the rule."""
+    kind = {"rope_type": "yarn", "original_max_position_embeddings": original}
+    numbers = {name: fields.factor(f"rope.scaling.{key}") for name, key in YARN.items()}
+    if numbers["factor"] is None:
+        raise fields.wrong_own("rope.scaling.factor", "a number above 0")
+    if fields.architecture != "olmo2" and numbers.pop("attention_factor") not in (None, 1.0):
+        raise fields.wrong_own("rope.scaling.attn_factor", "1")
+    return kind | numbers
 
 
 def _factors(header: GgufHeader, name: str, count: int) -> list[float]:

@@ -14,12 +14,13 @@ from typing import Any
 from ...options.config import ConfigError
 from ..cached import cached_folder, file_state
 from ..values import Values, read_json
-from .config import Fields, make_config, make_generation_config
+from .architectures import Fields
+from .config import make_config, make_generation_config
 from .header import BY_NAME, GgufHeader, GgufTensor, read_header
 from .tokenizer import make_tokenizer
 
 SOURCES = "gguf.json"
-VERSION = 1  # of what is made of a header
+VERSION = 2  # of what is made of a header
 Tensors = list[tuple[Path, str, GgufTensor]]
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 

@@ -1,16 +1,29 @@
-"""Names of tensors in GGUF files, and those that the same have at the hub. A new architecture is a line here."""
+"""Names of tensors in GGUF files, and those that the same have at the hub. A new architecture is a few lines here, and
+some in architectures.py where its files say more of it than those of others."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
 
 from ..layers import EMBEDDINGS, FINAL_NORM, HEAD
+from .header import GgufTensor
 
 ARCHITECTURES = {  # general.architecture, and the name in config.json
     "llama": "LlamaForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen2moe": "Qwen2MoeForCausalLM",
+    "qwen3moe": "Qwen3MoeForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "glm4": "Glm4ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "seed_oss": "SeedOssForCausalLM",
 }
 OUTSIDE = {"token_embd": EMBEDDINGS, "output_norm": FINAL_NORM, "output": HEAD}
 INSIDE = {
@@ -27,32 +40,102 @@ INSIDE = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-FUSED = {"phi3": {"ffn_up": "mlp.gate_up_proj"}}  # what a name means in one architecture alone
+AROUND = {  # norms behind attention and MLP
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+GEMMA = {**AROUND, "ffn_norm": "pre_feedforward_layernorm"}
+EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{expert}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{expert}.up_proj",
+    "ffn_down_exps": "mlp.experts.{expert}.down_proj",
+}
+OWN = {  # what names mean in one architecture alone
+    "llama": {  # Mixtral says that it is Llama, and has experts
+        "ffn_gate_inp": "block_sparse_moe.gate",
+        "ffn_gate_exps": "block_sparse_moe.experts.{expert}.w1",
+        "ffn_up_exps": "block_sparse_moe.experts.{expert}.w3",
+        "ffn_down_exps": "block_sparse_moe.experts.{expert}.w2",
+    },
+    "phi3": {"ffn_up": "mlp.gate_up_proj"},
+    "qwen2moe": {
+        **EXPERTS,
+        "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+        "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+        "ffn_up_shexp": "mlp.shared_expert.up_proj",
+        "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    },
+    "qwen3moe": EXPERTS,
+    "gemma2": GEMMA,
+    "gemma3": GEMMA,
+    "olmo2": AROUND,
+    "glm4": {
+        "ffn_up": "mlp.gate_up_proj",
+        "post_attention_norm": "post_self_attn_layernorm",
+        "post_ffw_norm": "post_mlp_layernorm",
+    },
+    "seed_oss": {"post_attention_norm": "post_attention_layernorm"},  # its norm before the MLP
+}
+PAIRED = ("llama", "granite", "smollm3")
+ROW = ("ffn_gate_inp_shexp",)  # of one row, which files leave out of the shape
+EXPERT = "{expert}"
+MOST_EXPERTS = 1 << 16
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # read with the header
 NEEDLESS = re.compile(r"blk\.\d+\.attn_rot_embd|.*\.attn_rot_embd\.weight")  # of old files
 IN_LAYER = re.compile(r"blk\.(\d{1,5})\.(\w+)\.(weight|bias)")
+OF_EXPERT = re.compile(r"(blk\.\d{1,5}\.ffn_(?:gate|up|down))\.(\d{1,5})\.(weight)")  # of old files
 
 
-def hub_name(architecture: str, name: str) -> str | None:
-    """`model.layers.3.self_attn.q_proj.weight` of `blk.3.attn_q.weight`; None for what no layer needs.
+def hub_tensors(architecture: str, name: str, tensor: GgufTensor) -> Iterator[tuple[str, GgufTensor]]:
+    """The tensor by its name at the hub, which has each expert's apart: so each is read without the others.
 
-    A name that is not known stays, so that it is told as one for which the model has no use.
+    Nothing for what no layer needs. A name that is not known stays, so that it is told as one for which the model has
+    no use.
     """
     if name in ROPE_TENSORS or NEEDLESS.fullmatch(name):
-        return None
+        return
     stem, _, kind = name.rpartition(".")
     if stem in OUTSIDE:
-        return f"{OUTSIDE[stem]}.{kind}"
-    if match := IN_LAYER.fullmatch(name):
-        layer, part, kind = match.groups()
-        own = FUSED.get(architecture, {}).get(part) or INSIDE.get(part)
-        return f"model.layers.{int(layer)}.{own}.{kind}" if own else name
-    return name
+        yield f"{OUTSIDE[stem]}.{kind}", tensor
+        return
+    number = None
+    if match := OF_EXPERT.fullmatch(name):
+        number, stem = int(match[2]), f"{match[1]}_exps"
+    match = IN_LAYER.fullmatch(f"{stem}.{kind}")
+    part = match[2] if match else ""
+    own = OWN.get(architecture, {}).get(part) or INSIDE.get(part)
+    if match is None or own is None or (EXPERT in own and number is None and len(tensor.shape) != 3):
+        yield name, tensor
+        return
+    hub = f"model.layers.{int(match[1])}.{own}.{kind}"
+    if EXPERT not in own:
+        yield hub, tensor._replace(shape=(1, *tensor.shape)) if part in ROW and len(tensor.shape) == 1 else tensor
+    elif number is not None:
+        yield hub.replace(EXPERT, str(number)), tensor
+    else:
+        yield from _each_expert(hub, tensor)
+
+
+def _each_expert(hub: str, tensor: GgufTensor) -> Iterator[tuple[str, GgufTensor]]:
+    """Of a tensor of all experts, one after the other. Of more than there may be the first are enough to be refused."""
+    count, *shape = tensor.shape
+    size = math.prod(shape) // tensor.type.numbers * tensor.type.size
+    for number in range(min(count, MOST_EXPERTS)):
+        yield (
+            hub.replace(EXPERT, str(number)),
+            GgufTensor(tensor.type, tuple(shape), tensor.offset + number * size, size),
+        )
 
 
 def is_paired(architecture: str, name: str) -> bool:
     """Do rows of this tensor (by its name at the hub) lie so that numbers that turn together are neighbours?
 
-    llama.cpp turns them so in Llama alone: x0 y0 x1 y1 …, where the hub has x0 x1 … y0 y1 …
+    llama.cpp turns them so in Llama and what it takes for its kin: x0 y0 x1 y1 …, where the hub has x0 x1 … y0 y1 …
     """
-    return architecture == "llama" and name.rsplit(".", 1)[0].endswith(("self_attn.q_proj", "self_attn.k_proj"))
+    return architecture in PAIRED and name.rsplit(".", 1)[0].endswith(("self_attn.q_proj", "self_attn.k_proj"))
+
+
+def is_shifted(architecture: str, name: str) -> bool:
+    """Is this the gain of a norm with the 1 in it that Gemma's norms add to what the hub has?"""
+    return architecture in ("gemma2", "gemma3") and name.endswith("norm.weight")

@@ -14,6 +14,7 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = ENDS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES
 QWEN2 = ENDS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES
+SEED = ENDS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|" + SPACES
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 START = r"[^\r\n\p{L}\p{N}]?"
 TEKKEN = f"{START}{UPPER}*{LOWER}+|{START}{UPPER}+{LOWER}*" + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + SPACES
@@ -37,12 +38,13 @@ LLAMA3_LIKE = PreTokenizer(LLAMA3, whole_words=True, begins=True)
 DIGITS = PreTokenizer(GPT2, digits=True)
 BY_NAME = {
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral"), LLAMA3_LIKE),
-    **dict.fromkeys(("dbrx", "smaug-bpe"), PreTokenizer(LLAMA3)),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), PreTokenizer(LLAMA3)),
     "qwen2": PreTokenizer(QWEN2, normal_form=True),
     **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "megrez"), PreTokenizer(QWEN2)),
     **dict.fromkeys(("gpt-2", "olmo", "phi-2", "jais"), PreTokenizer(GPT2)),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), DIGITS),
     "tekken": PreTokenizer(TEKKEN, whole_words=True, begins=True),
+    "seed-coder": PreTokenizer(SEED),
     "gpt-4o": PreTokenizer(GPT4O),
 }
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...model.architecture import Architecture
 from ...model.gguf.folder import gguf_tensors
 from ...model.gguf.header import BY_NAME, GgufTensor
-from ...model.gguf.names import hub_name, is_paired
+from ...model.gguf.names import hub_tensors, is_paired, is_shifted
 from ...model.layers import EMBEDDINGS
 from ...options.config import ConfigError
 from .gguf_blocks import DECODERS
@@ -30,10 +30,10 @@ def open_gguf(folder: Path, shape: Architecture) -> Read | None:
     maps: dict[Path, Tensor] = {}
     homes: dict[str, tuple[Tensor, GgufTensor]] = {}
     for path, name, tensor in tensors:
-        if (hub := hub_name(architecture, name)) is not None:
+        for hub, part in hub_tensors(architecture, name, tensor):
             if path not in maps:
                 maps[path] = _mapped(path)
-            homes[hub] = maps[path], tensor
+            homes[hub] = maps[path], part
     small = f"{EMBEDDINGS}.weight" if shape.quantization.bytes_per_weight is not None else None
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
@@ -42,6 +42,8 @@ def open_gguf(folder: Path, shape: Architecture) -> Read | None:
         part = _read(data, tensor, rows, columns, kind)
         if kind == torch.float16 and not part.isfinite().all():
             part = _read(data, tensor, rows, columns)
+        if is_shifted(architecture, name):
+            return part - 1
         return unpaired(part, shape.head_dim) if is_paired(architecture, name) else part
 
     return read

@@ -6,23 +6,27 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
 
+from actorserve.actors.model.architecture import read_architecture
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.machine import weight_bytes
+from actorserve.actors.model.values import read_json
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.models.gguf_blocks import DECODERS
 from actorserve.actors.worker.models.gguf_tensors import open_gguf
 from actorserve.actors.worker.models.sharding import shard
-from actorserve.actors.worker.models.weights import load_model
+from actorserve.actors.worker.models.weights import load_model, open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
+from tests.support.checkpoints import YARN_ROPE
 from tests.support.gguf_files import KINDS, convert, meaning, random_blocks
 
 from ..cpu.test_executor import generate, reference
@@ -32,6 +36,19 @@ from ..driver import Driver, Sequence, config_for, make_runner
 Folders = Callable[..., Path]
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2, "initializer_range": 0.15}
 PLAIN = ("llama", "llama3", "llama_linear", "llama_biased", "llama_tied", "qwen2", "qwen3", "mistral", "phi3")
+OTHERS: dict[str, dict[str, Any]] = {  # kinds whose names and fields differ more; with what files cannot say otherwise
+    "gemma3": {"query_pre_attn_scalar": 32},
+    "gemma2": {"query_pre_attn_scalar": 32},
+    "qwen3_moe": {"mlp_only_layers": []},
+    "qwen2_moe": {"decoder_sparse_step": 1, "use_sliding_window": False},
+    "mixtral": {},
+    "olmo2": {},
+    "olmo3": {"rope_scaling": YARN_ROPE | {"rope_theta": 500_000.0, "attention_factor": 1.125}},
+    "glm4": {},
+    "granite": {},
+    "smollm3": {"num_hidden_layers": 4, "no_rope_layer_interval": 4, "use_sliding_window": False},
+    "seed_oss": {},
+}
 LENGTH, PROMPTS = 24, 16
 
 
@@ -83,6 +100,74 @@ def test_every_family_is_as_its_checkpoint(kind: str, checkpoints: Folders, tmp_
         halved = theirs.down(torch.eye(96))
         assert torch.allclose(mine.down(torch.eye(96)), halved, rtol=2e-3, atol=2e-3)
     assert torch.equal(found.embeddings, known.embeddings)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_files_of_other_families_are_as_their_checkpoints(kind: str, checkpoints: Folders, tmp_path: Path) -> None:
+    """All that is computed with, and every weight: of what files have otherwise, experts, norms and rows of heads."""
+    folder = checkpoints(kind, **OTHERS[kind])
+    convert(folder, tmp_path / "model.gguf", lambda name: "F32")
+    shapes, weights = [], []
+    for place in (folder, tmp_path / "model.gguf"):
+        config = config_for(place)
+        home = Path(resolve_model(config).folder)
+        shape = read_architecture(read_json(home / "config.json"))
+        read = open_checkpoint(home, shape)
+        shapes.append(shape)
+        weights.append({name: read(name, slice(None), None) for name in shape.specs()})
+    assert shapes[0] == shapes[1]
+    for name, weight in weights[0].items():
+        assert torch.allclose(weights[1][name], weight, rtol=0, atol=2e-7 if "norm" in name else 0), name
+
+
+QUICK = ("gemma3", "qwen3_moe")  # the others' weights and shapes are compared above
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS]
+)
+def test_other_families_are_those_of_transformers_on_the_same_numbers(
+    kind: str, checkpoints: Folders, tmp_path: Path
+) -> None:
+    """Logits, and greedy answers in batches with chunks."""
+    folder = checkpoints(kind, **OTHERS[kind])
+    means = convert(folder, tmp_path / "model.gguf", lambda name: "F16" if "experts" in name else "Q8_0")
+    plain = Path(shutil.copytree(folder, tmp_path / "plain"))
+    save_file(means, plain / "model.safetensors", metadata={"format": "pt"})
+    theirs = reference(plain)
+    runner = make_runner(config_for(tmp_path / "model.gguf", block_size=16))
+    asked = [prompt(length, length) for length in (5, 40, 75)]
+    seen: list[torch.Tensor] = []
+    inner = runner.model.forward
+    runner.model.forward = lambda *args: seen.append(inner(*args)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
+    Driver(runner, budget=200).run([Sequence(asked[2], 1)])
+    with torch.inference_mode():
+        logits = runner.model.logits(torch.cat(seen))
+        wanted = theirs(torch.tensor([asked[2]])).logits[0]
+    torch.testing.assert_close(logits, wanted, rtol=2e-4, atol=2e-4)
+    answers = Driver(runner, seed=1).run([Sequence(tokens, 12) for tokens in asked])
+    assert answers == [generate(theirs, tokens, 12) for tokens in asked]
+
+
+def test_an_expert_is_read_without_the_others(
+    checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files have all of a layer in one tensor: of it only the rows that are asked for are decoded."""
+    source = checkpoints("mixtral", intermediate_size=64)
+    means = convert(source, tmp_path / "model.gguf", lambda name: "Q8_0")
+    config = config_for(tmp_path / "model.gguf")
+    folder = Path(resolve_model(config).folder)
+    read = open_checkpoint(folder, read_architecture(read_json(folder / "config.json")))
+    decoded, decode = [0], DECODERS["Q8_0"]
+
+    def counted(blocks: torch.Tensor) -> torch.Tensor:
+        decoded[0] += len(blocks)
+        return decode(blocks)
+
+    monkeypatch.setitem(DECODERS, "Q8_0", counted)
+    name = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
+    assert torch.equal(read(name, slice(16, 48), None), torch.from_numpy(means[name])[16:48])
+    assert decoded[0] == 32 * 64 // 32
 
 
 @pytest.mark.parametrize("mix", MIXES)
