@@ -198,6 +198,14 @@ def test_what_is_wrong_with_a_header_is_named(data: bytes, words: str, tmp_path:
             },
             "says llama.rope.scaling.attn_factor = 2.0; 1 is needed",
         ),
+        (
+            {
+                "llama.rope.scaling.type": "yarn",
+                "llama.rope.scaling.factor": 4.0,
+                "llama.rope.scaling.yarn_ext_factor": 0.5,
+            },
+            "says llama.rope.scaling.yarn_ext_factor = 0.5; 1 is needed",
+        ),
         ({"split.count": 3}, "says split.count = 3; 1, as the file's name has it,"),
         ({"tokenizer.ggml.eos_token_id": 99}, "says tokenizer.ggml.eos_token_id = 99; a whole number from 0 to 7"),
         ({"tokenizer.ggml.pre": "unheard-of"}, "tokenizer.ggml.pre: unheard-of is not supported; these are: llama3,"),
@@ -232,6 +240,20 @@ def test_numbers_are_those_that_were_meant(tmp_path: Path) -> None:
     path = model(tmp_path, {"llama.rope.freq_base": 1000000.0, "llama.attention.layer_norm_rms_epsilon": 1e-6})
     config = json.loads((Path(find(path).folder) / "config.json").read_text())
     assert (config["rope_theta"], config["rms_norm_eps"]) == (1e6, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("key", "factor"), [("yarn_attn_factor", 1.25), ("attn_factor", 1.5), ("yarn_beta_fast", None)]
+)
+def test_yarn_as_converters_write_it(key: str, factor: float | None, tmp_path: Path) -> None:
+    """The factor of queries and keys by its name of today and of old; without one it is left to the rule."""
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 16, key: factor or 16.0}
+    others = {f"olmo2.rope.scaling.{name}": value for name, value in scaling.items()}
+    path = model(tmp_path, others | {"general.architecture": "olmo2"})
+    info = resolve_model(make_config({"model": str(path), "device": "cpu", "load_format": "dummy"}))
+    rope = json.loads((Path(info.folder) / "config.json").read_text())["rope_scaling"]
+    assert (rope["rope_type"], rope["factor"], rope["original_max_position_embeddings"]) == ("yarn", 4.0, 16)
+    assert rope["attention_factor"] == factor and rope["beta_fast"] == (None if factor else 16.0)
 
 
 def test_options_beside_a_file(tmp_path: Path) -> None:

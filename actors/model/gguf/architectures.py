@@ -37,8 +37,6 @@ UNKNOWN = (  # fields below the architecture's name that change what is computed
     "rope.dimension_sections",
     "rope.scaling.alpha",
     "rope.scaling.yarn_log_multiplier",
-    "rope.scaling.yarn_ext_factor",
-    "rope.scaling.yarn_attn_factor",
 )
 SOFTMAX = 1  # of expert_gating_func
 

@@ -28,7 +28,7 @@ SAMPLING = {  # general.sampling.…, and the name in generation_config.json
 CONTROL = 3  # a kind of token
 YARN = {  # in config.json, and the end of a field's name
     "factor": "factor",
-    "attention_factor": "attn_factor",
+    "attention_factor": "yarn_attn_factor",
     "beta_fast": "yarn_beta_fast",
     "beta_slow": "yarn_beta_slow",
 }
@@ -156,12 +156,17 @@ def _scaling(fields: Fields, header: GgufHeader, pairs: int) -> dict[str, Any] |
 
 
 def _yarn(fields: Fields, original: int) -> dict[str, Any]:
-    """OLMo 3's files have the factor of queries and keys as config.json has it; others leave it to the rule."""
+    """Converters write what config.json has; older ones the factor of queries and keys by another name, for OLMo 3."""
     kind = {"rope_type": "yarn", "original_max_position_embeddings": original}
     numbers = {name: fields.factor(f"rope.scaling.{key}") for name, key in YARN.items()}
     if numbers["factor"] is None:
         raise fields.wrong_own("rope.scaling.factor", "a number above 0")
-    if fields.architecture != "olmo2" and numbers.pop("attention_factor") not in (None, 1.0):
+    if fields.factor("rope.scaling.yarn_ext_factor") not in (None, 1.0):
+        raise fields.wrong_own("rope.scaling.yarn_ext_factor", "1")
+    older = fields.factor("rope.scaling.attn_factor")
+    if fields.architecture == "olmo2":
+        numbers["attention_factor"] = numbers["attention_factor"] or older
+    elif older not in (None, 1.0):
         raise fields.wrong_own("rope.scaling.attn_factor", "1")
     return kind | numbers
 

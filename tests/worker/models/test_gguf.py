@@ -131,7 +131,7 @@ def test_other_families_are_those_of_transformers_on_the_same_numbers(
 ) -> None:
     """Logits, and greedy answers in batches with chunks."""
     folder = checkpoints(kind, **OTHERS[kind])
-    means = convert(folder, tmp_path / "model.gguf", lambda name: "F16" if "experts" in name else "Q8_0")
+    means = convert(folder, tmp_path / "model.gguf", lambda name: "F16" if "expert" in name else "Q8_0")
     plain = Path(shutil.copytree(folder, tmp_path / "plain"))
     save_file(means, plain / "model.safetensors", metadata={"format": "pt"})
     theirs = reference(plain)
