@@ -198,7 +198,7 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
     """
     name, folder = model.architecture, Path(model.folder)
     if check_gpu(config):
-        raise ConfigError(f"model: {name}: layers of transformers compute on a CPU only (--device cpu)")
+        raise adapted_on_gpu(model)
     if config.tensor_parallel_size > 1:
         raise ConfigError(f"--tensor-parallel-size: {name} is computed by layers of transformers, which one worker has")
     if config.deterministic:
@@ -215,6 +215,10 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
     if config.load_format != "dummy":
         read_weights(folder)
     check_device(config, on_gpu=False)
+
+
+def adapted_on_gpu(model: ModelInfo) -> ConfigError:
+    return ConfigError(f"model: {model.architecture}: layers of transformers compute on a CPU only (--device cpu)")
 
 
 def _read_shape(config: Config, model: ModelInfo) -> Architecture | None:

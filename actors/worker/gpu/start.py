@@ -10,8 +10,8 @@ import torch
 from actorserve.kernels.pages import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
 from actorserve.kernels.triton.drafts import Lookup
 
-from ...model.architecture import Architecture, read_architecture
-from ...model.checks import draft_refused, find_draft_model
+from ...model.architecture import Architecture, find_architecture
+from ...model.checks import adapted_on_gpu, draft_refused, find_draft_model
 from ...model.info import ModelInfo, read_json
 from ...model.kv_memory import KVMemory
 from ...model.machine import check_quantization
@@ -101,7 +101,10 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
 
 
 def _load(config: Config, info: ModelInfo, device: torch.device, group: TensorParallelGroup | None = None) -> GpuModel:
-    shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
+    values = read_json(Path(info.folder) / "config.json")
+    shape = find_architecture(values, config.model_impl, config.quantization)
+    if shape is None:
+        raise adapted_on_gpu(info)
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     own, get = open_weights(config, info, shape, group, device)

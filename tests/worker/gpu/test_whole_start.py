@@ -1,0 +1,236 @@
+"""The start of a GPU's worker as a whole, with a CPU in the device's place: from options to a runner with memory and
+graphs, and on to tokens.
+
+In a process of its own kernels do nothing, which shows what is called with what; in the interpreter they compute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
+
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import Config, ConfigError
+from actorserve.actors.protocol.messages import WorkerReady
+from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.protocol.step import KVLayout
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.actors.worker.gpu import start as gpu_start
+from actorserve.actors.worker.gpu.actor import GpuWorkerActor
+from actorserve.actors.worker.gpu.draft_model import ModelDraftingRunner
+from actorserve.actors.worker.gpu.graphs import Graphs
+from actorserve.actors.worker.gpu.memory import kv_block_bytes
+from actorserve.actors.worker.gpu.runner import GpuRunner
+from actorserve.actors.worker.gpu.speculation import DraftingRunner
+from actorserve.actors.worker.gpu.varied_layers import VariedModel
+from tests.support.no_device import compile_nothing
+from tests.support.recorded_graphs import RecordedGraph, recording
+
+from ..driver import Driver, Sequence, config_for, make_runner
+from ..test_actor import Scheduler
+from .test_compilations import all_kernels
+from .test_runner import GpuDriver, prompt
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a server is tried on the GPU that is here")
+
+Folders = Callable[..., Path]
+ROOT = Path(__file__).parents[3]
+ROWS, LENGTH, ROOM, TOKENS = 3, 96, 1 << 30, 24
+DRAFTS = 2
+NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_min": 1})
+KINDS: dict[str, dict[str, Any]] = {
+    "qwen3": {"num_hidden_layers": 1},
+    "gemma3": {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2},
+}
+SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, options, what runs steps
+    "plain": ("qwen3", {}, GpuRunner),
+    "eager": ("qwen3", {"enforce_eager": True}, GpuRunner),
+    "deterministic": ("qwen3", {"deterministic": True}, GpuRunner),
+    "varied": ("gemma3", {}, GpuRunner),
+    "varied, deterministic": ("gemma3", {"deterministic": True}, GpuRunner),
+    "drafts": ("qwen3", {"speculative_config": NGRAM}, DraftingRunner),
+    "varied, deterministic, drafts": ("gemma3", {"deterministic": True, "speculative_config": NGRAM}, DraftingRunner),
+    "draft model": ("qwen3", {"deterministic": True, "draft": "gemma3"}, ModelDraftingRunner),
+}
+QUICK = ("plain", "varied, deterministic, drafts", "draft model")
+
+
+def in_place_of_a_gpu(patch: pytest.MonkeyPatch, captured: Callable[..., Any]) -> None:
+    """A CPU stands where the device is; graphs are what `captured` makes of them."""
+    cpu = torch.device("cpu")
+    cuda = SimpleNamespace(
+        set_device=lambda device: None,
+        get_device_name=lambda device: "no GPU",
+        mem_get_info=lambda device: (ROOM, ROOM),
+    )
+    stand_in = SimpleNamespace(device=lambda *named: cpu, cuda=cuda, OutOfMemoryError=torch.OutOfMemoryError)
+    patch.setattr(gpu_start, "torch", stand_in)
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "graph_pool_handle"):
+        patch.setattr(torch.cuda, name, lambda *given: None)
+    for name in ("memory_allocated", "max_memory_allocated"):
+        patch.setattr(torch.cuda, name, lambda *given: 0)
+    patch.setattr(torch.cuda, "mem_get_info", lambda *given: (ROOM, ROOM))
+    patch.setattr(gpu_start, "report_late_compilations", lambda context: None)  # it would count other tests' kernels
+    patch.setattr(Graphs, "_captured", captured)
+
+
+def recorded(graphs: Any, size: Any, pool: Any) -> RecordedGraph:
+    """As on a GPU: run, then recorded."""
+    graphs._run(size)
+    with recording() as graph:
+        graphs._run(size)
+    return graph
+
+
+def run_again(graphs: Any, size: Any, pool: Any) -> Any:
+    """Where kernels do nothing a graph is the same once more."""
+    graphs._run(size)
+    return SimpleNamespace(replay=lambda: graphs._run(size))
+
+
+class StartedDriver(GpuDriver):
+    """Over the blocks that the worker has found room for."""
+
+    def num_blocks(self, runner: Any) -> int:
+        return len(runner.pools[0].keys)
+
+
+def config_of(checkpoints: Folders, kind: str, draft: str | None = None, **options: Any) -> Config:
+    if draft is not None:
+        model = str(checkpoints(draft, **KINDS.get(draft, {})))
+        drafts = {"method": "draft_model", "model": model, "num_speculative_tokens": DRAFTS}
+        options["speculative_config"] = json.dumps(drafts)
+    sizes = {"block_size": 16, "max_model_len": LENGTH, "max_num_seqs": ROWS, "max_num_batched_tokens": TOKENS}
+    return config_for(checkpoints(kind, **KINDS.get(kind, {})), **sizes, **options)
+
+
+def started(config: Config) -> tuple[WorkerReady, GpuWorkerActor]:
+    """A worker, and what it has told the scheduler."""
+    scheduler = Scheduler(Memory(System(config, resolve_model(config))))
+    with torch.inference_mode():
+        actor = gpu_start.start(scheduler.born("worker"))
+    actor.context.flush()
+    (ready,) = scheduler.receive(1)
+    assert isinstance(ready, WorkerReady)
+    return ready, actor
+
+
+def check(setting: str, config: Config, ready: WorkerReady, runner: GpuRunner) -> None:
+    """The runner is the one that the options are about, and the scheduler knows what it has."""
+    kind, _, runner_type = SETTINGS[setting]
+    assert type(runner) is runner_type and isinstance(runner.model, VariedModel) == (kind == "gemma3")
+    assert runner.model.batch_invariant == config.deterministic
+    assert ready.layout == KVLayout(), "one block table, whatever windows there are"
+    assert ready.num_blocks == ROWS * LENGTH // 16
+    for model, pools in models_of(runner):
+        held = sum(part.numel() * part.element_size() for own in pools for part in (own.keys, own.values))
+        assert len(pools) == model.shape.layers and len(pools[0].keys) == ready.num_blocks
+        assert held == ready.num_blocks * kv_block_bytes(model.shape, 16, model.dtype)
+    for graphs in runner._graphs().values():
+        assert graphs._graphs.keys() == (set() if config.enforce_eager else set(graphs.sizes))
+
+
+def models_of(runner: GpuRunner) -> Iterator[tuple[Any, Any]]:
+    """Each model with its KV memory."""
+    yield runner.model, runner.pools
+    if isinstance(runner, ModelDraftingRunner):
+        assert not runner.draft.batch_invariant, "no draft changes a token"
+        yield runner.draft, runner.draft_pools
+
+
+def sequences() -> list[Sequence]:
+    circle = [*[7, 8, 9, 10] * 4, 7, 8]
+    asked = [Sampling(0, temperature=0.0), Sampling(5, temperature=0.3, top_k=2), Sampling(11, temperature=0.8)]
+    return [Sequence(own, 4, sampling) for own, sampling in zip([circle, prompt(30, 1), circle], asked, strict=True)]
+
+
+def driven(runner: GpuRunner) -> tuple[list[list[int]], int]:
+    """(tokens, how many drafts there were)."""
+    driver = StartedDriver(runner, preempt=0.03, seed=6, budget=TOKENS, drafts=runner.sizes.drafts)
+    return driver.run(sequences()), driver.drafted
+
+
+@pytest.mark.parametrize("settings", [QUICK, pytest.param([*SETTINGS], marks=pytest.mark.slow)], ids=["few", "all"])
+def test_options_become_a_runner(checkpoints: Folders, settings: Collection[str]) -> None:
+    """No kernel is compiled after the worker has said that it is ready."""
+    folders = {kind: str(checkpoints(kind, **changes)) for kind, changes in KINDS.items()}
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "package")])
+    command = [sys.executable, "-m", "tests.worker.gpu.test_whole_start", json.dumps(folders), *settings]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert found.keys() == set(settings)
+    late = {setting: one["after"] for setting, one in found.items() if one["after"]}
+    assert late == {}, "compiled while requests run"
+    assert all(one["before"] for one in found.values())
+    assert all((one["drafted"] > 0) == ("draft" in setting) for setting, one in found.items()), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_from_options_to_tokens(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    """What a worker that was started so draws is what a CPU draws."""
+    in_place_of_a_gpu(monkeypatch, recorded)
+    kind, options, _ = SETTINGS[setting]
+    config = config_of(checkpoints, kind, **options)
+    ready, actor = started(config)
+    check(setting, config, ready, actor.gpu)
+    plain = config_for(checkpoints(kind, **KINDS[kind]), block_size=16)
+    tokens, drafted = driven(actor.gpu)
+    assert tokens == Driver(make_runner(plain, rows=ROWS), seed=5).run(sequences())
+    assert (drafted > 0) == (actor.gpu.sizes.drafts > 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "words"),
+    [
+        ("qwen3_moe", {}, r"model: .*experts \(MoE\).*--device cpu"),
+        ("qwen3", {"draft": "qwen3_moe"}, r"--speculative-config: model: .*experts \(MoE\).*--device cpu"),
+        ("qwen3", {"model_impl": "transformers"}, r"model: Qwen3ForCausalLM: layers of transformers .*--device cpu"),
+    ],
+)
+def test_models_of_a_cpu_alone(
+    checkpoints: Folders, monkeypatch: pytest.MonkeyPatch, kind: str, options: dict[str, Any], words: str
+) -> None:
+    in_place_of_a_gpu(monkeypatch, recorded)
+    with pytest.raises(ConfigError, match=words):
+        started(config_of(checkpoints, kind, **options))
+
+
+def main(folders: dict[str, str], settings: Collection[str]) -> None:
+    torch.set_num_threads(1)
+    names = compile_nothing()
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        in_place_of_a_gpu(patch, run_again)
+        for setting in settings:
+            kind, options, _ = SETTINGS[setting]
+            for kernel in all_kernels():
+                kernel.device_caches.clear()
+            names.clear()
+            config = config_of(lambda kind, **changes: Path(folders[kind]), kind, **options)
+            ready, actor = started(config)
+            check(setting, config, ready, actor.gpu)
+            before = names.copy()
+            names.clear()
+            _, drafted = driven(actor.gpu)
+            found[setting] = {"before": before, "after": names.copy(), "drafted": drafted}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), sys.argv[2:])
