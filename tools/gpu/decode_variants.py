@@ -95,7 +95,8 @@ class Case:
         """Seconds of one call."""
         splits = launch.splits(self.rows, self.model.kv_heads, self.context, self.processors)
         scratch, scoring = Scratch.make(self.queries, splits), Scoring(self.model.head_dim**-0.5)
-        calls = [partial(paged_decode, self.queries, own, scoring, scratch, self.out, launch=launch) for own in self.pages]
+        given = scoring, scratch, self.out
+        calls = [partial(paged_decode, self.queries, own, *given, launch=launch) for own in self.pages]
         return ceilings.seconds_each(calls, 10)
 
 
