@@ -22,7 +22,10 @@ from .weight_files import check_index
 
 __all__ = ["DEMO_FOLDER", "ModelInfo", "read_json", "resolve_model", "with_tokenizer"]
 
-LENGTHS = "max_position_embeddings n_positions max_seq_len max_sequence_length max_target_positions n_ctx".split()
+LENGTHS = (
+    "max_position_embeddings n_positions max_seq_len max_sequence_length max_target_positions n_ctx "
+    "seq_length max_seq_length model_max_length"
+).split()
 TEXT_PARTS = ("text_config", "llm_config", "decoder")
 DEMO_FOLDER = Path(__file__).resolve().parent / "demo"
 
@@ -85,6 +88,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     """What the small files of a folder say; with `complete` all of them are there, and are to be enough."""
     check_folder(folder)
     whole = Values(folder / "config.json", read_json(folder / "config.json"))
+    _check_decoder(whole)
     text = next((part for name in TEXT_PARTS if (part := whole.object(name)) is not None), whole)
     if config.worker == "model":
         shape = find_architecture(whole.values, config.model_impl, config.quantization, whole.file)
@@ -104,6 +108,16 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         end_tokens=end_tokens(generation, text, words),
         sampling_defaults=sampling_defaults(generation) if config.generation_config == "auto" else {},
     )
+
+
+def _check_decoder(whole: Values) -> None:
+    """ConfigError of a model that reads its prompt by an encoder, such as T5."""
+    name = architecture_name(whole)
+    if whole.values.get("is_encoder_decoder") is True and not name.endswith("ForCausalLM"):
+        raise ConfigError(
+            f"model: {name} cannot be served: it has an encoder ({whole.file} says is_encoder_decoder); models that go "
+            "on with texts by a decoder alone can"
+        )
 
 
 def _model_length(config: Config, text: Values) -> int:

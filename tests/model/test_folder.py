@@ -94,6 +94,19 @@ def test_a_wrong_value_is_named_with_its_file(folder: Path, file: str, field: st
     assert f"{folder / file}" in said and field in said
 
 
+@pytest.mark.parametrize("name", ["n_positions", "seq_length", "model_max_length"])
+def test_the_length_has_many_names(folder: Path, name: str) -> None:
+    write(folder, CONFIG, max_position_embeddings=..., **{name: 99})
+    assert "128 is more than the 99 positions of the model" in refusal(folder)
+
+
+def test_an_encoder_is_told_at_once(folder: Path) -> None:
+    """Not that a length is missing, which would do nothing."""
+    values = {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}
+    write(folder, CONFIG, max_position_embeddings=..., **values)
+    assert "T5ForConditionalGeneration cannot be served: it has an encoder" in refusal(folder)
+
+
 @pytest.mark.parametrize("file", [CONFIG, GENERATION, INDEX, "tokenizer_config.json"])
 @pytest.mark.parametrize(
     ("content", "words"),

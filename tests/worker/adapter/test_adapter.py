@@ -198,6 +198,15 @@ def test_int8_weights(checkpoints: Checkpoints) -> None:
     assert parts and all(isinstance(part.product, Int8Linear) for part in parts)
 
 
+def test_int4_weights(checkpoints: Checkpoints) -> None:
+    """What is not quantised is bfloat16, which is all that their products take."""
+    runner = make_runner(config_for(checkpoints("llama"), **BY_TRANSFORMERS, quantization="int4", dtype="auto"))
+    assert runner.model.dtype == torch.bfloat16
+    prompts = [torch.randint(3, 380, (size,)).tolist() for size in (5, 17)]
+    answers = Driver(runner).run([Sequence(ids, 4) for ids in prompts])
+    assert [len(answer) for answer in answers] == [4, 4]
+
+
 # --- under the runner -------------------------------------------------------------------------------------------------
 
 
@@ -287,6 +296,11 @@ def changed(folder: Path, target: Path, **values: Any) -> Path:
         ({"architectures": ["NewForCausalLM"], "model_type": "brand_new"}, "a newer transformers may"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "goes on with texts by LlamaForCausalLM alone"),
         ({"architectures": ["T5Model"], "model_type": "vit"}, "has no model of this kind that goes on with texts"),
+        ({"architectures": ["T5Model"], "is_encoder_decoder": True}, "it has an encoder .*says is_encoder_decoder"),
+        (
+            {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": "x"},
+            "does not read its config.json: Validation error for field 'n_embd': TypeError: .* expected int, got str",
+        ),
     ],
 )
 def test_what_is_no_such_model_is_refused(
@@ -303,6 +317,8 @@ def test_what_is_no_such_model_is_refused(
         ({"tensor_parallel_size": 2}, "--tensor-parallel-size: LlamaForCausalLM is computed by layers of transformers"),
         ({"deterministic": True}, "--deterministic: LlamaForCausalLM"),
         ({"quantization": "gguf"}, "--quantization gguf"),
+        ({"quantization": "int8", "dtype": "bfloat16"}, "--quantization int8: what is not quantised is float32"),
+        ({"quantization": "int4", "dtype": "float32"}, "--quantization int4: what is not quantised is bfloat16"),
     ],
 )
 def test_options_that_cannot_be(checkpoints: Checkpoints, options: dict[str, Any], said: str) -> None:
