@@ -203,6 +203,11 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
         raise ConfigError(f"--tensor-parallel-size: {name} is computed by layers of transformers, which one worker has")
     if config.deterministic:
         raise ConfigError(f"--deterministic: {name} is computed by layers of transformers, whose bits follow the batch")
+    if isinstance(read_speculative(config), HeadOptions):
+        raise ConfigError(
+            f"{OPTION}: method: ngram or draft_model with layers of transformers, which compute {name}; heads go with "
+            "this server's own"
+        )
     values = read_json(folder / "config.json")
     if (quantised := values.get("quantization_config")) is not None:
         form = quantised.get("quant_method") if isinstance(quantised, dict) else None

@@ -317,6 +317,10 @@ def test_what_is_no_such_model_is_refused(
         ({"tensor_parallel_size": 2}, "--tensor-parallel-size: LlamaForCausalLM is computed by layers of transformers"),
         ({"deterministic": True}, "--deterministic: LlamaForCausalLM"),
         ({"quantization": "gguf"}, "--quantization gguf"),
+        (
+            {"speculative_config": '{"method": "mtp", "num_speculative_tokens": 1}'},
+            "--speculative-config: method: ngram or draft_model .* compute LlamaForCausalLM; heads go with",
+        ),
         ({"quantization": "int8", "dtype": "bfloat16"}, "--quantization int8: what is not quantised is float32"),
         ({"quantization": "int4", "dtype": "float32"}, "--quantization int4: what is not quantised is bfloat16"),
     ],
