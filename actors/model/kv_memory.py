@@ -92,6 +92,11 @@ def plan_kv_memory(
     kv: KVSpec, config: Config, max_length: int, itemsize: int, beside: int = 0, may_free: bool = True
 ) -> KVMemory:
     """`beside`: bytes of a block in a draft model; `may_free`: of layers that see a window nothing else is read."""
+    if kv.states and config.speculative_config is not None:
+        raise ConfigError(
+            "--speculative-config: the model keeps states of its sequences, from which a rejected draft cannot be taken"
+            " back; leave the option out"
+        )
     sequence = -(-max_length // config.block_size)
     windows = plan_windows(kv, config, sequence) if may_free and not beside else None
     row = kv.row_bytes({None: itemsize} | ITEM_BYTES)

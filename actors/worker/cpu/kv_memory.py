@@ -11,7 +11,7 @@ from actorserve.kernels.cpu.paged_kv import Pool
 
 from ...model.kv import KVSpec
 from ...model.kv_memory import KVMemory, plan_kv_memory
-from ...options.config import Config, ConfigError
+from ...options.config import Config
 from ...protocol.step import KVLayout
 from ..memory import make_pools
 from .states import RowStates
@@ -43,11 +43,6 @@ def plan_memory(config: Config, model: KeepsTokens, max_length: int, beside: int
     """`beside`: bytes of a block in a draft model. Of a model that does not say so (`reads_windows_alone`), more may be
     read than what its windows let see.
     """
-    if model.kv.states and config.speculative_config is not None:
-        raise ConfigError(
-            "--speculative-config: the model keeps states of its sequences, from which a rejected draft cannot be taken"
-            " back; leave the option out"
-        )
     may_free = bool(getattr(model, "reads_windows_alone", False))
     return plan_kv_memory(model.kv, config, max_length, model.dtype.itemsize, beside, may_free)
 

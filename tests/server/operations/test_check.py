@@ -18,6 +18,7 @@ from actorserve.actors.commands.check import size
 from actorserve.actors.commands.check_report import Checkup
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import Config, make_config
+from tests.support.census import write_tiny
 from tests.support.checkpoints import checkpoint
 from tests.support.server import Server
 
@@ -114,6 +115,14 @@ def test_a_scripted_worker_has_room_for_all() -> None:
 def test_options_that_do_not_go_with_the_model_or_the_device(options: dict[str, object], words: str) -> None:
     (problem,) = examine(**options).problems
     assert problem.startswith(words)
+
+
+def test_drafts_for_a_model_with_states(tmp_path: Path) -> None:
+    """What the worker would refuse when it has loaded the model."""
+    write_tiny("mamba2", tmp_path / "mamba2")
+    draft = '{"method": "ngram", "num_speculative_tokens": 2}'
+    (problem,) = examine(model=str(tmp_path / "mamba2"), threads=1, speculative_config=draft).problems
+    assert problem.startswith("--speculative-config: the model keeps states of its sequences")
 
 
 def test_options_count() -> None:
