@@ -211,6 +211,10 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
     values = read_json(folder / "config.json")
     if (quantised := values.get("quantization_config")) is not None:
         form = quantised.get("quant_method") if isinstance(quantised, dict) else None
+        if config.model_impl == "transformers" and name in BY_ARCHITECTURE:
+            raise ConfigError(
+                f"--model-impl transformers: the weights of {name} are quantised ({form}); auto reads them"
+            )
         raise ConfigError(
             f"model: {name}: its weights are quantised ({form}), which is read for {', '.join(BY_ARCHITECTURE)} alone; "
             "the same model in float32, float16 or bfloat16 can be served, with --quantization int8 if wanted"
