@@ -35,6 +35,7 @@ class PlannedStep:
     counts: Ints
     tokens: int  # to compute, in all
     num_draft_tokens: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of `counts`, for drafts
+    drafts_on: bool = False  # whether rows might have any
     samples: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     tickets: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     refs: list[int] = field(default_factory=list)  # of the rows that sample
@@ -98,6 +99,7 @@ class Planner:
         left += kept
         tokens = self.budget - left
         step = PlannedStep(np.concatenate(rows), np.concatenate(counts), tokens, new=new, new_blocks=new_blocks)
+        step.drafts_on = self.drafts > 0
         if self.drafts and left > 0 and len(decode):
             step.num_draft_tokens = np.zeros(len(step.rows), np.int64)
             step.num_draft_tokens[: len(decode)] = self._num_draft_tokens(decode, left, new_blocks)

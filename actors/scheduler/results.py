@@ -74,7 +74,8 @@ class Results:
         decoding = int((planned.counts - planned.num_draft_tokens == 1).sum())
         self._chunk_size.observe(decoding, planned.tokens - decoding, seconds)
         if self._speculation.most and planned.tokens == len(planned.rows):  # no part of a prompt
-            self._speculation.cost.observe(tokens, seconds)
+            rows, on = len(planned.rows), planned.drafts_on
+            self._speculation.observe(rows, on, drawn.counts, drawn.drafted, seconds)
         return tokens
 
     def _append(self, batch: RunningBatch, rows: Ints, tokens: Tokens, counts: Ints) -> list[tuple[int, int]]:

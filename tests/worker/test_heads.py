@@ -19,9 +19,13 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
+from actorserve.actors.worker.cpu.batch import BatchInputs
 from actorserve.actors.worker.cpu.runner import CpuRunner
+from actorserve.actors.worker.speculative import recurrent
 from actorserve.actors.worker.speculative.actor import load_drafter
+from actorserve.actors.worker.speculative.recurrent import RecurrentProposer
 from actorserve.actors.worker.speculative.verifier import DraftBatch, DraftVerifier, Ints, Tokens
+from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.shm.table.table import make_ref
 from tests.support import heads
 from tests.support.checkpoints import VOCABULARY
@@ -367,3 +371,59 @@ def test_nothing_is_drafted_where_no_hidden_state_is_there(cases: Callable[[str]
     again = NewRow.make(3, make_ref(1, 0), 33, 33, 32, blocks, GREEDY)
     runner.run(Step.make(1, 2, [again], [3], [1 + DRAFTS], []))
     assert not found and runner.outcome is None
+
+
+RECURRENT = tuple(name for name in MAIN if name != "medusa")
+
+
+def steps_without_room(runner: CpuRunner, ids: list[int], count: int) -> int:
+    """A row of this prompt decodes so many tokens; the number of its next step."""
+    runner.log[0, : len(ids)] = ids
+    place = NewRow.make(0, make_ref(1, 0), len(ids), len(ids), 0, [1, 2, 3, 4, 5, 6], GREEDY)
+    runner.run(Step.make(1, 1, [place], [0], [len(ids)], []))
+    for number in range(count):
+        runner.run(Step.make(1, 2 + number, [], [0], [1], []))
+    return 2 + count
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_head_computes_nothing_where_drafts_are_off(name: str, cases: Callable[[str], Case]) -> None:
+    """What was put off is made up for when they are on, in one pass: drafts are those of a head that saw all."""
+    config, reference = cases(name)
+    runner = with_head(config)
+    assert runner.verifier is not None
+    proposer = runner.verifier.proposer
+    assert isinstance(proposer, RecurrentProposer)
+    passes, forward = list[int](), proposer.head.forward
+
+    def count(hidden: Tensor, inputs: BatchInputs, kv: PagedKV) -> Tensor:
+        passes.append(len(hidden))
+        return forward(hidden, inputs, kv)
+
+    proposer.head.forward = count  # type: ignore[method-assign]
+    found = recorded(runner.verifier)
+    step = steps_without_room(runner, prompt(20), 30)
+    assert passes == [20], "the prompt is observed, since others may find it as their prefix"
+    runner.run(Step.make(1, step, [], [0], [1 + DRAFTS], []))
+    assert passes[1] == 30
+    ((known, drafts),) = found
+    assert len(known) == 51 and drafts == reference.drafts(known, DRAFTS)[0]
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_what_a_head_keeps_is_bounded(name: str, cases: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more positions than are kept the last ones are made up for; the tokens are those without drafts."""
+    config, _ = cases(name)
+    monkeypatch.setattr(recurrent, "MOST_KEPT", 7)
+    lines = []
+    for runner in (make_runner(config, blocks=BLOCKS), with_head(config)):
+        step = steps_without_room(runner, prompt(20), 30)
+        tokens = list[int]()
+        drafting = runner.verifier is not None
+        if runner.verifier is not None:
+            unpaused(runner.verifier)
+        for number in range(8):
+            tokens += runner.run(Step.make(1, step + number, [], [0], [1 + DRAFTS * drafting], [])).tolist()
+        assert not drafting or runner.outcome is not None
+        lines.append(tokens)
+    assert lines[1][:8] == lines[0]

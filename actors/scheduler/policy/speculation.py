@@ -20,13 +20,15 @@ the blocks that the prefix cache is offered.
 - Which token stands at a position does not depend on drafts (see worker/speculative/verifier.py), so that deaths and
   preemption are what they were: what was in flight is lost, and drawn again alike.
 
-Whether it pays: a step of x tokens takes about a + b·x seconds (fitted to the last steps). With n rows a draft costs b,
-and one that is accepted saves what a row's token costs, a / n + b. So the share b·n / (a + b·n) has to be accepted. The
-worker is told that share with each step, and gives up drafts of a row below it; where it is near 1, nobody has room.
+Whether they pay at some number of rows is found by trial (draft_trials.py); where they don't, nobody has room. Whether
+those of a row do goes by the tokens in steps, which take about a + b·x seconds (fitted to the last ones). With n rows a
+draft costs b, and one that is accepted saves what a row's token costs, a / n + b. So the share b·n / (a + b·n) has to
+be accepted; the worker is told that share with each step, and gives up drafts of a row below it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -34,11 +36,11 @@ import numpy as np
 from ...protocol.step import StepDone
 from ..batch import Ints
 from ..sequence import Sequence
+from .draft_trials import DraftTrials
 from .step_cost import StepCost
 
-HOPELESS = 0.85  # the share above which there is no room
 POSITIONS = 8  # at which accepted drafts are counted one by one
-PROBE = 64  # every so many steps it is the other way round, so that the fit has both kinds
+EXACT = 8  # rows up to which each number of them has its own trials; beyond, four numbers each time they double
 
 
 class Speculation:
@@ -49,15 +51,24 @@ class Speculation:
         self.cost = StepCost()
         self.drafts = self.draft_tokens = self.accepted_tokens = 0
         self.accepted_at: Ints = np.zeros(POSITIONS, np.int64)
-        self._steps = 0
+        self._trials: dict[int, DraftTrials] = {}  # by sizes of rows
 
     def num_draft_tokens(self, rows: int) -> int:
         """Drafts that a row of the next step may have."""
-        if not self.most:
-            return 0
-        self._steps += 1
-        pays = self.cost.share(rows) < HOPELESS
-        return self.most if pays != (self._steps % PROBE == 0) else 0
+        return self.most if self.most and self._at(rows).on() else 0
+
+    def observe(self, rows: int, on: bool, drawn: Ints, drafted: Ints, seconds: float) -> None:
+        """A step of rows that decode has come back; `on`: what `num_draft_tokens` said of it."""
+        self.cost.observe(rows + int(drafted.sum()), seconds)
+        self._at(rows).observe(on, int(drawn.sum()), seconds, bool(drafted.any()))
+
+    def _at(self, rows: int) -> DraftTrials:
+        """The trials of about so many rows; they begin with what the nearest ones found."""
+        size = rows if rows <= EXACT else EXACT + int(4 * math.log2(rows / EXACT))
+        if (found := self._trials.get(size)) is None:
+            near = min(self._trials, key=lambda other: abs(other - size), default=None)
+            found = self._trials[size] = DraftTrials(True if near is None else self._trials[near].usual)
+        return found
 
     def count(self, drawn: Ints, drafted: Ints) -> None:
         """A step has come back, in which rows had drafts."""

@@ -6,6 +6,10 @@ step, of all positions that the step computed and did not reject, prompts includ
 own is: after a preemption or a death both are computed again, and a block that is found by its prefix holds both. Of
 such a block the last entry may have been made of another next token, which costs accepted drafts, never right tokens.
 
+Rows that decode without drafts are not observed: a head costs nothing where drafts are off. Their last hidden states
+are kept (KEPT_BYTES at most, MOST_KEPT of a row), and observed at once when the row has room for drafts again. Entries
+of positions before these are not made any more, which costs accepted drafts, too.
+
 From the last entry's output the next token is drafted, and from what the head makes of that the one after it; entries
 of drafts lie behind the known ones, and are written anew when the model has computed their positions.
 
@@ -31,6 +35,9 @@ from ..cpu.batch import BatchInputs, BlockTables, prepare_inputs, row_positions
 from ..cpu.executor import CpuBuilder, CpuLayer, CpuModel, ResidualTaps, rotation_table, step_attention
 from ..models.sharding import Get
 from .verifier import Computed, DraftBatch, Ints, Tokens, read_states, share_drafts
+
+KEPT_BYTES = 64 << 20  # of hidden states of all rows
+MOST_KEPT = 256  # positions of a row
 
 
 class RecurrentHead:
@@ -105,26 +112,68 @@ class RecurrentProposer:
             head.target.taps = ResidualTaps(self.reads.layers)
         self._hidden = torch.zeros(rows, head.shape.hidden_size, dtype=head.target.dtype)
         self._known = np.zeros(rows, np.int64)  # tokens that `_hidden` has seen
+        self._kept = torch.empty(0)  # [rows, positions in a circle, numbers of a state], once there is one
+        self._put_off = np.zeros(rows, np.bool_)  # decodes without drafts: what is computed now is not observed
+        self._late = np.zeros(rows, np.int64)  # positions behind the last one that is observed
 
     def place(self, row: int, computed: int) -> None:
         """A sequence takes a row; nothing is drafted before its first tokens are observed."""
-        self._known[row] = 0
+        self._known[row] = self._late[row] = 0
 
     def read(self, hidden: Tensor, index: Tensor | slice) -> Tensor:
         """See Observer."""
         return read_states(self.head.target, self.reads, hidden, index)
 
     def observe(self, computed: Computed, tokens: Tokens) -> None:
-        """Make the entries of these positions, of whose tokens the next ones are known."""
-        rows, counts, starts = computed.rows, computed.counts, computed.starts
-        ends = starts + counts
-        hidden = self._step(computed.tables, (rows, counts, starts), tokens, self.head.hidden(computed.states))
+        """Make the entries of these positions, of whose tokens the next ones are known, but for rows that wait."""
+        rows, starts, counts, tables, states = computed
+        later = self._put_off[rows]
+        if later.any():
+            at = torch.from_numpy((np.cumsum(counts) - 1)[later])
+            self._keep(rows[later], starts[later], states[at])
+            if later.all():
+                return
+            states = states[torch.from_numpy(~np.repeat(later, counts))]
+            rows, counts, starts = rows[~later], counts[~later], starts[~later]
+        self._catch_up(rows, starts, tables, tokens)
+        self._make_entries((rows, counts, starts), tables, tokens, states)
+
+    def _keep(self, rows: Ints, positions: Ints, states: Tensor) -> None:
+        """One state of each row, until the row has drafts again."""
+        if not self._kept.numel():
+            most = KEPT_BYTES // (len(self._late) * states.shape[1] * states.element_size())
+            self._kept = states.new_empty(len(self._late), max(1, min(most, MOST_KEPT)), states.shape[1])
+        self._kept[torch.from_numpy(rows), torch.from_numpy(positions % self._kept.shape[1])] = states
+        self._late[rows] += 1
+
+    def _catch_up(self, rows: Ints, ends: Ints, tables: BlockTables, tokens: Tokens) -> None:
+        """Observe what was put off of these rows, which have computed the positions before `ends`."""
+        late = self._late[rows] > 0
+        if not late.any():
+            return
+        rows, ends = rows[late], ends[late]
+        counts = np.minimum(self._late[rows], self._kept.shape[1])
+        batch = (rows, counts, ends - counts)
+        owners, positions = row_positions(*batch)
+        states = self._kept[torch.from_numpy(owners), torch.from_numpy(positions % self._kept.shape[1])]
+        self._make_entries(batch, tables, tokens, states)
+        self._late[rows] = 0
+
+    def _make_entries(
+        self, batch: tuple[Ints, Ints, Ints], tables: BlockTables, tokens: Tokens, states: Tensor
+    ) -> None:
+        """Of these positions (see row_positions), of which the model has computed `states`."""
+        rows, counts, starts = batch
+        hidden = self._step(tables, batch, tokens, self.head.hidden(states))
         index = torch.from_numpy(rows)
         self._hidden[index] = hidden if len(hidden) == len(rows) else hidden[torch.from_numpy(np.cumsum(counts) - 1)]
-        self._known[rows] = ends + 1
+        self._known[rows] = starts + counts + 1
 
     def propose(self, work: DraftBatch, tokens: Tokens) -> Ints:
-        """See Proposer."""
+        """See Proposer. What rows compute that decode without drafts is put off until they have some."""
+        self._put_off[work.rows] = (work.room == 0) & (work.pending == 1)
+        wanted = work.room > 0
+        self._catch_up(work.rows[wanted], work.starts[wanted], work.tables, tokens)
         known = work.starts + work.pending
         drafted = np.where(self._known[work.rows] == known, work.room, 0)
         drawing = np.flatnonzero(drafted)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
-from actorserve.actors.scheduler.policy.speculation import HOPELESS, PROBE, Speculation
+from actorserve.actors.scheduler.policy.draft_trials import MOST_SETTLING, DraftTrials
+from actorserve.actors.scheduler.policy.speculation import EXACT, Speculation
 from actorserve.actors.scheduler.policy.step_cost import StepCost
 from actorserve.actors.telemetry.gauges import SchedulerGauge
 
@@ -157,15 +158,89 @@ def test_a_step_of_another_size_is_no_pause_of_the_machine() -> None:
     assert cost.seconds(64) == pytest.approx(0.064, rel=0.1)
 
 
-def test_no_room_where_drafts_cannot_pay() -> None:
-    policy = Speculation(5)
-    assert policy.num_draft_tokens(8) == 5
-    for tokens in (8, 16, 48) * 20:
-        policy.cost.observe(tokens, 0.0001 + 0.001 * tokens)
-    assert policy.cost.share(64) > HOPELESS
-    rooms = [policy.num_draft_tokens(64) for _ in range(2 * PROBE)]
-    assert rooms.count(5) == 2, "now and then it is tried"
-    for tokens in (8, 16, 48) * 60:
-        policy.cost.observe(tokens, 0.01 + 0.0001 * tokens)
-    rooms = [policy.num_draft_tokens(8) for _ in range(2 * PROBE)]
-    assert rooms.count(0) == 2, "now and then it is not, so that the cost is known"
+class Clock:
+    """Steps on a simulated machine, for a policy; what proposers take is no matter of the tokens in a step."""
+
+    def __init__(self, accepted: float, base: float, token: float, observing: float, proposing: float) -> None:
+        """Seconds: of a step, a token in it, what is observed in steps with drafts on, and a draft that is made."""
+        self.policy = Speculation(3)
+        self.accepted = accepted
+        self.base, self.token, self.observing, self.proposing = base, token, observing, proposing
+        self.random = np.random.default_rng(1)
+        self.rooms: list[int] = []
+
+    def run(self, steps: int, rows: int) -> float:
+        """Tokens a second of so many steps, on a machine that is not equally fast all the time."""
+        tokens, seconds = 0, 0.0
+        for _ in range(steps):
+            room = self.policy.num_draft_tokens(rows)
+            right = (self.random.random((rows, room)) < self.accepted).cumprod(1).sum(1) if room else np.zeros(rows)
+            drawn, drafted = 1 + right.astype(np.int64), np.full(rows, room)
+            took = self.base + self.token * (rows + rows * room)
+            took += (self.observing + self.proposing * rows * room) * (room > 0)
+            took *= self.random.uniform(0.9, 1.1) * (5 if self.random.random() < 0.03 else 1)
+            self.policy.observe(rows, room > 0, drawn, drafted, took)
+            self.rooms.append(room)
+            tokens, seconds = tokens + int(drawn.sum()), seconds + took
+        return tokens / seconds
+
+    def without(self, rows: int) -> float:
+        """Tokens a second without drafts, by the mean of how fast it is."""
+        return rows / ((self.base + self.token * rows) * 1.12)
+
+
+def test_what_does_not_pay_is_off() -> None:
+    """A draft takes less than what it saves if it is accepted, and that is not enough."""
+    clock = Clock(0.45, base=0.004, token=0.0001, observing=0.001, proposing=0.0002)
+    clock.run(1000, 8)
+    assert clock.policy.cost.share(8) < 0.8
+    assert clock.run(4000, 8) > 0.96 * clock.without(8)
+    rooms = clock.rooms[-4000:]
+    assert 0 < np.count_nonzero(rooms) < 0.05 * len(rooms), "now and then it is tried"
+
+
+def test_drafts_that_pay_stay_on() -> None:
+    clock = Clock(0.7, base=0.02, token=0.0005, observing=0.001, proposing=0.001)
+    clock.run(1000, 1)
+    rooms = clock.rooms
+    assert clock.run(4000, 1) > 1.5 * clock.without(1)
+    assert 0 < rooms[-4000:].count(0) < 0.05 * 4000
+
+
+def test_each_number_of_rows_is_tried() -> None:
+    """One client gains by what many lose by; and what was found beside one is where the next begins."""
+    clock = Clock(0.7, base=0.02, token=0.004, observing=0.0, proposing=0.002)
+    for _ in range(2):
+        for rows in (1, 16):
+            clock.run(1000, rows)
+    for rows, on in ((1, True), (16, False), (17, False), (EXACT * 4, False)):
+        assert (clock.policy.num_draft_tokens(rows) > 0) == on, rows
+
+
+@pytest.mark.parametrize("accepted", [(0.05, 0.9), (0.9, 0.05)])
+def test_what_was_found_is_found_anew(accepted: tuple[float, float]) -> None:
+    """Texts change, and with them what drafts are worth."""
+    clock = Clock(0.0, base=0.004, token=0.001, observing=0.002, proposing=0.0004)
+    for clock.accepted in accepted:
+        clock.run(8000, 4)
+        assert (np.count_nonzero(clock.rooms[-1000:]) > 800) == (clock.accepted > 0.5)
+
+
+def test_what_comes_first_in_a_trial_does_not_count() -> None:
+    """A draft model has to catch up before it drafts."""
+    trials = DraftTrials(usual=False)
+    while not trials.on():
+        trials.observe(False, 1, 1.0, False)
+    for _ in range(MOST_SETTLING - 1):
+        trials.observe(True, 1, 50.0, False)
+    while trials.on() and not trials.trials:
+        trials.observe(True, 3, 1.5, True)
+    assert trials.usual and trials.trials == 1
+
+
+def test_a_trial_without_a_draft_ends() -> None:
+    """Nothing is found, or nobody may have drafts: on is as good as off, and sees at once when that changes."""
+    trials = DraftTrials()
+    for _ in range(10_000):
+        trials.observe(trials.on(), 1, 1.0, False)
+    assert trials.usual and 3 < trials.trials < 40
