@@ -60,7 +60,8 @@ class Speculation:
     def observe(self, rows: int, on: bool, drawn: Ints, drafted: Ints, seconds: float) -> None:
         """A step of rows that decode has come back; `on`: what `num_draft_tokens` said of it."""
         self.cost.observe(rows + int(drafted.sum()), seconds)
-        self._at(rows).observe(on, int(drawn.sum()), seconds, bool(drafted.any()))
+        if len(drawn) == rows and seconds > 0:  # all decode: a prompt's piece of one token draws none
+            self._at(rows).observe(on, int(drawn.sum()), seconds, bool(drafted.any()))
 
     def _at(self, rows: int) -> DraftTrials:
         """The trials of about so many rows; they begin with what the nearest ones found."""

@@ -244,3 +244,11 @@ def test_a_trial_without_a_draft_ends() -> None:
     for _ in range(10_000):
         trials.observe(trials.on(), 1, 1.0, False)
     assert trials.usual and 3 < trials.trials < 40
+
+
+def test_pieces_of_prompts_are_no_trial() -> None:
+    """A row that computes one token of its prompt draws none; as many of them as there are say nothing of drafts."""
+    policy, none = Speculation(3), np.zeros(0, np.int64)
+    for _ in range(200):
+        policy.observe(2, True, none, none, 0.001)
+    assert policy.num_draft_tokens(2) == 3
