@@ -8,8 +8,7 @@ from .glm4 import GLM4
 from .granite import GRANITE
 from .llama import LLAMA
 from .mimo import MIMO
-from .mistral import MISTRAL
-from .mixtral import MIXTRAL
+from .mistral import MISTRAL, MIXTRAL
 from .olmo import OLMO2, OLMO3
 from .phi3 import PHI3
 from .qwen import QWEN2, QWEN3

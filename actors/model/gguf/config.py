@@ -25,7 +25,7 @@ SAMPLING = {  # general.sampling.…, and the name in generation_config.json
     "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }
-CONTROL = 3  # a kind of token
+SPECIAL = (3, 4)  # kinds of tokens: control, and user-defined, as which some files have what ends a turn
 YARN = {  # in config.json, and the end of a field's name
     "factor": "factor",
     "attention_factor": "yarn_attn_factor",
@@ -81,7 +81,7 @@ def make_generation_config(header: GgufHeader) -> dict[str, Any]:
     tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     if isinstance(tokens, list) and isinstance(kinds, list):
         pairs = enumerate(zip(tokens, kinds, strict=False))
-        ends += [token for token, (text, kind) in pairs if kind == CONTROL and text in END_TEXTS and token < words]
+        ends += [token for token, (text, kind) in pairs if kind in SPECIAL and text in END_TEXTS and token < words]
     found: dict[str, Any] = {"eos_token_id": list(dict.fromkeys(end for end in ends if end is not None))}
     for name, ours in SAMPLING.items():
         value = fields[f"general.sampling.{name}"]
