@@ -17,7 +17,7 @@ from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 from actorserve.shm.table.token_cursor import TokenCursor
 
-from ..model.tokenizer import load_tokenizer
+from ..model.tokenizers.tokenizer import load_tokenizer
 from ..protocol.messages import (
     Delta,
     Finish,

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..model.tokenizer_parts import byte_alphabet
+from ..model.tokenizers.tokenizer_parts import byte_alphabet
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -34,7 +34,7 @@ from actorserve.shm.board.board import ActorState, Order
 from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
 
-from ..model.tokenizer import describe_tokenizer
+from ..model.tokenizers.tokenizer import describe_tokenizer
 from ..options.config import ConfigError
 from ..options.tls import make_context
 from ..protocol.messages import ToFrontend

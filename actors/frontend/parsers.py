@@ -5,7 +5,7 @@ from __future__ import annotations
 from actorserve.http.output.parsers.registry import detect, speaks_of_tools
 
 from ..model.info import ModelInfo
-from ..model.tokenizer import find_templates
+from ..model.tokenizers.tokenizer import find_templates
 from ..options.config import Config
 
 COMMONEST = "hermes"  # the form of tool calls that most models know, for those whose templates do not say theirs

@@ -19,7 +19,7 @@ from actorserve.shm.board.board import ActorState
 
 from ..frontend.engine import FrontendEngine
 from ..frontend.rpc import CALL_S
-from ..model.tokenizer import load_tokenizer
+from ..model.tokenizers.tokenizer import load_tokenizer
 from ..protocol.messages import Finish, ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context

@@ -16,8 +16,8 @@ from .families.llama import LLAMA
 from .families.registry import BY_ARCHITECTURE
 from .formats.configs import read_stored_weights
 from .formats.stored import FLOATS, StoredSpec, StoredWeights, WeightFormat
-from .kv import KVSpec, uniform
 from .layers import EMBEDDINGS, FINAL_NORM, HEAD, Axis, Kind, LayerSpec, LinearSpec, TensorSpec
+from .memory.kv import KVSpec, uniform
 from .moe import MoeShape
 from .quantization import AUTO, CHECKPOINTS, INT8, METHODS, NONE, QuantMethod, is_auto
 from .rope import Rope, read_rope

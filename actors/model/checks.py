@@ -28,7 +28,7 @@ from .gguf.folder import SOURCES
 from .heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
 from .heads.formats import RecurrentShape, Shape
 from .info import ModelInfo, read_json, resolve_model, with_tokenizer
-from .machine import (
+from .memory.machine import (
     NUMBERS,
     Number,
     Sized,
@@ -39,8 +39,8 @@ from .machine import (
     weight_bytes,
 )
 from .names import find_folder
-from .tokenizer import find_templates, special_tokens
-from .tokenizer_files import check_tokenizer
+from .tokenizers.tokenizer import find_templates, special_tokens
+from .tokenizers.tokenizer_files import check_tokenizer
 from .weight_files import check_weights, read_weights
 
 NO_TEMPLATE = (

@@ -13,7 +13,7 @@ from ..options.config import Config, ConfigError
 from .architecture import LARGEST, architecture_name, find_architecture
 from .generation import end_tokens, sampling_defaults
 from .gguf.folder import SOURCES, model_folder
-from .machine import may_have_gpu
+from .memory.machine import may_have_gpu
 from .names import check_folder, find_folder
 from .quantization import AUTO, GGUF
 from .values import Values, read_json

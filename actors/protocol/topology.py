@@ -22,7 +22,7 @@ from actorserve.shm.segment import Segment
 from actorserve.shm.table.table import table_bytes
 
 from ..model.info import ModelInfo
-from ..model.kv_memory import MAX_SNAPSHOTS
+from ..model.memory.kv_memory import MAX_SNAPSHOTS
 from ..options.config import Config
 from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms
 from .kinds import KINDS, SUPERVISOR, TEMPLATE, ActorKind, Sends, kind_of

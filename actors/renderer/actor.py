@@ -19,7 +19,7 @@ from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import slot_of
 
 from ..grammar.compiler import GrammarError
-from ..model.tokenizer import load_tokenizer, special_tokens
+from ..model.tokenizers.tokenizer import load_tokenizer, special_tokens
 from ..protocol.block_hash import extend_hashes, first_hash
 from ..protocol.messages import (
     Admit,

@@ -17,7 +17,7 @@ from setproctitle import setproctitle
 from actorserve.shm.segment import SegmentError
 
 from ..model.checks import NO_TEMPLATE, find_model
-from ..model.tokenizer import find_templates
+from ..model.tokenizers.tokenizer import find_templates
 from ..options.config import Config, ConfigError
 from ..protocol.kinds import KINDS
 from ..protocol.topology import System

@@ -21,9 +21,9 @@ from actorserve.shm.table.logprobs import Logprobs
 from ..grammar.matchers import Matchers
 from ..grammar.vocabulary import make_lltokenizer
 from ..model.checks import check_device, check_gpu
-from ..model.kv_memory import KVMemory
-from ..model.machine import blocks_in, kv_memory_room, usable_cores
-from ..model.tokenizer import load_tokenizer
+from ..model.memory.kv_memory import KVMemory
+from ..model.memory.machine import blocks_in, kv_memory_room, usable_cores
+from ..model.tokenizers.tokenizer import load_tokenizer
 from ..options.config import Config, ConfigError
 from ..protocol.messages import Hello, Message, StepFailed, ToWorker, WorkerReady
 from ..protocol.request import Rendition
@@ -171,7 +171,7 @@ def start(context: Context) -> WorkerActor:
     on_gpu = uses_gpu(context.config)
     check_options(context.config, on_gpu)
     if context.spec.index == 0:
-        from ..model.machine import without_effect
+        from ..model.memory.machine import without_effect
 
         for words in without_effect(context.config, on_gpu):
             context.log.warning("%s", words)
@@ -273,7 +273,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
 
 def warn_unused_memory(context: Context, blocks: int, plan: KVMemory) -> None:
     """More KV memory was given than can be used: the rest is nobody's, which once is worth a line."""
-    from ..model.machine import unused_memory
+    from ..model.memory.machine import unused_memory
 
     words = unused_memory(context.config, context.model.max_model_len, blocks, plan)
     if words and context.spec.index == 0:

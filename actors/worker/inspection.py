@@ -15,9 +15,9 @@ import torch
 
 from ..model.architecture import Architecture, find_architecture, shard_shape
 from ..model.info import ModelInfo, read_json
-from ..model.kv import KVSpec
-from ..model.kv_memory import KVMemory, plan_kv_memory
-from ..model.machine import (
+from ..model.memory.kv import KVSpec
+from ..model.memory.kv_memory import KVMemory, plan_kv_memory
+from ..model.memory.machine import (
     available_bytes,
     blocks_in,
     kv_memory_room,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from actorserve.kernels.cpu.paged_kv import Pool
 
-from ..model.kv import KVSpec
+from ..model.memory.kv import KVSpec
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 LARGE = 1 << 18  # bytes

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from actorserve.actors.model.kv import LayerAttention
+from actorserve.actors.model.memory.kv import LayerAttention
 
 from .attention import StepAttention, contexts
 from .paged_kv import Gathered, Kind, Layers, PagedKV, PoolMemory, Span

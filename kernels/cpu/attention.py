@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from actorserve.actors.model.kv import LayerAttention
+from actorserve.actors.model.memory.kv import LayerAttention
 
 from .decode import Decoding, Row
 from .dense import Context, attend

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.actors.model.kv import LayerAttention
+from actorserve.actors.model.memory.kv import LayerAttention
 
 WIDTH = 64  # numbers that widths are multiples of: at least those of a vector register
 TOGETHER = 1 << 16  # scores that share a softmax: they stay in the cache

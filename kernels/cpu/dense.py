@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actorserve.actors.model.kv import LayerAttention
+from actorserve.actors.model.memory.kv import LayerAttention
 
 from .paged_kv import TILE, Masks
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.actors.model.kv import KVSpec, LayerAttention
+from actorserve.actors.model.memory.kv import KVSpec, LayerAttention
 
 from .decode import NumpyKV, pays
 

@@ -19,7 +19,7 @@ from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.in_flight import MOST_TRIES
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.shm.table.table import make_ref
-from tests.support.tokenizers_made import byte_fallback, byte_level
+from tests.support.models.tokenizers_made import byte_fallback, byte_level
 
 from .bench import SLOT, Client, Engine
 

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models
 
 from actorserve.actors.detokenizer.decoder import BROKEN, MOST_HELD, FallbackDecoder, WindowDecoder, decoder_factory
-from tests.support.tokenizers_made import byte_fallback, byte_level, metaspace, word_piece
+from tests.support.models.tokenizers_made import byte_fallback, byte_level, metaspace, word_piece
 
 REPLACE = decoders.Replace("▁", " ")
 CHAIN = [REPLACE, decoders.ByteFallback(), decoders.Fuse()]

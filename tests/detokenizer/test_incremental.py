@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from actorserve.actors.detokenizer.decoder import BROKEN, MOST_HELD, decoder_factory
-from tests.support.tokenizers_made import CORPUS, KINDS, byte_fallback, byte_level, token_id
+from tests.support.models.tokenizers_made import CORPUS, KINDS, byte_fallback, byte_level, token_id
 
 ROUNDS = 60
 

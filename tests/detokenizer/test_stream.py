@@ -10,7 +10,7 @@ from actorserve.actors.detokenizer.decoder import decoder_factory
 from actorserve.actors.detokenizer.stop_strings import StopStrings
 from actorserve.actors.detokenizer.stream import TextStream
 from actorserve.actors.protocol.request import Generation, Sampling
-from tests.support.tokenizers_made import CORPUS, byte_level, token_id
+from tests.support.models.tokenizers_made import CORPUS, byte_level, token_id
 
 END = token_id(byte_level(), "</s>")
 

@@ -10,7 +10,7 @@ from actorserve.actors.detokenizer.decoder import decoder_factory
 from actorserve.actors.detokenizer.reasoning import ThinkingGate
 from actorserve.actors.detokenizer.stream import TextStream
 from actorserve.actors.protocol.request import Generation, Sampling, Think
-from tests.support.tokenizers_made import byte_level
+from tests.support.models.tokenizers_made import byte_level
 
 THINK = Think("<think>", "</think>")
 ALWAYS = Think("<think>", "</think>", always=True)

@@ -12,7 +12,7 @@ from actorserve.actors.protocol.messages import Delta, Finish, PromptTokenLogpro
 from actorserve.actors.protocol.request import Sampling
 from actorserve.shm.table.logprobs import ENTRY, Logprobs
 from actorserve.shm.table.table import slot_of
-from tests.support.tokenizers_made import byte_fallback, byte_level
+from tests.support.models.tokenizers_made import byte_fallback, byte_level
 
 from .bench import PROMPT, Engine
 from .test_actor import make_engine

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from actorserve.actors.grammar.compiler import Grammars, unpack
 from actorserve.actors.grammar.matchers import Matchers
 from actorserve.actors.model import demo
-from tests.support import tokenizers_made
-from tests.support.tokenizers_made import token_id
+from tests.support.models import tokenizers_made
+from tests.support.models.tokenizers_made import token_id
 
 LONGEST = 2500  # tokens, by which every grammar here must have come to an end
 CLOSERS = {'"': 3.0, "@": 3.0, "]": 2.0, "}": 2.0}  # an email's @, too
@@ -49,7 +49,7 @@ class Model(NamedTuple):
 
 @cache
 def model(kind: str) -> Model:
-    """`demo`, or a kind of tests/support/tokenizers_made.py: each with more words than its tokenizer, and two end
+    """`demo`, or a kind of support/models/tokenizers_made.py: each with more words than its tokenizer, and two end
     tokens.
     """
     if kind == "demo":

@@ -7,7 +7,7 @@ import pytest
 from actorserve.actors.grammar.compiler import Constraint, make_grammar
 from actorserve.actors.grammar.matchers import Matchers
 from actorserve.actors.grammar.vocabulary import make_lltokenizer, make_special_tokens
-from tests.support.tokenizers_made import byte_level
+from tests.support.models.tokenizers_made import byte_level
 
 TOKENIZER = byte_level()
 END = TOKENIZER.token_to_id("</s>") or 0

@@ -11,7 +11,7 @@ import pytest
 from actorserve.actors.grammar.compiler import GrammarError
 from tests.grammars.drawing import accepts, answer, model
 from tests.grammars.schemas import INTEGER, made
-from tests.support.tokenizers_made import token_id
+from tests.support.models.tokenizers_made import token_id
 
 KINDS = ("demo", "byte level", "byte fallback")
 JSON = {"type": "json_schema", "json_schema": made({"x": INTEGER})}

@@ -9,8 +9,8 @@ from actorserve.actors.grammar.compiler import GrammarError, Grammars
 from actorserve.actors.grammar.matchers import Matchers
 from actorserve.actors.grammar.vocabulary import SpecialTokens, make_lltokenizer, make_special_tokens
 from tests.grammars.drawing import accepts, allowed, model
-from tests.support import tokenizers_made
-from tests.support.tokenizers_made import token_id
+from tests.support.models import tokenizers_made
+from tests.support.models.tokenizers_made import token_id
 
 
 @pytest.mark.parametrize("kind", ["demo", "byte level", "byte fallback", "unigram bytes"])

@@ -11,7 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from actorserve.actors.model.families.family import Family
 from actorserve.actors.model.families.registry import BY_ARCHITECTURE, FAMILIES
 from actorserve.actors.model.layers import Axis
-from tests.support.checkpoints import KINDS
+from tests.support.models.checkpoints import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from actorserve import LLM
-from actorserve.actors.model import machine
 from actorserve.actors.model.checks import check_device, find_model
 from actorserve.actors.model.generation import sampling_defaults
 from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo
+from actorserve.actors.model.memory import machine
 from actorserve.actors.model.values import Values
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.protocol.request import default_of, sampling_parameters

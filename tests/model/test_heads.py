@@ -19,8 +19,8 @@ from actorserve.actors.model.values import read_json
 from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.speculative.actor import load_drafter, make_proposer
-from tests.support import heads
-from tests.support.checkpoints import checkpoint
+from tests.support.models import heads
+from tests.support.models.checkpoints import checkpoint
 
 Edit = Callable[[heads.Tensors], None]
 TARGET = read_architecture(read_json(DEMO_FOLDER / "config.json"))

@@ -18,8 +18,8 @@ from safetensors.torch import load
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import ConfigError, make_config
-from tests.support import heads
-from tests.support.gguf_files import tiny_model as gguf_model
+from tests.support.models import heads
+from tests.support.models.gguf_files import tiny_model as gguf_model
 
 COMMIT = "a" * 40
 NAME = "org/name"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actorserve.actors.model.info import ModelInfo
-from actorserve.actors.model.tokenizer import describe_tokenizer
+from actorserve.actors.model.tokenizers.tokenizer import describe_tokenizer
 from actorserve.actors.options.config import Config
 
 

@@ -28,8 +28,8 @@ from transformers import (
 from actorserve.actors.detokenizer.decoder import decoder_factory
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
-from actorserve.actors.model.tokenizer import find_templates, load_tokenizer, special_tokens
-from actorserve.actors.model.tokenizer_parts import SPACE, byte_pairs, merges_by_score
+from actorserve.actors.model.tokenizers.tokenizer import find_templates, load_tokenizer, special_tokens
+from actorserve.actors.model.tokenizers.tokenizer_parts import SPACE, byte_pairs, merges_by_score
 from actorserve.actors.model.vocabularies.folder import fast_tokenizer, make
 from actorserve.actors.model.vocabularies.proto import read_sentencepiece
 from actorserve.actors.options.config import Config, ConfigError, TokenizerMode, make_config

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkpoints import write_shape
+from tests.support.models.checkpoints import write_shape
 from tests.support.server import Server
 
 from .commands import KEY

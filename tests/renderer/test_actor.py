@@ -37,7 +37,7 @@ from actorserve.actors.renderer.artifacts import Renditions
 from actorserve.actors.runtime.in_flight import MOST_TRIES, Ended
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
-from tests.support.tokenizers_made import byte_level
+from tests.support.models.tokenizers_made import byte_level
 
 from .templates.templates import CHATML
 

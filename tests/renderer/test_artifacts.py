@@ -13,7 +13,7 @@ from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.protocol.messages import ChatPrompt, Render, TextPrompt
 from actorserve.actors.protocol.request import Rendition, Think
 from actorserve.actors.renderer.artifacts import Renditions
-from tests.support.tokenizers_made import byte_level
+from tests.support.models.tokenizers_made import byte_level
 
 TOKENIZER = byte_level()
 MODEL = ModelInfo(

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from actorserve.actors.renderer import encode_cache as segments
 from actorserve.actors.renderer.encode_cache import SegmentCache
-from tests.support.tokenizers_made import CORPUS, KINDS, SPECIAL, byte_level, metaspace
+from tests.support.models.tokenizers_made import CORPUS, KINDS, SPECIAL, byte_level, metaspace
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from tokenizers import Encoding, Tokenizer
 from actorserve.actors.protocol.messages import ChatPrompt, Failed, Prompt, Rendered, TextPrompt, Tokenize
 from actorserve.actors.renderer import oversized as giants
 from actorserve.actors.renderer.oversized import LEAST, least_tokens
-from tests.support.tokenizers_made import CORPUS, byte_fallback, byte_level, metaspace, unigram_bytes, word_piece
+from tests.support.models.tokenizers_made import CORPUS, byte_fallback, byte_level, metaspace, unigram_bytes, word_piece
 
 from .test_actor import Bench
 

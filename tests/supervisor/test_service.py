@@ -22,8 +22,8 @@ from actorserve.actors.supervisor.systemd.activation import take_one, take_socke
 from actorserve.actors.supervisor.systemd.notify import Manager, find_manager
 from actorserve.actors.supervisor.systemd.service import Service
 from actorserve.actors.supervisor.timeouts import is_in_order, stop_seconds
-from tests.support.checkpoints import write_shape
 from tests.support.manager import FakeServiceManager, PassedSocket
+from tests.support.models.checkpoints import write_shape
 from tests.support.server import Server
 
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_launch.py")))

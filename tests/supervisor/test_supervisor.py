@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from actorserve.actors.supervisor.timeouts import STOP_S
-from tests.support.checkpoints import write_shape
+from tests.support.models.checkpoints import write_shape
 from tests.support.server import Server
 
 HERE = Path(__file__).resolve().parent

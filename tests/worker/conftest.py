@@ -12,7 +12,7 @@ import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read when kernels are imported
 
-from tests.support.checkpoints import checkpoint
+from tests.support.models.checkpoints import checkpoint
 
 torch.set_num_threads(1)
 

@@ -27,8 +27,8 @@ from actorserve.actors.worker.speculative.recurrent import RecurrentProposer
 from actorserve.actors.worker.speculative.verifier import DraftBatch, DraftVerifier, Ints, Tokens
 from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.shm.table.table import make_ref
-from tests.support import heads
-from tests.support.checkpoints import VOCABULARY
+from tests.support.models import heads
+from tests.support.models.checkpoints import VOCABULARY
 
 from .driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
 

@@ -20,7 +20,7 @@ from actorserve.actors.worker.logits_processors import LogitsProcessors
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 from tests.grammars.drawing import allowed, model
-from tests.support.checkpoints import VOCABULARY
+from tests.support.models.checkpoints import VOCABULARY
 
 from .cpu.test_executor import reference
 from .driver import LENGTH, Driver, Sequence, config_for, make_runner, plain_memory
@@ -66,7 +66,7 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    from tests.support.checkpoints import checkpoint
+    from tests.support.models.checkpoints import checkpoint
 
     return Bench(checkpoint("llama", tmp_path_factory.mktemp("adjust")))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from actorserve.actors.model.architecture import Architecture, read_architecture
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.model.machine import check_quantization, weight_bytes
+from actorserve.actors.model.memory.machine import check_quantization, weight_bytes
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.runner import CpuRunner
@@ -25,7 +25,7 @@ from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.sharding import Alone, shard
 from actorserve.actors.worker.models.weights import load_model, open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
-from tests.support.weight_formats import FORMATS, write
+from tests.support.models.weight_formats import FORMATS, write
 
 from .cpu.test_runner import prompt
 from .driver import LENGTH, Driver, Sequence, config_for

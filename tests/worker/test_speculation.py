@@ -22,7 +22,7 @@ from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.actors.worker.speculative.verifier import FIRST_PAUSE, DraftBatch, DraftVerifier, Ints, Tokens
 from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.kernels.cpu.sampling import Parameters
-from tests.support.checkpoints import KINDS, VOCABULARY
+from tests.support.models.checkpoints import KINDS, VOCABULARY
 
 from .driver import GREEDY, Driver, Sequence, config_for, make_runner
 

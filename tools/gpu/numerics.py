@@ -26,7 +26,7 @@ from actorserve.actors.worker.models.weights import open_checkpoint  # isort: sk
 from actorserve.actors.protocol.request import Sampling  # isort: skip
 from actorserve.shm.table.logprobs import Logprobs  # isort: skip
 from actorserve.shm.table.table import make_ref  # isort: skip
-from tests.support.checkpoints import VOCABULARY, write_model  # isort: skip
+from tests.support.models.checkpoints import VOCABULARY, write_model  # isort: skip
 
 LENGTH, BLOCK = 256, 16
 PROMPTS, TOKENS = (4, 3) if TINY else (8, 48)

@@ -23,7 +23,7 @@ from .shapes import DTYPES, SHAPES, read_shape
 
 from .kernel_cases import processors  # isort: skip
 
-from actorserve.kernels.triton.linear.gemv import (  # isort: skip
+from actorserve.kernels.triton.linear.gemv import (
     MOST_ROWS,
     TABLE,
     GemvLaunch,
@@ -31,7 +31,7 @@ from actorserve.kernels.triton.linear.gemv import (  # isort: skip
     Workspace,
     gemv,
     programmatic_launch,
-)
+)  # isort: skip
 
 BATCHES = (1,) if TINY else (1, 8, 32, 128, 256)
 NAMES = ("tiny",) if TINY else ("Llama-3.1-8B", "Qwen3-0.6B")

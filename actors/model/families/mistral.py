@@ -1,4 +1,4 @@
-"""Mistral: Llama without biases, and with a window in all layers. Mixtral: the same with experts in place of the MLP."""
+"""Mistral: Llama without biases, windows in all layers. Mixtral: the same with experts in place of the MLP."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ...options.config import ConfigError
-from ..tokenizer_parts import (
+from ..tokenizers.tokenizer_parts import (
     SPACE,
     SPACES_SHOWN,
     WITH_BYTES,

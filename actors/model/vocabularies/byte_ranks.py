@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ...options.config import ConfigError
 from ..gguf.pre_tokenizers import ENDS, LLAMA3, QWEN2, SPACES
-from ..tokenizer_parts import (
+from ..tokenizers.tokenizer_parts import (
     added_token,
     between,
     byte_alphabet,

@@ -10,7 +10,7 @@ import base64
 from typing import Any
 
 from ...options.config import ConfigError
-from ..tokenizer_parts import (
+from ..tokenizers.tokenizer_parts import (
     SPACE,
     SPACES_SHOWN,
     WITH_BYTES,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...options.config import ConfigError
-from ..tokenizer_parts import Token, added_token, between
+from ..tokenizers.tokenizer_parts import Token, added_token, between
 from ..values import Values, read_json
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...options.config import ConfigError
 from ..gguf.pre_tokenizers import QWEN2
-from ..tokenizer_parts import between, byte_level, byte_pairs, in_turn, split_by
+from ..tokenizers.tokenizer_parts import between, byte_level, byte_pairs, in_turn, split_by
 from ..values import read_json
 from .special import About, AddedTokens
 

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from ...model.info import ModelInfo
-from ...model.tokenizer import find_templates, special_tokens, templates_place
+from ...model.tokenizers.tokenizer import find_templates, special_tokens, templates_place
 from ...options.config import Config, ConfigError
 from .cache import Compiled, RequestTemplates, compile_template
 from .content_formats import Reads, fit_all

@@ -20,7 +20,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from ...model.kv import StateSpec
+from ...model.memory.kv import StateSpec
 from ..cpu.states import StepStates
 from .hooks import Unfit
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ...model.info import ModelInfo
-from ...model.kv import KVSpec
+from ...model.memory.kv import KVSpec
 from ...model.quantization import NONE, QuantMethod
 from ...options.config import Config
 from .load import describe_adapted, types_of

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from ...model.checks import check_adapted
 from ...model.info import ModelInfo, read_json
-from ...model.machine import float_on_cpu
+from ...model.memory.machine import float_on_cpu
 from ...model.quantization import METHODS, NONE, QuantMethod
 from ...model.weight_files import some
 from ...options.config import Config, ConfigError

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from actorserve.kernels.cpu.attention import StepAttention, contexts
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
-from ...model.kv import KVSpec
+from ...model.memory.kv import KVSpec
 from ..cpu.states import StepStates
 from ..cpu.window_tables import AnyKV, TabledAttention
 from .cache import load_states, store_states

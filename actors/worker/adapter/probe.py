@@ -15,7 +15,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ...model.kv import KVSpec, LayerAttention, StateSpec
+from ...model.memory.kv import KVSpec, LayerAttention, StateSpec
 from .cache import Caches, state_name
 from .hooks import NAME, Call, Mask, Unfit, as_scale, attending, use_attention
 from .masks import Seen, classify

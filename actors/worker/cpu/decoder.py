@@ -10,7 +10,7 @@ from torch import Tensor
 
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
-from ...model.kv import KVSpec
+from ...model.memory.kv import KVSpec
 from .states import StepStates
 from .window_tables import AnyKV
 

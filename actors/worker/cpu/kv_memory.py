@@ -1,4 +1,4 @@
-"""A CPU worker's KV memory as it was planned (model/kv_memory.py): blocks, states of rows, and snapshots."""
+"""A CPU worker's KV memory as it was planned (model/memory/kv_memory.py): blocks, states of rows, and snapshots."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from actorserve.kernels.cpu.paged_kv import Pool
 
-from ...model.kv import KVSpec
-from ...model.kv_memory import KVMemory, plan_kv_memory
+from ...model.memory.kv import KVSpec
+from ...model.memory.kv_memory import KVMemory, plan_kv_memory
 from ...options.config import Config
 from ...protocol.step import KVLayout
 from ..memory import make_pools

@@ -1,8 +1,8 @@
 """KV memory in several block tables: the layers that see everything in one, those that see a window in others.
 
 All tables take their blocks from one memory, `[layers of a table, 2, kv_heads, slots, head_dim]`; a block is so many
-tokens of one table's layers (model/kv_memory.py). Towards a model this is PagedKV and StepAttention: what it writes and
-how it attends goes to the table of the layer. `slots` of a step are [tables, tokens].
+tokens of one table's layers (model/memory/kv_memory.py). Towards a model this is PagedKV and StepAttention: what it
+writes and how it attends goes to the table of the layer. `slots` of a step are [tables, tokens].
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
-from ...model.kv import KVSpec
-from ...model.kv_memory import WindowPlan
+from ...model.memory.kv import KVSpec
+from ...model.memory.kv_memory import WindowPlan
 from ..memory import make_pools
 
 

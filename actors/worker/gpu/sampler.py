@@ -44,7 +44,7 @@ class RowWork(NamedTuple):
 
     rows: Ints
     counts: Ints  # tokens that each computes
-    firsts: Ints  # their first positions; at most, where there are drafts (speculation.py)
+    firsts: Ints  # their first positions; at most, where there are drafts (worker/gpu/drafts/speculation.py)
     sent: Ints  # the same as the device is told
     draws: Ints  # tokens that each draws
     uses: Ints  # how often each row was taken before

@@ -13,8 +13,8 @@ from actorserve.kernels.triton.drafts import Lookup
 from ...model.architecture import Architecture, find_architecture
 from ...model.checks import adapted_on_gpu, draft_refused, find_draft_model
 from ...model.info import ModelInfo, read_json
-from ...model.kv_memory import KVMemory
-from ...model.machine import check_quantization
+from ...model.memory.kv_memory import KVMemory
+from ...model.memory.machine import check_quantization
 from ...options.config import Config, ConfigError
 from ...options.speculative import DraftModelOptions, NgramOptions, count_drafts, read_speculative
 from ...runtime.process import Context
@@ -25,7 +25,8 @@ from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .buffers import Sizes
 from .compilations import report_late_compilations
-from .draft_model import ModelDraftingRunner
+from .drafts.draft_model import ModelDraftingRunner
+from .drafts.speculation import DraftingRunner
 from .executor import GpuModel
 from .graphs import capture_sizes, mixed_sizes
 from .memory import (
@@ -40,7 +41,6 @@ from .memory import (
     room_for_blocks,
 )
 from .runner import GpuRunner
-from .speculation import DraftingRunner
 from .varied_layers import make_model
 
 

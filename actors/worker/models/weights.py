@@ -18,7 +18,7 @@ from ...model.architecture import Architecture, find_architecture, read_architec
 from ...model.heads.checkpoints import Head
 from ...model.info import ModelInfo, read_json
 from ...model.layers import EMBEDDINGS, Kind
-from ...model.machine import dtype_on_cpu
+from ...model.memory.machine import dtype_on_cpu
 from ...model.rope import long_texts
 from ...model.weight_files import check_weights, is_pickled
 from ...options.config import Config, ConfigError

@@ -20,7 +20,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from ...model.machine import cpu_flags
+from ...model.memory.machine import cpu_flags
 from .base import CpuLinear, LinearTensors
 
 LARGEST = 127

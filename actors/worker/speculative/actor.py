@@ -15,8 +15,8 @@ from ...model.checks import draft_refused, find_draft_model, find_head, head_blo
 from ...model.heads.checkpoints import Head
 from ...model.heads.formats import MedusaShape
 from ...model.info import ModelInfo, read_json
-from ...model.kv import KVSpec
-from ...model.machine import NUMBERS, dtype_on_cpu
+from ...model.memory.kv import KVSpec
+from ...model.memory.machine import NUMBERS, dtype_on_cpu
 from ...options.config import Config, ConfigError
 from ...options.speculative import DraftModelOptions, HeadOptions, NgramOptions, Speculative, read_speculative
 from ...protocol.step import KVLayout, Step, StepDone

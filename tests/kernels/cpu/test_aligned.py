@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.actors.model.kv import KVSpec, LayerAttention
+from actorserve.actors.model.memory.kv import KVSpec, LayerAttention
 from actorserve.kernels.cpu.aligned import AlignedAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 

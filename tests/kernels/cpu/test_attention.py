@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.actors.model.kv import KVSpec, LayerAttention, uniform
+from actorserve.actors.model.memory.kv import KVSpec, LayerAttention, uniform
 from actorserve.actors.worker.memory import make_pools
 from actorserve.kernels.cpu import decode as cpu_decode
 from actorserve.kernels.cpu import paged_kv

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.actors.model.kv import uniform
+from actorserve.actors.model.memory.kv import uniform
 from actorserve.kernels.cpu import decode as cpu_decode
 from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.decode import LIBRARIES, TOGETHER, WIDTH, Row, _divide, prepare_numpy

@@ -1,4 +1,4 @@
-"""The formula of model/kv.py:LayerAttention in plain torch and float64: what attention on a CPU is checked against."""
+"""The formula of LayerAttention (model/memory/kv.py) in plain torch and float64, which attention on a CPU is held to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from actorserve.actors.model.kv import LayerAttention
+from actorserve.actors.model.memory.kv import LayerAttention
 
 
 def layer_attention(

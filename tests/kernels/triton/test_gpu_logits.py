@@ -16,14 +16,7 @@ if DEVICE == "cpu":
 
 from actorserve.kernels.cpu.penalties import Penalties, log_sums, penalize  # noqa: E402
 from actorserve.kernels.triton.grammar_mask import apply_mask  # noqa: E402
-from actorserve.kernels.triton.logits import (  # noqa: E402
-    COUNTED,
-    Bias,
-    Mask,
-    RowPenalties,
-    adjust,
-    count_tokens,
-)
+from actorserve.kernels.triton.logits import COUNTED, Bias, Mask, RowPenalties, adjust, count_tokens  # noqa: E402
 from actorserve.kernels.triton.logits import log_sums as device_log_sums  # noqa: E402
 
 STATES = 7

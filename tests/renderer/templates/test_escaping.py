@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.protocol.messages import ChatPrompt, Failed, Tokenize
 from actorserve.actors.renderer.templates.escaping import MARKS, Escaped, Escaping, longest_of
-from tests.support.tokenizers_made import (
+from tests.support.models.tokenizers_made import (
     CORPUS,
     byte_fallback,
     byte_level,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.census import write_tiny
 from tests.support.client import complete, connect
+from tests.support.models.census import write_tiny
 from tests.support.server import Server
 
 OPTIONS = ("--threads", "1", "--device", "cpu", "--max-model-len", "256", "--max-num-seqs", "6", "--model-impl")

@@ -22,7 +22,7 @@ from actorserve.actors.scheduler.limits import Limits
 from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.table import RequestTable, table_bytes
-from tests.support.checkpoints import checkpoint
+from tests.support.models.checkpoints import checkpoint
 from tests.worker.driver import LENGTH, config_for, make_runner
 
 BLOCK = 16

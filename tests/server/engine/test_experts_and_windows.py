@@ -13,8 +13,8 @@ import aiohttp
 import numpy as np
 import pytest
 
-from tests.support.checkpoints import checkpoint
 from tests.support.client import http_session
+from tests.support.models.checkpoints import checkpoint
 from tests.support.server import Server
 from tests.worker.cpu.test_executor import generate, reference
 

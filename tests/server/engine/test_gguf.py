@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from safetensors.numpy import save_file
 
-from tests.support.checkpoints import CHAT_TEMPLATE, checkpoint
-from tests.support.gguf_files import convert
+from tests.support.models.checkpoints import CHAT_TEMPLATE, checkpoint
+from tests.support.models.gguf_files import convert
 from tests.support.server import Server
 
 OPTIONS = ("--device", "cpu", "--max-num-seqs", "4", "--max-model-len", "256")

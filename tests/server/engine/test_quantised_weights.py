@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.checkpoints import checkpoint
 from tests.support.client import http_client
+from tests.support.models.checkpoints import checkpoint
+from tests.support.models.weight_formats import write
 from tests.support.server import Server
-from tests.support.weight_formats import write
 from tests.worker.cpu.test_executor import generate, reference
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
-from actorserve.actors.model.machine import count_blocks
+from actorserve.actors.model.memory.machine import count_blocks
 from actorserve.actors.observer.why_text import describe
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.options.speculative import count_drafts, read_speculative
@@ -27,11 +27,11 @@ from actorserve.shm.board.board import Board
 from actorserve.shm.segment import Segment
 from tests.observer.test_why import look
 from tests.server.lifecycle.test_deaths import all_streams
-from tests.support import heads
-from tests.support.checkpoints import checkpoint
 from tests.support.client import http_client
+from tests.support.models import heads
+from tests.support.models.checkpoints import checkpoint
+from tests.support.models.trained_heads import pairs_head, train
 from tests.support.server import Server
-from tests.support.trained_heads import pairs_head, train
 
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 1})
 DRAFT = json.dumps({"method": "draft_model", "model": str(DEMO_FOLDER), "num_speculative_tokens": 3})

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from actorserve.actors.observer.attach import attach
-from tests.support.checkpoints import VOCABULARY, checkpoint
 from tests.support.client import http_client
+from tests.support.models.checkpoints import VOCABULARY, checkpoint
 from tests.support.server import Server
 from tests.worker.cpu.test_executor import generate, reference
 

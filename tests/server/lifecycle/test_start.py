@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.support.checkpoints import checkpoint
 from tests.support.client import connect
+from tests.support.models.checkpoints import checkpoint
 from tests.support.server import Server
 
 NAMES = {"template", "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}

@@ -18,8 +18,8 @@ from actorserve.actors.commands.check import size
 from actorserve.actors.commands.check_report import Checkup
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import Config, make_config
-from tests.support.census import write_tiny
-from tests.support.checkpoints import checkpoint
+from tests.support.models.census import write_tiny
+from tests.support.models.checkpoints import checkpoint
 from tests.support.server import Server
 
 SMALL: dict[str, object] = {"device": "cpu", "max_num_seqs": 2, "max_num_queued_reqs": 2, "max_model_len": 128}

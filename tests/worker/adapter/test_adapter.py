@@ -20,7 +20,7 @@ from transformers.masking_utils import (
 )
 
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.model.kv import KVSpec
+from actorserve.actors.model.memory.kv import KVSpec
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.adapter import hooks, verify
 from actorserve.actors.worker.adapter.facts import facts
@@ -34,7 +34,7 @@ from actorserve.actors.worker.adapter.probe import probe
 from actorserve.actors.worker.adapter.twin import shrink
 from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.quantization.int8 import Int8Linear
-from tests.support.census import write_tiny
+from tests.support.models.census import write_tiny
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 hooks.register()

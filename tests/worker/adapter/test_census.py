@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.census import POPULAR, census, examine, kinds
+from tests.support.models.census import POPULAR, census, examine, kinds
 
 LEAST = 140  # kinds that are equal
 SHORT = 10  # tokens of an answer

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from actorserve.actors.worker.cpu.linear import PackedLinear
-from tests.support.checkpoints import KINDS, VOCABULARY
+from tests.support.models.checkpoints import KINDS, VOCABULARY
 
 from ..driver import Driver, Sequence, config_for, make_runner
 

@@ -11,7 +11,7 @@ import torch
 
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.worker.cpu.runner import CpuRunner
-from tests.support.checkpoints import VOCABULARY
+from tests.support.models.checkpoints import VOCABULARY
 
 from ..driver import Driver, Sequence, config_for, make_runner
 

@@ -15,7 +15,7 @@ from actorserve.actors.worker.cpu.steady_decode import SteadyDecode
 from actorserve.actors.worker.speculative.verifier import DraftBatch, Ints, Tokens
 from actorserve.kernels.cpu import decode as cpu_decode
 from actorserve.kernels.cpu.attention import StepAttention
-from tests.support.checkpoints import VOCABULARY
+from tests.support.models.checkpoints import VOCABULARY
 
 from ..driver import Driver, Sequence, config_for, make_runner
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.model.kv import KVSpec, StateSpec, uniform
-from actorserve.actors.model.kv_memory import MARGIN, plan_kv_memory, plan_windows
+from actorserve.actors.model.memory.kv import KVSpec, StateSpec, uniform
+from actorserve.actors.model.memory.kv_memory import MARGIN, plan_kv_memory, plan_windows
 from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import Step, StepDone
@@ -28,7 +28,7 @@ from actorserve.actors.worker.cpu.states import RowStates, StepStates
 from actorserve.actors.worker.cpu.window_tables import TabledKV
 from actorserve.actors.worker.models.weights import load_model
 from tests.scheduler.engine_model import BLOCK, MAX_TOKENS, Bench
-from tests.support.checkpoints import VOCABULARY
+from tests.support.models.checkpoints import VOCABULARY
 
 from ..driver import config_for
 from .test_executor import generate, reference

@@ -95,10 +95,10 @@ def test_what_is_compiled_late_is_counted_and_named(counted: dict[str, dict[str,
 
 def make_runner(setup: dict[str, Any], drafts: int) -> Any:
     from actorserve.actors.worker.gpu.buffers import Sizes
+    from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
     from actorserve.actors.worker.gpu.graphs import capture_sizes, mixed_sizes
     from actorserve.actors.worker.gpu.memory import make_pools
     from actorserve.actors.worker.gpu.runner import GpuRunner
-    from actorserve.actors.worker.gpu.speculation import DraftingRunner
     from actorserve.actors.worker.gpu.varied_layers import make_model
     from actorserve.actors.worker.models.weights import random_tensors
     from actorserve.kernels.triton.drafts import Lookup

@@ -15,7 +15,7 @@ from .test_runner import ROWS, GpuDriver, make_gpu_runner, prompt  # isort: skip
 
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
-from actorserve.actors.worker.gpu.speculation import DraftingRunner
+from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.kernels.triton.drafts import Lookup
 from actorserve.shm.table.table import make_ref

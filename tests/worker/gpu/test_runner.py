@@ -23,13 +23,13 @@ from actorserve.actors.options.config import Config  # noqa: E402
 from actorserve.actors.protocol.request import Sampling  # noqa: E402
 from actorserve.actors.protocol.step import NewRow, Step  # noqa: E402
 from actorserve.actors.worker.gpu.buffers import Sizes  # noqa: E402
-from actorserve.actors.worker.gpu.draft_model import ModelDraftingRunner  # noqa: E402
+from actorserve.actors.worker.gpu.drafts.draft_model import ModelDraftingRunner  # noqa: E402
+from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.fused import FusedLayers  # noqa: E402
 from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes  # noqa: E402
 from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
-from actorserve.actors.worker.gpu.speculation import DraftingRunner  # noqa: E402
 from actorserve.actors.worker.gpu.varied_layers import make_model  # noqa: E402
 from actorserve.actors.worker.logprobs import LOG_SUMS, LogprobsWriter  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
@@ -41,7 +41,7 @@ from actorserve.kernels.triton.logits import log_sums  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
 from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
 from actorserve.shm.table.table import make_ref  # noqa: E402
-from tests.support.checkpoints import VOCABULARY  # noqa: E402
+from tests.support.models.checkpoints import VOCABULARY  # noqa: E402
 from tests.support.recorded_graphs import record  # noqa: E402
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402

@@ -30,11 +30,11 @@ from actorserve.actors.protocol.topology import System
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.worker.gpu import start as gpu_start
 from actorserve.actors.worker.gpu.actor import GpuWorkerActor
-from actorserve.actors.worker.gpu.draft_model import ModelDraftingRunner
+from actorserve.actors.worker.gpu.drafts.draft_model import ModelDraftingRunner
+from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
 from actorserve.actors.worker.gpu.graphs import Graphs
 from actorserve.actors.worker.gpu.memory import kv_block_bytes
 from actorserve.actors.worker.gpu.runner import GpuRunner
-from actorserve.actors.worker.gpu.speculation import DraftingRunner
 from actorserve.actors.worker.gpu.varied_layers import VariedModel
 from tests.support.no_device import compile_nothing
 from tests.support.recorded_graphs import RecordedGraph, recording

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from actorserve.actors.model.architecture import read_architecture
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.model.machine import weight_bytes
+from actorserve.actors.model.memory.machine import weight_bytes
 from actorserve.actors.model.values import read_json
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
@@ -26,8 +26,8 @@ from actorserve.actors.worker.models.gguf_tensors import open_gguf
 from actorserve.actors.worker.models.sharding import shard
 from actorserve.actors.worker.models.weights import load_model, open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
-from tests.support.checkpoints import YARN_ROPE
-from tests.support.gguf_files import KINDS, convert, meaning, random_blocks
+from tests.support.models.checkpoints import YARN_ROPE
+from tests.support.models.gguf_files import KINDS, convert, meaning, random_blocks
 
 from ..cpu.test_executor import generate, reference
 from ..cpu.test_runner import prompt
@@ -242,7 +242,7 @@ def test_what_check_says_of_it(checkpoints: Folders, tmp_path: Path) -> None:
 
 
 def test_a_file_in_parts_and_a_folder_with_one(checkpoints: Folders, tmp_path: Path) -> None:
-    from tests.support import gguf_files
+    from tests.support.models import gguf_files
 
     source = checkpoints("llama")
     whole = tmp_path / "whole.gguf"

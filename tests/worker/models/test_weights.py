@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from actorserve.actors.model import machine
 from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.memory import machine
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.linear import PackedLinear, PlainLinear

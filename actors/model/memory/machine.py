@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ..options.config import Config, ConfigError
-from ..options.fields import flag
-from .architecture import Architecture
+from ...options.config import Config, ConfigError
+from ...options.fields import flag
+from ..architecture import Architecture
+from ..layers import Kind
+from ..quantization import FLAGS, is_auto
 from .kv import KVSpec
 from .kv_memory import KVMemory, plan_kv_memory
-from .layers import Kind
-from .quantization import FLAGS, is_auto
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")

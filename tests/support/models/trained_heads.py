@@ -183,7 +183,7 @@ def _embeddings(target: Path) -> Tensor:
 
 
 def main() -> None:
-    """python -m tests.support.trained_heads MODEL FOLDER [--steps N]."""
+    """python -m tests.support.models.trained_heads MODEL FOLDER [--steps N]."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("folder", type=Path)

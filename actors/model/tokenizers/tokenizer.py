@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..options.config import Config, ConfigError
-from .info import ModelInfo, read_json
+from ...options.config import Config, ConfigError
+from ..info import ModelInfo, read_json
 from .tokenizer_files import check_tokenizer, named_templates, read_template
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..options.config import ConfigError
+from ...options.config import ConfigError
 
 LARGEST_TEMPLATE = 4 << 20  # bytes
 

@@ -19,7 +19,7 @@ from actorserve.kernels.triton.paged_decode import Scratch, paged_decode, split_
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.paged_prefill import split_count as prefill_splits
 from tests.kernels.reference.attention import reference_attention
-from tests.kernels.triton.paged_cases import (
+from tests.kernels.triton.attention.paged_cases import (
     DEVICE,
     FEATURES,
     NAN,

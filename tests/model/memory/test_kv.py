@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from actorserve.actors.model.kv import KVSpec, LayerAttention, StateSpec
+from actorserve.actors.model.memory.kv import KVSpec, LayerAttention, StateSpec
 
 
 def layer(kv_heads: int, key_dim: int, value_dim: int, source: int | None = None) -> LayerAttention:

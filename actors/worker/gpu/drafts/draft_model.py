@@ -19,10 +19,10 @@ from actorserve.kernels.triton.rotary_kv import Pools
 from actorserve.kernels.triton.sampling import Workspace, sample
 from actorserve.kernels.triton.step_inputs import RowState, StepInputs, keep_tokens, make_inputs
 
-from .buffers import StepBuffers
-from .executor import GpuBatch, GpuModel, Hidden
-from .graphs import Graphs, size_for
-from .sampler import RowWork
+from ..buffers import StepBuffers
+from ..executor import GpuBatch, GpuModel, Hidden
+from ..graphs import Graphs, size_for
+from ..sampler import RowWork
 from .speculation import DraftingRunner, at_positions
 
 

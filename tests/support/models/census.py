@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from actorserve import LLM, ConfigError, EngineDead, SamplingParams
 from actorserve.actors.llm.inside import InProcess
 from actorserve.actors.scheduler.actor import SchedulerActor
-from tests.support.checkpoints import VOCABULARY, write_tokenizer
+from tests.support.models.checkpoints import VOCABULARY, write_tokenizer
 
 FIELDS: dict[str, dict[str, Any]] = {  # where defaults make no model, or not one as it is published
     "bamba": {"attn_layer_indices": [9, 18, 27]},
@@ -129,7 +129,7 @@ def served(folder: Path, answer: int = ANSWER, **options: Any) -> tuple[list[lis
 def tight(folder: Path) -> dict[str, Any]:
     """Options with KV memory for about three of the sequences, if tokens take any."""
     from actorserve.actors.model.info import resolve_model
-    from actorserve.actors.model.kv_memory import ITEM_BYTES, SHARE_OF_SNAPSHOTS
+    from actorserve.actors.model.memory.kv_memory import ITEM_BYTES, SHARE_OF_SNAPSHOTS
     from actorserve.actors.options.config import make_config
     from actorserve.actors.worker.adapter.facts import facts
 

@@ -22,11 +22,11 @@ from actorserve.kernels.triton.sampling import RowParameters, sample
 from actorserve.kernels.triton.step_inputs import StepInputs
 from actorserve.shm.table.table import slot_of
 
-from ...protocol.step import NewRow, Step
-from ..speculative.verifier import DraftBatch, DraftOutcome, DraftVerifier
-from .rows import Ints, to_device
-from .runner import GpuRunner
-from .sampler import PendingStep, RowWork, Sampler
+from ....protocol.step import NewRow, Step
+from ...speculative.verifier import DraftBatch, DraftOutcome, DraftVerifier
+from ..rows import Ints, to_device
+from ..runner import GpuRunner
+from ..sampler import PendingStep, RowWork, Sampler
 
 NOWHERE: Any = None  # what a proposer on a CPU would need
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..options.config import Config, ConfigError
+from ...options.config import Config, ConfigError
 from .kv import KVSpec, LayerAttention
 
 MARGIN = 16  # tokens more than a window's that are kept: aligned attention reads whole pieces, and masks what is hidden

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from actorserve.actors.model import machine
 from actorserve.actors.model.architecture import Architecture
-from actorserve.actors.model.kv_memory import KVMemory
-from actorserve.actors.model.machine import (
+from actorserve.actors.model.memory import machine
+from actorserve.actors.model.memory.kv_memory import KVMemory
+from actorserve.actors.model.memory.machine import (
     available_bytes,
     cgroup_folders,
     count_blocks,
