@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -73,6 +74,7 @@ class _Kernel:
 @contextlib.contextmanager
 def recording() -> Iterator[RecordedGraph]:
     """Of all kernels of this project that are imported by now, and all that torch does."""
+    import_module("actorserve.kernels.triton.linear.fixed_linear")  # which else its first call would import, unrecorded
     graph = RecordedGraph()
     with pytest.MonkeyPatch.context() as patch:
         for module_name, module in list(sys.modules.items()):

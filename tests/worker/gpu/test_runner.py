@@ -111,13 +111,22 @@ SLOW = [
     pytest.param(kind, marks=pytest.mark.slow)
     for kind in ("llama3", "llama_biased", "llama_tied", "mistral", "phi3", "phi3_long", "qwen2", "qwen2_windows")
 ]
+SLOW += [
+    pytest.param(f"{kind}{way}", marks=pytest.mark.slow)
+    for kind in ("gemma3", "gemma2", "qwen3")
+    for way in ("", ", deterministic")
+    if kind != "qwen3" or way
+]
 
 
 @pytest.mark.parametrize("kind", ["qwen3", *SLOW])
 def test_it_draws_what_the_cpu_draws(checkpoints: Folders, kind: str) -> None:
     """Greedy and sampled rows, chunks and decoding mixed at random, rows that come back after a preemption: all of it
     by graphs, in which nothing of the host runs."""
-    config = config_for(checkpoints(kind, **({"num_hidden_layers": 1} if kind == "qwen3" else {})), block_size=16)
+    kind, _, way = kind.partition(", ")
+    layers = {"qwen3": 1, "gemma2": 2, "gemma3": 2}
+    changes = {"num_hidden_layers": layers[kind]} if kind in layers else {}
+    config = config_for(checkpoints(kind, **changes, **TYPES.get(kind, {})), block_size=16)
     samplings = [
         Sampling(0, temperature=0.0),
         Sampling(11, temperature=0.8, top_k=20),
@@ -131,7 +140,7 @@ def test_it_draws_what_the_cpu_draws(checkpoints: Folders, kind: str) -> None:
         return [Sequence(prompt(9 + 7 * n, n), 4, sampling) for n, sampling in enumerate(samplings)]
 
     wanted = Driver(make_runner(config, rows=ROWS), seed=5).run(sequences())
-    runner = make_gpu_runner(config, capture=True)
+    runner = make_gpu_runner(config, capture=True, deterministic=way == "deterministic")
     replayed = steps_of(runner)
     assert GpuDriver(runner, preempt=0.05, seed=6).run(sequences()) == wanted
     assert len({tuple(tokens) for tokens in wanted}) == len(wanted)
