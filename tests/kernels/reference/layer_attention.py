@@ -1,4 +1,4 @@
-"""The formula of LayerAttention (model/memory/kv.py) in plain torch and float64, which attention on a CPU is held to."""
+"""The formula of LayerAttention (model/memory/kv.py) in plain torch and float64, to which a CPU is held."""
 
 from __future__ import annotations
 
