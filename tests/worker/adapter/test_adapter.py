@@ -299,7 +299,7 @@ def changed(folder: Path, target: Path, **values: Any) -> Path:
         ({"architectures": ["T5Model"], "is_encoder_decoder": True}, "it has an encoder .*says is_encoder_decoder"),
         (
             {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": "x"},
-            "does not read its config.json: Validation error for field 'n_embd': TypeError: .* expected int, got str",
+            r"does not read its config.json \(Validation error for field 'n_embd': TypeError: .* expected int, got str",
         ),
     ],
 )
