@@ -9,7 +9,7 @@ import pytest
 from tests.support.models.census import POPULAR, census, examine, kinds
 
 LEAST = 140  # kinds that are equal
-SHORT = 10  # tokens of an answer
+SHORT = 7  # tokens of an answer
 
 
 @pytest.mark.parametrize("name", POPULAR)
