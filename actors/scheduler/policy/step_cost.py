@@ -7,8 +7,6 @@ those from half to four times as large, and one through all for sizes that have 
 
 from __future__ import annotations
 
-import numpy as np
-
 MEMORY = 0.98  # what a step weighs in the fit when the next one has come
 SPREAD = 0.05  # of the steps' sizes (deviation / mean), from which their times say what a token costs
 KNOWN = 5  # steps of a size, from which its own line counts
@@ -18,25 +16,26 @@ class Line:
     """Seconds of a step by its tokens: a straight line through the last steps."""
 
     def __init__(self) -> None:
-        self._sums = np.zeros(5)  # of 1, x, y, x², xy
+        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)  # of 1, x, y, x², xy
         self.base = self.token = 0.0
         self._spread = False
 
     @property
     def known(self) -> bool:
         """Whether it is drawn through some steps, and these are not all of one size."""
-        return self._spread and bool(self._sums[0] >= KNOWN)
+        return self._spread and self._sums[0] >= KNOWN
 
     def is_far(self, seconds: float) -> bool:
         """Whether so much says that the machine did something else."""
-        weight, _, y = self._sums[:3]
-        return bool(weight > 10 and seconds > 5 * y / weight)
+        weight, _, y, _, _ = self._sums
+        return weight > 10 and seconds > 5 * y / weight
 
     def observe(self, tokens: int, seconds: float) -> None:
         """One more step."""
-        self._sums *= MEMORY
-        self._sums += (1, tokens, seconds, tokens * tokens, tokens * seconds)
-        weight, x, y, xx, xy = self._sums.tolist()
+        weight, x, y, xx, xy = self._sums
+        weight, x, y = weight * MEMORY + 1, x * MEMORY + tokens, y * MEMORY + seconds
+        xx, xy = xx * MEMORY + tokens * tokens, xy * MEMORY + tokens * seconds
+        self._sums = weight, x, y, xx, xy
         variance = xx / weight - (x / weight) ** 2
         self._spread = variance > (SPREAD * x / weight) ** 2
         if self._spread:
