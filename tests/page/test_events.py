@@ -157,7 +157,7 @@ async def test_one_that_does_not_read(quick: None, monkeypatch: pytest.MonkeyPat
         slow.raw(b"GET /page/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await until_free(served)
         assert 0 < len(asked) < 60
-        assert not (await slow.reader.read()).endswith(b"0\r\n\r\n")
+        assert not (await slow.reader.read()).endswith(b"\r\n0\r\n\r\n")
 
 
 async def test_a_fault_of_ours_breaks_it_off(quick: None, caplog: pytest.LogCaptureFixture) -> None:
@@ -170,6 +170,6 @@ async def test_a_fault_of_ours_breaks_it_off(quick: None, caplog: pytest.LogCapt
         served.engine.page_figures = broken  # type: ignore[method-assign]
         client = await served.client()
         client.raw(b"GET /page/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert not (await client.reader.read()).endswith(b"0\r\n\r\n")
+        assert not (await client.reader.read()).endswith(b"\r\n0\r\n\r\n")
         assert "made up" in caplog.text
         assert (await served.ask("GET", "/health")).status == 200

@@ -14,7 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -183,6 +184,21 @@ class Server:
             assert self.process.stdout is not None
             self.process.stdout.close()
             self._folder.cleanup()
+
+
+@contextmanager
+def stopped(server: Server, name: str) -> Iterator[None]:
+    """Meanwhile this actor stands still: nothing tells when it does, so its state is looked at."""
+    process = psutil.Process(server.pids()[name])
+    process.suspend()
+    try:
+        while process.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.001)
+        yield
+    finally:
+        process.resume()
+        while process.status() == psutil.STATUS_STOPPED:
+            time.sleep(0.001)
 
 
 def segments() -> set[str]:

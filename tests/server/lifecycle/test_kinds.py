@@ -7,22 +7,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.page.browser import browsing, find_chromium
 from tests.page.person import IN_A_BROWSER, check_calm, open_page
 from tests.support.rolling import command, restart
-from tests.support.server import Server
+from tests.support.server import Server, stopped
 
 NAMES = ["toy-0", "toy-1"]
 SHORT: dict[str, Any] = {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 4}
@@ -44,21 +41,6 @@ def get(server: Server, path: str) -> tuple[int, str]:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
-
-
-@contextmanager
-def stopped(server: Server, name: str) -> Iterator[None]:
-    """Meanwhile this actor stands still."""
-    process = psutil.Process(server.pids()[name])
-    process.suspend()
-    try:
-        while process.status() != psutil.STATUS_STOPPED:
-            time.sleep(0.001)  # nothing tells when it stands; the test's time-out ends this
-        yield
-    finally:
-        process.resume()
-        while process.status() == psutil.STATUS_STOPPED:
-            time.sleep(0.001)
 
 
 def complete(server: Server) -> str:

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from tests.support.client import http_client
-from tests.support.server import Server
+from tests.support.server import Server, stopped
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "tools" / "grafana" / "actorserve.json"
 NAME = re.compile(r"\b(?:vllm|actorserve):[a-z_0-9]+")
@@ -87,16 +86,6 @@ def settled(client: httpx.Client, ended: float) -> Scrape:
     while (seen := Scrape(client)).sum("vllm:request_success_total") < ended:
         assert time.monotonic() < deadline, f"{seen.sum('vllm:request_success_total')} of {ended} have ended"
     return seen
-
-
-@contextmanager
-def stopped(server: Server, name: str) -> Iterator[None]:
-    process = psutil.Process(server.pids()[name])
-    process.suspend()
-    try:
-        yield
-    finally:
-        process.resume()
 
 
 def ask_ready(client: httpx.Client, wanted: int) -> list[str]:
