@@ -1,14 +1,13 @@
 """The worker actor: turns the scheduler's plans into steps of the CpuRunner, and what they sample into messages.
 
-It knows nothing of HTTP or text, and of requests only their slots. torch is imported only here and below, once its
-threads have been told how to wait.
+It knows nothing of HTTP or text, and of requests only their slots. torch is imported only here and below, as
+torch_import.py does it.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -33,6 +32,7 @@ from ..runtime.process import Actor, Context, run
 from ..telemetry.gauges import WorkerGauge as Gauge
 from ..telemetry.startup import StartPhase
 from ..telemetry.trace_events import EventKind, counts
+from .torch_import import import_rest, import_torch
 
 if TYPE_CHECKING:
     import torch
@@ -148,9 +148,8 @@ def main(context: Context) -> None:
 
         run_worker(scripted.start(context))
         return
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # both read when torch is loaded: idle threads sleep
-    os.environ.setdefault("KMP_BLOCKTIME", "0")
     gc.disable()  # it would go again and again through all that comes with torch, for a tenth of the time
+    import_torch()
     import torch
 
     with torch.inference_mode():
@@ -177,6 +176,7 @@ def start(context: Context) -> WorkerActor:
             context.log.warning("%s", words)
     if not on_gpu:
         return _start_on_cpu(context)
+    import_rest()
     from .gpu import start as gpu_start
 
     return gpu_start.start(context)

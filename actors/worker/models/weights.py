@@ -27,6 +27,7 @@ from ..cpu.executor import CpuModel
 from ..formats.decoding import decoded
 from ..memory import large_blocks_apart
 from ..tensor_parallel import TensorParallelGroup
+from ..torch_import import import_rest
 from .gguf_tensors import open_gguf
 from .sharding import Alone, Get, Read, shard
 
@@ -41,6 +42,7 @@ def load_decoder(config: Config, info: ModelInfo, group: TensorParallelGroup | N
     values = read_json(Path(info.folder) / "config.json")
     if find_architecture(values, config.model_impl, config.quantization) is not None:
         return load_model(config, info, group)
+    import_rest()
     from ..adapter.load import load_adapted
 
     return load_adapted(config, info)
