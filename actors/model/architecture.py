@@ -5,6 +5,7 @@ Knows JSON values and names of weights; no torch, no files. config.json comes fr
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from .families.family import Family, Windows
 from .families.llama import LLAMA
 from .families.registry import BY_ARCHITECTURE
 from .formats.configs import read_stored_weights
+from .formats.stacked import StackedPart, stacked_parts, stacked_specs
 from .formats.stored import FLOATS, StoredSpec, StoredWeights, WeightFormat
 from .layers import EMBEDDINGS, FINAL_NORM, HEAD, Axis, Kind, LayerSpec, LinearSpec, TensorSpec
 from .memory.kv import KVSpec, uniform
@@ -71,7 +73,8 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kv(self) -> KVSpec:
         """What it keeps of tokens, and how its layers attend."""
-        return uniform(self.windows, self.heads, self.kv_heads, self.head_dim, self.attention_scale, self.soft_cap)
+        sizes = self.heads, self.kv_heads, self.head_dim
+        return uniform(self.windows, *sizes, self.attention_scale, self.soft_cap, self.layer.sinks is not None)
 
     def rope_of(self, layer: int) -> Rope | None:
         """How it turns queries and keys; None: not."""
@@ -95,6 +98,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         return {
             Axis.HIDDEN: self.hidden_size,
             Axis.HEAD_DIM: self.head_dim,
+            Axis.HEADS: self.heads,
             Axis.QUERIES: self.heads * self.head_dim,
             Axis.KEYS: self.kv_heads * self.head_dim,
             Axis.VALUES: self.kv_heads * self.head_dim,
@@ -152,8 +156,28 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             if (scales := self.row_scales(linear)) is not None
         }
 
-    def stored_specs(self) -> dict[str, StoredSpec]:
-        """Every tensor as it lies in the checkpoint."""
+    def stacked(self, there: Container[str]) -> dict[str, StackedPart]:
+        """The tensors of single experts that are parts of others in a checkpoint that has the tensors `there`."""
+        found: dict[str, StackedPart] = {}
+        for layer in map(self.layer_at, range(self.layers)):
+            if layer.moe is not None:
+                found |= stacked_parts(layer.moe, there, self._stored_names)
+        return found
+
+    def stored_specs(self, there: Container[str] = ()) -> dict[str, StoredSpec]:
+        """Every tensor as it lies in a checkpoint that has the tensors `there`."""
+        return stacked_specs(self._single_specs(), self.stacked(there))
+
+    def _stored_names(self, linear: LinearSpec) -> Iterator[str]:
+        """Those of the tensors of a linear as it lies in the checkpoint."""
+        form = self.format_of(linear.name)
+        sizes = sum(self.size(axis) for axis in linear.rows), self.size(linear.columns)
+        yield from (f"{linear.name}.{name}" for name in (["weight"] if form is None else form.tensors(*sizes)))
+        if linear.bias:
+            yield f"{linear.name}.bias"
+
+    def _single_specs(self) -> dict[str, StoredSpec]:
+        """The same with each expert's tensors by themselves."""
         found: dict[str, StoredSpec] = {}
         for name, spec in self.specs().items():
             shape = self.tensor_shape(spec)

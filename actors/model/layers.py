@@ -22,6 +22,7 @@ class Axis(enum.Enum):
 
     HIDDEN = "hidden"  # the residual stream, which every rank has
     HEAD_DIM = "head_dim"  # one head, as the gains of norms of q and k
+    HEADS = "heads"  # one number for each head of q
     QUERIES = "queries"  # all heads of q
     KEYS = "keys"
     VALUES = "values"
@@ -46,6 +47,7 @@ class Kind(enum.Enum):
     WEIGHT = "weight"  # of a product
     BIAS = "bias"
     GAIN = "gain"  # of a norm
+    SINK = "sink"  # a score more for each head, that takes a share of attention and gives nothing
     SCALE = "scale"  # of the rows of a quantised weight
 
 
@@ -73,16 +75,35 @@ class LinearSpec(msgspec.Struct, frozen=True):
         return found
 
 
+class StackedExperts(msgspec.Struct, frozen=True, kw_only=True):
+    """How a checkpoint may have a linear of all experts of a layer: as one tensor, [experts, rows, columns].
+
+    The tensor has the name that stands here; those of biases have _bias behind it, those of formats _blocks and such.
+    """
+
+    gate_up: str  # rows of gate and of up
+    down: str
+    transposed: bool = False  # weights of floats are [experts, columns, rows]
+    interleaved: bool = False  # rows of gate and of up alternate; else those of up follow
+    usual: bool = False  # a checkpoint is expected to have them so
+
+    def under(self, prefix: str) -> StackedExperts:
+        """The same with a prefix before all names."""
+        return msgspec.structs.replace(self, gate_up=prefix + self.gate_up, down=prefix + self.down)
+
+
 class MoeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Experts in place of a layer's MLP. Each token goes through those few for which the router's scores are highest:
 
         x += Σ share_e · down_e(act(gate_e) * up_e) + shared(norm x)        with norm x as the MLP has it
-    Names of the experts' linears have {expert} where the number stands.
+    Names of the experts' linears have {expert} where the number stands. Where a checkpoint has them stacked, they are
+    read as if it had each by itself.
     """
 
     router: LinearSpec
     gate_up: tuple[LinearSpec, ...]
     down: LinearSpec
+    stacked: StackedExperts | None = None
     shared_gate_up: tuple[LinearSpec, ...] = ()  # an MLP for all tokens
     shared_down: LinearSpec | None = None
     shared_gate: LinearSpec | None = None  # the sigmoid of which it is multiplied with
@@ -111,6 +132,11 @@ class MoeSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.shared_gate is not None:
             yield self.shared_gate
 
+    def under(self, prefix: str) -> MoeSpec:
+        """The same with a prefix before all names."""
+        named = self.each(lambda linear: msgspec.structs.replace(linear, name=prefix + linear.name))
+        return msgspec.structs.replace(named, stacked=None if self.stacked is None else self.stacked.under(prefix))
+
     def each(self, change: Callable[[LinearSpec], LinearSpec]) -> MoeSpec:
         """The same of changed linears."""
         return msgspec.structs.replace(
@@ -138,6 +164,7 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     q_norm: str | None = None  # of each head, all with the same gain
     k_norm: str | None = None
     joint_norms: bool = False  # those of q and k are of all heads together, with a gain for each number
+    sinks: str | None = None  # the tensor that has one for each head of q
     out: LinearSpec
     attention_post_norm: str | None = None
     mlp_norm: str | None = "post_attention_layernorm"
@@ -152,10 +179,10 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def under(self, prefix: str) -> LayerSpec:
         """The same with a prefix before all names."""
-        named = {name: prefix + own for name in NORMS if (own := getattr(self, name))}
-        return msgspec.structs.replace(
-            self._each(lambda linear: msgspec.structs.replace(linear, name=prefix + linear.name)), **named
-        )
+        named = {name: prefix + own for name in (*NORMS, "sinks") if (own := getattr(self, name))}
+        linears = self._each(lambda linear: msgspec.structs.replace(linear, name=prefix + linear.name))
+        moe = None if self.moe is None else self.moe.under(prefix)
+        return msgspec.structs.replace(linears, moe=moe, **named)
 
     def with_biases(self, flag: Callable[[str], bool]) -> LayerSpec:
         """The same for a config.json, whose fields `flag` reads."""
@@ -176,6 +203,8 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
             found |= of(linear)
         for router in () if self.moe is None else self.moe.routers():
             found |= router.tensors()
+        if self.sinks is not None:
+            found[self.sinks] = TensorSpec(Kind.SINK, (Axis.HEADS,))
         named = {getattr(self, norm): axis for norm, axis in axes.items()}
         return found | {f"{name}.weight": TensorSpec(Kind.GAIN, (axis,)) for name, axis in named.items() if name}
 

@@ -14,6 +14,13 @@ class Scoring(enum.Enum):
     SIGMOID = "sigmoid"
 
 
+class ClampedGate(msgspec.Struct, frozen=True):
+    """In place of act(gate) * up: g · σ(alpha · g) · (u + 1), with g = min(gate, limit) and u = up within ± limit."""
+
+    alpha: float
+    limit: float
+
+
 class MoeShape(msgspec.Struct, frozen=True, kw_only=True):
     """Of one model, or of the part of it that a member of a tensor-parallel group has."""
 
@@ -26,3 +33,4 @@ class MoeShape(msgspec.Struct, frozen=True, kw_only=True):
     normalised: bool = False  # the shares of a token's experts are made to add up to 1
     factor: float = 1.0  # and are multiplied with this
     shared_intermediate_size: int = 0
+    clamped: ClampedGate | None = None  # how an expert is gated; None: as the model's activation says

@@ -66,7 +66,7 @@ INT4 = QuantMethod(
 AUTO = "auto"
 METHODS = {method.name: method for method in (NONE, INT8, INT4, GGUF)}
 CHECKPOINTS = (  # what config.json may say of weights: the same as auto, where it says so
-    *("auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt"),
+    *("auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4"),
 )
 NAMES = (AUTO, *METHODS, *CHECKPOINTS)
 ABOUT = "; ".join(method.about for method in METHODS.values() if method.about) + (

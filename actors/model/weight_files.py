@@ -75,7 +75,7 @@ def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
 
 def check_tensors(folder: Path, shape: Architecture, found: dict[str, StoredTensor]) -> None:
     """ConfigError if these, of the folder's files, are not those of the architecture."""
-    specs = shape.stored_specs()
+    specs = shape.stored_specs(found)
     _compare(folder, shape, found, specs)
     in_gguf = (folder / SOURCES).is_file()
     for name, spec in specs.items():
@@ -88,7 +88,8 @@ def check_index(folder: Path, shape: Architecture) -> None:
     """Where there is an index, it names each tensor that is needed: what it lacks, no file need be had for."""
     if (path := index_of(folder)) is not None:
         index_files(path)
-        if missing := sorted(_needed(shape.stored_specs()) - read_json(path)["weight_map"].keys()):
+        there = read_json(path)["weight_map"].keys()
+        if missing := sorted(_needed(shape.stored_specs(there)) - there):
             raise ConfigError(f"model: {path} does not fit config.json: it lacks {some(missing)}")
 
 

@@ -19,7 +19,6 @@ from actorserve.actors.model.memory.machine import check_quantization, weight_by
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.runner import CpuRunner
-from actorserve.actors.worker.formats.floats import expert
 from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.sharding import Alone, shard
@@ -280,16 +279,3 @@ def test_a_checkpoints_format_may_be_named(form: str | None, option: str, said: 
         check_quantization(Config(quantization=option), own, on_gpu=False)
         with pytest.raises(ConfigError, match="on a CPU only"):
             check_quantization(Config(quantization=option), own, on_gpu=True)
-
-
-def test_experts_in_mxfp4_are_those_of_transformers() -> None:
-    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
-
-    torch.manual_seed(4)
-    blocks = torch.randint(0, 256, (3, 8, 5, 16), dtype=torch.uint8)
-    scales = torch.randint(100, 140, (3, 8, 5), dtype=torch.uint8)
-    theirs = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)  # [experts, columns, rows]
-    for number in range(3):
-        assert torch.equal(expert(blocks[number], scales[number]), theirs[number].t())
-    with pytest.raises(ConfigError, match=r"are needed, not \[8, 80\] of torch.uint8 and \[8, 5\]"):
-        expert(blocks[0].flatten(1), scales[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..layers import Axis, LinearSpec, MoeSpec
+from ..layers import Axis, LinearSpec, MoeSpec, StackedExperts
 from ..moe import MoeShape
 from ..values import Values
 from .family import Family, same_windows
@@ -43,6 +43,9 @@ MIXTRAL = Family(
                 LinearSpec("block_sparse_moe.experts.{expert}.w3", (Axis.EXPERT_INTERMEDIATE,), Axis.HIDDEN),
             ),
             down=LinearSpec("block_sparse_moe.experts.{expert}.w2", (Axis.HIDDEN,), Axis.EXPERT_INTERMEDIATE),
+            stacked=StackedExperts(
+                gate_up="block_sparse_moe.experts.gate_up_proj", down="block_sparse_moe.experts.down_proj"
+            ),
         ),
     ),
     absent={"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "num_local_experts": 8, "num_experts_per_tok": 2},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..layers import Axis, LinearSpec, MoeSpec
+from ..layers import Axis, LinearSpec, MoeSpec, StackedExperts
 from ..moe import MoeShape
 from ..values import Values
 from .family import Family, Windows, no_windows, same_windows
@@ -20,6 +20,7 @@ EXPERTS = MoeSpec(
         LinearSpec("mlp.experts.{expert}.up_proj", (Axis.EXPERT_INTERMEDIATE,), Axis.HIDDEN),
     ),
     down=LinearSpec("mlp.experts.{expert}.down_proj", (Axis.HIDDEN,), Axis.EXPERT_INTERMEDIATE),
+    stacked=StackedExperts(gate_up="mlp.experts.gate_up_proj", down="mlp.experts.down_proj"),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .family import Family
 from .gemma import GEMMA2, GEMMA3
 from .glm4 import GLM4
+from .gpt_oss import GPT_OSS
 from .granite import GRANITE
 from .llama import LLAMA
 from .mimo import MIMO
@@ -29,6 +30,7 @@ FAMILIES = (
     GEMMA2,
     GEMMA3,
     GLM4,
+    GPT_OSS,
     GRANITE,
     OLMO2,
     OLMO3,

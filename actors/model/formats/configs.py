@@ -4,6 +4,7 @@ and what is not known is refused by its name, for weights that are read wrongly 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from ...options.config import ConfigError
@@ -14,6 +15,7 @@ from .stored import (
     WHOLE,
     AwqWeight,
     BnbWeight,
+    ExpertFloat4Weight,
     Float4Weight,
     GptqWeight,
     ScaledWeight,
@@ -162,6 +164,16 @@ def _modelopt(given: Values) -> StoredWeights:
     return StoredWeights(name="modelopt", of=_all_layers_but(plain, form), needless=KV_SCALES)
 
 
+def _mxfp4(given: Values) -> StoredWeights:
+    """gpt-oss': of the experts alone."""
+    form = ExpertFloat4Weight()
+    listed = [re.escape(part).replace(r"\*", "[^.]+") for part in given.texts("modules_to_not_convert")]
+    plain = re.compile("|".join(rf"(?:.*\.)?{part}(?:\..*)?" for part in listed) or "$.")
+    return StoredWeights(
+        name="mxfp4", of=lambda name: form if ".experts." in name and not plain.fullmatch(name) else None
+    )
+
+
 def _bitsandbytes(given: Values) -> StoredWeights:
     plain = given.texts("llm_int8_skip_modules")
     form: BnbWeight | ScaledWeight
@@ -190,5 +202,6 @@ READERS: dict[str, Callable[[Values], StoredWeights]] = {
     "fp8": _fp8,
     "fbgemm_fp8": _fbgemm_fp8,
     "modelopt": _modelopt,
+    "mxfp4": _mxfp4,
     "bitsandbytes": _bitsandbytes,
 }

@@ -16,6 +16,7 @@ FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # the types that are supported, and by
 BYTES = FLOATS | {"I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I32": 4, "I64": 8}
 SCALES = tuple(FLOATS)
 WHOLE = 0  # of a block: as long as the weight itself
+EXPERT_GROUP = 32  # columns that share a scale in gpt-oss' format
 WORD = 32  # bits of the numbers into which smaller ones are packed
 
 Shape = tuple[int, ...]
@@ -150,6 +151,17 @@ class Float4Weight(WeightFormat, frozen=True, kw_only=True):
         if self.whole:
             found[self.whole] = StoredSpec((1,), also=((),))
         return found | dict(self.others)
+
+
+class ExpertFloat4Weight(WeightFormat, frozen=True, kw_only=True):
+    """gpt-oss' MXFP4: floats of 4 bits, 16 bytes for each 32 columns, whose scale is a power of 2."""
+
+    def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
+        groups = blocks(columns, EXPERT_GROUP)
+        return {
+            "blocks": StoredSpec((rows, groups, EXPERT_GROUP // 2), ("U8",)),
+            "scales": StoredSpec((rows, groups), ("U8", "F8_E8M0")),
+        }
 
 
 class BnbWeight(WeightFormat, frozen=True, kw_only=True):

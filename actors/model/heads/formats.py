@@ -6,6 +6,7 @@ reads it here, whatever the device. Knows no files and no torch.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import NamedTuple
 
 import msgspec
@@ -122,12 +123,12 @@ class RecurrentShape(Architecture, frozen=True, kw_only=True):
             found[f"{EMBEDDING}.weight"] = TensorSpec(Kind.EMBEDDING, (Axis.VOCABULARY,), Axis.HIDDEN)
         return found | self.head.tensors() if self.own_head else found
 
-    def stored_specs(self) -> dict[str, StoredSpec]:
+    def stored_specs(self, there: Container[str] = ()) -> dict[str, StoredSpec]:
         words = {
             TO_TARGET: StoredSpec((self.draft_vocabulary,), WHOLE_NUMBERS, optional=not self.mapped),
             FROM_TARGET: StoredSpec((self.vocab_size,), ("BOOL",), optional=True),
         }
-        return super().stored_specs() | words
+        return super().stored_specs(there) | words
 
 
 MEDUSA_STATES = TargetStates(normed=True)
@@ -146,7 +147,7 @@ class MedusaShape(NamedTuple):
     hidden_size: int
     vocab_size: int
 
-    def stored_specs(self) -> dict[str, StoredSpec]:
+    def stored_specs(self, there: Container[str] = ()) -> dict[str, StoredSpec]:
         """Every tensor of the checkpoint."""
         hidden, found = self.hidden_size, {}
         for head in range(self.heads):

@@ -101,9 +101,16 @@ def uniform(
     head_dim: int,
     scale: float,
     soft_cap: float | None = None,
+    sinks: bool = False,
 ) -> KVSpec:
     """Of a model whose layers differ in their windows alone."""
     widest = LayerAttention(
-        heads=heads, kv_heads=kv_heads, key_dim=head_dim, value_dim=head_dim, scale=scale, soft_cap=soft_cap
+        heads=heads,
+        kv_heads=kv_heads,
+        key_dim=head_dim,
+        value_dim=head_dim,
+        scale=scale,
+        soft_cap=soft_cap,
+        sinks=sinks,
     )
     return KVSpec(layers=tuple(msgspec.structs.replace(widest, window=window) for window in windows))

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...model.moe import ClampedGate
+
 GRAIN = 32768  # numbers of which torch gives parts to several threads
 
 
@@ -46,6 +48,14 @@ def exact_silu(x: Tensor) -> Tensor:
     exact = x.float()
     divisor = exact.neg().exp_().add_(1)
     return torch.div(exact, divisor, out=divisor).to(x.dtype)
+
+
+def clamped_swiglu(gate: Tensor, up: Tensor, numbers: ClampedGate) -> Tensor:
+    """g / (1 + exp(-alpha · g)) · (u + 1) of g up to the limit and u within it, in float32, rounded once; as exact."""
+    exact = gate.float().clamp(max=numbers.limit)
+    divisor = exact.mul(-numbers.alpha).exp_().add_(1)
+    more = up.float().clamp(-numbers.limit, numbers.limit).add_(1)
+    return exact.div_(divisor).mul_(more).to(gate.dtype)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

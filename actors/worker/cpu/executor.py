@@ -202,6 +202,7 @@ class CpuLayer:
         self.attention_norm = build.norm_if(spec.attention_norm)
         self.qkv = build.linear(*spec.qkv)
         self.qk_norm = build.qk_norm(spec.q_norm, spec.k_norm)
+        self.sinks = None if spec.sinks is None else build.get(spec.sinks).float()
         self.out = build.linear(spec.out)
         self.attention_post_norm = build.norm_if(spec.attention_post_norm)
         self.mlp_norm = build.norm_if(spec.mlp_norm)
@@ -236,7 +237,7 @@ class CpuLayer:
         if self.turns:
             self.rotate(qk, rotations)
         kv.write_joined(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
-        mixed = attention(self.index, heads[:, : shape.heads])
+        mixed = attention(self.index, heads[:, : shape.heads], self.sinks)
         self._add(self.out, self.attention_post_norm, x, mixed.view(len(x), -1))
         normed = x if self.mlp_norm is None else self.mlp_norm(x)
         if self.moe is not None:

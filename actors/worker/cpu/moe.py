@@ -11,6 +11,7 @@ from ...model.architecture import Architecture
 from ...model.layers import LinearSpec, MoeSpec
 from ...model.moe import Scoring
 from ..quantization.base import CpuLinear
+from .elementwise import clamped_swiglu
 from .experts import Expert, Experts
 
 
@@ -64,4 +65,6 @@ class CpuMoe:
 
     def _gated(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, -1)
+        if self.moe.clamped is not None:
+            return clamped_swiglu(gate, up, self.moe.clamped)
         return self.act(gate).mul_(up)

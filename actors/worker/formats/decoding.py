@@ -16,6 +16,7 @@ from ...model.architecture import Architecture
 from ...model.formats.stored import (
     AwqWeight,
     BnbWeight,
+    ExpertFloat4Weight,
     Float4Weight,
     GptqWeight,
     PackedWeight,
@@ -26,12 +27,13 @@ from ...model.formats.stored import (
 from ...model.layers import Kind
 from ...options.config import ConfigError
 from ..models.sharding import Read
-from .floats import bitsandbytes, float4
+from .floats import bitsandbytes, expert, float4
 from .integers import awq, gptq, packed, scaled
 
 DECODERS: dict[type[WeightFormat], Callable[[Any, dict[str, Tensor], int, int], Tensor]] = {
     AwqWeight: awq,
     BnbWeight: bitsandbytes,
+    ExpertFloat4Weight: expert,
     Float4Weight: float4,
     GptqWeight: gptq,
     PackedWeight: packed,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...model.formats.stored import BnbWeight, Float4Weight
+from ...model.formats.stored import EXPERT_GROUP, BnbWeight, ExpertFloat4Weight, Float4Weight
 from ...options.config import ConfigError
 from .integers import Tensors, spread
 
@@ -30,19 +30,11 @@ def float4(form: Float4Weight, stored: Tensors, rows: int, columns: int) -> Tens
     return numbers.mul_(spread(scale, form.group, columns))
 
 
-def expert(blocks: Tensor, scales: Tensor) -> Tensor:
-    """One expert's weight [rows, columns] of gpt-oss, in MXFP4: blocks [rows, groups, 16] and scales [rows, groups].
-
-    A checkpoint has all experts of a layer in one tensor, `…_blocks`, and their scales in `…_scales`: of each the part
-    is read that is decoded, so that no more than one expert is in float32 at a time.
-    """
-    if blocks.ndim != 3 or blocks.dtype != torch.uint8 or scales.shape != blocks.shape[:2] or blocks.shape[2] != 16:
-        told = f"{list(blocks.shape)} of {blocks.dtype} and {list(scales.shape)}"
-        raise ConfigError(f"blocks [rows, groups, 16] of bytes and scales [rows, groups] are needed, not {told}")
-    rows, groups, half = blocks.shape
-    columns = groups * half * 2
-    form = Float4Weight(group=half * 2, weight="weight", scale_type="U8")
-    return float4(form, {"weight": blocks.flatten(1), "weight_scale": scales}, rows, columns)
+def expert(form: ExpertFloat4Weight, stored: Tensors, rows: int, columns: int) -> Tensor:
+    """One linear of one expert of gpt-oss: blocks [rows, groups, 16] and scales [rows, groups]."""
+    same = Float4Weight(group=EXPERT_GROUP, weight="weight", scale_type="U8")
+    parts = {"weight": stored["blocks"].flatten(1), "weight_scale": stored["scales"]}
+    return float4(same, parts, rows, columns)
 
 
 def bitsandbytes(form: BnbWeight, stored: Tensors, rows: int, columns: int) -> Tensor:

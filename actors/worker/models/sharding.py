@@ -23,7 +23,7 @@ from ...model.layers import Axis, Kind, TensorSpec
 Read = Callable[[str, slice, slice | None], Tensor]  # rows, and columns where not all are wanted, of a tensor
 Get = Callable[[str], Tensor]  # a rank's part of a tensor of the checkpoint, in the type in which it is stored
 HEADS = {Axis.QUERIES, Axis.KEYS, Axis.VALUES}
-SHARED = HEADS | {Axis.INTERMEDIATE, Axis.SHARED_INTERMEDIATE}
+SHARED = HEADS | {Axis.HEADS, Axis.INTERMEDIATE, Axis.SHARED_INTERMEDIATE}
 
 
 class Place(Protocol):

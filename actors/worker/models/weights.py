@@ -25,6 +25,7 @@ from ...options.config import Config, ConfigError
 from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
 from ..formats.decoding import decoded
+from ..formats.stacking import unstacked
 from ..memory import large_blocks_apart
 from ..tensor_parallel import TensorParallelGroup
 from ..torch_import import import_rest
@@ -85,11 +86,13 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
 
 def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     """Map the files of `folder`; the result reads parts of tensors. Names and shapes of all must be as they should."""
-    homes = {name: stored.file for name, stored in check_weights(folder, shape).items()}
+    homes: dict[str, Path] = {name: stored.file for name, stored in check_weights(folder, shape).items()}
     if (read_gguf := open_gguf(folder, shape)) is not None:
         return read_gguf
     files = read_parts({name: (path, name) for name, path in homes.items()})
-    return files if shape.stored is None else decoded(files, shape, homes.keys())
+    if parts := shape.stacked(homes):
+        files = unstacked(files, parts)
+    return files if shape.stored is None else decoded(files, shape, homes.keys() | parts.keys())
 
 
 def read_parts(homes: dict[str, tuple[Path, str]]) -> Read:

@@ -101,6 +101,19 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
             "max_window_layers": 3,
         },
     ),
+    "gpt_oss": (
+        "gpt_oss",
+        {
+            "head_dim": 32,
+            "num_hidden_layers": 4,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "sliding_window": 24,
+            "swiglu_limit": 1.5,
+            "rope_parameters": {**YARN_ROPE, "truncate": False},
+            "rms_norm_eps": 1e-5,
+        },
+    ),
     "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
     "mistral": ("mistral", {"sliding_window": 24}),
     "phi3": ("phi3", {"sliding_window": 24, "pad_token_id": 0}),
@@ -169,7 +182,7 @@ def write_model(kind: str, folder: Path, shard: str | None = None, seed: int = 0
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():  # transformers starts these at 0 and 1
-            if name.endswith("bias"):
+            if name.endswith(("bias", "sinks")):
                 parameter.normal_(0, 0.3)
             elif name.endswith("norm.weight"):
                 parameter.uniform_(0.5, 1.5)

@@ -1,0 +1,86 @@
+"""Checkpoints that have the linears of all experts of a layer in one tensor each, as if each expert had its own.
+
+A tensor [experts, …] is a weight of floats, a bias, or what a format has in their place. Knows no torch and no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import NamedTuple
+
+from ..layers import LinearSpec, MoeSpec, StackedExperts
+from .stored import StoredSpec
+
+Names = Callable[[LinearSpec], Iterator[str]]  # of the tensors of a linear, were it by itself
+
+
+class StackedPart(NamedTuple):
+    """Where the tensor of one expert's linear is."""
+
+    name: str  # of the tensor of all experts
+    expert: int
+    experts: int
+    number: int  # which of the linears that share the tensor's rows
+    linears: int
+    transposed: bool
+    interleaved: bool
+
+    def rows(self, whole: int) -> slice:
+        """Those of this linear, of all that the tensor has."""
+        if self.interleaved:
+            return slice(self.number, None, self.linears)
+        each = whole // self.linears
+        return slice(self.number * each, (self.number + 1) * each)
+
+    def stacked(self, own: StoredSpec) -> StoredSpec:
+        """The tensor of all, of that of one."""
+        assert own.shape is not None
+        rows, *others = own.shape
+        sizes = [self.linears * rows, *others]
+        return own._replace(shape=(self.experts, *(reversed(sizes) if self.transposed else sizes)))
+
+
+def stacked_parts(moe: MoeSpec, there: Container[str], names: Names) -> dict[str, StackedPart]:
+    """The tensors of the experts of a layer, where a checkpoint with the tensors `there` has them stacked."""
+    stacked = moe.stacked
+    if stacked is None or not _is_stacked(moe, stacked, there, names):
+        return {}
+    found: dict[str, StackedPart] = {}
+    for expert in range(moe.experts):
+        gate_up, down = moe.expert(expert)
+        for name, linears, interleaved in (
+            (stacked.gate_up, gate_up, stacked.interleaved),
+            (stacked.down, (down,), False),
+        ):
+            for number, linear in enumerate(linears):
+                for own in names(linear):
+                    whole = _whole(name, own)
+                    transposed = stacked.transposed and whole == name
+                    place = expert, moe.experts, number, len(linears)
+                    found[own] = StackedPart(whole, *place, transposed, interleaved)
+    return found
+
+
+def stacked_specs(specs: Mapping[str, StoredSpec], parts: Mapping[str, StackedPart]) -> dict[str, StoredSpec]:
+    """Every tensor as it lies in the checkpoint; `specs` are those of a checkpoint in which nothing is stacked."""
+    found: dict[str, StoredSpec] = {}
+    for name, spec in specs.items():
+        part = parts.get(name)
+        if part is None:
+            found[name] = spec
+        elif part.name not in found:
+            found[part.name] = part.stacked(spec)
+    return found
+
+
+def _is_stacked(moe: MoeSpec, stacked: StackedExperts, there: Container[str], names: Names) -> bool:
+    (first, *_), _ = moe.expert(0)
+    own = list(names(first))
+    if any(_whole(stacked.gate_up, name) in there for name in own):
+        return True
+    return stacked.usual and not any(name in there for name in own)
+
+
+def _whole(name: str, own: str) -> str:
+    kind = own.rpartition(".")[2]
+    return name if kind == "weight" else f"{name}_{kind}"

@@ -1,0 +1,29 @@
+"""Reads tensors of single experts of a checkpoint that has those of all experts in one (model/formats/stacked.py).
+
+Of a tensor no more than one expert's part is read at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from ...model.formats.stacked import StackedPart
+from ..models.sharding import Read
+
+
+def unstacked(read: Read, parts: Mapping[str, StackedPart]) -> Read:
+    """The same with the names of `parts` beside the others."""
+
+    def get(name: str, rows: slice, columns: slice | None) -> Tensor:
+        part = parts.get(name)
+        if part is None:
+            return read(name, rows, columns)
+        whole = read(part.name, slice(part.expert, part.expert + 1), None)[0]
+        if part.transposed:
+            whole = whole.t()
+        own = whole[part.rows(len(whole))][rows]
+        return own if columns is None else own[:, columns]
+
+    return get
