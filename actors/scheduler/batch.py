@@ -17,6 +17,7 @@ from actorserve.shm.table.table import generation_of
 from .sequence import Sequence
 
 NEVER = 1 << 62  # more blocks than any row has
+COMPUTED, KNOWN, CONFIRMED, GENERATED, IN_FLIGHT = range(5)  # what a step changes of a row, in RunningBatch.progress
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -30,10 +31,15 @@ class RunningBatch:
             return np.zeros(size, np.int64)
 
         self.size = size
+        self.version = 0  # another one whenever a row gets or loses its sequence
         self.ticket, self.slot, self.generation = zeros(), zeros(), zeros()
-        self.num_computed_tokens, self.num_known_tokens, self.num_confirmed_tokens = zeros(), zeros(), zeros()
-        self.num_prompt_tokens, self.num_generated_tokens, self.max_num_tokens = zeros(), zeros(), zeros()
-        self.num_in_flight_tokens = zeros()  # tokens being sampled
+        self.progress = np.zeros((size, 5), np.int64)  # the next five: a row's lie together
+        self.num_computed_tokens: Ints = self.progress[:, COMPUTED]
+        self.num_known_tokens: Ints = self.progress[:, KNOWN]
+        self.num_confirmed_tokens: Ints = self.progress[:, CONFIRMED]
+        self.num_generated_tokens: Ints = self.progress[:, GENERATED]
+        self.num_in_flight_tokens: Ints = self.progress[:, IN_FLIGHT]  # tokens being sampled
+        self.num_prompt_tokens, self.max_num_tokens = zeros(), zeros()
         self.num_block_tokens = zeros()  # tokens that its blocks hold
         self.num_offered_blocks = (
             zeros()
@@ -71,6 +77,7 @@ class RunningBatch:
     def place(self, sequence: Sequence, computed: int, capacity: int, registered: int) -> int:
         """Give a sequence a free row; its first `computed` tokens are in its blocks already."""
         row = self._free.pop()
+        self.version += 1
         self._tickets += 1
         self.ticket[row] = self._tickets
         self.slot[row], self.generation[row] = sequence.slot, generation_of(sequence.ref)
@@ -93,6 +100,7 @@ class RunningBatch:
         """Free the sequence's row and hand its progress back to the sequence."""
         row = sequence.row
         assert row is not None
+        self.version += 1
         sequence.num_generated_tokens, sequence.num_in_flight_tokens = (
             int(self.num_generated_tokens[row]),
             int(self.num_in_flight_tokens[row]),
@@ -101,6 +109,11 @@ class RunningBatch:
         self.sequences[row] = None
         self.ticket[row] = 0
         self._free.append(row)
+
+    def span(self, rows: Ints) -> Ints | slice:
+        """What takes these rows out of an array at the least cost; they rise."""
+        first, last = int(rows[0]), int(rows[-1])
+        return slice(first, last + 1) if last - first + 1 == len(rows) else rows
 
     def due(self) -> tuple[Ints, Ints]:
         """(rows that decode: one token to compute, rows in prefill: several). Rows at their length limit are done."""
@@ -132,6 +145,7 @@ class RunningBatch:
 
     def withhold(self) -> None:
         """The prefix cache is offered no block of those that run now."""
+        self.version += 1
         self.num_offered_blocks[self.ticket > 0] = NEVER
 
     def check_integrity(self) -> None:

@@ -10,7 +10,7 @@ from actorserve.shm.table.table import RequestTable, generation_of, slot_of
 from .batch import NEVER, RunningBatch
 from .blocks import BlockPool
 from .lifecycle import Lifecycle
-from .planner import PlannedStep
+from .planned_step import PlannedStep
 from .snapshots import Snapshots
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,30 +17,13 @@ from actorserve.shm.kv_map.map import KVMap
 from ..protocol.step import NewRow
 from .batch import NEVER, Bools, Ints, RunningBatch
 from .blocks import BlockPool
+from .planned_step import PlannedStep, SteadyPlan
 from .prefix_cache import PrefixCache
 from .sequence import Sequence
-from .snapshots import Save
 from .waiting import WaitingQueue
 
 NUM_SPARE_BLOCKS = 4  # room that a new sequence is given behind its prompt, if there is any
 MAX_ANNOUNCED_BLOCKS = 1 << 14  # a step that has told the worker of so many blocks tells of no more adopted rows
-
-
-@dataclass
-class PlannedStep:
-    """A step that was planned: what the worker is told and what is needed to apply its results."""
-
-    rows: Ints
-    counts: Ints
-    tokens: int  # to compute, in all
-    num_draft_tokens: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of `counts`, for drafts
-    drafts_on: bool = False  # whether rows might have any
-    samples: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
-    tickets: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    refs: list[int] = field(default_factory=list)  # of the rows that sample
-    new: list[NewRow] = field(default_factory=list)
-    new_blocks: list[tuple[int, int, int]] = field(default_factory=list)  # (row, index, block)
-    saves: list[Save] = field(default_factory=list)
 
 
 class Planner:
@@ -65,6 +47,7 @@ class Planner:
         )  # tokens of prompts beside so many decoding rows
         self._adopted: deque[tuple[Sequence, int]] = deque()  # of which the worker is not told yet, with their tickets
         self._starved = False  # in the last plan a prompt found no block for its windows
+        self._steady: SteadyPlan | None = None
         self._turn = 0  # the row that decodes first where the budget is too small for all
 
     def plan(self) -> PlannedStep | None:
@@ -72,6 +55,9 @@ class Planner:
 
         Prompts whose blocks of windows are all held by one another go on when the last of them gives up its own.
         """
+        steady = self._steady
+        if steady is not None and steady.goes_on(self.drafts) and (self.batch.full or not self.waiting):
+            return steady.again()
         while (step := self._plan_once()) is None and self._starved and len(self.batch) > 1:
             self.preempt(max(self.batch.running(), key=self.waiting.rank))
         return step
@@ -104,7 +90,11 @@ class Planner:
             step.num_draft_tokens = np.zeros(len(step.rows), np.int64)
             step.num_draft_tokens[: len(decode)] = self._num_draft_tokens(decode, left, new_blocks)
             step.counts += step.num_draft_tokens
-        return self._account(step)
+        accounted = self._account(step)
+        plain = not (self.windows.tables or self.snapshots.needed)
+        alike = len(decode) == len(step.rows) == len(self.batch) > 0
+        self._steady = SteadyPlan.of(self.batch, step, self.drafts) if plain and alike else None
+        return accounted
 
     def plan_alone(self, sequence: Sequence) -> PlannedStep | None:
         """A step of this sequence and no other."""
@@ -159,6 +149,7 @@ class Planner:
         if not len(step.num_draft_tokens):
             step.num_draft_tokens = np.zeros(len(step.rows), np.int64)
         step.tickets = self.batch.ticket[step.rows]
+        step.decoding = int(np.count_nonzero(step.counts - step.num_draft_tokens == 1))
         step.saves = self.snapshots.plan(self.batch, step.rows, step.counts)
         step.samples = self.batch.advance(step.rows, step.counts, step.num_draft_tokens)
         step.refs = self.batch.refs(step.rows[step.samples])
@@ -174,8 +165,19 @@ class Planner:
         rows, missed = step.rows[alive], step.num_draft_tokens.copy()
         missed[step.samples] -= drawn - 1
         batch.confirm(rows, step.counts[alive], missed[alive])
+        if self._steady is not None and step.drafts_on:
+            self._steady.came_back(step, int(missed.min()))
         self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.num_confirmed_tokens[rows])
         return alive
+
+    def confirm_again(self, step: PlannedStep, slots: Ints, words: Ints) -> None:
+        """As `confirm`, of a step that was planned again and in which every row drew one token, where `words` are what
+        the KV map says of these slots then; the batch knows already.
+        """
+        self.kv.prove()
+        self.kv.confirm_words(slots, words)
+        if self._steady is not None and step.room:
+            self._steady.came_back(step, step.room)
 
     def _decode_rows(self) -> Ints:
         decode, _ = self.batch.due()

@@ -12,14 +12,76 @@ from actorserve.shm.table.table import RequestTable
 
 from ..protocol.messages import Finish
 from ..protocol.step import StepDone
-from .batch import Bools, Ints, RunningBatch
+from .batch import COMPUTED, CONFIRMED, GENERATED, IN_FLIGHT, KNOWN, Bools, Ints, RunningBatch
 from .lifecycle import Lifecycle
 from .metrics.request_stats import RequestStats
-from .planner import PlannedStep, Planner
+from .planned_step import PlannedStep
+from .planner import Planner
 from .policy.chunk_size import ChunkSizePolicy
 from .policy.speculation import SampledTokens, Speculation
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.int32]]
+LONG_S = 0.005  # a step of which each is measured; of shorter ones that are alike, so many as one in ...
+MEASURED = 4
+
+
+class SteadyResults:
+    """All rows of a batch, while a step of them comes back that was planned again: each draws one token.
+
+    By row, as the tokens in the log are: `words` are what the KV map says of it, its tokens cursor (both as they are
+    stored, with the generation), and the position of its next token.
+    """
+
+    def __init__(self, batch: RunningBatch, planned: PlannedStep, ends: list[int], block_size: int) -> None:
+        rows, room = planned.rows, planned.room
+        self.planned = planned
+        self.slots = batch.slot[rows]
+        self.last_ns = 0  # when all of them got the last one; 0: not known
+        self.steps = 0
+        self._progress, self._span = batch.progress, batch.span(rows)
+        self._change = np.zeros(batch.progress.shape[1], np.int64)
+        self._change[[COMPUTED, KNOWN, CONFIRMED, GENERATED, IN_FLIGHT]] = -room, -room, 1, 1, -1 - room
+        generations = batch.generation[rows] << 32
+        lengths = batch.num_prompt_tokens[rows] + batch.num_generated_tokens[rows]
+        counts = batch.num_confirmed_tokens[rows]
+        self._words = np.stack([generations | counts, generations | batch.num_generated_tokens[rows], lengths - 1])
+        self._end = int((batch.max_num_tokens[rows] - lengths).min())  # steps until one is as long as it may be
+        self._size = block_size
+        self._next_block = int((block_size - counts % block_size).min())  # steps until one has a full block more
+        stops = {token for row in rows[batch.has_stop_ids[rows]].tolist() for token in batch.at(row).stop_ids}
+        self.ends = stops if batch.ignore_eos[rows].all() else stops.union(ends)
+
+    def come_back(self) -> None:
+        """Another step has."""
+        self.steps += 1
+        self._progress[self._span] += self._change
+        self._words += 1
+
+    @property
+    def computed(self) -> Ints:
+        """The words of the KV map."""
+        return self._words[0]
+
+    @property
+    def cursors(self) -> Ints:
+        return self._words[1]
+
+    @property
+    def positions(self) -> Ints:
+        """Of the tokens that the step has brought."""
+        return self._words[2]
+
+    @property
+    def may_be_long(self) -> bool:
+        """Whether a row may be as long as it may be."""
+        return self.steps >= self._end
+
+    def has_full_block(self) -> bool:
+        """Whether one of the rows has a full block more than after the step before."""
+        if self.steps < self._next_block:
+            return False
+        self._next_block = self.steps + self._size - int((self._words[0] % self._size).max())
+        return True
 
 
 class Results:
@@ -38,9 +100,14 @@ class Results:
         self._lifecycle = lifecycle
         self._stats = stats
         self._speculation, self._chunk_size = speculation, chunk_size
+        self._steady: SteadyResults | None = None  # while steps come back that were planned again
 
     def apply(self, planner: Planner, planned: PlannedStep, done: StepDone) -> None:
         """Account for a step of this planner that has come back: computed and sampled tokens, full blocks, ends."""
+        if planned.version == planner.batch.version and not (done.packed_drawn or done.packed_failed):
+            self._apply_again(planner, planned, done)
+            return
+        self._steady = None
         self._end_failed(planned, done)
         drawn = SampledTokens(done, len(planned.refs))
         drawn.cut(planned.refs, self._lifecycle.sequences)
@@ -53,10 +120,42 @@ class Results:
         self._stats.stepped(computed)
         planner.prefix.offer(batch, planned.rows[alive])  # a token in no log is sampled again: not to be cached before
         planner.prefix.settle(batch, planned.rows[alive], planned.saves)
+        self._finish(batch, done_rows)
+
+    def _apply_again(self, planner: Planner, planned: PlannedStep, done: StepDone) -> None:
+        """The same for a step that was planned again, and in which every row drew one token."""
+        batch, steady, size = planner.batch, self._steady, planner.prefix.block_size
+        if steady is None or steady.planned is not planned:
+            steady = self._steady = SteadyResults(batch, planned, self._lifecycle.end_tokens, size)
+        tokens = done.tokens
+        assert len(tokens) == len(planned.rows), f"step {done.step}: {len(tokens)} tokens of {len(planned.rows)} rows"
+        steady.come_back()
+        self._measure_again(planned, done.seconds, steady.steps)
+        planner.confirm_again(planned, steady.slots, steady.computed)
+        self.generated += len(tokens)
+        stats, before = self._stats, steady.last_ns
+        steady.last_ns = stats.appending_again(steady.slots, before) if before else stats.appending(steady.slots)
+        self.arrays.append_words(steady.slots, steady.positions, tokens, steady.cursors)
+        self._lifecycle.have_moved(planned.refs)
+        stats.stepped(planned.tokens)
+        if steady.has_full_block():
+            planner.prefix.offer(batch, planned.rows)
+        if steady.may_be_long or not steady.ends.isdisjoint(tokens.tolist()):
+            self._finish(batch, self._done_rows(batch, planned.rows, steady.positions + 1, tokens))
+
+    def _finish(self, batch: RunningBatch, done_rows: list[tuple[int, int]]) -> None:
+        """These rows may be done; with the last token of each."""
         for row, token in done_rows:
             sequence = batch.at(row)
             sequence.num_generated_tokens = int(batch.num_generated_tokens[row])
             self._lifecycle.finish_if_done(sequence, token)
+
+    def _measure_again(self, planned: PlannedStep, seconds: float, steps: int) -> None:
+        """What it took, where `steps` of its kind have come back."""
+        if seconds >= LONG_S or steps % MEASURED == 0:
+            self._chunk_size.observe(planned.decoding, 0, seconds)
+        if self._speculation.most:
+            self._speculation.observe_without(planned.decoding, planned.drafts_on, seconds)
 
     def _end_failed(self, planned: PlannedStep, done: StepDone) -> None:
         """Rows whose grammar failed end without this step's token: a successor would take it for one of the answer."""
@@ -71,8 +170,7 @@ class Results:
         if drawn.speculated:
             tokens += int(drawn.drafted.sum())
             self._speculation.count(drawn.counts, drawn.drafted)
-        decoding = int((planned.counts - planned.num_draft_tokens == 1).sum())
-        self._chunk_size.observe(decoding, planned.tokens - decoding, seconds)
+        self._chunk_size.observe(planned.decoding, planned.tokens - planned.decoding, seconds)
         if self._speculation.most and planned.tokens == len(planned.rows):  # no part of a prompt
             rows, on = len(planned.rows), planned.drafts_on
             self._speculation.observe(rows, on, drawn.counts, drawn.drafted, seconds)
@@ -93,6 +191,10 @@ class Results:
         generated = positions + 1 - batch.num_prompt_tokens[owners]  # stored once for each of a row's tokens, in order
         self.arrays.append_tokens(batch.slot[owners], positions, tokens, batch.generation[owners], generated)
         self._lifecycle.have_moved(batch.refs(rows))
+        return self._done_rows(batch, rows, lengths, last)
+
+    def _done_rows(self, batch: RunningBatch, rows: Ints, lengths: Ints, last: Tokens) -> list[tuple[int, int]]:
+        """The rows of these that may be done, by what their logs' lengths and last tokens are."""
         done = (lengths >= batch.max_num_tokens[rows]) | batch.has_stop_ids[rows]
         for end in self._lifecycle.end_tokens:
             done |= (last == end) & ~batch.ignore_eos[rows]

@@ -31,7 +31,8 @@ from .integrity import check_blocks, check_sequences, check_snapshots
 from .lifecycle import Lifecycle
 from .limits import Limits
 from .metrics.request_stats import RequestStats
-from .planner import PlannedStep, Planner
+from .planned_step import PlannedStep
+from .planner import Planner
 from .policy.chunk_size import ChunkSizePolicy
 from .policy.speculation import Speculation
 from .prefix_cache import PrefixCache

@@ -134,7 +134,11 @@ class KVMap:
 
     def confirm(self, slots: Ints, generations: Ints, counts: Ints) -> None:
         """The first `counts` tokens of these slots are computed (one 8-byte move each, see TableArrays)."""
-        self._computed[slots] = generations << 32 | counts
+        self.confirm_words(slots, generations << 32 | counts)
+
+    def confirm_words(self, slots: Ints, words: Ints) -> None:
+        """The same by the words that say so: generation << 32 | count."""
+        self._computed[slots] = words
 
     def release(self, slot: int) -> None:
         """The slot holds nothing. To be stored before its blocks are given to another."""

@@ -40,6 +40,16 @@ class TableArrays:
         numpy's fancy assignment between aligned arrays of one 8-byte type moves each element with one load and one
         store, so that a cursor is never seen half written (int64 here: generations stay below 2**31).
         """
+        self.append_words(slots, positions, tokens, generations << 32 | counts)
+
+    def append_words(
+        self,
+        slots: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        tokens: NDArray[Any],
+        cursors: NDArray[np.int64],
+    ) -> None:
+        """The same where the cursors' words are known."""
         self.tokens[slots, positions] = tokens
         store_fence()
-        self._cursors[slots] = generations << 32 | counts  # SYNC: table.tokens, pairs with RequestTable.generated
+        self._cursors[slots] = cursors  # SYNC: table.tokens, pairs with RequestTable.generated

@@ -74,8 +74,10 @@ class RequestStats:
         self._step.observe(computed + self._begun)
         self._begun = 0
 
-    def appending(self, slots: Ints) -> None:
-        """Each of these slots is given what a step sampled for it. All that came with one step was one wait."""
+    def appending(self, slots: Ints) -> int:
+        """Each of these slots is given what a step sampled for it, now: the time is returned. All that came with one
+        step was one wait.
+        """
         now = time.monotonic_ns()
         lasts = self._lasts[slots]
         self._lasts[slots] = now
@@ -90,6 +92,14 @@ class RequestStats:
         else:
             for last, times in Counter(before).items():
                 self._between.observe(now - last, times)
+        return now
+
+    def appending_again(self, slots: Ints, before: int) -> int:
+        """The same where all of them were given something at `before`, for the last time."""
+        now = time.monotonic_ns()
+        self._lasts[slots] = now
+        self._between.observe(now - before, len(slots))
+        return now
 
     def survived(self, running: list[Sequence]) -> None:
         """The worker has died, and these go on."""

@@ -46,8 +46,7 @@ class PlanTiming:
         number = (scheduler.epoch, scheduler.step - len(scheduler.in_flight))
         if number != self._running:
             self._running, step = number, scheduler.in_flight[0]
-            decoding = int((step.counts - step.num_draft_tokens == 1).sum())
-            expected = scheduler.chunk_size.expected(decoding, step.tokens - decoding)
+            expected = scheduler.chunk_size.expected(step.decoding, step.tokens - step.decoding)
             self._due = now + EARLY * expected if expected > SHORT_S else now
         return max(0.0, self._due - now)
 

@@ -63,6 +63,12 @@ class Speculation:
         if len(drawn) == rows and seconds > 0:  # all decode: a prompt's piece of one token draws none
             self._at(rows).observe(on, int(drawn.sum()), seconds, bool(drafted.any()))
 
+    def observe_without(self, rows: int, on: bool, seconds: float) -> None:
+        """The same of a step in which each row drew one token and none had drafts."""
+        self.cost.observe(rows, seconds)
+        if seconds > 0:
+            self._at(rows).observe(on, rows, seconds, False)
+
     def _at(self, rows: int) -> DraftTrials:
         """The trials of about so many rows; they begin with what the nearest ones found."""
         size = rows if rows <= EXACT else EXACT + int(4 * math.log2(rows / EXACT))

@@ -1,0 +1,74 @@
+"""A step as it was planned, and the same one again: of rows that decode step after step the plan is made once.
+
+A plan is made again as long as no row has got or lost its sequence, nobody could take a row, every row has as much
+room for drafts, and all have blocks for it and are away from their limits; how often that may be is known beforehand.
+Measured (`tools/bench/scheduler`, `tools/bench/pipeline`): see docs/performance.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..protocol.step import NewRow
+from .batch import COMPUTED, IN_FLIGHT, KNOWN, Bools, Ints, RunningBatch
+from .snapshots import Save
+
+OF_ANY_ROWS = -1
+
+
+@dataclass
+class PlannedStep:
+    """A step that was planned: what the worker is told and what is needed to apply its results."""
+
+    rows: Ints
+    counts: Ints
+    tokens: int  # to compute, in all
+    num_draft_tokens: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of `counts`, for drafts
+    drafts_on: bool = False  # whether rows might have any
+    samples: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    tickets: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    refs: list[int] = field(default_factory=list)  # of the rows that sample
+    new: list[NewRow] = field(default_factory=list)
+    new_blocks: list[tuple[int, int, int]] = field(default_factory=list)  # (row, index, block)
+    saves: list[Save] = field(default_factory=list)
+    decoding: int = 0  # rows that compute one token beside their drafts
+    version: int = OF_ANY_ROWS  # of the batch, all of whose rows it is of; they decode, with `room` for drafts each
+    room: int = 0
+
+
+class SteadyPlan:
+    """A step of all rows of a batch that can be planned again as it is."""
+
+    def __init__(self, batch: RunningBatch, step: PlannedStep, room: int) -> None:
+        self.step = replace(step, new=[], new_blocks=[], version=batch.version, room=room)
+        self._batch, self._span = batch, batch.span(step.rows)
+        self._advance = np.zeros(batch.progress.shape[1], np.int64)
+        self._advance[[COMPUTED, KNOWN, IN_FLIGHT]] = self._each = 1 + room
+        blocks = batch.num_block_tokens[step.rows] - batch.num_computed_tokens[step.rows]
+        limits = batch.max_num_tokens[step.rows] - batch.num_known_tokens[step.rows] - room  # see policy/speculation.py
+        self._slack = int(min(blocks.min(), limits.min()))  # tokens by which each of the rows may go on, at least
+
+    @classmethod
+    def of(cls, batch: RunningBatch, step: PlannedStep, room: int) -> SteadyPlan | None:
+        """For a step in which every row decodes, with so much room for drafts; None if it cannot come again."""
+        if room and (step.num_draft_tokens != room).any():
+            return None
+        found = cls(batch, step, room)
+        return found if found._slack >= found._each else None
+
+    def goes_on(self, room: int) -> bool:
+        """Whether the next step is the same."""
+        return self._slack >= self._each == 1 + room and self.step.version == self._batch.version
+
+    def again(self) -> PlannedStep:
+        """It is planned again."""
+        self._batch.progress[self._span] += self._advance
+        self._slack -= self._each
+        return self.step
+
+    def came_back(self, step: PlannedStep, missed: int) -> None:
+        """A step with room for drafts has come back: each row drew at least `missed` tokens fewer than it had room."""
+        if step.rows is self.step.rows:
+            self._slack += missed
