@@ -115,6 +115,10 @@ class Step(Message, frozen=True, tag=20):
         saved = pack([*chain.from_iterable(saves)]) if saves else b""
         return cls(epoch, step, new_rows, pack(rows), pack(counts), blocks, min_accepted, saved)
 
+    def again(self, step: int, min_accepted: float) -> Step:
+        """The next one, of the same rows; of one that brings nothing new."""
+        return Step(self.epoch, step, [], self.packed_rows, self.packed_counts, b"", min_accepted)
+
     @property
     def rows(self) -> Int64s:
         """int64 [n]: rows of the batch that compute something."""

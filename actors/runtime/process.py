@@ -167,7 +167,9 @@ class Actor:
         raise NotImplementedError(f"{type(self).__name__} handles no message")
 
     def do_work(self) -> int:
-        """One duty cycle beyond messages; returns how much was done, 0 when it may sleep."""
+        """All there is to do beyond messages; returns how much was done. What it leaves has to wait for the next turn,
+        which comes with a message, or after `wait_s`.
+        """
         return 0
 
     def published(self) -> None:
@@ -175,7 +177,7 @@ class Actor:
 
 
 def run(actor: Actor, context: Context) -> None:
-    """The loop of a blocking actor: handle what came, work, publish, beat, sleep when there was nothing.
+    """The loop of a blocking actor: handle what came, work, publish, beat, sleep where nothing has come meanwhile.
 
     An exception ends the process: its supervisor restarts it, and what was not committed is delivered again.
     """
@@ -193,8 +195,7 @@ def run(actor: Actor, context: Context) -> None:
         if done:
             now = monotonic_ns()
             add(now, turn, now - began, done)
-        else:
-            context.inbox.wait(actor.wait_s if flushed else FULL_LANE_S)
+        context.inbox.wait(actor.wait_s if flushed else FULL_LANE_S)
 
 
 def die_with_supervisor(pid: int) -> None:

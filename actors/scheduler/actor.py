@@ -37,6 +37,8 @@ from .policy.plan_timing import PlanTiming
 from .recovery.takeover import Contradiction
 from .scheduler import Scheduler
 
+PLANNED, APPLIED = int(EventKind.PLANNED), int(EventKind.APPLIED)  # an attribute of an enumeration is slow to come by
+
 
 class SchedulerActor(Actor):
     """Adapter between the rings and the Scheduler."""
@@ -56,6 +58,7 @@ class SchedulerActor(Actor):
         )
         system = context.system
         self._detokenizers = [actor.name for actor in system.of_kind("detokenizer")]
+        self._add = context.trace.add
         kv = KVMap(context.segment.map, system.kv_map_offset, *system.kv_map_sizes)
         self.scheduler = Scheduler(
             context.table, limits, context.model.end_tokens, kv, RequestStats(context.table, context.histograms)
@@ -77,7 +80,7 @@ class SchedulerActor(Actor):
         match message:
             case StepDone():
                 scheduler.apply(message)
-                self._trace(EventKind.APPLIED, message.step)
+                self._trace(APPLIED, message.step)
             case Admit():
                 for ref in message.refs:
                     self._admit(ref)
@@ -174,11 +177,11 @@ class SchedulerActor(Actor):
         while not self._holds() and (step := self.scheduler.plan()) is not None:
             self._post_to_workers(step)
             planned = self.scheduler.in_flight[-1]
-            self._trace(EventKind.PLANNED, step.step, counts(len(planned.rows), planned.tokens))
+            self._trace(PLANNED, step.step, counts(len(planned.rows), planned.tokens))
             done += 1
         done += self._post_moved()
-        self.gauges.write()
-        if not done and self.context.config.debug and not self.scheduler.in_flight:
+        self.gauges.write_progress()
+        if self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
         return done
 
@@ -188,9 +191,9 @@ class SchedulerActor(Actor):
         self.wait_s = hold_s or IDLE_S
         return hold_s > 0
 
-    def _trace(self, kind: EventKind, step: int, small: int = 0) -> None:
+    def _trace(self, kind: int, step: int, small: int = 0) -> None:
         number = queues(len(self.scheduler.batch), len(self.scheduler.waiting))
-        self.context.trace.add(time.monotonic_ns(), kind, step, number, small)
+        self._add(time.monotonic_ns(), kind, step, number, small)
 
     def published(self) -> None:
         """The Advances are in the lanes."""

@@ -45,6 +45,9 @@ class SteadyResults:
         lengths = batch.num_prompt_tokens[rows] + batch.num_generated_tokens[rows]
         counts = batch.num_confirmed_tokens[rows]
         self._words = np.stack([generations | counts, generations | batch.num_generated_tokens[rows], lengths - 1])
+        self.computed: Ints = self._words[0]  # what the KV map says
+        self.cursors: Ints = self._words[1]
+        self.positions: Ints = self._words[2]  # of the tokens that a step has brought
         self._end = int((batch.max_num_tokens[rows] - lengths).min())  # steps until one is as long as it may be
         self._size = block_size
         self._next_block = int((block_size - counts % block_size).min())  # steps until one has a full block more
@@ -58,20 +61,6 @@ class SteadyResults:
         self._words += 1
 
     @property
-    def computed(self) -> Ints:
-        """The words of the KV map."""
-        return self._words[0]
-
-    @property
-    def cursors(self) -> Ints:
-        return self._words[1]
-
-    @property
-    def positions(self) -> Ints:
-        """Of the tokens that the step has brought."""
-        return self._words[2]
-
-    @property
     def may_be_long(self) -> bool:
         """Whether a row may be as long as it may be."""
         return self.steps >= self._end
@@ -80,7 +69,7 @@ class SteadyResults:
         """Whether one of the rows has a full block more than after the step before."""
         if self.steps < self._next_block:
             return False
-        self._next_block = self.steps + self._size - int((self._words[0] % self._size).max())
+        self._next_block = self.steps + self._size - int((self._progress[self._span, CONFIRMED] % self._size).max())
         return True
 
 

@@ -95,6 +95,7 @@ class Scheduler:
         limits = self.limits
         self.step = 0
         self.in_flight: deque[PlannedStep] = deque()
+        self._told: tuple[PlannedStep | None, Step] = None, Step.make(0, 0, [], [], [])  # the last one
         self.batch = RunningBatch(limits.max_num_seqs)
         size, layout = limits.block_size, self.layout
         self.pool = BlockPool(num_blocks, self.kv)
@@ -184,23 +185,29 @@ class Scheduler:
         if not self.pool.count or len(self.in_flight) >= STEPS_AHEAD:
             return None
         planned = self._plan_next()
-        self.stats.preempted(self.planner.preempted)
+        if self.planner.preempted:
+            self.stats.preempted(self.planner.preempted)
         if planned is None:
             return None
         self.step += 1
         self.planned += planned.tokens
-        self.stats.planned(planned.new)
         self.in_flight.append(planned)
-        return Step.make(
+        share = self.speculation.cost.share(len(planned.rows)) if self.speculation.most else 0.0
+        if planned is self._told[0]:
+            return self._told[1].again(self.step, share)
+        self.stats.planned(planned.new)
+        step = Step.make(
             self.epoch,
             self.step,
             planned.new,
             planned.rows,
             planned.counts,
             planned.new_blocks,
-            self.speculation.cost.share(len(planned.rows)),
+            share,
             [(save.row, save.snapshot) for save in planned.saves],
         )
+        self._told = planned, step
+        return step
 
     def _plan_next(self) -> PlannedStep | None:
         """What the planner says, unless somebody is on trial: that one runs alone."""

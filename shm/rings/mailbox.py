@@ -222,6 +222,8 @@ class Inbox:
         In a quick exchange a sleep takes longer than the answer: there, and only there, it looks for a while first.
         Where the sender needs this very core, looking is in vain and delays it: the more often, the rarer it is done.
         """
+        if self._has_come():
+            return
         if self._unlooked < self._pause:
             self._unlooked += 1
             self._sleep(timeout)
@@ -240,14 +242,17 @@ class Inbox:
         self._unlooked = 0
         began = now = time.perf_counter()
         while now - began < SPIN_S:
-            for consumer in self._consumers:
-                if consumer.pending():
-                    if now > began:  # it came while this looked, if perhaps by chance
-                        self._pause //= 2
-                    return True
+            if self._has_come():
+                if now > began:  # it came while this looked, if perhaps by chance
+                    self._pause //= 2
+                return True
             now = time.perf_counter()
         self._pause = min(2 * self._pause + 1, MOST_UNLOOKED)
         return False
+
+    def _has_come(self) -> bool:
+        """Is there a record in any lane?"""
+        return any(map(Consumer.pending, self._consumers))
 
     def fileno(self) -> int:
         """The eventfd, for an event loop."""
@@ -258,10 +263,9 @@ class Inbox:
         self._sleeps += 2
         self._words[self._sleeping] = self._sleeps - 1
         full_fence()  # SYNC: mailbox.sleep, pairs with Outbox.flush
-        for consumer in self._consumers:
-            if consumer.pending():
-                self._awake()
-                return False
+        if self._has_come():
+            self._awake()
+            return False
         return True
 
     def disarm(self) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 from actorserve.shm.board.board import BoardWriter
 
 from ...protocol.messages import Finish
 from ...telemetry.gauges import SCHEDULER_KEPT
 from ...telemetry.gauges import SchedulerGauge as Gauge
 from ..scheduler import Scheduler
+
+LATE_S = 0.02  # the others of who runs on and on may be so old
+STEPS, GENERATED, PLANNED = int(Gauge.STEPS), int(Gauge.GENERATED), int(Gauge.PLANNED)
 
 
 class GaugeWriter:
@@ -19,6 +24,24 @@ class GaugeWriter:
         self._status = status
         self._base = [before[gauge] if gauge in SCHEDULER_KEPT else 0 for gauge in Gauge]
         self._shown = [0] * len(Gauge)  # without the base
+        self._at = (0, 0, 0)  # when all were written: epoch, who has a row, who has come
+        self._due = 0.0
+
+    def write_progress(self) -> None:
+        """What each step moves, and all the others if somebody has come, has ended or moved, or not long after."""
+        scheduler, lifecycle = self._scheduler, self._scheduler.lifecycle
+        at = scheduler.epoch, scheduler.batch.version, lifecycle.arrivals
+        if at != self._at or lifecycle.ended or not scheduler.in_flight or time.monotonic() > self._due:
+            self.write()
+            self._at, self._due = at, time.monotonic() + LATE_S
+            return
+        for number, value in (
+            (STEPS, scheduler.step),
+            (GENERATED, scheduler.results.generated),
+            (PLANNED, scheduler.planned),
+        ):
+            self._status.set_gauge(number, self._base[number] + value)
+            self._shown[number] = value
 
     def write(self) -> None:
         """As things stand now."""
