@@ -239,7 +239,7 @@ def read_architecture(
         )
     heads, hidden = given.needed("num_attention_heads", LARGEST), given.needed("hidden_size", LARGEST)
     head_dim = given.whole("head_dim", 1, LARGEST) or hidden // heads
-    method, stored = _method(given, quantization)
+    method, stored = weights_method(given, quantization)
     windows = family.windows(given, given.needed("num_hidden_layers", MOST_LAYERS))
     rope, ropes = _ropes(given, family, windows, head_dim)
     architecture = Architecture(
@@ -285,7 +285,7 @@ def _ropes(
     return rope, None if all(one == rope for one in found) else found
 
 
-def _method(given: Values, option: str) -> tuple[QuantMethod, StoredWeights | None]:
+def weights_method(given: Values, option: str) -> tuple[QuantMethod, StoredWeights | None]:
     """How weights are kept, as the checkpoint has them or as --quantization makes them at load; and what to decode."""
     quantised = given.object("quantization_config")
     name = quantised.text("quant_method") if quantised is not None else None

@@ -22,7 +22,7 @@ from ..options.speculative import (
     NgramOptions,
     read_speculative,
 )
-from .architecture import Architecture, find_architecture, shard_shape
+from .architecture import Architecture, find_architecture, shard_shape, weights_method
 from .families.registry import BY_ARCHITECTURE
 from .gguf.folder import SOURCES
 from .heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
@@ -41,6 +41,7 @@ from .memory.machine import (
 from .names import find_folder
 from .tokenizers.tokenizer import find_templates, special_tokens
 from .tokenizers.tokenizer_files import check_tokenizer
+from .values import Values
 from .weight_files import check_weights, read_weights
 
 NO_TEMPLATE = (
@@ -208,17 +209,8 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
             f"{OPTION}: method: ngram or draft_model with layers of transformers, which compute {name}; heads go with "
             "this server's own"
         )
-    values = read_json(folder / "config.json")
-    if (quantised := values.get("quantization_config")) is not None:
-        form = quantised.get("quant_method") if isinstance(quantised, dict) else None
-        if config.model_impl == "transformers" and name in BY_ARCHITECTURE:
-            raise ConfigError(
-                f"--model-impl transformers: the weights of {name} are quantised ({form}); auto reads them"
-            )
-        raise ConfigError(
-            f"model: {name}: its weights are quantised ({form}), which is read for {', '.join(BY_ARCHITECTURE)} alone; "
-            "the same model in float32, float16 or bfloat16 can be served, with --quantization int8 if wanted"
-        )
+    path = folder / "config.json"
+    weights_method(Values(path, read_json(path)), config.quantization)
     if (folder / SOURCES).is_file():
         raise ConfigError(f"model: {name}: of GGUF files {', '.join(BY_ARCHITECTURE)} can be served")
     if config.load_format != "dummy":

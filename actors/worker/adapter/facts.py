@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,19 +14,27 @@ from ...model.quantization import NONE, QuantMethod
 from ...options.config import Config
 from .load import describe_adapted, types_of
 from .model import describe
+from .stored import Source
 
 
 def facts(config: Config, info: ModelInfo) -> tuple[dict[str, Any], KVSpec, torch.dtype]:
     """About its weights and how it is computed; what it keeps, and in which type."""
     found, traits, shell = describe_adapted(config, info)
-    dtype, method = types_of(config, found.config)
+    kept = types_of(config, info, found)
+    dtype, method = kept.dtype, kept.method
     name = str(dtype).removeprefix("torch.")
+    weights = weight_bytes(shell, dtype, NONE if kept.mixed else method)
+    if config.load_format != "dummy":
+        source = Source(Path(info.folder), kept.stored)  # which names what is wrong with its tensors
+        if kept.mixed and method.bytes_per_weight is not None:
+            weights -= int(source.quantised * (dtype.itemsize - method.bytes_per_weight))
     known = {
         "parameters": sum(parameter.numel() for parameter in shell.parameters()),
         "layers": sum(layer is not None and layer.source is None for layer in traits.kv.layers),
         "way": f"layers of transformers, {describe(traits, found.verdict.tier)}",
-        "dtype": name if method is NONE else f"{method.name} and {name}",
-        "weights_bytes": weight_bytes(shell, dtype, method),
+        "dtype": (name if method is NONE else f"{method.name} and {name}")
+        + (f" (of {kept.stored.name})" if kept.stored is not None else ""),
+        "weights_bytes": weights,
     }
     return known, traits.kv, dtype
 

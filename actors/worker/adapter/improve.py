@@ -2,6 +2,7 @@
 
 - A linear layer's weight is packed, or made int8. Those that are given the very same tensor one after the other (q, k
   and v, gate and up) are one product: the first computes all, the others take their parts.
+- A table of embeddings stays in the type in which it is stored.
 - A norm that was tried and comes to ours is ours.
 - Experts that transformers describes (how weights lie, how a gate is applied) are looped over by cpu/experts.py.
 What a model does beside that stays its own; verify.py compares all of it.
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...model.quantization import NONE, QuantMethod
@@ -83,6 +85,19 @@ class PartModule(nn.Module):
         return self.joined.part(self.index, x)
 
 
+class EmbeddingModule(nn.Module):
+    """Rows of a table that is kept as it is stored, in the type that is computed in."""
+
+    def __init__(self, weight: Tensor, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.detach(), requires_grad=False)
+        self.num_embeddings, self.embedding_dim = weight.shape
+        self.dtype = dtype
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weight).to(self.dtype)
+
+
 class NormModule(nn.Module):
     """Ours."""
 
@@ -95,13 +110,12 @@ class NormModule(nn.Module):
         return self.norm(x)
 
 
-def improve(model: nn.Module, dtype: torch.dtype, method: QuantMethod = NONE) -> None:
-    """All parts of a model that can be had better."""
-    size = sum(parameter.numel() * dtype.itemsize for parameter in model.parameters())
-    maker = _Maker(dtype, method, size > PackedLinear.CACHED)
+def improve(model: nn.Module, dtype: torch.dtype, method: QuantMethod = NONE, from_memory: bool | None = None) -> None:
+    """All parts of a model that can be had better. `from_memory`: see PackedLinear, where it is known."""
+    maker = Maker(dtype, method, is_from_memory(model, dtype) if from_memory is None else from_memory)
     done: dict[int, nn.Module] = {}  # by the module that was there: some are in several places
     for parent in list(model.modules()):
-        for names in _groups(parent):
+        for names in groups(parent):
             maker.join(parent, names)
         for name, child in list(parent.named_children()):
             if id(child) not in done:
@@ -113,7 +127,12 @@ def improve(model: nn.Module, dtype: torch.dtype, method: QuantMethod = NONE) ->
                 setattr(parent, name, done[id(child)])
 
 
-def _groups(parent: nn.Module) -> Iterator[list[str]]:
+def is_from_memory(model: nn.Module, dtype: torch.dtype) -> bool:
+    """Are all weights together larger than a cache?"""
+    return sum(parameter.numel() * dtype.itemsize for parameter in model.parameters()) > PackedLinear.CACHED
+
+
+def groups(parent: nn.Module) -> Iterator[list[str]]:
     """Names of children that are products of the same width."""
     for names in TOGETHER:
         children = [getattr(parent, name, None) for name in names]
@@ -127,11 +146,18 @@ def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
 
 
+def is_table(module: Any) -> bool:
+    """Are these embeddings that are looked up, and no more?"""
+    return type(module) is nn.Embedding and module.max_norm is None
+
+
 def _inputs(linear: Any) -> int:
     return int(linear.weight.shape[1])
 
 
-class _Maker:
+class Maker:
+    """Makes parts of ours with weights of one kind."""
+
     def __init__(self, dtype: torch.dtype, method: QuantMethod, from_memory: bool) -> None:
         self.dtype = dtype
         self.make = implementation_of(method).cpu_linear
@@ -172,6 +198,9 @@ class _Maker:
             return self._linear(transposed.weight.t(), transposed.bias)
         if kind.endswith("RMSNorm"):
             return _norm(module)
+        if is_table(module):
+            table: Any = module
+            return EmbeddingModule(table.weight, self.dtype)
         if kind.endswith("Experts") and _is_described(module):
             return _ExpertsModule(take_experts(module, self.expert))
         return None

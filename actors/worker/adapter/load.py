@@ -7,7 +7,8 @@ a tiny model of it is tried (verify.py), so that what cannot be served is said b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,22 +18,27 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from ...model.architecture import weights_method
 from ...model.checks import check_adapted
+from ...model.formats.stored import StoredWeights
 from ...model.info import ModelInfo, read_json
 from ...model.memory.machine import float_on_cpu
-from ...model.quantization import METHODS, NONE, QuantMethod
-from ...model.weight_files import some
+from ...model.quantization import NONE, QuantMethod, is_auto
+from ...model.values import Values
 from ...options.config import Config, ConfigError
+from ..memory import large_blocks_apart
+from .arriving import without_weights
 from .hollow import hollow
 from .hooks import Unfit, register
 from .improve import improve
 from .model import AdaptedModel, describe
 from .probe import Traits, probe
+from .reading import read_into
+from .stored import Source
 from .twin import shrink
 from .verify import Verdict, randomise, verify
 
 log = logging.getLogger("worker")
-FAILURES = (Exception,)  # transformers' checks and code beside the weights raise what they like
 VERSION = f"transformers {transformers.__version__}"
 UNLIKE = "it does not do what a small model of it does"
 TWIN_WORDS = 128
@@ -43,23 +49,26 @@ class Adapted(NamedTuple):
 
     config: Any  # transformers'
     verdict: Verdict
-    make: Callable[[], PreTrainedModel]  # with weights as they are initialised
+    make: Callable[..., Any]  # with weights as they are initialised
+
+
+class Kept(NamedTuple):
+    """How weights are."""
+
+    dtype: torch.dtype  # that is computed in
+    method: QuantMethod  # in memory
+    stored: StoredWeights | None  # in the checkpoint, where they are no floats
+    mixed: bool  # only what the checkpoint has quantised is of the method
 
 
 def load_adapted(config: Config, info: ModelInfo) -> AdaptedModel:
     """The model of `info.folder`, ready to run."""
     found = try_model(config, info)
-    dtype, method = types_of(config, found.config)
-    model = _random(found, config.seed) if config.load_format == "dummy" else _read(config, info, found, dtype)
-    served: Any = model
-    model = served.to(dtype).eval()
-    with torch.inference_mode(), torch.random.fork_rng(devices=[]):
+    kept = types_of(config, info, found)
+    with torch.inference_mode(), torch.random.fork_rng(devices=[]), large_blocks_apart():
+        model = _random(found, config, kept) if config.load_format == "dummy" else _read(info, found, kept)
         traits = _look(model, found.verdict.traits, info)
-        if found.verdict.improved:
-            improve(model, dtype, method)
-        elif method is not NONE:
-            raise ConfigError(f"--quantization {method.name}: {info.architecture} is right with its own products only")
-    return AdaptedModel(model, traits, found.verdict.tier, dtype)
+    return AdaptedModel(model, traits, found.verdict.tier, kept.dtype)
 
 
 def describe_adapted(config: Config, info: ModelInfo) -> tuple[Adapted, Traits, nn.Module]:
@@ -79,21 +88,18 @@ def try_model(config: Config, info: ModelInfo) -> Adapted:
     whole = _read_config(info, trust)
     _check_class(whole, info, trust)
     make = partial(AutoModelForCausalLM.from_config, trust_remote_code=trust)
-    try:
+    with code_of_others(lambda reason: _refused(info, f"no small model of it can be made to try it on ({reason})")):
         small = shrink(whole, TWIN_WORDS)
         small.name_or_path = info.folder
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             twin = make(small).float().eval()
-    except FAILURES as error:
-        raise _refused(info, f"no small model of it can be made to try it on ({_first(error)})") from None
     randomise(twin)
-    try:
-        verdict = verify(twin, partial(improve, dtype=torch.float32))
-    except Unfit as error:
-        raise _refused(info, f"it {error}") from None
-    except FAILURES as error:
-        raise _refused(info, f"a small model of it fails ({_first(error)})") from None
+    with code_of_others(lambda reason: _refused(info, f"a small model of it fails ({reason})")):
+        try:
+            verdict = verify(twin, partial(improve, dtype=torch.float32))
+        except Unfit as error:
+            raise _refused(info, f"it {error}") from None
     log.info(
         "%s by the layers of transformers %s, tried in %.1f s: %s",
         *(info.architecture, transformers.__version__, verdict.seconds, describe(verdict.traits, verdict.tier)),
@@ -101,17 +107,28 @@ def try_model(config: Config, info: ModelInfo) -> Adapted:
     return Adapted(whole, verdict, partial(make, whole))
 
 
-def types_of(config: Config, whole: Any) -> tuple[torch.dtype, QuantMethod]:
+def types_of(config: Config, info: ModelInfo, found: Adapted) -> Kept:
     """What is computed in, and how weights are kept."""
-    method = METHODS.get(config.quantization, NONE)
-    if method.stored_as is not None:
-        raise ConfigError(f"--quantization {method.name}: the model's weights are not of this format")
-    stored = getattr(whole.get_text_config(decoder=True), "dtype", None) or getattr(whole, "dtype", None)
-    if method.computes_in is not None:
-        if (reason := method.refusal(config.dtype, on_gpu=False)) is not None:
-            raise ConfigError(f"--quantization {method.name}: {reason}")
-        return getattr(torch, method.computes_in), method
-    return getattr(torch, float_on_cpu(config, str(stored).removeprefix("torch."))), method
+    path = Path(info.folder) / "config.json"
+    method, stored = weights_method(Values(path, read_json(path)), config.quantization)
+    improved, auto = found.verdict.improved, is_auto(config.quantization)
+    if not improved and auto:
+        method = NONE
+    elif not improved and method is not NONE:
+        raise ConfigError(f"--quantization {method.name}: {info.architecture} is right with its own products only")
+    if method.computes_in is None:
+        whole = found.config
+        own = getattr(whole.get_text_config(decoder=True), "dtype", None) or getattr(whole, "dtype", None)
+        dtype = getattr(torch, float_on_cpu(config, str(own).removeprefix("torch.")))
+        return Kept(dtype, method, stored, mixed=False)
+    if (reason := method.refusal(config.dtype, on_gpu=False)) is not None:
+        if stored is not None and auto:
+            raise ConfigError(
+                f"model: its weights ({stored.name}) become {method.name}, with {method.computes_in}; "
+                f"for --dtype {config.dtype} set --quantization none"
+            )
+        raise ConfigError(f"--quantization {method.name}: {reason}")
+    return Kept(getattr(torch, method.computes_in), method, stored, mixed=stored is not None and auto)
 
 
 def _quiet() -> None:
@@ -121,12 +138,16 @@ def _quiet() -> None:
 
 
 def _read_config(info: ModelInfo, trust: bool) -> Any:
-    try:
-        return AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
-    except FAILURES as error:
-        own = "auto_map" in read_json(Path(info.folder) / "config.json") and not trust
-        instead = "--trust-remote-code runs the code beside its weights" if own else "a newer transformers may"
-        raise _refused(info, f"{VERSION} does not read its config.json ({_first(error)}); {instead}") from None
+    own = "auto_map" in read_json(Path(info.folder) / "config.json") and not trust
+    instead = "--trust-remote-code runs the code beside its weights" if own else "a newer transformers may"
+    with code_of_others(
+        lambda reason: _refused(info, f"{VERSION} does not read its config.json ({reason}); {instead}")
+    ):
+        whole = AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
+    for part in (whole, whole.get_text_config(decoder=True)):
+        if hasattr(part, "quantization_config"):  # weights are decoded here
+            del part.quantization_config
+    return whole
 
 
 def _check_class(whole: Any, info: ModelInfo, trust: bool) -> None:
@@ -142,57 +163,44 @@ def _check_class(whole: Any, info: ModelInfo, trust: bool) -> None:
         raise _refused(info, f"of its kind transformers goes on with texts by {' or '.join(names)} alone")
 
 
-def _random(found: Adapted, seed: int) -> PreTrainedModel:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return found.make()
+def _random(found: Adapted, config: Config, kept: Kept) -> PreTrainedModel:
+    """As it is initialised, in the way that it would have."""
+    torch.manual_seed(config.seed)
+    made: Any = found.make()
+    model: PreTrainedModel = made.to(kept.dtype).eval()
+    if found.verdict.improved:
+        improve(model, kept.dtype, kept.method)
+    return model
 
 
-def _read(config: Config, info: ModelInfo, found: Adapted, dtype: torch.dtype) -> PreTrainedModel:
+def _read(info: ModelInfo, found: Adapted, kept: Kept) -> PreTrainedModel:
     """With the weights of the folder: all that the model has, and no others."""
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            info.folder,
-            config=found.config,
-            dtype=dtype,
-            trust_remote_code=config.trust_remote_code,
-            local_files_only=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
-    except FAILURES as error:
-        raise ConfigError(f"model: the weights in {info.folder} cannot be loaded: {_first(error)}") from None
-    model, about = loaded
-    problems = []
-    if missing := sorted(about["missing_keys"]):
-        problems.append(f"lacks {some(missing)}")
-    if unknown := sorted(name for name in about["unexpected_keys"] if not name.endswith("rotary_emb.inv_freq")):
-        problems.append(f"has {some(unknown)}, for which the model has no use")
-    if wrong := sorted(map(_mismatch, about["mismatched_keys"])):
-        problems.append(f"has the shape of {some(wrong)}")
-    if errors := about.get("error_msgs"):
-        problems.append(f"cannot be used: {_first(errors[0] if isinstance(errors, list) else errors)}")
-    if problems:
-        raise ConfigError(
-            f"model: the weights in {info.folder} do not fit its config.json: it {'; it '.join(problems)}"
-        )
-    whole: PreTrainedModel = model
-    return whole
+    folder = Path(info.folder)
+    source = Source(folder, kept.stored)
+
+    def refused(reason: str) -> ConfigError:
+        return ConfigError(f"model: the weights in {folder} cannot be loaded: {reason}")
+
+    with code_of_others(refused):
+        with without_weights():
+            model: PreTrainedModel = found.make(dtype=kept.dtype)
+        read_into(model, folder, source, kept.dtype, partial(_chosen, source, kept), found.verdict.improved)
+    return model
 
 
-def _mismatch(about: Any) -> str:
-    name, found, wanted = about
-    return f"{name} {list(found)} in place of {list(wanted)}"
+def _chosen(source: Source, kept: Kept) -> QuantMethod:
+    """How what was read last is kept."""
+    decoded = source.take()
+    return kept.method if decoded or not kept.mixed else NONE
 
 
 def _look(model: Any, tried: Traits, info: ModelInfo) -> Traits:
     """What a model does is what the small one did."""
-    try:
-        traits = probe(model, info.max_model_len)
-    except Unfit as error:
-        raise _refused(info, f"it {error}") from None
-    except FAILURES as error:
-        raise _refused(info, f"two tokens cannot be computed ({_first(error)})") from None
+    with code_of_others(lambda reason: _refused(info, f"two tokens cannot be computed ({reason})")):
+        try:
+            traits = probe(model, info.max_model_len)
+        except Unfit as error:
+            raise _refused(info, f"it {error}") from None
     for word in ("paged", "positions", "stateful"):
         if getattr(traits, word) != getattr(tried, word):
             raise _refused(info, f"{UNLIKE} ({word}: {traits.reason or tried.reason})")
@@ -203,6 +211,24 @@ def _look(model: Any, tried: Traits, info: ModelInfo) -> Traits:
 
 def _refused(info: ModelInfo, reason: str) -> ConfigError:
     return ConfigError(f"model: {info.architecture} cannot be served: {reason} ({Path(info.folder) / 'config.json'})")
+
+
+@contextmanager
+def code_of_others(refused: Callable[[str], ConfigError]) -> Iterator[None]:
+    """What transformers, or the code beside the weights, raises meanwhile becomes a refusal with its reason.
+
+    Any exception may come: their checks of configs, weights and shapes raise what they like, and so does the code of a
+    model's folder, which may even end the process. What is no fault of a model (no memory) is not one here, either.
+    """
+    try:
+        yield
+    except (ConfigError, MemoryError):
+        raise
+    except SystemExit as error:
+        raise refused(f"its code ends the process, with {error.code!r}") from None
+    except Exception as error:
+        log.debug("transformers or a model's own code failed", exc_info=True)
+        raise refused(_first(error)) from None
 
 
 def _first(error: object) -> str:

@@ -59,13 +59,13 @@ def decoded(read: Read, shape: Architecture, there: Container[str]) -> Read:
             last = None  # before the next is made
             height, width = shape.tensor_shape(specs[name])
             own = set(specs) - {name}
-            last = name, _decode(read, there, form, name.removesuffix("weight"), (height, width), own)
+            last = name, decode(read, there, form, name.removesuffix("weight"), (height, width), own)
         return last[1][rows] if columns is None else last[1][rows, columns]
 
     return get
 
 
-def _decode(
+def decode(
     read: Read, there: Container[str], form: WeightFormat, prefix: str, size: tuple[int, int], used: set[str]
 ) -> Tensor:
     """All of a weight, float32."""

@@ -330,14 +330,6 @@ def test_options_that_cannot_be(checkpoints: Checkpoints, options: dict[str, Any
         load(checkpoints("llama"), **options)
 
 
-def test_quantised_weights_are_refused_with_what_would_do(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    stored = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
-    with pytest.raises(ConfigError, match=r"--model-impl transformers: .* quantised \(gptq\); auto reads them"):
-        load(changed(checkpoints("llama"), tmp_path / "gptq", **stored))
-    with pytest.raises(ConfigError, match=r"quantised \(gptq\).*in float32, float16 or bfloat16 can be served"):
-        load(changed(checkpoints("llama"), tmp_path / "other", architectures=["NewForCausalLM"], **stored))
-
-
 def test_a_cache_of_its_own_is_refused(tmp_path: Path) -> None:
     write_tiny("deepseek_v32", tmp_path / "indexed")
     with pytest.raises(ConfigError, match="DeepseekV32ForCausalLM cannot be served: it keeps keys of an indexer"):
