@@ -24,6 +24,7 @@ GenerationConfig = Literal["auto", "none"]
 TokenizerMode = Literal["auto", "hf", "slow", "mistral"]
 Policy = Literal["fcfs", "priority"]
 Device = Literal["auto", "cpu", "cuda"]
+CpuKernels = Literal["auto", "native", "torch"]
 if TYPE_CHECKING:
     Quantization = str
 else:
@@ -320,6 +321,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = None
     threads: Annotated[Positive | None, Meta(description="the worker's compute threads on a CPU")] = None
+    cpu_kernels: Annotated[
+        CpuKernels,
+        Meta(
+            description="what computes on a CPU: native is C, compiled once at the first start; auto is torch where "
+            "that cannot be had"
+        ),
+    ] = "auto"
     # actors
     frontends: Annotated[int, Meta(ge=1, le=64, description="processes that speak HTTP")] = 1
     renderers: Annotated[int, Meta(ge=1, le=64, description="processes that make tokens of prompts")] = 1

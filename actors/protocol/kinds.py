@@ -94,7 +94,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         "again",
         changeable=frozenset(
             "dtype quantization deterministic kv_cache_dtype kv_cache_memory_bytes kv_cache_memory_fraction "
-            "gpu_memory_utilization enforce_eager cudagraph_capture_sizes threads scripted_step_ms".split()
+            "gpu_memory_utilization enforce_eager cudagraph_capture_sizes threads cpu_kernels scripted_step_ms".split()
         ),
         gauges=WorkerGauge,
         kept=WORKER_KEPT,

@@ -234,6 +234,7 @@ def join_group(context: Context, device: torch.device | None = None) -> TensorPa
 def _start_on_cpu(context: Context) -> WorkerActor:
     import torch
 
+    from .cpu import native
     from .cpu.kv_memory import make_memory, plan_memory
     from .cpu.runner import CpuRunner
     from .models.weights import load_decoder
@@ -245,6 +246,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     context.phase_ends(StartPhase.GROUP)
     threads = config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size)
     torch.set_num_threads(threads)
+    log.info("kernels: %s", native.start(config.cpu_kernels, threads))
     start = time.perf_counter()
     model = load_decoder(config, context.model, group)
     context.phase_ends(StartPhase.WEIGHTS)

@@ -10,10 +10,13 @@ import torch
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
+from actorserve.actors.worker.cpu import native
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.quantization import int8
+from actorserve.actors.worker.quantization.base import LinearTensors
 from actorserve.actors.worker.quantization.int8 import Int8Linear
+from actorserve.kernels.cpu.native.int8 import Int8Product
 
 from .cpu.test_runner import prompt
 from .driver import Driver, Sequence, config_for, make_runner
@@ -110,13 +113,29 @@ def test_rounding_some_rows_at_a_time_changes_nothing(monkeypatch: pytest.Monkey
     torch.manual_seed(3)
     weight, scales = torch.randn(70, 40).bfloat16(), torch.rand(70) + 0.01
     numbers = torch.randint(-128, 128, (70, 40)) * scales[:, None]
-    whole = [int8._rounded(weight, None), int8._rounded(weight.float(), None), int8._rounded(numbers, scales)]
+
+    def of_all() -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [int8.rounded(w, own, 56) for w, own in ((weight, None), (weight.float(), None), (numbers, scales))]
+
+    whole = of_all()
     monkeypatch.setattr(int8, "AT_ONCE", 3 * 40)
-    parts = [int8._rounded(weight, None), int8._rounded(weight.float(), None), int8._rounded(numbers, scales)]
-    for one, other in zip(whole, parts, strict=True):
-        assert torch.equal(one.int_repr(), other.int_repr())
-        assert torch.equal(one.q_per_channel_scales(), other.q_per_channel_scales())
-    assert torch.equal(whole[0].int_repr(), whole[1].int_repr())
-    apart = (whole[1].dequantize()[:, :40] - weight.float()).abs()
-    assert (apart <= whole[1].q_per_channel_scales()[:, None] * 0.51).all(), "a half step, for numbers below 0 as well"
-    assert not whole[0].int_repr()[:, 40:].any() and whole[0].int_repr().abs().amax(1).eq(127).all()
+    for one, other in zip(whole, of_all(), strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+    ints, again = whole[0][0], whole[1]
+    assert torch.equal(ints, again[0])
+    apart = (ints * again[1][:, None])[:, :40] - weight.double()
+    assert (apart.abs() <= again[1][:, None] * 0.51).all(), "a half step, for numbers below 0 as well"
+    assert not ints[:, 40:].any() and ints.abs().amax(1).eq(127).all()
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_both_kinds_of_kernels_have_the_same_bits(biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(8)
+    weight, bias = torch.randn(130, 200), torch.randn(130)
+    monkeypatch.setattr(native._Chosen, "library", None)
+    native.start("native", 2)
+    tensors = LinearTensors(lambda kind, dtype: weight if kind == "weight" else bias, torch.float32, biased)
+    own, x = int8.cpu_linear(tensors), inputs(40, 200)
+    assert isinstance(own, Int8Product)
+    for rows in (1, 3, 40):
+        assert torch.equal(own(x[:rows]), Int8Linear(weight, bias if biased else None)(x[:rows]))

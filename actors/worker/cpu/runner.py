@@ -33,6 +33,7 @@ from ..logprobs import LogprobsWriter
 from ..speculative.verifier import Computed, DraftBatch, DraftOutcome, DraftVerifier
 from .batch import BatchInputs, BlockTables, prepare_inputs, row_positions
 from .decoder import Decoder
+from .native import awake, current
 from .states import RowStates, StepStates
 from .steady_decode import SteadyDecode
 from .window_tables import AnyKV, TabledKV
@@ -69,6 +70,7 @@ class CpuRunner:
         `states` are those that the model keeps of rows.
         """
         self.model = model
+        self._library = current()
         self.kv: AnyKV = (
             pools
             if isinstance(pools, TabledKV)
@@ -103,7 +105,8 @@ class CpuRunner:
         if self._steady is not None and not self._steady.goes_on(step):
             self._settle()
         scattered = self._change_rows(step)
-        tokens = self._compute(step, scattered)
+        with awake(self._library, step.num_tokens):
+            tokens = self._compute(step, scattered)
         if self.states is not None and step.packed_saves:
             for row, snapshot in step.saves.tolist():
                 self.states.save(row, snapshot)

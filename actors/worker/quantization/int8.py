@@ -20,7 +20,10 @@ import warnings
 import torch
 from torch import Tensor
 
+from actorserve.kernels.cpu.native.int8 import MOST_INPUTS, Int8Product, stride_of
+
 from ...model.memory.machine import cpu_flags
+from ..cpu.native import current
 from .base import CpuLinear, LinearTensors
 
 LARGEST = 127
@@ -38,12 +41,15 @@ class Int8Linear:
         """`weight` [outputs, inputs] in any type of floats; `scales` of which its rows are whole numbers already."""
         self.inputs = weight.shape[1]
         self.bias = bias
-        self.reduce_range = not cpu_flags() & VNNI
-        self.steps = LARGEST // 2 if self.reduce_range else LARGEST
+        self.steps = steps_of_rows()
+        self.reduce_range = self.steps < LARGEST
         self.range = torch.zeros(PADDING)
         self.range[0], self.range[1] = self.steps, -self.steps - 1
+        whole, steps = rounded(weight, scales, self.inputs + PADDING)
+        zeros = torch.zeros(len(steps), dtype=torch.long)
+        packed = torch._make_per_channel_quantized_tensor(whole, steps, zeros, 0)
         with warnings.catch_warnings(action="ignore"):  # torch means to drop it: setup.cfg bounds torch's version
-            self.weight = torch.ops.quantized.linear_prepack(_rounded(weight, scales), None)
+            self.weight = torch.ops.quantized.linear_prepack(packed, None)
         self.product = torch.ops.quantized.linear_dynamic.default
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -61,10 +67,10 @@ class Int8Linear:
         residual.add_(self(x))
 
 
-def _rounded(weight: Tensor, scales: Tensor | None) -> Tensor:
-    """In 8 bits with a scale a row and the columns of PADDING: some rows at a time, for as float32 it may be large."""
+def rounded(weight: Tensor, scales: Tensor | None, columns: int) -> tuple[Tensor, Tensor]:
+    """(in 8 bits with so many columns, the scale of each row): some rows at a time, for as float32 it may be large."""
     rows, inputs = weight.shape
-    whole = torch.zeros(rows, inputs + PADDING, dtype=torch.int8)
+    whole = torch.zeros(rows, columns, dtype=torch.int8)
     steps = torch.empty(rows, dtype=torch.double)
     zeros = torch.zeros(rows, dtype=torch.long)
     count = max(1, AT_ONCE // inputs)
@@ -73,11 +79,22 @@ def _rounded(weight: Tensor, scales: Tensor | None) -> Tensor:
         part = weight[some].float()
         own = part.abs().amax(1) / LARGEST if scales is None else scales[some]
         steps[some] = own.clamp(min=TINY)
-        whole[some, :inputs] = torch.quantize_per_channel(part, steps[some], zeros[some], 0, torch.qint8).int_repr()
-    made: Tensor = torch._make_per_channel_quantized_tensor(whole, steps, zeros, 0)
-    return made
+        with warnings.catch_warnings(action="ignore"):  # torch means to drop it, too
+            quantised = torch.quantize_per_channel(part, steps[some], zeros[some], 0, torch.qint8)
+        whole[some, :inputs] = quantised.int_repr()
+    return whole, steps
+
+
+def steps_of_rows() -> int:
+    """Whole numbers that a row takes, on each side of 0."""
+    return LARGEST if cpu_flags() & VNNI else LARGEST // 2
 
 
 def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     """Of weights in any type."""
-    return Int8Linear(tensors.joined("weight", None), tensors.bias(), tensors.row_scales())
+    weight, bias, scales = tensors.joined("weight", None), tensors.bias(), tensors.row_scales()
+    library, inputs = current(), weight.shape[1]
+    if library is None or inputs > MOST_INPUTS:
+        return Int8Linear(weight, bias, scales)
+    whole, steps = rounded(weight, scales, stride_of(library, inputs))
+    return Int8Product(library, whole, steps, inputs, steps_of_rows(), bias)

@@ -1,0 +1,232 @@
+"""The CPU kernels in C: compiled once by the machine's C compiler, kept in the user's cache folder, loaded by ctypes.
+
+For each kind of processor they are another library (VARIANTS): only that of this machine is compiled, in a second or
+two. Its name holds a hash of sources, flags and compiler. It is written in a folder of its own and renamed, so that
+two who start at once, or one who is killed while it compiles, leave a whole library or none; what the killed leave
+behind, a later start removes. A cache that others may write, or that cannot be written, is not used: the library is
+compiled anew at each start then. Where it cannot be had the caller is told why, and computes by torch.
+
+One process, one library, one pool of threads, made at the first use: never before a fork. Knows no options.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Set
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).parent
+EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")  # each operation rounds by itself
+COMMON = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", *EXACT)
+COMPILE_SECONDS = 120.0
+STALE_SECONDS = 3600.0  # a folder that is being compiled in is not as old
+COMPILERS = ("cc", "gcc", "clang")
+NEW = ".new-"
+LINE = 64  # bytes of a cache line
+
+
+class NativeError(Exception):
+    """Why there are no kernels of our own."""
+
+
+class Variant(NamedTuple):
+    """The kernels for one kind of processor."""
+
+    name: str
+    machine: str  # as platform.machine says; "" is any
+    needs: frozenset[str]  # of the processor, in the kernel's names
+    flags: tuple[str, ...]
+
+
+def _x86(name: str, needs: str, flags: str) -> Variant:
+    return Variant(name, "x86_64", frozenset(needs.split()), tuple(flags.split()))
+
+
+_AVX512 = "avx512f avx512bw avx512vl avx512dq avx512_vnni fma f16c"
+VARIANTS = (  # the first that the processor has is taken
+    _x86("avx512", _AVX512, "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c"),
+    _x86("avxvnni", "avx2 avx_vnni fma f16c", "-mavx2 -mavxvnni -mfma -mf16c"),
+    _x86("avx2", "avx2 fma f16c", "-mavx2 -mfma -mf16c"),
+    Variant("dotprod", "aarch64", frozenset({"asimddp"}), ("-march=armv8.2-a+dotprod",)),
+    Variant("plain", "", frozenset(), ()),
+)
+
+
+class Library:
+    """The loaded kernels, and their threads."""
+
+    def __init__(self, variant: str, path: Path, seconds: float = 0.0) -> None:
+        """`seconds` that it took to compile it; 0: it was there."""
+        self.variant = variant
+        self.seconds = seconds
+        self.functions = ctypes.CDLL(str(path))
+        self._declare("pool_create", ctypes.c_void_p, ctypes.c_int)
+        self._declare("pool_destroy", None, ctypes.c_void_p)
+        self.wake_pool = self._declare("pool_wake", None, ctypes.c_void_p)
+        self.park_pool = self._declare("pool_park", None, ctypes.c_void_p)
+        self._pool: int | None = None
+        self._scratch = ctypes.create_string_buffer(0)
+        self.threads = 1
+
+    def _declare(self, name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
+        function: ctypes._NamedFuncPointer = getattr(self.functions, name)
+        function.restype, function.argtypes = result, arguments
+        return function
+
+    def function(self, name: str, *arguments: type) -> ctypes._NamedFuncPointer:
+        """One that returns nothing."""
+        return self._declare(name, None, *arguments)
+
+    def number(self, name: str) -> int:
+        """What a function without arguments gives."""
+        return int(self._declare(name, ctypes.c_int)())
+
+    def set_threads(self, threads: int) -> None:
+        """How many the pool has from now on; nothing may be computing."""
+        if self._pool is not None:
+            self.functions.pool_destroy(self._pool)
+            self._pool = None
+        self.threads = threads
+
+    @property
+    def pool(self) -> int:
+        """The pool's address."""
+        if self._pool is None:
+            self._pool = self.functions.pool_create(self.threads)
+            if self._pool is None:
+                raise MemoryError(f"allocate memory for {self.threads} threads")
+        return self._pool
+
+    def scratch(self, size: int) -> int:
+        """The address of so many bytes, good until the next call: one product at a time is computed."""
+        if len(self._scratch) < size + LINE:
+            self._scratch = ctypes.create_string_buffer(2 * size + LINE)
+        address = ctypes.addressof(self._scratch)
+        return address + -address % LINE
+
+    def wake(self) -> None:
+        """A step begins: until `park` threads wait for work awake."""
+        self.wake_pool(self.pool)
+
+    def park(self) -> None:
+        """The step has ended."""
+        self.park_pool(self.pool)
+
+
+def variants(flags: Set[str]) -> list[Variant]:
+    """Those that a processor with these flags runs, the quickest first."""
+    machine = platform.machine()
+    return [one for one in VARIANTS if one.machine in ("", machine) and one.needs <= flags]
+
+
+def load(flags: Set[str], variant: str | None = None) -> Library:
+    """The kernels for a processor with these flags, compiled if need be; NativeError says why there are none."""
+    found = [one for one in variants(flags) if variant in (None, one.name)]
+    if not found:
+        raise NativeError(f"this processor has no {variant}")
+    own = found[0]
+    compiler = find_compiler()
+    name = f"{own.name}-{_key(own, compiler)}.so"
+    folder = cache_folder()
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="actorserve-kernels-") as private:
+            path = Path(private) / name
+            return Library(own.name, path, _compile(compiler, own, path))
+    path, seconds = folder / name, 0.0
+    if not _is_ours(path):
+        _remove_stale(folder)
+        with _new_folder(folder) as made:
+            seconds = _compile(compiler, own, made / name)
+            (made / name).rename(path)
+    return Library(own.name, path, seconds)
+
+
+def find_compiler() -> str:
+    """$CC, or what the machine has."""
+    given = os.environ.get("CC")
+    for name in (given,) if given else COMPILERS:
+        if found := shutil.which(name):
+            return found
+    raise NativeError(f"there is no C compiler ({given or ', '.join(COMPILERS)})")
+
+
+def sources() -> list[Path]:
+    """All files that the library is made of."""
+    return sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")])
+
+
+def _key(variant: Variant, compiler: str) -> str:
+    state = Path(compiler).resolve().stat()
+    made_of = [platform.machine(), *COMMON, *variant.flags, compiler, str(state.st_size), str(state.st_mtime_ns)]
+    digest = hashlib.sha256("\0".join(made_of).encode())
+    for file in sources():
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def cache_folder() -> Path | None:
+    """Where libraries are kept, made if need be; None where others may write it, or we may not."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "actorserve" / "kernels"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return folder if _is_ours(folder) and os.access(folder, os.W_OK | os.X_OK) else None
+
+
+def _is_ours(path: Path) -> bool:
+    """Is it there, and can nobody else have written it?"""
+    try:
+        state = path.lstat()
+    except OSError:
+        return False
+    kind = stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)
+    return kind and state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    try:
+        made = Path(tempfile.mkdtemp(dir=folder, prefix=NEW))
+    except OSError as error:
+        raise NativeError(f"{folder}: {error.strerror}") from None
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _remove_stale(folder: Path) -> None:
+    """What the killed left behind."""
+    for left in folder.glob(f"{NEW}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _compile(compiler: str, variant: Variant, target: Path) -> float:
+    """Seconds that it took."""
+    files = [str(file) for file in sources() if file.suffix == ".c"]
+    command = [compiler, *COMMON, *variant.flags, *files, "-o", str(target), "-lm"]
+    begin = time.monotonic()
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+    except subprocess.CalledProcessError as error:
+        words = (error.stderr or "").strip().splitlines()
+        raise NativeError(f"{compiler} fails: {next((w for w in words if 'error' in w), 'no word why')}") from None
+    except subprocess.TimeoutExpired:
+        raise NativeError(f"{compiler} took more than {COMPILE_SECONDS:.0f} s") from None
+    except OSError as error:
+        raise NativeError(f"{compiler} cannot be run: {error.strerror}") from None
+    target.chmod(0o700)
+    return time.monotonic() - begin

@@ -1,0 +1,140 @@
+"""The kernels in C against their formulas, for each kind of processor that this can be; and how they are made."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from actorserve.actors.model.memory.machine import cpu_flags
+from actorserve.kernels.cpu.native import library as native
+from actorserve.kernels.cpu.native.int8 import Int8Product, stride_of
+
+NAMES = [one.name for one in native.variants(cpu_flags())]
+
+
+@pytest.fixture(scope="module")
+def libraries() -> Iterator[dict[str, native.Library]]:
+    """Those of all variants."""
+    made = {name: native.load(cpu_flags(), name) for name in NAMES}
+    yield made
+    for one in made.values():
+        one.set_threads(1)
+
+
+def int8_formula(
+    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, steps: int, bias: torch.Tensor
+) -> torch.Tensor:
+    """Sums in whole numbers; each step of the rest rounded to float32."""
+    step = x.abs().amax(-1, keepdim=True).clamp(min=1e-30) / steps
+    whole = (x / step).nan_to_num(0.0).round().long()
+    return (whole @ weight.long().T).float() * scales * step + bias
+
+
+@pytest.mark.parametrize("variant", NAMES)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_int8_products_are_the_formula_whatever_the_rows(
+    libraries: dict[str, native.Library], variant: str, threads: int
+) -> None:
+    library = libraries[variant]
+    library.set_threads(threads)
+    generator = torch.Generator().manual_seed(threads)
+    steps = 63 if variant in ("avx2", "plain") else 127
+    for outputs, inputs in ((5, 3), (64, 64), (67, 130), (256, 1000)):
+        weight = torch.zeros(outputs, stride_of(library, inputs), dtype=torch.int8)
+        weight[:, :inputs] = torch.randint(-127, 128, (outputs, inputs), generator=generator)
+        scales, bias = torch.rand(outputs, generator=generator), torch.randn(outputs, generator=generator)
+        product = Int8Product(library, weight, scales, inputs, steps, bias)
+        x = torch.randn(33, inputs, generator=generator)
+        expected = int8_formula(x, weight[:, :inputs], scales, steps, bias)
+        for rows in (*range(1, 10), 16, 33):
+            assert torch.equal(product(x[:rows]), expected[:rows]), (outputs, inputs, rows)
+            residual = x[:rows, :1].expand(-1, outputs).clone()
+            product.add_to(residual, x[:rows])
+            assert torch.equal(residual, x[:rows, :1] + expected[:rows])
+
+
+@pytest.mark.parametrize("variant", NAMES)
+def test_a_row_that_is_no_number_makes_none_of_another(libraries: dict[str, native.Library], variant: str) -> None:
+    library = libraries[variant]
+    weight = torch.ones(8, stride_of(library, 64), dtype=torch.int8)
+    product = Int8Product(library, weight, torch.ones(8), 64, 63, None)
+    x = torch.ones(4, 64)
+    x[0, 5], x[1, 7], x[2] = float("nan"), float("inf"), 0
+    result = product(x)
+    assert result[:2].isnan().all() and (result[2] == 0).all() and (result[3] - 64).abs().max() < 1e-3
+
+
+def in_another_process(code: str, cache: Path, **environment: str) -> subprocess.Popen[str]:
+    setting = {**os.environ, "XDG_CACHE_HOME": str(cache), **environment}
+    loading = "from actorserve.actors.model.memory.machine import cpu_flags\n"
+    loading += "from actorserve.kernels.cpu.native import library as native\n"
+    return subprocess.Popen([sys.executable, "-c", loading + code], env=setting, text=True, stdout=subprocess.PIPE)
+
+
+LOAD = "print(native.load(cpu_flags()).seconds > 0)"
+
+
+def test_two_starts_at_once_and_a_third_one_find_a_whole_library(tmp_path: Path) -> None:
+    both = [in_another_process(LOAD, tmp_path) for _ in range(2)]
+    assert "True\n" in [one.communicate()[0] for one in both]
+    assert in_another_process(LOAD, tmp_path).communicate()[0] == "False\n"
+    assert len(list((tmp_path / "actorserve" / "kernels").iterdir())) == 1
+
+
+def slow_compiler(folder: Path) -> Path:
+    """One that says that it runs, and ends when it is allowed to."""
+    script = folder / "slow-cc"
+    script.write_text(f'#!/bin/sh\necho $$ > "{folder}/pid"\nread line < "{folder}/go"\nexec cc "$@"\n')
+    script.chmod(0o700)
+    os.mkfifo(folder / "go")
+    return script
+
+
+def test_who_is_killed_while_it_compiles_leaves_nothing_that_is_loaded(tmp_path: Path) -> None:
+    killed = in_another_process(LOAD, tmp_path, CC=str(slow_compiler(tmp_path)))
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    folder = tmp_path / "actorserve" / "kernels"
+    (left,) = folder.iterdir()
+    assert in_another_process(LOAD, tmp_path).communicate()[0] == "True\n" and left.exists()
+    os.utime(left, (0, 0))
+    again = in_another_process(LOAD, tmp_path, CC="gcc" if native.find_compiler().endswith("cc") else "cc")
+    assert again.communicate()[0] == "True\n" and not left.exists()
+
+
+def test_without_a_compiler_and_with_a_failing_one_the_reason_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(native.NativeError, match="no C compiler"):
+        native.load(cpu_flags())
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(native.NativeError, match="fails"):
+        native.load(cpu_flags())
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o500])
+def test_a_cache_that_others_may_write_or_we_may_not_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int
+) -> None:
+    folder = tmp_path / "actorserve" / "kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert native.load(cpu_flags()).seconds > 0
+    if mode == 0o777 or os.geteuid():
+        assert not list(folder.iterdir())
