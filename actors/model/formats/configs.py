@@ -189,11 +189,6 @@ def _bitsandbytes(given: Values) -> StoredWeights:
     return StoredWeights(name="bitsandbytes", of=_all_layers_but(plain, form))
 
 
-def _mxfp4(given: Values) -> StoredWeights:
-    """gpt-oss: its experts alone, all of a layer in one tensor, which no linear layer is."""
-    return StoredWeights(name="mxfp4", of=lambda name: None)
-
-
 def _all_layers_but(plain: tuple[str, ...], form: WeightFormat) -> Callable[[str], WeightFormat | None]:
     """The format of all linears within layers; what makes logits stays floats in all these formats."""
     return lambda name: None if "layers." not in name or names_part(plain, name) else form

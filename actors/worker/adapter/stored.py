@@ -20,6 +20,7 @@ from ...model.formats.stored import (
     WORD,
     AwqWeight,
     BnbWeight,
+    ExpertFloat4Weight,
     Float4Weight,
     GptqWeight,
     PackedWeight,
@@ -235,12 +236,14 @@ class Source:
             told = f"{list(shape)} and {list(self.found[scales].shape)}"
             raise ConfigError(f"model: {blocks} and {scales} have the shapes {told}")
         count, rows, groups, half = shape
+        form = ExpertFloat4Weight()
 
         def get() -> Tensor:
             numbers, exponents = self.read(blocks, ALL, None), self.read(scales, ALL, None)
             whole = torch.empty(count, groups * half * 2, rows)
             for number in range(count):
-                whole[number] = expert(numbers[number], exponents[number]).t()
+                parts = {"blocks": numbers[number], "scales": exponents[number]}
+                whole[number] = expert(form, parts, rows, groups * half * 2).t()
             return whole
 
         self._add(name, {blocks, scales}, get, count * rows * groups * half * 2)

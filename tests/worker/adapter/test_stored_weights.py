@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.formats.stored import ExpertFloat4Weight
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.adapter import verify
@@ -130,7 +131,8 @@ def test_experts_in_mxfp4(tmp_path: Path) -> None:
             scales = torch.randint(122, 125, (count, rows, columns // 32), generator=generator, dtype=torch.uint8)
             del packed[name]
             packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-            exact[name] = torch.stack([expert(*pair).t() for pair in zip(blocks, scales, strict=True)])
+            parts = ({"blocks": one, "scales": scale} for one, scale in zip(blocks, scales, strict=True))
+            exact[name] = torch.stack([expert(ExpertFloat4Weight(), part, rows, columns).t() for part in parts])
     stored = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
     folders = (
         saved(packed, values | {"quantization_config": stored}, tmp_path / "packed"),
