@@ -18,8 +18,9 @@ from .families.registry import BY_ARCHITECTURE
 from .formats.configs import read_stored_weights
 from .formats.stacked import StackedPart, stacked_parts, stacked_specs
 from .formats.stored import FLOATS, StoredSpec, StoredWeights, WeightFormat
+from .latent import LatentShape
 from .layers import EMBEDDINGS, FINAL_NORM, HEAD, Axis, Kind, LayerSpec, LinearSpec, TensorSpec
-from .memory.kv import KVSpec, uniform
+from .memory.kv import KVSpec, LayerAttention, uniform
 from .moe import MoeShape
 from .quantization import AUTO, CHECKPOINTS, INT8, METHODS, NONE, QuantMethod, is_auto
 from .rope import Rope, read_rope
@@ -58,6 +59,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     quantization: QuantMethod = NONE
     stored: StoredWeights | None = None  # which weights of the checkpoint must be decoded
     mixed: bool = False  # what the checkpoint has as floats stays so
+    latent: LatentShape | None = None  # then there is one head of keys, which all share
     moe: MoeShape | None = None
     beside: tuple[str, ...] = ()  # what names of tensors begin with that the model itself has no use for
 
@@ -73,12 +75,33 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kv(self) -> KVSpec:
         """What it keeps of tokens, and how its layers attend."""
+        if self.latent is not None:
+            same = LayerAttention(
+                heads=self.heads,
+                kv_heads=1,
+                key_dim=self.latent.rank + self.latent.turning,
+                value_dim=self.latent.rank,
+                scale=self.attention_scale,
+                values_in_keys=True,
+            )
+            return KVSpec(layers=(same,) * self.layers)
         sizes = self.heads, self.kv_heads, self.head_dim
         return uniform(self.windows, *sizes, self.attention_scale, self.soft_cap, self.layer.sinks is not None)
 
     def rope_of(self, layer: int) -> Rope | None:
         """How it turns queries and keys; None: not."""
         return self.rope if self.ropes is None else self.ropes[layer]
+
+    @property
+    def turning(self) -> int:
+        """How wide that is of a head which rotations are made for."""
+        return self.head_dim if self.latent is None else self.latent.turning
+
+    def rope_kinds(self) -> tuple[list[Rope | None], list[int]]:
+        """(the ways in which layers turn, which of them each layer has)."""
+        ropes = [self.rope_of(layer) for layer in range(self.layers)]
+        kinds = [rope for index, rope in enumerate(ropes) if rope not in ropes[:index]]
+        return kinds, [kinds.index(rope) for rope in ropes]
 
     @property
     def head(self) -> LinearSpec:
@@ -91,24 +114,41 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         if spec.moe is None or self.moe is None or not self.moe.layers[index]:
             return msgspec.structs.replace(spec, moe=None)
         moe = msgspec.structs.replace(spec.moe, experts=self.moe.experts, first=first_expert)
+        if not self.moe.shared_intermediate_size:
+            moe = msgspec.structs.replace(moe, shared_gate_up=(), shared_down=None, shared_gate=None)
         return msgspec.structs.replace(spec, moe=moe)
 
     def size(self, axis: Axis) -> int:
         """How many rows or columns that is."""
+        latent = self.latent
+        own = {} if latent is None else self._latent_sizes(latent)
+        return (
+            own[axis]
+            if axis in own
+            else {
+                Axis.HIDDEN: self.hidden_size,
+                Axis.HEAD_DIM: self.head_dim,
+                Axis.HEADS: self.heads,
+                Axis.QUERIES: self.heads * self.head_dim,
+                Axis.KEYS: self.kv_heads * self.head_dim,
+                Axis.VALUES: self.kv_heads * self.head_dim,
+                Axis.INTERMEDIATE: self.intermediate_size,
+                Axis.EXPERTS: self.moe.routed if self.moe else 0,
+                Axis.EXPERT_INTERMEDIATE: self.moe.intermediate_size if self.moe else 0,
+                Axis.SHARED_INTERMEDIATE: self.moe.shared_intermediate_size if self.moe else 0,
+                Axis.ONE: 1,
+                Axis.VOCABULARY: self.vocab_size,
+            }[axis]
+        )
+
+    def _latent_sizes(self, latent: LatentShape) -> dict[Axis, int]:
         return {
-            Axis.HIDDEN: self.hidden_size,
-            Axis.HEAD_DIM: self.head_dim,
-            Axis.HEADS: self.heads,
-            Axis.QUERIES: self.heads * self.head_dim,
-            Axis.KEYS: self.kv_heads * self.head_dim,
-            Axis.VALUES: self.kv_heads * self.head_dim,
-            Axis.INTERMEDIATE: self.intermediate_size,
-            Axis.EXPERTS: self.moe.routed if self.moe else 0,
-            Axis.EXPERT_INTERMEDIATE: self.moe.intermediate_size if self.moe else 0,
-            Axis.SHARED_INTERMEDIATE: self.moe.shared_intermediate_size if self.moe else 0,
-            Axis.ONE: 1,
-            Axis.VOCABULARY: self.vocab_size,
-        }[axis]
+            Axis.Q_LATENT: latent.q_rank or 0,
+            Axis.LATENT: latent.rank,
+            Axis.LATENT_ENTRY: latent.rank + latent.turning,
+            Axis.LATENT_HEADS: self.heads * (latent.plain + latent.value_dim),
+            Axis.ATTENDED: self.heads * latent.value_dim,
+        }
 
     def specs(self) -> dict[str, TensorSpec]:
         """Every tensor that the checkpoint must hold."""
@@ -134,12 +174,17 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         found: dict[str, QuantMethod] = {}
         for layer in map(self.layer_at, range(self.layers)):
             together += layer.products()
-            found |= {f"{router.name}.weight": NONE for router in (layer.moe.routers() if layer.moe else ())}
+            found |= {f"{linear.name}.weight": NONE for linear in layer.exact()}
         return found | {f"{linear.name}.weight": self.method_of(*linears) for linears in together for linear in linears}
 
     def format_of(self, linear: str) -> WeightFormat | None:
         """How the weight of the layer of this name lies in the checkpoint; None: as floats."""
-        return None if self.stored is None or linear == EMBEDDINGS else self.stored.of(linear)
+        if self.stored is None or linear == EMBEDDINGS:
+            return None
+        moe = self.layer.moe
+        if moe is not None and moe.exact_router and linear.endswith(f".{moe.router.name}"):
+            return None
+        return self.stored.of(linear)
 
     def row_scales(self, *linears: LinearSpec) -> str | None:
         """What has the scales of all rows of those in the checkpoint, where these are whole numbers of 8 bits there."""
@@ -262,8 +307,8 @@ def read_architecture(
         mixed=stored is not None and is_auto(quantization),
         moe=family.moe(given, given.needed("num_hidden_layers", MOST_LAYERS)),
         beside=family.beside,
-        **family.more(given),
     )
+    architecture = msgspec.structs.replace(architecture, **family.more(given))
     _check(architecture, file)
     return architecture
 

@@ -26,6 +26,11 @@ class Axis(enum.Enum):
     QUERIES = "queries"  # all heads of q
     KEYS = "keys"
     VALUES = "values"
+    Q_LATENT = "q latent"  # what all heads of q are made of
+    LATENT = "latent"  # what all heads of k and v are made of
+    LATENT_ENTRY = "latent entry"  # the same, and the numbers of k that turn, which all heads share
+    LATENT_HEADS = "latent heads"  # what is made of it: of each head the numbers of k that do not turn, then v
+    ATTENDED = "attended"  # all heads of v, where these are not as wide as those of k
     INTERMEDIATE = "intermediate"
     EXPERTS = "experts"  # what a router chooses among
     EXPERT_INTERMEDIATE = "expert intermediate"  # of one expert's MLP
@@ -101,6 +106,8 @@ class MoeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     router: LinearSpec
+    exact_router: bool = False  # a checkpoint that is quantised has it in floats, and does not say so
+    correction: str | None = None  # the tensor of what is added to an expert's score where it is chosen
     gate_up: tuple[LinearSpec, ...]
     down: LinearSpec
     stacked: StackedExperts | None = None
@@ -135,7 +142,9 @@ class MoeSpec(msgspec.Struct, frozen=True, kw_only=True):
     def under(self, prefix: str) -> MoeSpec:
         """The same with a prefix before all names."""
         named = self.each(lambda linear: msgspec.structs.replace(linear, name=prefix + linear.name))
-        return msgspec.structs.replace(named, stacked=None if self.stacked is None else self.stacked.under(prefix))
+        stacked = None if self.stacked is None else self.stacked.under(prefix)
+        correction = None if self.correction is None else prefix + self.correction
+        return msgspec.structs.replace(named, stacked=stacked, correction=correction)
 
     def each(self, change: Callable[[LinearSpec], LinearSpec]) -> MoeSpec:
         """The same of changed linears."""
@@ -150,6 +159,51 @@ class MoeSpec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class LatentSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """q, k and v of a latent that all heads share (multi-head latent attention); `seen` as for qkv:
+
+    q = q_up(q_norm(q_down seen)), of a head n numbers and then those that turn; without `q_up`, q_down makes it
+    latent and shared numbers of kv_down(seen); what is kept of a token is kv_norm(latent) beside rope(shared)
+    of each head n numbers of k, and v, are kv_up(latent); its k are these and then the shared numbers
+    """
+
+    q_down: LinearSpec
+    q_norm: str | None = None
+    q_up: LinearSpec | None = None
+    kv_down: LinearSpec
+    kv_norm: str
+    kv_up: LinearSpec  # queries and results are multiplied with it, not the latents: it is never quantised here
+
+    def products(self) -> Iterator[tuple[LinearSpec, ...]]:
+        """Its linears that may be quantised, together those that are one product."""
+        if self.q_down.bias == self.kv_down.bias:
+            yield (self.q_down, self.kv_down)
+        else:
+            yield from ((self.q_down,), (self.kv_down,))
+        if self.q_up is not None:
+            yield (self.q_up,)
+
+    def norms(self) -> dict[str, Axis]:
+        """The names of gains."""
+        return {self.kv_norm: Axis.LATENT} | ({} if self.q_norm is None else {self.q_norm: Axis.Q_LATENT})
+
+    def each(self, change: Callable[[LinearSpec], LinearSpec]) -> LatentSpec:
+        """The same of changed linears."""
+        return msgspec.structs.replace(
+            self,
+            q_down=change(self.q_down),
+            q_up=None if self.q_up is None else change(self.q_up),
+            kv_down=change(self.kv_down),
+            kv_up=change(self.kv_up),
+        )
+
+    def under(self, prefix: str) -> LatentSpec:
+        """The same with a prefix before all names."""
+        named = self.each(lambda linear: msgspec.structs.replace(linear, name=prefix + linear.name))
+        q_norm = None if self.q_norm is None else prefix + self.q_norm
+        return msgspec.structs.replace(named, q_norm=q_norm, kv_norm=prefix + self.kv_norm)
+
+
 class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The tensors of one layer, by what they are for; names are those within the layer, or with `at` whole ones.
 
@@ -161,6 +215,7 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     attention_norm: str | None = "input_layernorm"
     qkv: tuple[LinearSpec, ...]
+    latent: LatentSpec | None = None  # in place of `qkv`, which is empty
     q_norm: str | None = None  # of each head, all with the same gain
     k_norm: str | None = None
     joint_norms: bool = False  # those of q and k are of all heads together, with a gain for each number
@@ -182,7 +237,8 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
         named = {name: prefix + own for name in (*NORMS, "sinks") if (own := getattr(self, name))}
         linears = self._each(lambda linear: msgspec.structs.replace(linear, name=prefix + linear.name))
         moe = None if self.moe is None else self.moe.under(prefix)
-        return msgspec.structs.replace(linears, moe=moe, **named)
+        latent = None if self.latent is None else self.latent.under(prefix)
+        return msgspec.structs.replace(linears, moe=moe, latent=latent, **named)
 
     def with_biases(self, flag: Callable[[str], bool]) -> LayerSpec:
         """The same for a config.json, whose fields `flag` reads."""
@@ -201,20 +257,31 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
         found: dict[str, TensorSpec] = {}
         for linear in self.linears():
             found |= of(linear)
-        for router in () if self.moe is None else self.moe.routers():
-            found |= router.tensors()
+        for linear in self.exact():
+            found |= linear.tensors()
+        if self.moe is not None and self.moe.correction is not None:
+            found[self.moe.correction] = TensorSpec(Kind.BIAS, (Axis.EXPERTS,))
         if self.sinks is not None:
             found[self.sinks] = TensorSpec(Kind.SINK, (Axis.HEADS,))
         named = {getattr(self, norm): axis for norm, axis in axes.items()}
+        named |= {} if self.latent is None else self.latent.norms()
         return found | {f"{name}.weight": TensorSpec(Kind.GAIN, (axis,)) for name, axis in named.items() if name}
 
     def products(self) -> Iterator[tuple[LinearSpec, ...]]:
         """Its linears that may be quantised, together those that are one product."""
-        yield from (self.qkv, (self.out,))
+        yield from (self.qkv,) if self.latent is None else self.latent.products()
+        yield (self.out,)
         yield from (self.gate_up, (self.down,)) if self.moe is None else self.moe.products()
 
+    def exact(self) -> Iterator[LinearSpec]:
+        """The others."""
+        if self.latent is not None:
+            yield self.latent.kv_up
+        if self.moe is not None:
+            yield from self.moe.routers()
+
     def linears(self) -> Iterator[LinearSpec]:
-        """All of those."""
+        """All of those that may be."""
         for product in self.products():
             yield from product
 
@@ -225,6 +292,7 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
             out=change(self.out),
             gate_up=tuple(change(linear) for linear in self.gate_up),
             down=change(self.down),
+            latent=None if self.latent is None else self.latent.each(change),
             moe=None if self.moe is None else self.moe.each(change),
         )
 

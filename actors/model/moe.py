@@ -14,6 +14,15 @@ class Scoring(enum.Enum):
     SIGMOID = "sigmoid"
 
 
+class Groups(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts stand in groups of as many, and a token's are chosen of a few of these: the best ones by the sum of the
+    scores of the `best` best of their experts."""
+
+    count: int
+    kept: int
+    best: int
+
+
 class ClampedGate(msgspec.Struct, frozen=True):
     """In place of act(gate) * up: g · σ(alpha · g) · (u + 1), with g = min(gate, limit) and u = up within ± limit."""
 
@@ -33,4 +42,5 @@ class MoeShape(msgspec.Struct, frozen=True, kw_only=True):
     normalised: bool = False  # the shares of a token's experts are made to add up to 1
     factor: float = 1.0  # and are multiplied with this
     shared_intermediate_size: int = 0
+    groups: Groups | None = None
     clamped: ClampedGate | None = None  # how an expert is gated; None: as the model's activation says

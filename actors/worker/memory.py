@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.paged_kv import Pool
+from actorserve.kernels.cpu.paged_kv import LatentPool, Pool
 
 from ..model.memory.kv import KVSpec
 
@@ -46,7 +46,9 @@ def make_pools(kv: KVSpec, blocks: int, block_size: int, dtype: torch.dtype) -> 
     pools: list[Pool] = []
     for spec in kv.pools():
         layers, rest = len(spec.layers), (spec.kv_heads, blocks * block_size)
-        if spec.key_dim == spec.value_dim:
+        if spec.values_in_keys:
+            pools.append(LatentPool(_zeros((layers, *rest, spec.key_dim), dtype), spec.value_dim))
+        elif spec.key_dim == spec.value_dim:
             pools.append(_zeros((layers, 2, *rest, spec.key_dim), dtype))
         else:
             keys, values = (_zeros((layers, *rest, width), dtype) for width in (spec.key_dim, spec.value_dim))

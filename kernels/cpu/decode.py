@@ -68,13 +68,16 @@ def pays(keys: Tensor) -> bool:
 class NumpyKV:
     """The same KV memory as numpy's arrays, with room for scores and for blocks that are gathered."""
 
-    def __init__(self, keys: Tensor, values: Tensor, block_size: int) -> None:
-        """`keys` [layers, kv_heads, slots, key_dim], `values` [layers, kv_heads, slots, value_dim]."""
+    def __init__(self, keys: Tensor, values: Tensor, block_size: int, values_in_keys: bool = False) -> None:
+        """`keys` [layers, kv_heads, slots, key_dim], `values` [layers, kv_heads, slots, value_dim], which may be a part
+        of the keys.
+        """
         self.heads, self.key_dim, self.value_dim = keys.shape[1], keys.shape[3], values.shape[3]
         self.block_size = block_size
         self.keys, self.values = list(keys.numpy()), list(values.numpy())  # [heads, slots, width] in each layer
         self.key_blocks, self.value_blocks = (
-            part.unflatten(2, (-1, block_size)).flatten(3).unbind(0) for part in (keys, values)
+            part.unflatten(2, (-1, block_size)).flatten(3).unbind(0)
+            for part in (keys, keys if values_in_keys else values)
         )
         self._rooms: dict[LayerAttention, Tensor] = {}
 
@@ -187,10 +190,10 @@ class Decoding:
         """What a row sees of a layer's keys or values, [heads, tokens, width], good until the next call."""
         if row.blocks is None:
             return memory[:, row.slot : row.slot + size]
-        count, heads, width = len(row.blocks), self.kv.heads, memory.shape[2]
+        count, heads, width = len(row.blocks), self.kv.heads, blocks.shape[2] // self.kv.block_size
         target = self._gather[: count * blocks[:, 0].numel()].view(heads, count, -1)
         torch.index_select(blocks, 1, row.blocks, out=target)
-        return target.numpy().reshape(heads, -1, width)[:, row.offset : row.offset + size]
+        return target.numpy().reshape(heads, -1, width)[:, row.offset : row.offset + size, : memory.shape[2]]
 
 
 def _multiply(queries: Floats, keys: Floats, out: Floats) -> None:

@@ -2,7 +2,8 @@
 
 A pool's keys and values are one tensor `[layers, 2, kv_heads, slots, head_dim]` (0: keys, 1: values) where they are of
 one width, else two, `[layers, kv_heads, slots, key_dim]` and `[layers, kv_heads, slots, value_dim]`: in this order a
-run of neighbouring blocks is a matrix for each head that can be read where it lies.
+run of neighbouring blocks is a matrix for each head that can be read where it lies. Where values are the first numbers
+of the keys, there are the keys alone.
 
 Knows tensors only: no requests, no plans.
 """
@@ -20,7 +21,15 @@ from actorserve.actors.model.memory.kv import KVSpec, LayerAttention
 
 from .decode import NumpyKV, pays
 
-Pool = Tensor | tuple[Tensor, Tensor]
+
+class LatentPool(NamedTuple):
+    """Keys whose first numbers are the values."""
+
+    keys: Tensor  # [layers, kv_heads, slots, key_dim]
+    value_dim: int
+
+
+Pool = Tensor | tuple[Tensor, Tensor] | LatentPool
 Layers = Sequence[LayerAttention | None]
 
 TILE = 128  # queries that share one mask
@@ -42,31 +51,37 @@ class Gathered(NamedTuple):
 
     memory: Tensor  # of keys, then of values
     keys: Tensor  # [kv_heads, blocks, block_size * key_dim]
-    values: Tensor
+    values: Tensor  # likewise; the keys, where values are a part of these
 
 
 class PoolMemory:
     """Layers whose keys and values have one shape, and a place to gather blocks of one layer in."""
 
     def __init__(self, pool: Pool, block_size: int) -> None:
-        keys, values = pool.unbind(1) if isinstance(pool, Tensor) else pool
+        self.values_in_keys = isinstance(pool, LatentPool)
+        if isinstance(pool, LatentPool):
+            keys, values = pool.keys, pool.keys[..., : pool.value_dim]
+        else:
+            keys, values = pool.unbind(1) if isinstance(pool, Tensor) else pool
         self.pool = pool
         self.block_size, self.dtype = block_size, keys.dtype
         self.kv_heads, self.slots, self.key_dim = keys.shape[1:]
         self.value_dim = values.shape[3]
         self.keys, self.values = keys.unbind(0), values.unbind(0)  # of each layer, [kv_heads, slots, width]
         self._joined = pool.unflatten(3, (-1, block_size)).flatten(4).unbind(0) if isinstance(pool, Tensor) else None
-        self._blocks = [part.unflatten(2, (-1, block_size)).flatten(3).unbind(0) for part in (keys, values)]
+        own = (keys,) if self.values_in_keys else (keys, values)
+        self._blocks = [part.unflatten(2, (-1, block_size)).flatten(3).unbind(0) for part in own]
         # numpy stores a few tokens two to ten times as quickly as index_copy_
         self._key_memory, self._value_memory = list(_as_array(keys)), list(_as_array(values))
         self._memory = list(_as_array(pool)) if isinstance(pool, Tensor) else None
-        self.numpy = NumpyKV(keys, values, block_size) if pays(keys) else None
+        self.numpy = NumpyKV(keys, values, block_size, self.values_in_keys) if pays(keys) else None
         self._scratch, self._exact = keys.new_empty(0), torch.empty(0)
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         where = slots.numpy()
         self._key_memory[layer][:, where] = _as_array(keys).transpose(1, 0, 2)
-        self._value_memory[layer][:, where] = _as_array(values).transpose(1, 0, 2)
+        if not self.values_in_keys:
+            self._value_memory[layer][:, where] = _as_array(values).transpose(1, 0, 2)
 
     def write_joined(self, layer: int, slots: Tensor, keys_values: Tensor) -> None:
         assert self._memory is not None, "keys and values have widths of their own"
@@ -95,24 +110,31 @@ class PoolMemory:
             torch.index_select(self._joined[layer], 2, index, out=both)
             return
         torch.index_select(self._blocks[0][layer], 1, index, out=target.keys)
-        torch.index_select(self._blocks[1][layer], 1, index, out=target.values)
+        if not self.values_in_keys:
+            torch.index_select(self._blocks[1][layer], 1, index, out=target.values)
 
     def of_tokens(self, gathered: Gathered) -> tuple[Tensor, Tensor]:
         """Keys and values [kv_heads, slots, width] of what was gathered."""
         heads = self.kv_heads
-        return gathered.keys.view(heads, -1, self.key_dim), gathered.values.view(heads, -1, self.value_dim)
+        keys = gathered.keys.view(heads, -1, self.key_dim)
+        if self.values_in_keys:
+            return keys, keys[..., : self.value_dim]
+        return keys, gathered.values.view(heads, -1, self.value_dim)
 
     def fresh(self, blocks: int) -> Gathered:
         """Memory that no other call gets."""
         return self._room(self._scratch.new_empty(self._numbers(blocks)), blocks)
 
     def _numbers(self, blocks: int) -> int:
-        return self.kv_heads * blocks * self.block_size * (self.key_dim + self.value_dim)
+        width = self.key_dim + (0 if self.values_in_keys else self.value_dim)
+        return self.kv_heads * blocks * self.block_size * width
 
     def _room(self, memory: Tensor, blocks: int) -> Gathered:
         of_keys = self.kv_heads * blocks * self.block_size * self.key_dim
-        keys, values = memory[:of_keys], memory[of_keys:]
-        return Gathered(memory, keys.view(self.kv_heads, blocks, -1), values.view(self.kv_heads, blocks, -1))
+        keys = memory[:of_keys].view(self.kv_heads, blocks, -1)
+        if self.values_in_keys:
+            return Gathered(memory, keys, keys)
+        return Gathered(memory, keys, memory[of_keys:].view(self.kv_heads, blocks, -1))
 
 
 class Kind(NamedTuple):

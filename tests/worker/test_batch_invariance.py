@@ -113,10 +113,15 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("qwen3", {}, BFLOAT16),
     ("llama", DEEP, FLOAT16),
     ("olmo3", {}, FLOAT32),
+    ("deepseek_v3", {}, INT8),
+    ("gpt_oss", {}, FLOAT32),
     ("gemma3", {}, BFLOAT16),
 ]
 SLOW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("gemma2", {}, INT8),
+    ("gpt_oss", {}, INT8),
+    ("deepseek_v2", {}, FLOAT32),
+    ("deepseek_v3", {}, BFLOAT16),
     *((kind, {}, FLOAT32) for kind in ("gemma2", "gemma3", "granite", "olmo2", "glm4", "smollm3")),
 ]
 NAMES = [f"{kind}-{options.get('quantization', options.get('dtype', 'float32'))}" for kind, _, options in CASES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .family import Family
 from .gemma import GEMMA2, GEMMA3
 from .glm4 import GLM4
@@ -27,6 +28,8 @@ FAMILIES = (
     QWEN3,
     QWEN2_MOE,
     QWEN3_MOE,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
     GEMMA2,
     GEMMA3,
     GLM4,

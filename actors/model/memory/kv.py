@@ -31,6 +31,7 @@ class LayerAttention(msgspec.Struct, frozen=True, kw_only=True):
     soft_cap: float | None = None
     slopes: tuple[float, ...] | None = None  # by head of queries
     sinks: bool = False
+    values_in_keys: bool = False  # the first `value_dim` numbers of a key are its value, and are kept once
     source: int | None = None  # the layer whose keys and values it reads; None: its own
 
     def alike(self) -> LayerAttention:
@@ -64,11 +65,12 @@ class PoolSpec(NamedTuple):
     key_dim: int
     value_dim: int
     layers: tuple[int, ...]
+    values_in_keys: bool = False
 
     @property
     def numbers(self) -> int:
         """Of a token, in all of these layers."""
-        return len(self.layers) * self.kv_heads * (self.key_dim + self.value_dim)
+        return len(self.layers) * self.kv_heads * (self.key_dim + (0 if self.values_in_keys else self.value_dim))
 
 
 class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +81,12 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def pools(self) -> list[PoolSpec]:
         """By shape, in the order of the first layer of each."""
-        found: dict[tuple[int, int, int], list[int]] = {}
+        found: dict[tuple[int, int, int, bool], list[int]] = {}
         for index, layer in enumerate(self.layers):
             if layer is not None and layer.source is None:
-                found.setdefault((layer.kv_heads, layer.key_dim, layer.value_dim), []).append(index)
-        return [PoolSpec(*shape, tuple(layers)) for shape, layers in found.items()]
+                shape = layer.kv_heads, layer.key_dim, layer.value_dim, layer.values_in_keys
+                found.setdefault(shape, []).append(index)
+        return [PoolSpec(*shape[:3], tuple(layers), shape[3]) for shape, layers in found.items()]
 
     def block_bytes(self, block_size: int, itemsize: int) -> int:
         """The size of a KV block in all layers."""

@@ -50,6 +50,11 @@ def exact_silu(x: Tensor) -> Tensor:
     return torch.div(exact, divisor, out=divisor).to(x.dtype)
 
 
+def exact_sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)) in float32, rounded once; as exact as exact_silu."""
+    return x.float().neg().exp_().add_(1).reciprocal_().to(x.dtype)
+
+
 def clamped_swiglu(gate: Tensor, up: Tensor, numbers: ClampedGate) -> Tensor:
     """g / (1 + exp(-alpha · g)) · (u + 1) of g up to the limit and u within it, in float32, rounded once; as exact."""
     exact = gate.float().clamp(max=numbers.limit)

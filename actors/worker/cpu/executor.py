@@ -47,12 +47,13 @@ from .elementwise import (
     rotate_by_rows,
     soft_cap,
 )
+from .latent import LatentAttention, LatentStep
 from .linear import PackedLinear, is_large
 from .moe import CpuMoe
 from .states import StepStates
 from .window_tables import AnyKV, TabledAttention
 
-Attention = AnyAttention | TabledAttention
+Attention = AnyAttention | TabledAttention | LatentStep
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {  # the second: batch-invariant
     "silu": (F.silu, exact_silu),
@@ -118,15 +119,16 @@ class CpuBuilder:
         moe, rank = self.shape.moe, 0 if self.group is None else self.group.rank
         return self.shape.layer_at(index, 0 if moe is None or moe.experts == moe.routed else rank * moe.experts)
 
-    def norm(self, name: str) -> RMSNorm:
+    def norm(self, name: str, eps: float | None = None) -> RMSNorm:
+        """`eps`: other than that of most norms."""
         gain = self.get(f"{name}.weight").to(self.dtype, copy=True)
-        return self._norm_of(gain)
+        return self._norm_of(gain, eps)
 
     def norm_if(self, name: str | None) -> RMSNorm | None:
         return None if name is None else self.norm(name)
 
-    def _norm_of(self, gain: Tensor) -> RMSNorm:
-        return RMSNorm(gain, self.shape.norm_eps, self.batch_invariant, self.shape.norm_offset)
+    def _norm_of(self, gain: Tensor, eps: float | None = None) -> RMSNorm:
+        return RMSNorm(gain, self.shape.norm_eps if eps is None else eps, self.batch_invariant, self.shape.norm_offset)
 
     def linear(self, *linears: LinearSpec, few_rows: bool = False) -> CpuLinear:
         """The linears as one; what is rotated has its rows reordered for that. `few_rows` as in LinearTensors."""
@@ -200,7 +202,9 @@ class CpuLayer:
         self.sum = None if group is None else group.sum_in_order if alike else group.all_reduce
         self.turns = build.shape.rope_of(index) is not None
         self.attention_norm = build.norm_if(spec.attention_norm)
-        self.qkv = build.linear(*spec.qkv)
+        self.latent = None if spec.latent is None else LatentAttention(build, spec.latent, index)
+        if self.latent is None:
+            self.qkv = build.linear(*spec.qkv)
         self.qk_norm = build.qk_norm(spec.q_norm, spec.k_norm)
         self.sinks = None if spec.sinks is None else build.get(spec.sinks).float()
         self.out = build.linear(spec.out)
@@ -225,26 +229,33 @@ class CpuLayer:
 
         `seen`: what q, k and v are made of, where it is not x.
         """
-        shape = self.shape
         if seen is None:
             seen = x
         if self.attention_norm is not None:
             seen = self.attention_norm(seen)
-        heads = self.qkv(seen).view(len(x), -1, shape.head_dim)  # of q, then k, then v
-        qk = heads[:, : shape.heads + shape.kv_heads]
-        if self.qk_norm is not None:
-            self.qk_norm(qk)
-        if self.turns:
-            self.rotate(qk, rotations)
-        kv.write_joined(self.index, slots, heads[:, shape.heads :].view(len(x), 2, shape.kv_heads, shape.head_dim))
-        mixed = attention(self.index, heads[:, : shape.heads], self.sinks)
-        self._add(self.out, self.attention_post_norm, x, mixed.view(len(x), -1))
+        self._add(self.out, self.attention_post_norm, x, self._attend(seen, rotations, slots, kv, attention))
         normed = x if self.mlp_norm is None else self.mlp_norm(x)
         if self.moe is not None:
             self._add(self.moe, self.mlp_post_norm, x, normed)
             return
         gate, up = self.gate_up(normed).chunk(2, -1)
         self._add(self.down, self.mlp_post_norm, x, self.act(gate).mul_(up))
+
+    def _attend(self, seen: Tensor, rotations: Tensor, slots: Tensor, kv: AnyKV, attention: Attention) -> Tensor:
+        """What heads see, [tokens, all their numbers]."""
+        if self.latent is not None:
+            assert isinstance(kv, PagedKV) and isinstance(attention, LatentStep)
+            return self.latent(seen, rotations, slots, kv, attention)
+        assert not isinstance(attention, LatentStep)
+        shape, tokens = self.shape, len(seen)
+        heads = self.qkv(seen).view(tokens, -1, shape.head_dim)  # of q, then k, then v
+        qk = heads[:, : shape.heads + shape.kv_heads]
+        if self.qk_norm is not None:
+            self.qk_norm(qk)
+        if self.turns:
+            self.rotate(qk, rotations)
+        kv.write_joined(self.index, slots, heads[:, shape.heads :].view(tokens, 2, shape.kv_heads, shape.head_dim))
+        return attention(self.index, heads[:, : shape.heads], self.sinks).view(tokens, -1)
 
     def _add(self, linear: CpuLinear | CpuMoe, norm: RMSNorm | None, x: Tensor, inner: Tensor) -> None:
         """x += scale * norm(linear(inner)), of which each member of a group has a part."""
@@ -309,10 +320,8 @@ class CpuModel:
         self.layers = [CpuLayer(build, build.layer(index), index) for index in range(shape.layers)]
         self.norm = build.norm(FINAL_NORM)
         self.head = build.linear(shape.head)
-        ropes = [shape.rope_of(layer) or shape.rope for layer in range(shape.layers)]
-        kinds = [rope for index, rope in enumerate(ropes) if rope not in ropes[:index]]
-        self.rotations = [rotation_table(rope, shape.head_dim, max_length) for rope in kinds]
-        self.rotation_of = [kinds.index(rope) for rope in ropes]
+        kinds, self.rotation_of = shape.rope_kinds()
+        self.rotations = [rotation_table(rope or shape.rope, shape.turning, max_length) for rope in kinds]
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
         self.taps: ResidualTaps | None = None  # of who drafts by what is between layers
 
@@ -350,9 +359,9 @@ class CpuModel:
         """How many logits there are."""
         return self.shape.vocab_size
 
-    def attention(self, kv: PagedKV, spans: Sequence[Span]) -> AnyAttention:
+    def attention(self, kv: PagedKV, spans: Sequence[Span]) -> AnyAttention | LatentStep:
         """That of a step of these spans."""
-        return step_attention(kv, spans)
+        return step_attention(kv, spans) if self.shape.latent is None else LatentStep(kv, spans, self.shape.latent)
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits [rows, vocabulary] of rows of the last layer's output, in float32."""

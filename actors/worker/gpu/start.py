@@ -80,6 +80,8 @@ def check_shape(config: Config, shape: Architecture) -> None:
     """ConfigError unless the kernels can take this model."""
     if shape.moe is not None:
         raise ConfigError("model: its layers have experts (MoE), which are computed on a CPU only (--device cpu)")
+    if shape.latent is not None:
+        raise ConfigError("model: its attention is latent (MLA), which is computed on a CPU only (--device cpu)")
     if config.block_size not in BLOCK_SIZES:
         sizes = f"multiples of {BLOCK_SIZES.step} up to {BLOCK_SIZES[-1]}"
         raise ConfigError(f"--block-size {config.block_size}: on a GPU it is one of the {sizes}")

@@ -105,10 +105,9 @@ class VariedModel(GpuModel):
         self.varied: list[VariedLayer] = []
         super().__init__(shape, get, dtype, max_length, device, group, fused=False, deterministic=deterministic)
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
-        ropes = [shape.rope_of(layer) for layer in range(shape.layers)]
-        kinds = [rope for index, rope in enumerate(ropes) if rope not in ropes[:index]]
+        kinds, kind_of = shape.rope_kinds()
         tables = [_tables(rope, shape.head_dim, max_length, device) for rope in kinds]
-        self.turns_of = [tables[kinds.index(rope)] for rope in ropes]
+        self.turns_of = [tables[kind] for kind in kind_of]
 
     def make_builder(
         self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device, batch_invariant: bool

@@ -2,6 +2,7 @@
 
 What rows and columns are (model/layers.py: Axis) says who has which:
     queries, keys, values   whole heads; KV heads that are fewer than ranks are held by several of them
+    heads of latents        whole heads; the latent is every rank's
     intermediate            as many numbers of the MLP for each; with expert parallelism experts are whole
     vocabulary              words; the last rank's part may be shorter and is filled with zeros
     all others              every rank has them
@@ -23,7 +24,7 @@ from ...model.layers import Axis, Kind, TensorSpec
 Read = Callable[[str, slice, slice | None], Tensor]  # rows, and columns where not all are wanted, of a tensor
 Get = Callable[[str], Tensor]  # a rank's part of a tensor of the checkpoint, in the type in which it is stored
 HEADS = {Axis.QUERIES, Axis.KEYS, Axis.VALUES}
-SHARED = HEADS | {Axis.HEADS, Axis.INTERMEDIATE, Axis.SHARED_INTERMEDIATE}
+SHARED = HEADS | {Axis.HEADS, Axis.LATENT_HEADS, Axis.ATTENDED, Axis.INTERMEDIATE, Axis.SHARED_INTERMEDIATE}
 
 
 class Place(Protocol):

@@ -58,7 +58,8 @@ class Batch:
         pools = make_pools(KVSpec(layers=layers), blocks, case.block_size, case.dtype)
         for pool in pools:
             for part in (pool,) if isinstance(pool, torch.Tensor) else pool:
-                part.fill_(float("nan"))
+                if isinstance(part, torch.Tensor):
+                    part.fill_(float("nan"))
         self.kv = PagedKV(KVSpec(layers=layers), pools, case.block_size, case.aligned)
         scattered = random.permutation(np.arange(sum(needed), blocks))
         self.spans: list[Span] = []
@@ -88,6 +89,8 @@ class Batch:
             slots = torch.from_numpy(span.blocks[positions // size] * size + positions % size)
             keys = self._random(len(positions), layer.kv_heads, layer.key_dim)
             values = self._random(len(positions), layer.kv_heads, layer.value_dim)
+            if layer.values_in_keys:
+                values = keys[:, :, : layer.value_dim]
             if layer.key_dim == layer.value_dim:
                 self.kv.write_joined(index, slots, torch.stack([keys, values], 1))
             else:
@@ -156,6 +159,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "chunks": {"chunk": 24},
     "chunks that blocks do not divide": {"chunk": 7},
     "widths": {"value_dim": 48},
+    "values in keys": {"key_dim": 72, "value_dim": 56, "kv_heads": 1, "values_in_keys": True},
     "wide keys": {"key_dim": 72, "value_dim": 16, "kv_heads": 1},
     "all": {
         "soft_cap": 2.0,

@@ -42,6 +42,21 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+MLA_ROPE = {**YARN_ROPE, "mscale": 0.7, "mscale_all_dim": 1.3}
+MLA: dict[str, Any] = {
+    "q_lora_rank": 40,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 20,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 48,
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+}
 GEMMA: dict[str, Any] = {
     "head_dim": 32,
     "query_pre_attn_scalar": 24,
@@ -101,6 +116,12 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
             "max_window_layers": 3,
         },
     ),
+    "deepseek_v2": ("deepseek_v2", {**MLA, "q_lora_rank": None, "topk_method": "greedy", "n_shared_experts": 2}),
+    "deepseek_v2_groups": (
+        "deepseek_v2",
+        {**MLA, "topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0, "rope_parameters": MLA_ROPE},
+    ),
+    "deepseek_v3": ("deepseek_v3", {**MLA, "n_shared_experts": 1, "num_mtp_layers": 0, "rope_parameters": MLA_ROPE}),
     "gpt_oss": (
         "gpt_oss",
         {
@@ -186,6 +207,9 @@ def write_model(kind: str, folder: Path, shard: str | None = None, seed: int = 0
                 parameter.normal_(0, 0.3)
             elif name.endswith("norm.weight"):
                 parameter.uniform_(0.5, 1.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0, 0.3)
     model.generation_config.eos_token_id = SPECIAL.index("<|endoftext|>")
     model.save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
 

@@ -1,0 +1,172 @@
+"""Latent attention (DeepSeek): its two ways, what is kept of a token, and a model's part in a group."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from actorserve.actors.model.architecture import find_architecture, read_architecture, shard_shape
+from actorserve.actors.model.info import read_json, resolve_model
+from actorserve.actors.options.config import ConfigError
+from actorserve.actors.worker.cpu import latent
+from actorserve.actors.worker.cpu.executor import CpuModel
+from actorserve.actors.worker.cpu.latent import LatentStep
+from actorserve.actors.worker.cpu.runner import CpuRunner
+from actorserve.actors.worker.inspection import inspect
+from actorserve.actors.worker.models.sharding import Alone, shard
+from actorserve.actors.worker.models.weights import open_checkpoint
+
+from ..driver import Driver, Sequence, config_for, make_runner, plain_memory
+from .test_executor import generate, prompts, reference
+
+Folders = Callable[..., Path]
+ALL = slice(None)
+
+
+def seen_ways(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Of each step: how many spans are expanded, and how many tokens are not."""
+    found: list[tuple[int, int]] = []
+    make = LatentStep.__init__
+
+    def noted(self: LatentStep, kv: Any, spans: Any, sizes: Any) -> None:
+        make(self, kv, spans, sizes)
+        found.append((len(self.spans), sum(span.size for span in spans) - sum(span.size for span in self.spans)))
+
+    monkeypatch.setattr(LatentStep, "__init__", noted)
+    return found
+
+
+@pytest.mark.parametrize("at_once", [1 << 24, 1 << 12])
+@pytest.mark.parametrize("kind", ["deepseek_v2_groups", "deepseek_v3"])
+def test_both_ways_in_one_step(kind: str, at_once: int, checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long chunks beside short ones and decoding; of all heads at once, and of some at a time."""
+    ways = seen_ways(monkeypatch)
+    monkeypatch.setattr(latent, "EXPANDED", at_once)
+    folder = checkpoints(kind)
+    texts = prompts((1, 230, 17, 190, 5))
+    tokens = Driver(make_runner(config_for(folder, block_size=16)), budget=130).run([Sequence(p, 20) for p in texts])
+    model = reference(folder)
+    assert tokens == [generate(model, prompt, 20) for prompt in texts]
+    assert any(expanded and others for expanded, others in ways) and (0, 5) in ways
+
+
+def test_in_bfloat16(checkpoints: Folders) -> None:
+    """As near to float32 as transformers' own pass, within a factor; of the router that is its own type's business."""
+    folder = checkpoints("deepseek_v2", n_routed_experts=3)  # all of which are chosen
+    (prompt,) = prompts((130,))
+    logits = []
+    for budget in (25, 200):
+        runner = make_runner(config_for(folder, block_size=16, dtype="bfloat16"))
+        logits.append(computed(runner, prompt, budget))
+    with torch.inference_mode():
+        exact = reference(folder)(torch.tensor([prompt])).logits[0]
+        half = reference(folder, dtype=torch.bfloat16)(torch.tensor([prompt])).logits[0].float()
+    for own in logits:
+        assert 0 < (own - exact).square().mean() < 4 * (half - exact).square().mean()
+
+
+def computed(runner: CpuRunner, prompt: list[int], budget: int) -> torch.Tensor:
+    seen: list[torch.Tensor] = []
+    inner = runner.model.forward
+    runner.model.forward = lambda *args: seen.append(inner(*args)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
+    Driver(runner, budget=budget).run([Sequence(prompt, 1)])
+    with torch.inference_mode():
+        return runner.model.logits(torch.cat(seen))
+
+
+def test_a_latent_is_kept_once(checkpoints: Folders) -> None:
+    """32 numbers and 16 that turn of each token in each layer, whatever the number of heads."""
+    folder = checkpoints("deepseek_v3")
+    config = config_for(folder, device="cpu")
+    (memory,) = plain_memory(make_runner(config, blocks=8))
+    assert memory.values[0].untyped_storage().data_ptr() == memory.keys[0].untyped_storage().data_ptr()
+    facts = {name: value for part in inspect(config, resolve_model(config)) for name, value in part.items()}
+    assert facts["kv_bytes_per_token"] == 3 * (32 + 16) * 4
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3"])
+def test_heads_are_divided(kind: str, checkpoints: Folders) -> None:
+    """The parts of attention of two add up; both keep the same latents."""
+    folder = checkpoints(kind)
+    shape = read_architecture(read_json(folder / "config.json"))
+    read = open_checkpoint(folder, shape)
+    gets = [shard(read, shape, Alone(rank, 2)) for rank in range(2)]
+    name = "model.layers.1.self_attn."
+    for own, rows in (("kv_b_proj", 0), ("o_proj", 1), ("q_proj" if kind == "deepseek_v2" else "q_b_proj", 0)):
+        parts = [get(f"{name}{own}.weight") for get in gets]
+        assert torch.equal(torch.cat(parts, rows), read(f"{name}{own}.weight", ALL, None)), own
+    assert torch.equal(*(get(f"{name}kv_a_proj_with_mqa.weight") for get in gets))
+    part = shard_shape(shape, 2)
+    assert (part.heads, part.kv_heads, part.kv.block_bytes(1, 1)) == (2, 1, shape.kv.block_bytes(1, 1))
+    x, parts = torch.randn(9, 64), []
+    with torch.inference_mode():
+        for own_shape, get in ((shape, lambda name: read(name, ALL, None)), (part, gets[0]), (part, gets[1])):
+            model = CpuModel(own_shape, get, torch.float32, 64)
+            layer = model.layers[1].latent
+            assert layer is not None
+            queries = torch.cat([linear(x)[:, : -layer.sizes.rank - layer.sizes.turning] for linear in layer.down], 1)
+            parts.append(queries if layer.q_up is None else layer.q_up(queries))
+        torch.testing.assert_close(torch.cat(parts[1:], 1), parts[0], rtol=1e-5, atol=1e-5)
+
+
+def in_fp8(source: Path, folder: Path) -> tuple[Path, Path]:
+    """(as V3 is published: blocks of 8 bits, a router of floats that nothing tells of, a layer that drafts; the same
+    in floats)."""
+    plain = Path(shutil.copytree(source, folder / "plain"))
+    packed = Path(shutil.copytree(source, folder / "packed"))
+    tensors = load_file(source / "model.safetensors")
+    stored = dict(tensors)
+    for name, tensor in tensors.items():
+        if ("layers." in name and name.endswith("_proj.weight")) or "_mqa" in name:
+            stored[name] = tensor.to(torch.float8_e4m3fn)
+            rows, columns = (-(-size // 16) for size in tensor.shape)
+            scale = torch.rand(rows, columns) + 0.5
+            stored[f"{name}_scale_inv"] = scale
+            wide = scale.repeat_interleave(16, 0).repeat_interleave(16, 1)[: tensor.shape[0], : tensor.shape[1]]
+            tensors[name] = stored[name].float() * wide
+    stored["model.layers.3.eh_proj.weight"] = torch.zeros(4, 4)
+    save_file(stored, packed / "model.safetensors")
+    save_file(tensors, plain / "model.safetensors", metadata={"format": "pt"})
+    values = read_json(source / "config.json")
+    form = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [16, 16]}
+    (packed / "config.json").write_text(
+        json.dumps(values | {"quantization_config": form, "num_nextn_predict_layers": 1})
+    )
+    return packed, plain
+
+
+def test_as_it_is_published(checkpoints: Folders, tmp_path: Path) -> None:
+    packed, plain = in_fp8(checkpoints("deepseek_v3"), tmp_path)
+    texts = prompts((3, 40))
+    tokens = Driver(make_runner(config_for(packed, quantization="none"))).run([Sequence(p, 12) for p in texts])
+    model = reference(plain)
+    assert tokens == [generate(model, prompt, 12) for prompt in texts]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "is_refused"),
+    [
+        ("rope_interleave", False, False),
+        ("scoring_func", "softmax", False),
+        ("moe_layer_freq", 2, False),
+        ("n_group", 5, True),
+        ("topk_group", 9, True),
+        ("kv_lora_rank", 0, True),
+        ("qk_rope_head_dim", 15, True),
+        ("num_experts_per_tok", 7, True),
+    ],
+)
+def test_what_these_layers_cannot(field: str, value: object, is_refused: bool, checkpoints: Folders) -> None:
+    """It is for the layers of transformers, or for none."""
+    values = read_json(checkpoints("deepseek_v3") / "config.json") | {field: value}
+    if not is_refused:
+        assert find_architecture(values, "auto") is None
+    with pytest.raises(ConfigError, match=field if field != "num_experts_per_tok" else "from 1 to 6"):
+        find_architecture(values, "native")
