@@ -23,8 +23,6 @@ from ..options.speculative import (
     read_speculative,
 )
 from .architecture import Architecture, find_architecture, shard_shape, weights_method
-from .families.registry import BY_ARCHITECTURE
-from .gguf.folder import SOURCES
 from .heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
 from .heads.formats import RecurrentShape, Shape
 from .info import ModelInfo, read_json, resolve_model, with_tokenizer
@@ -211,8 +209,6 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
         )
     path = folder / "config.json"
     weights_method(Values(path, read_json(path)), config.quantization)
-    if (folder / SOURCES).is_file():
-        raise ConfigError(f"model: {name}: of GGUF files {', '.join(BY_ARCHITECTURE)} can be served")
     if config.load_format != "dummy":
         read_weights(folder)
     check_device(config, on_gpu=False)

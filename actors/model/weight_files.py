@@ -59,10 +59,11 @@ def is_pickled(path: Path) -> bool:
 
 def _of_gguf(architecture: str, tensors: Tensors) -> dict[str, StoredTensor]:
     """The same of GGUF files, by the names that tensors have at the hub."""
+    names = {name for _, name, _ in tensors}
     return {
         hub: StoredTensor(path, part.type.name, part.shape, part.size)
         for path, name, tensor in tensors
-        for hub, part in hub_tensors(architecture, name, tensor)
+        for hub, part in hub_tensors(architecture, name, tensor, names)
     }
 
 

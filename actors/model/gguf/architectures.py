@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ...options.config import ConfigError
@@ -107,7 +107,7 @@ def _llama(fields: Fields, header: GgufHeader) -> dict[str, Any]:
     """Files of Mistral and Mixtral say that they are Llama; these have experts, and those have windows."""
     window = fields.count("attention.sliding_window")
     if fields.count("expert_count"):
-        chosen = _chosen(fields, normalised=True)
+        chosen = chosen_experts(fields, normalised=True)
         kind = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "sliding_window": window}
         return kind | {"num_local_experts": chosen["num_experts"], **chosen}
     if window is None:
@@ -119,7 +119,7 @@ def _phi3(fields: Fields, header: GgufHeader) -> dict[str, Any]:
     return {"sliding_window": fields.count("attention.sliding_window")}
 
 
-def _chosen(fields: Fields, normalised: bool) -> dict[str, Any]:
+def chosen_experts(fields: Fields, normalised: bool) -> dict[str, Any]:
     """How many experts there are, and how those of a token are chosen; `normalised`: their shares add up to 1."""
     if fields.whole(fields.own("expert_gating_func"), 0, LARGEST) not in (None, 0, SOFTMAX):
         raise fields.wrong_own("expert_gating_func", f"{SOFTMAX}, softmax,")
@@ -147,7 +147,7 @@ def _qwen3_moe(fields: Fields, header: GgufHeader) -> dict[str, Any]:
 
 def _qwen_experts(fields: Fields, normalised: bool) -> dict[str, Any]:
     """All layers have experts."""
-    chosen = _chosen(fields, normalised)
+    chosen = chosen_experts(fields, normalised)
     size = fields.count("expert_feed_forward_length")
     if size is None:  # as the oldest files have it
         size = (fields.same("feed_forward_length") or 0) // chosen["num_experts_per_tok"]
@@ -157,7 +157,7 @@ def _qwen_experts(fields: Fields, normalised: bool) -> dict[str, Any]:
 def _gemma2(fields: Fields, header: GgufHeader) -> dict[str, Any]:
     return _gemma(fields, widest=46) | {
         "sliding_window": fields.count("attention.sliding_window") or 4096,
-        "layer_types": _layer_types(fields, 2),
+        "layer_types": layer_types(fields, 2),
         "attn_logit_softcapping": fields.factor("attn_logit_softcapping") or 50.0,
         "final_logit_softcapping": fields.factor("final_logit_softcapping") or 30.0,
     }
@@ -168,7 +168,7 @@ def _gemma3(fields: Fields, header: GgufHeader) -> dict[str, Any]:
     local = fields.factor("rope.freq_base_swa") or 10_000.0
     return _gemma(fields, widest=62) | {
         "sliding_window": window,
-        "layer_types": _layer_types(fields, 1 if window is None else 6),
+        "layer_types": layer_types(fields, 1 if window is None else 6),
         "final_logit_softcapping": fields.factor("final_logit_softcapping"),
         "rope_local_base_freq": local,
     }
@@ -189,10 +189,10 @@ def _olmo2(fields: Fields, header: GgufHeader) -> dict[str, Any]:
     if window is None:
         return {}
     kind = {"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3"}
-    return kind | {"sliding_window": window, "layer_types": _layer_types(fields, 4)}
+    return kind | {"sliding_window": window, "layer_types": layer_types(fields, 4)}
 
 
-def _layer_types(fields: Fields, every: int) -> list[str]:
+def layer_types(fields: Fields, every: int) -> list[str]:
     """Each `every`-th layer sees all tokens, unless the file has another number, or a list of those with windows."""
     layers, key = fields.counted("block_count"), fields.own("attention.sliding_window_pattern")
     given = fields[key]
@@ -240,9 +240,9 @@ RULES = {
 }
 
 
-def own_config(fields: Fields, header: GgufHeader) -> dict[str, Any]:
+def own_config(fields: Fields, header: GgufHeader, rules: Mapping[str, Rule]) -> dict[str, Any]:
     """What its architecture adds to config.json, or has otherwise. ConfigError names a field that it does not read."""
-    rule = RULES.get(fields.architecture, PLAIN)
+    rule = rules.get(fields.architecture, PLAIN)
     for name in UNKNOWN:
         if name not in rule.reads and fields[fields.own(name)]:
             raise ConfigError(f"model: {header.file} has {fields.own(name)}, which is not supported")

@@ -7,13 +7,17 @@ from typing import Any
 
 from ...options.config import ConfigError
 from ..values import Values
-from .architectures import LARGEST, NO_MODEL, Fields, own_config
+from .adapted import PARTIAL as ADAPTED_PARTIAL
+from .adapted import RULES as ADAPTED
+from .adapted import UNTURNED, adapt
+from .architectures import LARGEST, NO_MODEL, RULES, Fields, own_config
 from .header import BY_NAME, GgufHeader
+from .layouts import LAYOUTS
 from .names import ARCHITECTURES
 
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 QUANTISED = frozenset(BY_NAME) - FLOATS.keys()
-PARTIAL = ("phi3", "glm4")  # numbers of a head may stay as they are
+PARTIAL = ("phi3", "glm4", *ADAPTED_PARTIAL)  # numbers of a head may stay as they are
 END_TEXTS = frozenset(  # of control tokens that end an answer, in whatever model they are
     "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|eom_id|> <EOT> _<EOT> <|end_of_text|> "
     "<|return|> <|call|> <｜end▁of▁sentence｜> <end_of_utterance>".split()
@@ -37,7 +41,8 @@ YARN = {  # in config.json, and the end of a field's name
 def make_config(header: GgufHeader, keep_quantised: bool) -> dict[str, Any]:
     """config.json; with `keep_quantised` quantised weights are not to be decoded to floating point."""
     fields = Fields(header)
-    own = own_config(fields, header)
+    adapted = fields.architecture in LAYOUTS
+    own = own_config(fields, header, ADAPTED if adapted else RULES)
     if fields.flag(fields.own("attention.causal"), absent=True) is False:
         raise ConfigError(
             f"model: {header.file} is a model whose tokens see later ones ({fields.own('attention.causal')})"
@@ -57,20 +62,34 @@ def make_config(header: GgufHeader, keep_quantised: bool) -> dict[str, Any]:
         "num_key_value_heads": fields.same("attention.head_count_kv") or heads,
         "head_dim": head_dim,
         "max_position_embeddings": fields.counted("context_length"),
-        "rms_norm_eps": fields.real(fields.own("attention.layer_norm_rms_epsilon"), 0, 1),
-        "hidden_act": "silu",
         "tie_word_embeddings": "output.weight" not in header.tensors,
-        "attention_bias": "blk.0.attn_q.bias" in header.tensors and fields.architecture != "qwen2",
-        "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
         "dtype": _stored_dtype(header),
-        **_rotation(fields, header, head_dim),
-        **own,
+        **({} if fields.architecture in UNTURNED else _rotation(fields, header, head_dim)),
     }
-    if config["rms_norm_eps"] is None:
-        raise fields.wrong(fields.own("attention.layer_norm_rms_epsilon"), "a number")
+    config = (adapt(fields, config) if adapted else config | _native(fields, header)) | own
     if keep_quantised and any(tensor.type.name in QUANTISED for tensor in header.tensors.values()):
         config["quantization_config"] = {"quant_method": "gguf"}
     return config
+
+
+def _native(fields: Fields, header: GgufHeader) -> dict[str, Any]:
+    """What all layers of this server have."""
+    epsilon = fields.real(fields.own("attention.layer_norm_rms_epsilon"), 0, 1)
+    if epsilon is None:
+        raise fields.wrong(fields.own("attention.layer_norm_rms_epsilon"), "a number")
+    return {
+        "rms_norm_eps": epsilon,
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in header.tensors and fields.architecture != "qwen2",
+        "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
+    }
+
+
+def sizes(header: GgufHeader) -> dict[str, int]:
+    """Of attention, by which rows of tensors lie."""
+    fields = Fields(header)
+    heads = fields.counted("attention.head_count")
+    return {"heads": heads, "kv_heads": fields.same("attention.head_count_kv") or heads, "head_dim": fields.head_dim()}
 
 
 def make_generation_config(header: GgufHeader) -> dict[str, Any]:

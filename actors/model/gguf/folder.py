@@ -15,12 +15,12 @@ from ...options.config import ConfigError
 from ..cached import cached_folder, file_state
 from ..values import Values, read_json
 from .architectures import Fields
-from .config import make_config, make_generation_config
+from .config import make_config, make_generation_config, sizes
 from .header import BY_NAME, GgufHeader, GgufTensor, read_header
 from .tokenizer import make_tokenizer
 
 SOURCES = "gguf.json"
-VERSION = 2  # of what is made of a header
+VERSION = 3  # of what is made of a header
 Tensors = list[tuple[Path, str, GgufTensor]]
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -49,7 +49,8 @@ def model_folder(file: Path, keep_quantised: bool, with_tokenizer: bool) -> Path
         texts = {
             "config.json": make_config(whole, keep_quantised),
             "generation_config.json": make_generation_config(whole),
-            SOURCES: sources | {"architecture": Fields(whole).architecture, "tensors": list(_tensors(headers))},
+            SOURCES: sources
+            | {"architecture": Fields(whole).architecture, "sizes": sizes(whole), "tensors": list(_tensors(headers))},
         }
         if with_tokenizer:
             texts["tokenizer.json"], texts["tokenizer_config.json"] = make_tokenizer(whole)
@@ -71,6 +72,12 @@ def gguf_tensors(folder: Path) -> tuple[str, Tensors] | None:
         (files[file], name, GgufTensor(BY_NAME[kind], tuple(shape), offset, size))
         for file, name, kind, shape, offset, size in known["tensors"]
     ]
+
+
+def gguf_sizes(folder: Path) -> dict[str, int]:
+    """Of attention: heads, kv_heads, head_dim."""
+    found: dict[str, int] = read_json(folder / SOURCES)["sizes"]
+    return found
 
 
 def _tensors(headers: list[GgufHeader]) -> Iterator[list[Any]]:

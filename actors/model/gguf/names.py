@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from ..layers import EMBEDDINGS, FINAL_NORM, HEAD
 from .header import GgufTensor
+from .layouts import LAYOUTS, TWO_NORMS, Layout
 
 ARCHITECTURES = {  # general.architecture, and the name in config.json
     "llama": "LlamaForCausalLM",
@@ -24,6 +25,7 @@ ARCHITECTURES = {  # general.architecture, and the name in config.json
     "granite": "GraniteForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
     "seed_oss": "SeedOssForCausalLM",
+    **{name: layout.hub for name, layout in LAYOUTS.items()},
 }
 OUTSIDE = {"token_embd": EMBEDDINGS, "output_norm": FINAL_NORM, "output": HEAD}
 INSIDE = {
@@ -87,34 +89,59 @@ IN_LAYER = re.compile(r"blk\.(\d{1,5})\.(\w+)\.(weight|bias)")
 OF_EXPERT = re.compile(r"(blk\.\d{1,5}\.ffn_(?:gate|up|down))\.(\d{1,5})\.(weight)")  # of old files
 
 
-def hub_tensors(architecture: str, name: str, tensor: GgufTensor) -> Iterator[tuple[str, GgufTensor]]:
+def hub_tensors(
+    architecture: str, name: str, tensor: GgufTensor, all_names: Container[str] = ()
+) -> Iterator[tuple[str, GgufTensor]]:
     """The tensor by its name at the hub, which has each expert's apart: so each is read without the others.
 
     Nothing for what no layer needs. A name that is not known stays, so that it is told as one for which the model has
-    no use.
+    no use. `all_names` are those of the file.
     """
     if name in ROPE_TENSORS or NEEDLESS.fullmatch(name):
         return
+    layout = LAYOUTS.get(architecture)
     stem, _, kind = name.rpartition(".")
-    if stem in OUTSIDE:
-        yield f"{OUTSIDE[stem]}.{kind}", tensor
+    outside = OUTSIDE if layout is None else layout.outside
+    if stem in outside:
+        yield f"{outside[stem]}.{kind}", tensor
         return
     number = None
     if match := OF_EXPERT.fullmatch(name):
         number, stem = int(match[2]), f"{match[1]}_exps"
     match = IN_LAYER.fullmatch(f"{stem}.{kind}")
     part = match[2] if match else ""
-    own = OWN.get(architecture, {}).get(part) or INSIDE.get(part)
+    if match is not None and layout is not None and part == layout.thirds:
+        yield from _thirds(layout, int(match[1]), kind, tensor)
+        return
+    own = _inside(architecture, layout, part, all_names)
     if match is None or own is None or (EXPERT in own and number is None and len(tensor.shape) != 3):
         yield name, tensor
         return
-    hub = f"model.layers.{int(match[1])}.{own}.{kind}"
+    hub = f"{'model.layers' if layout is None else layout.layers}.{int(match[1])}.{own}.{kind}"
     if EXPERT not in own:
         yield hub, tensor._replace(shape=(1, *tensor.shape)) if part in ROW and len(tensor.shape) == 1 else tensor
     elif number is not None:
         yield hub.replace(EXPERT, str(number)), tensor
     else:
         yield from _each_expert(hub, tensor)
+
+
+def _inside(architecture: str, layout: Layout | None, part: str, all_names: Container[str]) -> str | None:
+    """The name of a part of a layer."""
+    if layout is None:
+        return OWN.get(architecture, {}).get(part) or INSIDE.get(part)
+    if part in TWO_NORMS and architecture == "falcon" and "blk.0.attn_norm_2.weight" in all_names:
+        return TWO_NORMS[part]
+    return layout.inside.get(part)
+
+
+def _thirds(layout: Layout, layer: int, kind: str, tensor: GgufTensor) -> Iterator[tuple[str, GgufTensor]]:
+    """Queries, keys and values of one tensor."""
+    rows, size = tensor.shape[0] // 3, tensor.size // 3
+    for number, part in enumerate(("attn_q", "attn_k", "attn_v")):
+        shape = (rows, *tensor.shape[1:])
+        own = GgufTensor(tensor.type, shape, tensor.offset + number * size, size)
+        yield f"{layout.layers}.{layer}.{layout.inside[part]}.{kind}", own
 
 
 def _each_expert(hub: str, tensor: GgufTensor) -> Iterator[tuple[str, GgufTensor]]:
@@ -133,9 +160,13 @@ def is_paired(architecture: str, name: str) -> bool:
 
     llama.cpp turns them so in Llama and what it takes for its kin: x0 y0 x1 y1 …, where the hub has x0 x1 … y0 y1 …
     """
-    return architecture in PAIRED and name.rsplit(".", 1)[0].endswith(("self_attn.q_proj", "self_attn.k_proj"))
+    layout = LAYOUTS.get(architecture)
+    paired = architecture in PAIRED if layout is None else layout.paired
+    return paired and name.rsplit(".", 1)[0].endswith(("self_attn.q_proj", "self_attn.k_proj"))
 
 
 def is_shifted(architecture: str, name: str) -> bool:
-    """Is this the gain of a norm with the 1 in it that Gemma's norms add to what the hub has?"""
-    return architecture in ("gemma2", "gemma3") and name.endswith("norm.weight")
+    """Is this the gain of a norm with the 1 in it that such norms (Gemma's) add to what the hub has?"""
+    layout = LAYOUTS.get(architecture)
+    shifted = architecture in ("gemma2", "gemma3") if layout is None else layout.shifted
+    return shifted and name.endswith("norm.weight")

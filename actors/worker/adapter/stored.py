@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Set
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,13 @@ from ...model.formats.stored import (
     StoredWeights,
     WeightFormat,
 )
+from ...model.gguf.folder import gguf_tensors
 from ...model.weight_files import read_weights, some
 from ...options.config import ConfigError
 from ..formats.decoding import decode
 from ..formats.floats import expert
 from ..formats.integers import scaled
+from ..models.gguf_tensors import gguf_reader
 from ..models.weights import read_parts
 
 LAYERS = re.compile(r"\.(h|blocks|block|layer)\.(?=\d)")  # what formats call layers
@@ -65,12 +68,17 @@ class Source:
         """ConfigError names what is missing, or has another shape than the tensors beside it."""
         self.found = read_weights(folder)
         self.stored = stored
-        self.read = read_parts({name: (one.file, name) for name, one in self.found.items()})
         self.decoded = False
         self.error: ConfigError | None = None
         self.zeros: set[str] = set()  # biases that old tools write where there is none: all 0
         self.quantised = 0  # numbers of weights that are
         self.tensors: dict[str, LazyTensor] = {}
+        if (gguf := gguf_tensors(folder)) is not None:
+            self.read = gguf_reader(folder, *gguf)
+            for name, one in self.found.items():
+                self.tensors[name] = LazyTensor(self, partial(self.read, name, ALL, None), one.dtype not in FLOATS)
+            return
+        self.read = read_parts({name: (one.file, name) for name, one in self.found.items()})
         used: set[str] = set()
         if stored is not None:
             for name in self.found:
@@ -111,7 +119,7 @@ class Source:
         if kind not in FLOATS and kind not in WHOLE_NUMBERS:
             said = "its config.json has no quantization_config" if self.stored is None else "config.json says it is not"
             raise ConfigError(f"model: {name} is stored as {kind}, and {said}; supported are {', '.join(FLOATS)}")
-        self.tensors[name] = LazyTensor(self, lambda: self.read(name, ALL, None), decoded=False)
+        self.tensors[name] = LazyTensor(self, partial(self.read, name, ALL, None), decoded=False)
 
     def _quantised(self, name: str, stored: StoredWeights) -> set[str]:
         """The names that make a weight of which this is the first; none if it is none."""

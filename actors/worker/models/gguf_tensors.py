@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ...model.architecture import Architecture
-from ...model.gguf.folder import gguf_tensors
+from ...model.gguf.folder import Tensors, gguf_sizes, gguf_tensors
 from ...model.gguf.header import BY_NAME, GgufTensor
+from ...model.gguf.layouts import LAYOUTS
 from ...model.gguf.names import hub_tensors, is_paired, is_shifted
 from ...model.layers import EMBEDDINGS
 from ...options.config import ConfigError
@@ -23,30 +24,46 @@ AT_ONCE = 1 << 22  # numbers that are decoded in one step: what it needs beside 
 
 def open_gguf(folder: Path, shape: Architecture) -> Read | None:
     """What reads parts of the tensors that a folder made of GGUF files names; None if it is another folder."""
-    found = gguf_tensors(folder)
-    if found is None:
+    if (found := gguf_tensors(folder)) is None:
         return None
-    architecture, tensors = found
+    kept = shape.quantization.bytes_per_weight is not None  # other weights are rounded to 8 bits, these to 11
+    return gguf_reader(folder, *found, f"{EMBEDDINGS}.weight" if kept else None)
+
+
+def gguf_reader(folder: Path, architecture: str, tensors: Tensors, small: str | None = None) -> Read:
+    """The same for any architecture; the tensor `small` is float16, if it can be."""
     maps: dict[Path, Tensor] = {}
     homes: dict[str, tuple[Tensor, GgufTensor]] = {}
+    names = {name for _, name, _ in tensors}
     for path, name, tensor in tensors:
-        for hub, part in hub_tensors(architecture, name, tensor):
+        for hub, part in hub_tensors(architecture, name, tensor, names):
             if path not in maps:
                 maps[path] = _mapped(path)
             homes[hub] = maps[path], part
-    small = f"{EMBEDDINGS}.weight" if shape.quantization.bytes_per_weight is not None else None
+    sizes, layout = gguf_sizes(folder), LAYOUTS.get(architecture)
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
         data, tensor = homes[name]
-        kind = torch.float16 if name == small else torch.float32  # other weights are rounded to 8 bits, these to 11
+        kind = torch.float16 if name == small else torch.float32
         part = _read(data, tensor, rows, columns, kind)
         if kind == torch.float16 and not part.isfinite().all():
             part = _read(data, tensor, rows, columns)
         if is_shifted(architecture, name):
             return part - 1
-        return unpaired(part, shape.head_dim) if is_paired(architecture, name) else part
+        if layout is not None and name.endswith(layout.transposed):
+            return part.t()
+        if layout is not None and layout.grouped and layout.grouped in name:
+            return by_kv_head(part, **sizes)
+        return unpaired(part, sizes["head_dim"]) if is_paired(architecture, name) else part
 
     return read
+
+
+def by_kv_head(rows: Tensor, heads: int, kv_heads: int, head_dim: int) -> Tensor:
+    """Of queries, keys and values one after the other: each KV head's queries, its keys and its values, in turn."""
+    parts = rows.split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
+    by_head = [part.reshape(kv_heads, -1, *rows.shape[1:]) for part in parts]
+    return torch.cat(by_head, 1).reshape(rows.shape)
 
 
 def unpaired(rows: Tensor, head_dim: int) -> Tensor:

@@ -1,0 +1,179 @@
+"""config.json of GGUF files whose models layers of transformers compute: what these want to know, by architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .architectures import Fields, Rule, chosen_experts, layer_types
+from .header import GgufHeader
+from .layouts import LAYOUTS
+
+OTHER_NAMES = {  # of config.json, where they are not those of most
+    "gpt2": {
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "n_inner",
+        "max_position_embeddings": "n_positions",
+    },
+    "bloom": {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "max_position_embeddings": "seq_length"},
+    "falcon": {"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
+}
+OTHER_NAMES["starcoder"] = OTHER_NAMES["gpt2"]
+PARTIAL = ("gptneox", "nemotron", "phi2", "stablelm")  # numbers of a head may stay as they are
+UNTURNED = ("bloom", "gpt2", "starcoder")
+
+
+class Norms(NamedTuple):
+    """What keeps norms from dividing by 0: the field, and its name in config.json."""
+
+    field: str
+    name: str
+
+
+LAYER = "attention.layer_norm_epsilon"
+RMS = "attention.layer_norm_rms_epsilon"
+NORMS = {
+    **dict.fromkeys(("arcee", "ernie4_5", "gemma", "olmoe"), Norms(RMS, "rms_norm_eps")),
+    **dict.fromkeys(("bloom", "falcon", "gpt2", "starcoder"), Norms(LAYER, "layer_norm_epsilon")),
+    **dict.fromkeys(("cohere2", "command-r", "gptneox", "phi2", "stablelm"), Norms(LAYER, "layer_norm_eps")),
+    "nemotron": Norms(LAYER, "norm_eps"),
+    "starcoder2": Norms(LAYER, "norm_epsilon"),
+}
+Config = dict[str, Any]
+
+
+def _arcee(fields: Fields, header: GgufHeader) -> Config:
+    return {"hidden_act": "relu2", "attention_bias": False, "mlp_bias": False}
+
+
+def _bloom(fields: Fields, header: GgufHeader) -> Config:
+    """Positions are slopes, which follow from the number of heads."""
+    _four_times(fields)
+    return {"apply_residual_connection_post_layernorm": False}
+
+
+def _four_times(fields: Fields) -> None:
+    wanted = 4 * fields.counted("embedding_length")
+    if fields.counted("feed_forward_length") != wanted:
+        raise fields.wrong_own("feed_forward_length", f"{wanted}, four times the hidden size,")
+
+
+def _cohere(fields: Fields, header: GgufHeader) -> Config:
+    return {"logit_scale": fields.factor("logit_scale"), "use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors}
+
+
+def _cohere2(fields: Fields, header: GgufHeader) -> Config:
+    """Each fourth layer sees all, and does not turn."""
+    return {
+        "logit_scale": fields.factor("logit_scale"),
+        "sliding_window": fields.counted("attention.sliding_window"),
+        "layer_types": layer_types(fields, 4),
+    }
+
+
+def _ernie(fields: Fields, header: GgufHeader) -> Config:
+    return {"use_bias": False}
+
+
+def _falcon(fields: Fields, header: GgufHeader) -> Config:
+    two = "blk.0.attn_norm_2.weight" in header.tensors
+    kv_heads = fields.same("attention.head_count_kv") or fields.counted("attention.head_count")
+    return {
+        "new_decoder_architecture": kv_heads != 1,
+        "multi_query": kv_heads == 1,
+        "num_ln_in_parallel_attn": 2 if two else 1,
+        "parallel_attn": True,
+        "bias": False,
+        "alibi": False,
+    }
+
+
+def _gemma(fields: Fields, header: GgufHeader) -> Config:
+    return {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
+
+
+def _gpt2(fields: Fields, header: GgufHeader) -> Config:
+    return {"activation_function": "gelu_new"}
+
+
+def _gpt_neox(fields: Fields, header: GgufHeader) -> Config:
+    parallel = fields.flag(fields.own("use_parallel_residual"), absent=True)
+    return {"use_parallel_residual": parallel, "hidden_act": "gelu", "attention_bias": True}
+
+
+def _nemotron(fields: Fields, header: GgufHeader) -> Config:
+    return {"hidden_act": "relu2", "attention_bias": False, "mlp_bias": False}
+
+
+def _olmo(fields: Fields, header: GgufHeader) -> Config:
+    return {"clip_qkv": fields.factor("attention.clamp_kqv"), "hidden_act": "silu"}
+
+
+def _olmoe(fields: Fields, header: GgufHeader) -> Config:
+    chosen = chosen_experts(fields, normalised=False)
+    return {**chosen, "norm_topk_prob": False, "intermediate_size": fields.counted("feed_forward_length")}
+
+
+def _phi(fields: Fields, header: GgufHeader) -> Config:
+    return {"hidden_act": "gelu_new", "qk_layernorm": False}
+
+
+def _stablelm(fields: Fields, header: GgufHeader) -> Config:
+    return {
+        "use_parallel_residual": fields.flag(fields.own("use_parallel_residual")),
+        "use_qkv_bias": "blk.0.attn_q.bias" in header.tensors,
+        "qk_layernorm": False,
+        "hidden_act": "silu",
+    }
+
+
+def _starcoder(fields: Fields, header: GgufHeader) -> Config:
+    kv_heads, heads = fields.same("attention.head_count_kv") or 1, fields.counted("attention.head_count")
+    if kv_heads not in (1, heads):
+        raise fields.wrong_own("attention.head_count_kv", f"1 or {heads}")
+    return {"activation_function": "gelu_pytorch_tanh", "multi_query": kv_heads == 1}
+
+
+def _starcoder2(fields: Fields, header: GgufHeader) -> Config:
+    return {"hidden_act": "gelu_pytorch_tanh", "use_bias": True, "sliding_window": None}
+
+
+Own = Callable[[Fields, GgufHeader], Config]
+OWN: dict[str, tuple[Own, tuple[str, ...]]] = {  # and the fields that it reads beside those of all
+    "arcee": (_arcee, ()),
+    "bloom": (_bloom, ("attention.max_alibi_bias",)),
+    "cohere2": (_cohere2, ("logit_scale", "attention.sliding_window")),
+    "command-r": (_cohere, ("logit_scale",)),
+    "ernie4_5": (_ernie, ()),
+    "falcon": (_falcon, ()),
+    "gemma": (_gemma, ()),
+    "gpt2": (_gpt2, ()),
+    "gptneox": (_gpt_neox, ()),
+    "nemotron": (_nemotron, ()),
+    "olmo": (_olmo, ("attention.clamp_kqv",)),
+    "olmoe": (_olmoe, ("expert_count",)),
+    "phi2": (_phi, ()),
+    "stablelm": (_stablelm, ()),
+    "starcoder": (_starcoder, ()),
+    "starcoder2": (_starcoder2, ()),
+}
+RULES = {name: Rule(*OWN[name]) for name in LAYOUTS}
+
+
+def adapt(fields: Fields, config: Config) -> Config:
+    """A config of what all architectures have, as this one's class at the hub wants it."""
+    layout = LAYOUTS[fields.architecture]
+    names = OTHER_NAMES.get(fields.architecture, {})
+    left_out = ("head_dim",) if fields.architecture == "falcon" else ()  # whose class follows it from the others
+    if left_out and config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
+        raise fields.wrong_own("attention.key_length", "what of the hidden size comes to a head")
+    found = {names.get(name, name): value for name, value in config.items() if name not in left_out}
+    found["model_type"] = layout.model_type
+    if (norms := NORMS.get(fields.architecture)) is not None:
+        epsilon = fields.real(fields.own(norms.field), 0, 1)
+        if epsilon is None:
+            raise fields.wrong_own(norms.field, "a number")
+        found[norms.name] = epsilon
+    return found
