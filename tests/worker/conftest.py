@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read when kernels are imported
 
+from actorserve.actors.worker.cpu import native
 from tests.support.models.checkpoints import checkpoint
 
 torch.set_num_threads(1)
@@ -26,3 +27,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         return checkpoint(kind, root, **changes)
 
     return folder
+
+
+@pytest.fixture
+def native_kernels() -> Iterator[None]:
+    """What is loaded meanwhile computes by kernels of our own, on two threads."""
+    assert native.start("native", 2).startswith("native")
+    yield
+    native.stop()

@@ -14,6 +14,7 @@ import torch
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.worker.cpu import native
 from actorserve.actors.worker.cpu.batch import BlockTables, prepare_inputs, row_positions
 from actorserve.actors.worker.cpu.batch_invariant import SIZES, BatchInvariantLinear, agreeing_sizes, in_tiles
 from actorserve.actors.worker.cpu.elementwise import (
@@ -43,12 +44,15 @@ from .driver import Driver, Sequence, config_for, make_runner
 Folders = Callable[..., Path]
 
 
-@pytest.fixture(params=[1, 3])
+@pytest.fixture(params=["1 torch", "3 torch", "3 native"])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """So many compute; three cut no tensor of these tests at the end of a row."""
+    """So many compute, by kernels of torch or of our own; three cut no tensor of these tests at the end of a row."""
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
+    count, kernels = request.param.split()
+    torch.set_num_threads(int(count))
+    native.start(kernels, int(count))
+    yield int(count)
+    native.stop()
     torch.set_num_threads(before)
 
 
@@ -135,7 +139,7 @@ def test_logits_have_the_same_bits_alone_and_in_any_crowd(
 
 
 @pytest.mark.parametrize("options", [INT8, FLOAT32, BFLOAT16], ids=["int8", "float32", "bfloat16"])
-@pytest.mark.parametrize("threads", [3], indirect=True)
+@pytest.mark.parametrize("threads", ["3 torch", "3 native"], indirect=True)
 def test_several_threads_change_none(threads: int, options: dict[str, Any], checkpoints: Folders) -> None:
     check_bits(checkpoints("llama", initializer_range=0.1, **DEEP), options, (7, 32), (32,))
 

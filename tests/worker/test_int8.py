@@ -10,13 +10,12 @@ import torch
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.worker.cpu import native
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.quantization import int8
 from actorserve.actors.worker.quantization.base import LinearTensors
 from actorserve.actors.worker.quantization.int8 import Int8Linear
-from actorserve.kernels.cpu.native.int8 import Int8Product
+from actorserve.kernels.cpu.native.linear import NativeLinear
 
 from .cpu.test_runner import prompt
 from .driver import Driver, Sequence, config_for, make_runner
@@ -129,13 +128,12 @@ def test_rounding_some_rows_at_a_time_changes_nothing(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_both_kinds_of_kernels_have_the_same_bits(biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("native_kernels")
+def test_both_kinds_of_kernels_have_the_same_bits(biased: bool) -> None:
     torch.manual_seed(8)
     weight, bias = torch.randn(130, 200), torch.randn(130)
-    monkeypatch.setattr(native._Chosen, "library", None)
-    native.start("native", 2)
     tensors = LinearTensors(lambda kind, dtype: weight if kind == "weight" else bias, torch.float32, biased)
     own, x = int8.cpu_linear(tensors), inputs(40, 200)
-    assert isinstance(own, Int8Product)
+    assert isinstance(own, NativeLinear)
     for rows in (1, 3, 40):
         assert torch.equal(own(x[:rows]), Int8Linear(weight, bias if biased else None)(x[:rows]))

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu.attention import StepAttention
+from actorserve.kernels.cpu.native.layers import RowOperations
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from ...model.architecture import Architecture
@@ -47,9 +48,11 @@ from .elementwise import (
     rotate_by_rows,
     soft_cap,
 )
+from .fused import fused_layers
 from .latent import LatentAttention, LatentStep
 from .linear import PackedLinear, is_large
 from .moe import CpuMoe
+from .native import FEW_TOKENS, current
 from .states import StepStates
 from .window_tables import AnyKV, TabledAttention
 
@@ -65,7 +68,8 @@ class RMSNorm:
     """x / rms(x) * (gain + offset) over the last dimension."""
 
     def __init__(self, gain: Tensor, eps: float, batch_invariant: bool = False, offset: float = 0.0) -> None:
-        size = gain.shape[-1]
+        library, size = current(), gain.shape[-1]
+        self.native = None if library is None else RowOperations(library)
         self.eps = eps
         self.in_float32 = batch_invariant or offset != 0  # what is added may be more than 16 bits hold
         self.batch_invariant = batch_invariant
@@ -79,11 +83,15 @@ class RMSNorm:
             if self.in_float32:
                 return self(x.float()).to(x.dtype)
             return F.rms_norm(x, self.size, None, self.eps).mul_(self.gain)
+        if self.native is not None and self.gain.dim() == 1 and x.dim() == 2:
+            return self.native.norm(x, self.scaled_gain, self.eps * self.size[0])
         return x.div(self._length(x)).mul_(self.scaled_gain)
 
     def in_place(self, x: Tensor) -> None:
         """x becomes its norm."""
-        if x.dtype == torch.float32:
+        if self.native is not None and x.dtype == torch.float32:
+            self.native.norm_in_place(x, self.scaled_gain, self.eps * self.size[0])
+        elif x.dtype == torch.float32:
             x.div_(self._length(x)).mul_(self.scaled_gain)
         else:
             x.copy_(self(x))
@@ -140,6 +148,7 @@ class CpuBuilder:
             self.from_memory,
             self.shape.row_scales(*linears),
             few_rows,
+            len(linears) == 1,
             self.batch_invariant,
         )
         return implementation_of(method).cpu_linear(tensors)
@@ -147,7 +156,7 @@ class CpuBuilder:
     def router(self, linear: LinearSpec) -> CpuLinear:
         """A product that is never quantised: it has few rows, and all hangs on it."""
         joined = partial(self._joined, [linear])
-        tensors = LinearTensors(joined, self.dtype, bool(linear.bias), batch_invariant=self.batch_invariant)
+        tensors = LinearTensors(joined, self.dtype, bool(linear.bias), alone=True, batch_invariant=self.batch_invariant)
         return implementation_of(NONE).cpu_linear(tensors)
 
     def qk_norm(self, q_norm: str | None, k_norm: str | None) -> Callable[[Tensor], None] | None:
@@ -196,9 +205,13 @@ class CpuLayer:
     def __init__(self, build: CpuBuilder, spec: LayerSpec, index: int) -> None:
         """`spec` with the names of the checkpoint; `index` is the layer's place in the KV memory."""
         self.shape, self.index = build.shape, index
-        alike, group = build.batch_invariant, build.group
+        alike, group, library = build.batch_invariant, build.group, current()
+        self.native = None if library is None or build.dtype != torch.float32 else RowOperations(library)
         self.rotate: Callable[[Tensor, Tensor], None] = rotate_by_rows if alike else rotate
+        if self.native is not None:
+            self.rotate = self.native.rotate
         self.act = ACTIVATIONS[build.shape.activation][alike]
+        self.silu_mul = None if self.native is None or build.shape.activation != "silu" else self.native.silu_mul
         self.sum = None if group is None else group.sum_in_order if alike else group.all_reduce
         self.turns = build.shape.rope_of(index) is not None
         self.attention_norm = build.norm_if(spec.attention_norm)
@@ -238,24 +251,34 @@ class CpuLayer:
         if self.moe is not None:
             self._add(self.moe, self.mlp_post_norm, x, normed)
             return
-        gate, up = self.gate_up(normed).chunk(2, -1)
-        self._add(self.down, self.mlp_post_norm, x, self.act(gate).mul_(up))
+        self._add(self.down, self.mlp_post_norm, x, self._activated(self.gate_up(normed)))
+
+    def _activated(self, gate_up: Tensor) -> Tensor:
+        if self.silu_mul is not None:
+            return self.silu_mul(gate_up)
+        gate, up = gate_up.chunk(2, -1)
+        return self.act(gate).mul_(up)
+
+    def mix(self, slots: Tensor, kv: AnyKV, attention: Attention, qkv: Tensor) -> Tensor:
+        """Attention of rows of q, k and v, whose keys and values go to `slots`."""
+        assert not isinstance(attention, LatentStep)
+        shape = self.shape
+        heads = qkv.view(len(qkv), -1, shape.head_dim)  # of q, then k, then v
+        kv.write_joined(self.index, slots, heads[:, shape.heads :].view(len(qkv), 2, shape.kv_heads, shape.head_dim))
+        return attention(self.index, heads[:, : shape.heads], self.sinks).view(len(qkv), -1)
 
     def _attend(self, seen: Tensor, rotations: Tensor, slots: Tensor, kv: AnyKV, attention: Attention) -> Tensor:
         """What heads see, [tokens, all their numbers]."""
         if self.latent is not None:
             assert isinstance(kv, PagedKV) and isinstance(attention, LatentStep)
             return self.latent(seen, rotations, slots, kv, attention)
-        assert not isinstance(attention, LatentStep)
-        shape, tokens = self.shape, len(seen)
-        heads = self.qkv(seen).view(tokens, -1, shape.head_dim)  # of q, then k, then v
-        qk = heads[:, : shape.heads + shape.kv_heads]
+        qkv = self.qkv(seen)
+        qk = qkv.view(len(seen), -1, self.shape.head_dim)[:, : self.shape.heads + self.shape.kv_heads]
         if self.qk_norm is not None:
             self.qk_norm(qk)
         if self.turns:
             self.rotate(qk, rotations)
-        kv.write_joined(self.index, slots, heads[:, shape.heads :].view(tokens, 2, shape.kv_heads, shape.head_dim))
-        return attention(self.index, heads[:, : shape.heads], self.sinks).view(tokens, -1)
+        return self.mix(slots, kv, attention, qkv)
 
     def _add(self, linear: CpuLinear | CpuMoe, norm: RMSNorm | None, x: Tensor, inner: Tensor) -> None:
         """x += scale * norm(linear(inner)), of which each member of a group has a part."""
@@ -323,6 +346,7 @@ class CpuModel:
         kinds, self.rotation_of = shape.rope_kinds()
         self.rotations = [rotation_table(rope or shape.rope, shape.turning, max_length) for rope in kinds]
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
+        self.fused = fused_layers(self)  # for steps of few tokens
         self.taps: ResidualTaps | None = None  # of who drafts by what is between layers
 
     def forward(
@@ -341,6 +365,9 @@ class CpuModel:
         x = self.embed(ids)
         if self.embedding_scale != 1:
             x.mul_(self.embedding_scale)
+        if self.fused is not None and self.taps is None and len(ids) <= FEW_TOKENS:
+            self.fused.forward(x, positions, lambda index, qkv: self.layers[index].mix(slots, kv, attention, qkv))
+            return x
         rotations = [table[positions][:, None] for table in self.rotations]
         for number, (layer, kind) in enumerate(zip(self.layers, self.rotation_of, strict=True)):
             if self.taps is not None:

@@ -20,7 +20,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.int8 import MOST_INPUTS, Int8Product, stride_of
+from actorserve.kernels.cpu.native.linear import MOST_INPUTS, int8_linear, stride_of
 
 from ...model.memory.machine import cpu_flags
 from ..cpu.native import current
@@ -97,4 +97,4 @@ def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     if library is None or inputs > MOST_INPUTS:
         return Int8Linear(weight, bias, scales)
     whole, steps = rounded(weight, scales, stride_of(library, inputs))
-    return Int8Product(library, whole, steps, inputs, steps_of_rows(), bias)
+    return int8_linear(library, whole, steps, inputs, steps_of_rows(), bias)

@@ -8,8 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from actorserve.kernels.cpu.native.linear import float_linear
+
 from ..cpu.batch_invariant import BatchInvariantLinear
 from ..cpu.linear import PackedLinear, PlainLinear, is_large
+from ..cpu.native import current
 from .base import CpuLinear, GpuLinear, LinearTensors
 
 
@@ -37,6 +40,10 @@ class BatchInvariantGpuLinear(NamedTuple):
 
 def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     """In oneDNN's order where that is quicker, or has to be."""
+    library = current()
+    if library is not None and tensors.dtype == torch.float32:  # a narrower one is widened as it is multiplied
+        weight = tensors.joined("weight", None)
+        return float_linear(library, weight.clone() if tensors.alone else weight, tensors.bias())
     weight, bias = tensors.weight(), tensors.bias()
     if tensors.batch_invariant:
         return BatchInvariantLinear(weight, bias)

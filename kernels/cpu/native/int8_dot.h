@@ -67,6 +67,4 @@ static inline sums dot(sums before, vector bytes, vector weight) {
 static inline int32_t total(sums all) { return all; }
 #endif
 
-#define TASK_BYTES (1 << 16) /* of weights, that one thread multiplies at once */
-
 #endif

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
 EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")  # each operation rounds by itself
-COMMON = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", *EXACT)
+COMMON = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", "-Wno-psabi", *EXACT)
 COMPILE_SECONDS = 120.0
 STALE_SECONDS = 3600.0  # a folder that is being compiled in is not as old
 COMPILERS = ("cc", "gcc", "clang")
@@ -54,6 +54,11 @@ def _x86(name: str, needs: str, flags: str) -> Variant:
 
 _AVX512 = "avx512f avx512bw avx512vl avx512dq avx512_vnni fma f16c"
 VARIANTS = (  # the first that the processor has is taken
+    _x86(
+        "amx",
+        f"{_AVX512} amx_tile amx_int8",
+        "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mamx-tile -mamx-int8",
+    ),
     _x86("avx512", _AVX512, "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c"),
     _x86("avxvnni", "avx2 avx_vnni fma f16c", "-mavx2 -mavxvnni -mfma -mf16c"),
     _x86("avx2", "avx2 fma f16c", "-mavx2 -mfma -mf16c"),
@@ -86,6 +91,10 @@ class Library:
     def function(self, name: str, *arguments: type) -> ctypes._NamedFuncPointer:
         """One that returns nothing."""
         return self._declare(name, None, *arguments)
+
+    def count(self, name: str, *arguments: type) -> ctypes._NamedFuncPointer:
+        """One that returns a number of 64 bits."""
+        return self._declare(name, ctypes.c_int64, *arguments)
 
     def number(self, name: str) -> int:
         """What a function without arguments gives."""

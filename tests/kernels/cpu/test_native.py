@@ -15,7 +15,7 @@ import torch
 
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.kernels.cpu.native import library as native
-from actorserve.kernels.cpu.native.int8 import Int8Product, stride_of
+from actorserve.kernels.cpu.native.linear import float_linear, int8_linear, stride_of
 
 NAMES = [one.name for one in native.variants(cpu_flags())]
 
@@ -51,7 +51,7 @@ def test_int8_products_are_the_formula_whatever_the_rows(
         weight = torch.zeros(outputs, stride_of(library, inputs), dtype=torch.int8)
         weight[:, :inputs] = torch.randint(-127, 128, (outputs, inputs), generator=generator)
         scales, bias = torch.rand(outputs, generator=generator), torch.randn(outputs, generator=generator)
-        product = Int8Product(library, weight, scales, inputs, steps, bias)
+        product = int8_linear(library, weight, scales, inputs, steps, bias)
         x = torch.randn(33, inputs, generator=generator)
         expected = int8_formula(x, weight[:, :inputs], scales, steps, bias)
         for rows in (*range(1, 10), 16, 33):
@@ -62,10 +62,32 @@ def test_int8_products_are_the_formula_whatever_the_rows(
 
 
 @pytest.mark.parametrize("variant", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_products_of_floats_are_near_and_the_same_whatever_the_rows(
+    libraries: dict[str, native.Library], variant: str, dtype: torch.dtype
+) -> None:
+    library = libraries[variant]
+    generator = torch.Generator().manual_seed(3)
+    for outputs, inputs in ((5, 3), (64, 64), (67, 131), (130, 1000)):
+        weight = torch.randn(outputs, inputs, generator=generator).to(dtype)
+        bias, x = torch.randn(outputs, generator=generator), torch.randn(33, inputs, generator=generator)
+        product = float_linear(library, weight, bias)
+        exact = x.double() @ weight.double().T + bias.double()
+        library.set_threads(1)
+        alone = torch.cat([product(row[None]) for row in x])
+        assert (alone - exact).abs().max() < 1e-6 * inputs
+        for rows in (2, 3, 5, 33):
+            library.set_threads(rows % 3 + 1)
+            assert torch.equal(product(x[:rows]), alone[:rows])
+        narrow = float_linear(library, weight, None)(x.bfloat16())
+        assert torch.equal(narrow, float_linear(library, weight, None)(x.bfloat16().float()).bfloat16())
+
+
+@pytest.mark.parametrize("variant", NAMES)
 def test_a_row_that_is_no_number_makes_none_of_another(libraries: dict[str, native.Library], variant: str) -> None:
     library = libraries[variant]
     weight = torch.ones(8, stride_of(library, 64), dtype=torch.int8)
-    product = Int8Product(library, weight, torch.ones(8), 64, 63, None)
+    product = int8_linear(library, weight, torch.ones(8), 64, 63, None)
     x = torch.ones(4, 64)
     x[0, 5], x[1, 7], x[2] = float("nan"), float("inf"), 0
     result = product(x)

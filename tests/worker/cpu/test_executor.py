@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.linear import PackedLinear
 from tests.support.models.checkpoints import KINDS, VOCABULARY
 
@@ -37,13 +38,17 @@ def prompts(lengths: tuple[int, ...], seed: int = 1) -> list[list[int]]:
     return [random.integers(3, VOCABULARY, length).tolist() for length in lengths]
 
 
+FORMS = [("plain", 0.0), ("plain", 0.1), ("native", 0.1)]
 PACKED = ("llama", "llama_biased", "llama_tied", "phi3", "qwen3", "gemma3")  # the others have such products, too
 
 
 @pytest.fixture
 def weights(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny weights are not worth packing: most runs pack them all the same, as of a small or a large model."""
-    if request.param != "plain":
+    if request.param == "native":
+        request.getfixturevalue("native_kernels")
+        return
+    if request.param in ("packed", "from memory"):
         if not PackedLinear.works(torch.float32):
             pytest.skip("this torch has no packed products")
         monkeypatch.setattr(PackedLinear, "SMALLEST", 0)
@@ -53,7 +58,11 @@ def weights(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     ("kind", "weights"),
-    [(kind, form) for kind in KINDS for form in ("plain", *(("packed", "from memory") if kind in PACKED else ()))],
+    [
+        (kind, form)
+        for kind in KINDS
+        for form in ("plain", "native", *(("packed", "from memory") if kind in PACKED else ()))
+    ],
     indirect=["weights"],
 )
 @pytest.mark.usefixtures("weights")
@@ -73,7 +82,10 @@ def test_logits_are_those_of_transformers(kind: str, checkpoints: Folders) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("preempt", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("preempt", "weights"), [(0.0, "plain"), (0.1, "plain"), (0.1, "native")], indirect=["weights"]
+)
+@pytest.mark.usefixtures("weights")
 def test_greedy_text_is_that_of_transformers(kind: str, preempt: float, checkpoints: Folders) -> None:
     """Chunked prompts and decoding mixed in one batch, over blocks in disorder, with and without preemption."""
     folder = checkpoints(kind)
@@ -123,3 +135,28 @@ def test_the_prefix_cache_is_read_from_the_blocks(kind: str, checkpoints: Folder
         tokens = runner.run(Step.make(1, 1, [NewRow.make(0, 0, 70, 70, 0, first, GREEDY)], [0], [70]))
         again = runner.run(Step.make(1, 2, [NewRow.make(0, 1, 70, 70, 64, second, GREEDY)], [0], [6]))
     assert again.tolist() == tokens.tolist() == generate(reference(folder), prompt, 1)
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("kind", ["llama", "llama_biased", "qwen3"])
+@pytest.mark.usefixtures("native_kernels")
+def test_layers_at_once_have_the_bits_of_their_parts(kind: str, quantization: str, checkpoints: Folders) -> None:
+    runner = make_runner(config_for(checkpoints(kind), block_size=16, quantization=quantization))
+    model = runner.model
+    assert isinstance(model, CpuModel) and model.fused is not None
+    found: list[torch.Tensor] = []
+    inner = model.forward
+    runner.model.forward = lambda *args: found.append(inner(*args)) or found[-1]  # type: ignore[method-assign, func-returns-value]
+    for fused in (model.fused, None):
+        model.fused = fused
+        Driver(runner, budget=40, seed=5).run([Sequence(prompt, 6) for prompt in prompts((1, 17, 40))])
+    half = len(found) // 2
+    for one, other in zip(found[:half], found[half:], strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "olmo2", "qwen3_moe"])
+@pytest.mark.usefixtures("native_kernels")
+def test_other_layers_go_part_by_part(kind: str, checkpoints: Folders) -> None:
+    model = make_runner(config_for(checkpoints(kind))).model
+    assert isinstance(model, CpuModel) and model.fused is None

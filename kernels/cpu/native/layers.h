@@ -1,0 +1,49 @@
+/* What stands between products of a layer, by rows; and the layers of plain decoders (norm, q k v, rotation | attention |
+ * out, norm, gate and up, SiLU, down), of which a step of few rows is few calls. Numbers are float32.
+ *
+ *   norm    x / √(Σx² + floor) · gain         floor = n · eps; the gain holds √n
+ *   rotate  (a + ib) · (cos + i·sin)          of numbers that lie side by side
+ *   silu    gate / (1 + e^-gate) · up
+ *
+
+ * Each number follows from its own row alone. */
+#ifndef LAYERS_H
+#define LAYERS_H
+
+#include "linear.h"
+
+typedef struct {
+    const linear *qkv, *out, *gate_up, *down;
+    const float *attention_norm, *qk_norm, *mlp_norm; /* gains; NULL: none. qk_norm [heads + kv_heads, head_dim] */
+    const float *rotations;                           /* [positions, head_dim / 2, 2], NULL: heads are not turned */
+} layer;
+
+/* One step's: `before` and `after` attention follow each other. */
+typedef struct {
+    int64_t rows, hidden, heads, kv_heads, head_dim, inner;
+    float floor, qk_floor;
+    const int64_t *positions; /* [rows] */
+    float *x;                 /* [rows, hidden], the residual stream */
+    float *qkv;               /* [rows, (heads + 2 · kv_heads) · head_dim] */
+    const float *mixed;       /* [rows, heads · head_dim], what attention gives */
+    float *gate_up;           /* [rows, 2 · inner] */
+    char *ready;              /* of layers_ready_bytes for each row */
+} layer_step;
+
+void norm_row(const float *x, const float *gain, float floor, int64_t size, float *out);
+void rotate_row(float *heads, const float *turns, int64_t count, int64_t head_dim);
+void silu_row(const float *gate, const float *up, int64_t size, float *out);
+
+/* Of all rows, on all threads. `stride` is from row to row. */
+void norm_rows(pool *threads, const float *x, const float *gain, float floor, int64_t size, int64_t rows, float *out);
+/* Of each head by its own gain, in place. */
+void norm_heads(pool *threads, float *x, const float *gain, float floor, int64_t size, int64_t heads, int64_t stride,
+                int64_t rows);
+void rotate_rows(pool *threads, float *x, const float *turns, int64_t heads, int64_t head_dim, int64_t stride,
+                 int64_t rows);
+void silu_rows(pool *threads, const float *gate_up, int64_t size, int64_t rows, float *out);
+
+/* What follows the attention of layer `done`, and what precedes that of `next`; NULL: there is none. */
+void layers_run(pool *threads, const layer *done, const layer *next, layer_step *step);
+
+#endif

@@ -1,0 +1,146 @@
+"""What stands between products, and the layers of plain decoders as a whole, by layers.c; all of it in float32."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .library import Library
+from .linear import PACKED, LinearData, NativeLinear
+
+_POINTER, _NUMBER, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+
+
+class RowOperations:
+    """Each row follows from itself alone, whatever stands beside it."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self._norm = library.function("norm_rows", _POINTER, _POINTER, _POINTER, _FLOAT, _NUMBER, _NUMBER, _POINTER)
+        of_heads = (_POINTER, _POINTER, _POINTER)
+        self._norm_heads = library.function("norm_heads", *of_heads, _FLOAT, _NUMBER, _NUMBER, _NUMBER, _NUMBER)
+        self._rotate = library.function("rotate_rows", *of_heads, _NUMBER, _NUMBER, _NUMBER, _NUMBER)
+        self._silu = library.function("silu_rows", _POINTER, _POINTER, _NUMBER, _NUMBER, _POINTER)
+
+    def norm(self, x: Tensor, gain: Tensor, floor: float) -> Tensor:
+        """Of x [rows, size]; `gain` [size] has the root of the size in it, `floor` is eps times the size."""
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        rows, size = x.shape
+        self._norm(self.library.pool, x.data_ptr(), gain.data_ptr(), floor, size, rows, out.data_ptr())
+        return out
+
+    def norm_in_place(self, x: Tensor, gain: Tensor, floor: float) -> None:
+        """Of x [rows, …, size], whose rows lie anywhere; `gain` has its shape without rows."""
+        size, rows = x.shape[-1], len(x)
+        heads = x[0].numel() // size
+        assert x[0].is_contiguous() and gain.numel() == heads * size
+        where = (x.data_ptr(), gain.data_ptr())
+        self._norm_heads(self.library.pool, *where, floor, size, heads, x.stride(0), rows)
+
+    def rotate(self, heads: Tensor, rotations: Tensor) -> None:
+        """`heads` [tokens, heads, head_dim] by `rotations` [tokens, 1, head_dim / 2] of complex numbers."""
+        tokens, count, head_dim = heads.shape
+        assert heads[0].is_contiguous() and rotations.is_contiguous()
+        where = (heads.data_ptr(), rotations.data_ptr())
+        self._rotate(self.library.pool, *where, count, head_dim, heads.stride(0), tokens)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) · up of rows that have both, one behind the other."""
+        gate_up = gate_up.contiguous()
+        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty(rows, size)
+        self._silu(self.library.pool, gate_up.data_ptr(), size, rows, out.data_ptr())
+        return out
+
+
+class PlainLayer(NamedTuple):
+    """What a layer is made of; of norms their gains, with the root of the size in them."""
+
+    qkv: NativeLinear
+    out: NativeLinear
+    gate_up: NativeLinear
+    down: NativeLinear
+    attention_norm: Tensor | None
+    qk_norm: Tensor | None  # [heads + kv_heads, head_dim]
+    mlp_norm: Tensor | None
+    rotations: Tensor | None  # complex [positions, head_dim / 2]
+
+
+class PlainShape(NamedTuple):
+    """What all layers have."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    eps: float
+
+
+class _Layer(ctypes.Structure):
+    """layers.h's layer."""
+
+    _fields_ = tuple(
+        (name, _POINTER)
+        for name in ("qkv", "out", "gate_up", "down", "attention_norm", "qk_norm", "mlp_norm", "rotations")
+    )
+
+
+class _Step(ctypes.Structure):
+    """layers.h's layer_step."""
+
+    _fields_ = (
+        *((name, _NUMBER) for name in ("rows", "hidden", "heads", "kv_heads", "head_dim", "inner")),
+        *((name, _FLOAT) for name in ("floor", "qk_floor")),
+        *((name, _POINTER) for name in ("positions", "x", "qkv", "mixed", "gate_up", "ready")),
+    )
+
+
+Attend = Callable[[int, Tensor], Tensor]  # of layer and rows of q, k and v: what comes of it, [rows, heads · head_dim]
+
+
+class PlainLayers:
+    """All layers of a decoder, for steps of few rows."""
+
+    def __init__(self, library: Library, shape: PlainShape, layers: Sequence[PlainLayer]) -> None:
+        self.library, self.shape, self.kept = library, shape, layers
+        self._run = library.function("layers_run", _POINTER, _POINTER, _POINTER, ctypes.POINTER(_Step))
+        self._made = [_Layer(*(_place(part) for part in layer)) for layer in layers]
+        self._places = [ctypes.addressof(made) for made in self._made]
+        row_bytes = library.count("linear_row_bytes", ctypes.POINTER(LinearData))
+        linears = [linear for layer in layers for linear in layer[:4]]
+        self._row_bytes = max(row_bytes(ctypes.byref(linear.data)) for linear in linears)
+        self._step = _Step(
+            0, *shape[:5], shape.eps * shape.hidden, shape.eps * shape.head_dim, None, None, None, None, None, None
+        )
+        self._where = ctypes.byref(self._step)
+        self._qkv, self._gate_up = torch.empty(0, 1), torch.empty(0, 1)
+
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> None:
+        """x [rows, hidden] becomes what the last layer makes of it."""
+        rows, step, shape = len(x), self._step, self.shape
+        if len(self._qkv) < rows:
+            self._qkv = torch.empty(rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
+            self._gate_up = torch.empty(rows, 2 * shape.inner)
+        qkv = self._qkv[:rows]
+        step.rows, step.positions, step.x = rows, positions.data_ptr(), x.data_ptr()
+        step.qkv, step.gate_up = qkv.data_ptr(), self._gate_up.data_ptr()
+        pool, run, where, done = self.library.pool, self._run, self._where, None
+        for number, place in enumerate(self._places):
+            step.ready = self.library.scratch((rows + PACKED) * self._row_bytes)
+            run(pool, done, place, where)
+            mixed = attend(number, qkv)
+            step.mixed, done = mixed.data_ptr(), place
+        step.ready = self.library.scratch((rows + PACKED) * self._row_bytes)
+        run(pool, done, None, where)
+
+
+def _place(part: NativeLinear | Tensor | None) -> int | None:
+    if part is None:
+        return None
+    return ctypes.addressof(part.data) if isinstance(part, NativeLinear) else part.data_ptr()

@@ -1,0 +1,85 @@
+/* See linear.h: what all kinds of weights have in common. */
+#include "linear.h"
+
+#include <string.h>
+
+#include "vectors.h"
+
+#define TASK_BYTES (1 << 16) /* of weights, that one thread multiplies at once */
+#define TASK_ROWS 32         /* from which on tasks are smaller: they take longer */
+#define GROUP 32             /* outputs that a task is a multiple of */
+
+static int64_t filled(int64_t number, int64_t unit) { return (number + unit - 1) / unit * unit; }
+
+int64_t linear_row_bytes(const linear *own) {
+    if (own->kind == INT_8)
+        return filled(HEADER + own->stride, 64);
+    return HEADER + 4 * filled(own->inputs, LANES);
+}
+
+void linear_ready(const linear *own, const float *x, char *ready, int64_t rows, int64_t row) {
+    if (own->kind == INT_8 && matrix_pays(own, rows)) {
+        matrix_ready(own, x, ready, row);
+        return;
+    }
+    ready += row * linear_row_bytes(own);
+    if (own->kind == INT_8) {
+        *(float *)ready = int8_ready(own, x, (uint8_t *)ready + HEADER);
+        return;
+    }
+    float *numbers = (float *)(ready + HEADER);
+    memcpy(numbers, x, own->inputs * sizeof(float));
+    memset(numbers + own->inputs, 0, (filled(own->inputs, LANES) - own->inputs) * sizeof(float));
+}
+
+void linear_outputs(const product *own, int64_t first, int64_t last) {
+    if (own->own->kind != INT_8)
+        float_outputs(own, first, last);
+    else if (matrix_pays(own->own, own->rows))
+        matrix_outputs(own, first, last);
+    else
+        int8_outputs(own, first, last);
+}
+
+int linear_tasks(const linear *own, int64_t rows) {
+    int64_t most = (own->outputs + GROUP - 1) / GROUP, tasks = own->outputs * own->stride / TASK_BYTES;
+    if (rows > TASK_ROWS)
+        tasks *= 2;
+    return (int)(tasks < 1 ? 1 : tasks > most ? most : tasks);
+}
+
+void linear_task(void *given, int index, int count) {
+    const product *own = given;
+    int64_t outputs = own->own->outputs, groups = (outputs + GROUP - 1) / GROUP;
+    int64_t first = groups * index / count * GROUP, last = groups * (index + 1) / count * GROUP;
+    linear_outputs(own, first, last < outputs ? last : outputs);
+}
+
+typedef struct {
+    const linear *own;
+    const float *x;
+    char *ready;
+    int64_t rows;
+} rows_of;
+
+static void ready_task(void *given, int index, int count) {
+    const rows_of *own = given;
+    int64_t groups = filled(own->rows, PACKED) / PACKED, last = groups * (index + 1) / count * PACKED;
+    for (int64_t row = groups * index / count * PACKED; row < last && row < own->rows; row++)
+        linear_ready(own->own, own->x + row * own->own->inputs, own->ready, own->rows, row);
+}
+
+void linear_run(pool *threads, const linear *own, const float *x, int64_t rows, char *ready, float *out, int64_t add) {
+    rows_of given = {own, x, ready, rows};
+    product made = {own, ready, rows, out, add};
+    phase phases[] = {
+        {ready_task, &given, (int)(filled(rows, PACKED) / PACKED)},
+        {linear_task, &made, linear_tasks(own, rows)},
+    };
+    if (phases[0].count > 1) {
+        pool_run_phases(threads, phases, 2);
+        return;
+    }
+    ready_task(&given, 0, 1);
+    pool_run_phases(threads, phases + 1, 1);
+}

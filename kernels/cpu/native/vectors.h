@@ -1,0 +1,191 @@
+/* Sixteen numbers in float32, by what the processor has; each operation rounds as IEEE 754 says. */
+#ifndef VECTORS_H
+#define VECTORS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+#define INLINE static inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+typedef __m512 vec;
+INLINE vec v_zero(void) { return _mm512_setzero_ps(); }
+INLINE vec v_set(float x) { return _mm512_set1_ps(x); }
+INLINE vec v_load(const float *at) { return _mm512_loadu_ps(at); }
+INLINE void v_store(float *at, vec x) { _mm512_storeu_ps(at, x); }
+INLINE vec v_fma(vec a, vec b, vec sum) { return _mm512_fmadd_ps(a, b, sum); }
+INLINE vec v_load_f16(const uint16_t *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at)); }
+INLINE vec v_load_bf16(const uint16_t *at) {
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+INLINE float v_total(vec x) { return _mm512_reduce_add_ps(x); }
+INLINE vec v_add(vec a, vec b) { return _mm512_add_ps(a, b); }
+INLINE vec v_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
+INLINE vec v_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+INLINE vec v_div(vec a, vec b) { return _mm512_div_ps(a, b); }
+INLINE vec v_max(vec a, vec b) { return _mm512_max_ps(a, b); }
+INLINE vec v_min(vec a, vec b) { return _mm512_min_ps(a, b); }
+INLINE vec v_round(vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vec v_power(vec n) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+}
+
+#elif defined(__AVX2__)
+#include <immintrin.h>
+typedef struct {
+    __m256 low, high;
+} vec;
+INLINE vec v_zero(void) { return (vec){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+INLINE vec v_set(float x) { return (vec){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+INLINE vec v_load(const float *at) { return (vec){_mm256_loadu_ps(at), _mm256_loadu_ps(at + 8)}; }
+INLINE void v_store(float *at, vec x) {
+    _mm256_storeu_ps(at, x.low);
+    _mm256_storeu_ps(at + 8, x.high);
+}
+INLINE vec v_fma(vec a, vec b, vec sum) {
+    return (vec){_mm256_fmadd_ps(a.low, b.low, sum.low), _mm256_fmadd_ps(a.high, b.high, sum.high)};
+}
+INLINE vec v_load_f16(const uint16_t *at) {
+    const __m128i *half = (const __m128i *)at;
+    return (vec){_mm256_cvtph_ps(_mm_loadu_si128(half)), _mm256_cvtph_ps(_mm_loadu_si128(half + 1))};
+}
+INLINE __m256 v_wide_bf16(const uint16_t *at) {
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)at));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+INLINE vec v_load_bf16(const uint16_t *at) { return (vec){v_wide_bf16(at), v_wide_bf16(at + 8)}; }
+#define BOTH(name, operation) \
+    INLINE vec name(vec a, vec b) { return (vec){operation(a.low, b.low), operation(a.high, b.high)}; }
+BOTH(v_add, _mm256_add_ps)
+BOTH(v_sub, _mm256_sub_ps)
+BOTH(v_mul, _mm256_mul_ps)
+BOTH(v_div, _mm256_div_ps)
+BOTH(v_max, _mm256_max_ps)
+BOTH(v_min, _mm256_min_ps)
+#undef BOTH
+INLINE __m256 v_round_half(__m256 x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vec v_round(vec x) { return (vec){v_round_half(x.low), v_round_half(x.high)}; }
+INLINE __m256 v_power_half(__m256 n) {
+    __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+}
+INLINE vec v_power(vec n) { return (vec){v_power_half(n.low), v_power_half(n.high)}; }
+INLINE float v_total(vec x) {
+    __m256 all = _mm256_add_ps(x.low, x.high);
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+
+#else
+typedef float vec __attribute__((vector_size(64)));
+typedef uint32_t v_bits __attribute__((vector_size(64)));
+INLINE vec v_zero(void) { return (vec){0}; }
+INLINE vec v_set(float x) { return (vec){0} + x; }
+INLINE vec v_load(const float *at) {
+    vec x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+INLINE void v_store(float *at, vec x) { memcpy(at, &x, sizeof x); }
+#if defined(__aarch64__)
+#include <arm_neon.h>
+INLINE vec v_fma(vec a, vec b, vec sum) {
+    float32x4_t parts[3][4];
+    memcpy(parts[0], &a, sizeof a);
+    memcpy(parts[1], &b, sizeof b);
+    memcpy(parts[2], &sum, sizeof sum);
+    for (int i = 0; i < 4; i++)
+        parts[2][i] = vfmaq_f32(parts[2][i], parts[0][i], parts[1][i]);
+    memcpy(&sum, parts[2], sizeof sum);
+    return sum;
+}
+#else
+INLINE vec v_fma(vec a, vec b, vec sum) { return sum + a * b; }
+#endif
+INLINE vec v_add(vec a, vec b) { return a + b; }
+INLINE vec v_sub(vec a, vec b) { return a - b; }
+INLINE vec v_mul(vec a, vec b) { return a * b; }
+INLINE vec v_div(vec a, vec b) { return a / b; }
+INLINE vec v_max(vec a, vec b) {
+    for (int i = 0; i < LANES; i++)
+        a[i] = a[i] > b[i] ? a[i] : b[i];
+    return a;
+}
+INLINE vec v_min(vec a, vec b) {
+    for (int i = 0; i < LANES; i++)
+        a[i] = a[i] < b[i] ? a[i] : b[i];
+    return a;
+}
+INLINE vec v_round(vec x) { /* of less than 2^22 */
+    const vec shift = v_set(0x1.8p23f);
+    return (x + shift) - shift;
+}
+INLINE vec v_power(vec n) {
+    typedef int32_t ints __attribute__((vector_size(64)));
+    ints exponent = (__builtin_convertvector(n, ints) + 127) << 23;
+    return (vec)exponent;
+}
+INLINE vec v_load_bf16(const uint16_t *at) {
+    v_bits bits;
+    for (int i = 0; i < LANES; i++)
+        bits[i] = (uint32_t)at[i] << 16;
+    return (vec)bits;
+}
+INLINE float v_of_half(uint16_t half) { /* of float16 */
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, rest = half & 0x3ff;
+    float x;
+    if (exponent == 0) { /* less than 2^-14 */
+        x = (float)rest * 0x1p-24f;
+        return sign ? -x : x;
+    }
+    uint32_t bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | rest << 13;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+INLINE vec v_load_f16(const uint16_t *at) {
+    vec x;
+    for (int i = 0; i < LANES; i++)
+        x[i] = v_of_half(at[i]);
+    return x;
+}
+INLINE float v_total(vec x) {
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            x[i] += x[i + half];
+    return x[0];
+}
+#endif
+
+/* e^x of x from -87 to 88, off by less than 2 units in the last place; of what is outside that of these. */
+INLINE vec v_exp(vec x) {
+    x = v_min(v_max(x, v_set(-87.0f)), v_set(88.0f));
+    vec n = v_round(v_mul(x, v_set(1.44269504f)));
+    vec rest = v_fma(n, v_set(-0.693359375f), x);
+    rest = v_fma(n, v_set(2.12194440e-4f), rest);
+    vec y = v_set(1.9875691500e-4f);
+    y = v_fma(y, rest, v_set(1.3981999507e-3f));
+    y = v_fma(y, rest, v_set(8.3334519073e-3f));
+    y = v_fma(y, rest, v_set(4.1665795894e-2f));
+    y = v_fma(y, rest, v_set(1.6666665459e-1f));
+    y = v_fma(y, rest, v_set(5.0000001201e-1f));
+    y = v_add(v_fma(v_mul(rest, rest), y, rest), v_set(1.0f));
+    return v_mul(y, v_power(n));
+}
+
+/* The first `count` numbers, and zeros. */
+INLINE vec v_load_some(const float *at, int64_t count) {
+    float own[LANES] = {0};
+    memcpy(own, at, count * sizeof(float));
+    return v_load(own);
+}
+INLINE void v_store_some(float *at, vec x, int64_t count) {
+    float own[LANES];
+    v_store(own, x);
+    memcpy(at, own, count * sizeof(float));
+}
+
+#endif
