@@ -317,7 +317,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str | None,
         Meta(
             description='drafts: JSON such as {"method": "ngram", "num_speculative_tokens": 5}; other methods: '
-            "draft_model, eagle, eagle3, mtp, medusa"
+            "draft_model, eagle, eagle3, mtp, medusa; auto: n-grams for one running request, where they pay and "
+            "cannot change a bit (int8, --deterministic); none or off: never"
         ),
     ] = None
     threads: Annotated[Positive | None, Meta(description="the worker's compute threads on a CPU")] = None
@@ -346,8 +347,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def make_config(values: dict[str, object]) -> Config:
     """Build a Config from plain values and the files that they name; raises ConfigError with the option's name."""
-    if isinstance(drafts := values.get("speculative_config"), dict):
-        values = {**values, "speculative_config": msgspec.json.encode(drafts).decode()}
+    if (drafts := values.get("speculative_config")) is not None:
+        from .speculative import canonical_drafts  # which knows Config
+
+        values = {**values, "speculative_config": canonical_drafts(drafts)}
     from .access import with_access  # which knows Config
     from .fields import canonical, with_option  # likewise
 

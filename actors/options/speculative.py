@@ -1,7 +1,12 @@
-"""--speculative-config: a JSON object with vLLM's names, checked where options are. Leaf module."""
+"""--speculative-config: a JSON object with vLLM's names, checked where options are. Leaf module.
+
+Without it (`auto`) the server drafts n-grams by itself, for a request that runs alone, where no draft can change a bit
+of what is said: the worker knows whether its products depend on the number of rows. `none` is never.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any
 
 import msgspec
@@ -11,6 +16,8 @@ from .config import Config, ConfigError
 from .parser import nearest
 
 OPTION = "--speculative-config"
+AUTO, NONE = "auto", "none"
+OFF = (NONE, "off", "null", "false")  # what says so
 DEFAULT_LOOKUP = 5  # tokens, where neither bound is given
 
 Drafts = Annotated[int, Meta(ge=1, le=32)]
@@ -81,6 +88,7 @@ class MtpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     draft_tensor_parallel_size: Alone = None
 
 
+BY_ITSELF = NgramOptions(num_speculative_tokens=4, prompt_lookup_max=4, prompt_lookup_min=3)
 HeadOptions = EagleOptions | Eagle3Options | MedusaOptions | MtpOptions
 Speculative = NgramOptions | DraftModelOptions | HeadOptions
 OPTIONS: dict[str, type[msgspec.Struct]] = {
@@ -104,10 +112,41 @@ REFUSED = {  # methods of vLLM and SGLang that are not there, and why
 }
 
 
+def canonical_drafts(value: object) -> object:
+    """The option's value as Config has it: None for auto, NONE for none of it, whatever says so in JSON or YAML."""
+    if isinstance(value, dict):
+        method = value.get("method", "")
+        if method is None or (isinstance(method, str) and method.lower() in OFF):
+            return NONE
+        return msgspec.json.encode(value).decode()
+    if value is False:
+        return NONE
+    if isinstance(value, str):
+        plain = value.strip().lower()
+        if plain == AUTO:
+            return None
+        if plain in OFF:
+            return NONE
+        if '"method"' in plain:  # of one part or of several
+            with contextlib.suppress(msgspec.DecodeError):
+                return value if canonical_drafts(msgspec.json.decode(value)) != NONE else NONE
+    return value
+
+
+def is_by_itself(config: Config) -> bool:
+    """Nobody said whether there are drafts."""
+    return config.speculative_config is None
+
+
+def is_wanted(config: Config) -> bool:
+    """Somebody said that there are."""
+    return config.speculative_config not in (None, NONE)
+
+
 def read_speculative(config: Config) -> Speculative | None:
     """What is configured; ConfigError names the key that is wrong."""
     text = config.speculative_config
-    if text is None:
+    if text is None or text == NONE:
         return None
     try:
         values: Any = msgspec.json.decode(text)
@@ -157,6 +196,11 @@ def _unknown_key(values: Any) -> str:
 
 
 def count_drafts(config: Config) -> int:
-    """Drafts of a row in a step, at most."""
+    """Drafts of a row in a step, at most, as configured."""
     found = read_speculative(config)
     return found.num_speculative_tokens if found else 0
+
+
+def most_drafts(config: Config) -> int:
+    """The same, and those that the server may make by itself."""
+    return BY_ITSELF.num_speculative_tokens if is_by_itself(config) else count_drafts(config)

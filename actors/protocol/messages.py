@@ -150,6 +150,7 @@ class WorkerReady(Message, frozen=True, tag=13):
     step: int = 0  # the last step that it ran
     replaced: bool = False  # the one before it was told to end: no request is to blame
     layout: KVLayout = KVLayout()
+    drafts: int = 0  # that a row may have in a step
 
 
 class StepFailed(Message, frozen=True, tag=15):

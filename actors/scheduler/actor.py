@@ -11,7 +11,7 @@ from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.table.table import slot_of
 
-from ..options.speculative import count_drafts
+from ..options.speculative import is_by_itself, most_drafts
 from ..protocol.messages import (
     Admit,
     Advance,
@@ -53,7 +53,8 @@ class SchedulerActor(Actor):
             block_size=config.block_size,
             prefix_caching=config.enable_prefix_caching,
             by_priority=config.scheduling_policy == "priority",
-            drafts=count_drafts(config),
+            drafts=most_drafts(config),
+            drafts_alone=is_by_itself(config),
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3,
         )
         system = context.system
@@ -128,6 +129,8 @@ class SchedulerActor(Actor):
             self.scheduler.stats.survived(self.scheduler.batch.running())
             self.context.log.warning("the worker was replaced: %d requests are computed again", running)
         first, self.worker = not self.worker, message.incarnation
+        if self.scheduler.limits.drafts_alone:
+            self.scheduler.speculation.most = message.drafts
         if not (first and self._take_over(message)):
             self.scheduler.begin_epoch(self._next_epoch(), message.num_blocks, self.worker, message.layout)
         self.gauges.write()

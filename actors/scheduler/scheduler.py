@@ -69,7 +69,7 @@ class Scheduler:
         self.limits = limits
         self.lifecycle = Lifecycle(table, limits, end_tokens, self.stats, self._let_go)
         self.suspects = Suspects()
-        self.speculation = Speculation(limits.drafts)
+        self.speculation = Speculation(0 if limits.drafts_alone else limits.drafts, limits.drafts_alone)
         self.chunk_size = ChunkSizePolicy(limits.max_num_batched_tokens, limits.target_itl_s)
         self.results = Results(table, self.lifecycle, self.stats, self.speculation, self.chunk_size)
         self.planned = 0  # tokens that the worker was given to compute

@@ -24,6 +24,7 @@ from ..model.memory.kv_memory import KVMemory
 from ..model.memory.machine import blocks_in, kv_memory_room, usable_cores
 from ..model.tokenizers.tokenizer import load_tokenizer
 from ..options.config import Config, ConfigError
+from ..options.speculative import count_drafts
 from ..protocol.messages import Hello, Message, StepFailed, ToWorker, WorkerReady
 from ..protocol.request import Rendition
 from ..protocol.step import KVLayout, Step, StepDone
@@ -89,9 +90,14 @@ class WorkerActor(Actor):
         self.context.flush()
         self.context.status.beat()
 
+    def most_drafts(self) -> int:
+        """That a row may have in a step."""
+        return count_drafts(self.context.config)
+
     def _report_ready(self) -> None:
         replaced = self.context.board.ended(self.context.spec.position) == Ended.REPLACED
-        self._post(WorkerReady(self.context.incarnation, self.blocks, self.step, replaced, self.layout))
+        own = self.context.incarnation
+        self._post(WorkerReady(own, self.blocks, self.step, replaced, self.layout, self.most_drafts()))
 
     def _post(self, message: Message) -> None:
         if self.reports:
@@ -238,7 +244,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     from .cpu.kv_memory import make_memory, plan_memory
     from .cpu.runner import CpuRunner
     from .models.weights import load_decoder
-    from .speculative.actor import SpeculativeWorkerActor, load_drafter
+    from .speculative.actor import SpeculativeWorkerActor, drafter_by_itself, load_drafter
 
     context.phase_ends(StartPhase.IMPORTS)
     config, log = context.config, context.log
@@ -254,7 +260,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     log.info("%s in %s loaded in %.1f s, threads: %d", context.model.architecture, dtype, seconds, threads)
     if model.batch_invariant:
         log.info("a token has the same bits in every batch (--threads has to stay %d)", threads)
-    drafter = load_drafter(config, context.model, group)
+    drafter = load_drafter(config, context.model, group) or drafter_by_itself(config, model)
     context.phase_ends(StartPhase.DRAFTS)
     plan = plan_memory(config, model, context.model.max_model_len, drafter.block_bytes if drafter else 0)
     option, room = kv_memory_room(config)

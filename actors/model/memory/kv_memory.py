@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...options.config import Config, ConfigError
+from ...options.speculative import is_wanted
 from .kv import KVSpec, LayerAttention
 
 MARGIN = 16  # tokens more than a window's that are kept: aligned attention reads whole pieces, and masks what is hidden
@@ -92,7 +93,7 @@ def plan_kv_memory(
     kv: KVSpec, config: Config, max_length: int, itemsize: int, beside: int = 0, may_free: bool = True
 ) -> KVMemory:
     """`beside`: bytes of a block in a draft model; `may_free`: of layers that see a window nothing else is read."""
-    if kv.states and config.speculative_config is not None:
+    if kv.states and is_wanted(config):
         raise ConfigError(
             "--speculative-config: the model keeps states of its sequences, from which a rejected draft cannot be taken"
             " back; leave the option out"

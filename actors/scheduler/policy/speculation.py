@@ -46,8 +46,10 @@ EXACT = 8  # rows up to which each number of them has its own trials; beyond, fo
 class Speculation:
     """The policy and its counts; `most` drafts a row at a time, 0 for none at all."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, alone: bool = False) -> None:
+        """`alone`: only for a row that runs alone."""
         self.most = most
+        self.alone = alone
         self.cost = StepCost()
         self.drafts = self.draft_tokens = self.accepted_tokens = 0
         self.accepted_at: Ints = np.zeros(POSITIONS, np.int64)
@@ -55,18 +57,23 @@ class Speculation:
 
     def num_draft_tokens(self, rows: int) -> int:
         """Drafts that a row of the next step may have."""
-        return self.most if self.most and self._at(rows).on() else 0
+        return self.most if self.most and self._may(rows) and self._at(rows).on() else 0
+
+    def _may(self, rows: int) -> bool:
+        return rows == 1 or not self.alone
 
     def observe(self, rows: int, on: bool, drawn: Ints, drafted: Ints, seconds: float) -> None:
         """A step of rows that decode has come back; `on`: what `num_draft_tokens` said of it."""
         self.cost.observe(rows + int(drafted.sum()), seconds)
-        if len(drawn) == rows and seconds > 0:  # all decode: a prompt's piece of one token draws none
+        if (
+            len(drawn) == rows and seconds > 0 and self._may(rows)
+        ):  # a prompt's piece draws none
             self._at(rows).observe(on, int(drawn.sum()), seconds, bool(drafted.any()))
 
     def observe_without(self, rows: int, on: bool, seconds: float) -> None:
         """The same of a step in which each row drew one token and none had drafts."""
         self.cost.observe(rows, seconds)
-        if seconds > 0:
+        if seconds > 0 and self._may(rows):
             self._at(rows).observe(on, rows, seconds, False)
 
     def _at(self, rows: int) -> DraftTrials:

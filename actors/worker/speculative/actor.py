@@ -18,7 +18,16 @@ from ...model.info import ModelInfo, read_json
 from ...model.memory.kv import KVSpec
 from ...model.memory.machine import NUMBERS, dtype_on_cpu
 from ...options.config import Config, ConfigError
-from ...options.speculative import DraftModelOptions, HeadOptions, NgramOptions, Speculative, read_speculative
+from ...options.speculative import (
+    BY_ITSELF,
+    DraftModelOptions,
+    HeadOptions,
+    NgramOptions,
+    Speculative,
+    is_by_itself,
+    most_drafts,
+    read_speculative,
+)
 from ...protocol.step import KVLayout, Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
@@ -51,6 +60,9 @@ class SpeculativeWorkerActor(WorkerActor):
     ) -> None:
         self._drafting_runner = runner
         super().__init__(context, runner, blocks, layout, tokens)
+
+    def most_drafts(self) -> int:
+        return most_drafts(self.context.config)
 
     def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
         """With drafts, beside the tokens."""
@@ -123,6 +135,13 @@ def load_drafter(config: Config, info: ModelInfo, group: TensorParallelGroup | N
         raise draft_refused(given, error) from None
     size = model.kv.block_bytes(config.block_size, model.dtype.itemsize)
     return LoadedDrafter(given, model if group is None or group.rank == 0 else None, size)
+
+
+def drafter_by_itself(config: Config, model: Decoder) -> LoadedDrafter | None:
+    """What drafts where nobody said so: n-grams, where a token has the same bits however many drafts are verified."""
+    if not is_by_itself(config) or not isinstance(model, CpuModel) or not model.batch_invariant or model.kv.states:
+        return None
+    return LoadedDrafter(BY_ITSELF, None, 0)
 
 
 def _find_head(config: Config, info: ModelInfo, given: HeadOptions) -> LoadedDrafter:

@@ -39,6 +39,16 @@ def test_counts() -> None:
     assert len(policy.counts()) == SchedulerGauge.PREFIX_RESETS - SchedulerGauge.DRAFTS
 
 
+def test_a_server_that_drafts_by_itself_does_so_for_one_row() -> None:
+    policy = Speculation(0, alone=True)
+    assert not policy.num_draft_tokens(1), "nobody has said that there are any"
+    policy.most = 4
+    assert policy.num_draft_tokens(1) == 4 and not policy.num_draft_tokens(2)
+    for _ in range(100):
+        policy.observe_without(2, False, 0.01)
+    assert policy.num_draft_tokens(1) == 4, "what others take says nothing of it"
+
+
 def test_two_steps_are_planned_ahead_of_drafts() -> None:
     bench = Bench(drafts=4)
     bench.submit(prompt_of(4), 12, ignore_eos=True)

@@ -19,7 +19,7 @@ from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
 from actorserve.actors.model.memory.machine import count_blocks
 from actorserve.actors.observer.why_text import describe
 from actorserve.actors.options.config import ConfigError, make_config
-from actorserve.actors.options.speculative import count_drafts, read_speculative
+from actorserve.actors.options.speculative import count_drafts, is_by_itself, most_drafts, read_speculative
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.telemetry.gauges import SchedulerGauge as Gauge
 from actorserve.actors.worker.speculative.actor import load_drafter
@@ -65,6 +65,7 @@ def plain() -> Iterator[tuple[list[tuple[str, str]], list[dict[str, Any]]]]:
     """What a server without drafts says: streams, and requests of all kinds."""
     with Server(*ONE) as server:
         yield asyncio.run(all_streams(server)), [ask(server, **body) for body in KINDS]
+        assert not gauges(server)[Gauge.DRAFTS], "in float32 a product's bits follow the number of its rows"
 
 
 KINDS: list[dict[str, Any]] = [
@@ -134,6 +135,26 @@ def test_why_tells_the_share_that_was_accepted(server: Server) -> None:
     found = gauges(server)
     assert answer.drafts_accepted == found[Gauge.ACCEPTED_TOKENS] / found[Gauge.DRAFT_TOKENS] > 0
     assert f"{answer.drafts_accepted:.0%} of all requests' were accepted" in describe(answer)
+
+
+def test_the_server_drafts_by_itself_where_no_bit_can_differ() -> None:
+    """int8 weights: without a word of drafts it says what it says without any, whoever dies, and counts them."""
+    repeats = {"temperature": 0, "ignore_eos": True, "max_tokens": 200}
+    bodies = [*KINDS, repeats, {**repeats, "logprobs": 2}, {**repeats, "n": 2, "temperature": 0.3, "seed": 3}]
+    said = []
+    for options in (("--speculative-config", "none"), ()):
+        with Server(*ONE, "--quantization", "int8", *options) as server:
+            answers = [ask(server, **body) for body in bodies]
+            with ThreadPoolExecutor(1) as pool:
+                running = pool.submit(ask, server, **{**repeats, "max_tokens": 400})
+                for actor in ("worker", "scheduler"):
+                    os.kill(server.pids()[actor], signal.SIGKILL)
+                    server.wait_for(f"{actor} is up")
+                answers.append(running.result())
+            said.append([(one["token_ids"], one["text"], one["finish_reason"], one["logprobs"]) for one in answers])
+            assert (drafted_tokens(server) > 0) == (not options)
+            assert bool(gauges(server)[Gauge.ACCEPTED_TOKENS]) == (not options)
+    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize(
@@ -217,6 +238,27 @@ def test_what_cannot_be_is_named(value: str, text: str) -> None:
     with pytest.raises(ConfigError, match=r"^--speculative-config: ") as raised:
         make_config({"speculative_config": value})
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "own", "drafts"),
+    [
+        (None, None, 4),
+        ("auto", None, 4),
+        ("none", "none", 0),
+        ("OFF", "none", 0),
+        (False, "none", 0),  # YAML's off
+        ({"method": None}, "none", 0),
+        ('{"method":"NONE"}', "none", 0),
+        ('{"method": "ngram", "num_speculative_tokens": 7}', ..., 7),
+    ],
+)
+def test_whether_there_are_any(value: object, own: object, drafts: int) -> None:
+    config = make_config({"speculative_config": value})
+    assert config.speculative_config == (value if own is ... else own)
+    assert most_drafts(config) == drafts and is_by_itself(config) == (own is None)
+    assert count_drafts(config) == (drafts if own is ... else 0)
+    assert (read_speculative(config) is None) == (own is not ...)
 
 
 def test_what_is_read() -> None:
