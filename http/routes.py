@@ -17,6 +17,7 @@ from .dashboard.files import TYPES
 from .openai.responses.schemas import ResponsesRequest
 from .openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
 from .openapi import answers, dialects
+from .pooling.schemas import ClassifyRequest, EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
 
 TAKES_BODY = (400, 408, 413, 415)
 MODEL = (404,)
@@ -177,6 +178,57 @@ ROUTES: tuple[Route, ...] = (
         generates=TEXT,
         statuses=ASKS,
         repeatable=True,
+    ),
+    Route(
+        "post",
+        "/v1/embeddings",
+        "pooling.embeddings",
+        "Vectors of texts",
+        answers.EmbeddingList,
+        EmbeddingRequest,
+        statuses=ASKS,
+    ),
+    *(
+        Route(
+            "post",
+            path,
+            "pooling.score",
+            "How near two texts are",
+            answers.ScoreList,
+            ScoreRequest,
+            statuses=ASKS,
+        )
+        for path in ("/score", "/v1/score")
+    ),
+    *(
+        Route(
+            "post",
+            path,
+            "pooling.rerank",
+            "Which documents answer a query best",
+            answers.Ranking,
+            RerankRequest,
+            statuses=ASKS,
+        )
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+    ),
+    Route(
+        "post",
+        "/classify",
+        "pooling.classify",
+        "Labels of texts",
+        answers.ClassifyList,
+        ClassifyRequest,
+        statuses=ASKS,
+    ),
+    Route(
+        "post",
+        "/pooling",
+        "pooling.pool",
+        "What a model makes of texts, by token too",
+        answers.PoolingList,
+        PoolingRequest,
+        statuses=ASKS,
     ),
     Route("get", "/tokenizer_info", "tokenizer_info", "The tokenizer's settings", dict),
     Route("get", "/v1/models", "models", "The models by their names", answers.ModelList),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from actorserve.actors.model.pooling.spec import PoolingSpec
+
 
 def printable(text: str) -> str:
     """What clients send in headers and paths may hold anything, also what is no UTF-8."""
@@ -36,4 +38,5 @@ class Settings:
     allowed_headers: tuple[str, ...] = ("*",)
     request_id_headers: bool = True
     max_log_len: int | None = None  # characters of a prompt in a line for who debugs
+    pooling: PoolingSpec | None = None  # how the model pools, if it makes no texts
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template

@@ -213,6 +213,7 @@ class Frontend(LoopActor):
             allowed_headers=tuple(config.allowed_headers),
             request_id_headers=config.enable_request_id_headers,
             max_log_len=config.max_log_len,
+            pooling=model.pooling,
             tokenizer_info=describe_tokenizer(config, model),
         )
 

@@ -46,7 +46,8 @@ class FrontendEngine(Engine):
         system, own, table = context.system, context.spec.index, context.table
         self.index, self.frontends = (0, 1) if alone else (own, context.config.frontends)
         count = system.slots_per_frontend
-        self.slots = Slots(table, system.first_slot(own), count)
+        vectors = context.vectors()
+        self.slots = Slots(table, system.first_slot(own), count, vectors)
         self.renderers = Renderers(context)
         self._calls = Calls(
             own, context.incarnation, count, self.renderers.ask, partial(context.post_alone, "scheduler")
@@ -57,7 +58,8 @@ class FrontendEngine(Engine):
         client_metrics = ClientMetrics(context)
         self._jobs = Jobs(context, self.slots, self.renderers, self._retained, self._orphans, client_metrics)
         self._inbox = FrontendInbox(
-            context, self.slots, self.renderers, self._calls, self._retained, self._orphans, client_metrics, self._jobs
+            *(context, self.slots, self.renderers, self._calls, self._retained, self._orphans, client_metrics),
+            *(self._jobs, vectors),
         )
         self._status = context.status
         self._metrics = ServerMetrics(context)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
+from actorserve.shm.table.vectors import Vectors
 
 from ..protocol.messages import (
     Cancel,
     Delta,
     Detokenized,
     Failed,
+    Finish,
     PrefixCacheReset,
     PromptTokenLogprobs,
     Rendered,
@@ -42,12 +44,14 @@ class FrontendInbox:
         orphans: OrphanedSlots,
         client_metrics: ClientMetrics,
         jobs: Jobs,
+        vectors: Vectors | None,
     ) -> None:
         self._context, self._table = context, context.table
         self._slots, self._renderers, self._calls = slots, renderers, calls
         self._retained, self._orphans = retained, orphans
         self._client_metrics = client_metrics
         self._jobs = jobs
+        self._vectors = vectors
 
     def handle(self, message: ToFrontend) -> None:
         """One message; each may come twice."""
@@ -77,6 +81,8 @@ class FrontendInbox:
                 self._jobs.tell_rendered(job, use.ref, use.index)  # the renderer's own message is still on its way
             choice = job.choices[use.index]
             before = choice.tokens
+            if self._vectors is not None and delta.finish == Finish.STOP:
+                choice.pooled = self._vectors.read(delta.ref)
             cached = choice.cached_tokens if before and not delta.finish else self._table.cached(delta.ref)
             if job.delta(use.index, delta, cached):
                 self._jobs.touch(job)

@@ -34,6 +34,7 @@ from enum import Enum, auto
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import RequestTable, slot_of
+from actorserve.shm.table.vectors import Vectors
 
 
 class SlotPhase(Enum):
@@ -59,8 +60,10 @@ class SlotUse:
 class Slots:
     """All slots of one frontend."""
 
-    def __init__(self, table: RequestTable, first: int, count: int) -> None:
+    def __init__(self, table: RequestTable, first: int, count: int, vectors: Vectors | None = None) -> None:
+        """`vectors`: what a model that pools has made for them, which goes with their uses."""
         self._table = table
+        self._vectors = vectors
         self._stamps = Stamps(table)
         self._uses: dict[int, SlotUse] = {}
         for ref in table.current_refs(first, count):
@@ -100,6 +103,8 @@ class Slots:
         """Nobody will touch the slot again."""
         if self._table.prompt_length(ref) is None:  # a successor could not tell it from one that is to be rendered
             self._stamps.set_first(ref, Stamp.END_TOLD, time.monotonic_ns())
+        if self._vectors is not None:
+            self._vectors.give_back(ref)
         del self._uses[ref]
         self._free.append(slot_of(ref))
 

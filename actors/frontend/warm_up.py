@@ -14,7 +14,7 @@ from actorserve.http.generation.job import Job
 from actorserve.shm.rings.mailbox import wake
 
 from ..protocol.messages import TokenPrompt
-from ..protocol.request import Generation, Sampling
+from ..protocol.request import Generation, Pooling, Sampling
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
 from .engine import FrontendEngine
@@ -32,7 +32,10 @@ def is_wanted(context: Context) -> bool:
 
 async def warm_up(context: Context, engine: FrontendEngine) -> None:
     """Ask until there is an answer, then say so and wake the supervisor."""
-    params = Generation(Sampling(seed=0, temperature=0.0), ignore_eos=True, stream=False, request_id="warm-up")
+    spec = context.model.pooling
+    pooling = None if spec is None else Pooling(spec.tasks[0], whole=not spec.chunked)
+    sampling = Sampling(seed=0, temperature=0.0, pooling=pooling)
+    params = Generation(sampling, ignore_eos=True, stream=False, request_id="warm-up")
     while not await _ask(context, engine, msgspec.msgpack.encode(params)):
         await asyncio.sleep(AGAIN_S)
     context.status.set_gauge(FrontendGauge.WARM, 1)
@@ -41,7 +44,7 @@ async def warm_up(context: Context, engine: FrontendEngine) -> None:
 
 async def _ask(context: Context, engine: FrontendEngine, params: bytes) -> bool:
     """Has it brought a token?"""
-    job = Job([TokenPrompt([0])], [params], {"max_tokens": 1})
+    job = Job([TokenPrompt([0])], [params], {"max_tokens": 1, "pools": context.model.pooling is not None})
     try:
         engine.submit(job)
         await job.done

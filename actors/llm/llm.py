@@ -255,6 +255,7 @@ def _settings(config: Config, model: ModelInfo) -> Settings:
         end_tokens=model.end_tokens,
         created=0,
         has_tokenizer=bool(model.tokenizer_folder),
+        pooling=model.pooling,
     )
 
 

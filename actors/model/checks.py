@@ -22,7 +22,7 @@ from ..options.speculative import (
     NgramOptions,
     read_speculative,
 )
-from .architecture import Architecture, find_architecture, shard_shape, weights_method
+from .architecture import Architecture, find_architecture, read_architecture, shard_shape, weights_method
 from .heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
 from .heads.formats import RecurrentShape, Shape
 from .info import ModelInfo, read_json, resolve_model, with_tokenizer
@@ -37,10 +37,12 @@ from .memory.machine import (
     weight_bytes,
 )
 from .names import find_folder
+from .pooling.choice import native_values
+from .pooling.spec import PoolingSpec
 from .tokenizers.tokenizer import find_templates, special_tokens
 from .tokenizers.tokenizer_files import check_tokenizer
 from .values import Values
-from .weight_files import check_weights, read_weights
+from .weight_files import check_weights, find_hidden_weights, read_weights
 
 NO_TEMPLATE = (
     "the model has no chat template: /v1/completions works, and /v1/chat/completions, /v1/responses and /v1/messages "
@@ -141,6 +143,9 @@ def check_gpu(config: Config) -> bool:
 
 def _check_worker(config: Config, model: ModelInfo) -> None:
     """What the worker would refuse later."""
+    if model.pooling is not None:
+        check_pooling(config, model, model.pooling)
+        return
     shape = _read_shape(config, model)
     if shape is None:
         check_adapted(config, model)
@@ -188,6 +193,34 @@ def _check_drafts(config: Config, model: ModelInfo) -> int:
         except ConfigError as error:
             raise draft_refused(given, error) from None
     return shape.kv.block_bytes(config.block_size, NUMBERS[dtype_on_cpu(config, shape)].itemsize)
+
+
+def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
+    """ConfigError if an option cannot be had with a model that pools, or its weights are not what they should be."""
+    if config.device == "cuda":
+        raise ConfigError(f"--device cuda: {model.architecture} pools, which is done on a CPU (--device cpu)")
+    for option, given in (
+        ("--tensor-parallel-size", config.tensor_parallel_size > 1),
+        ("--deterministic", config.deterministic),
+        (OPTION, config.speculative_config is not None),
+    ):
+        if given:
+            raise ConfigError(f"{option}: not with a model that pools ({model.architecture})")
+    check_device(config, on_gpu=False)
+    folder = Path(model.folder)
+    if not spec.base:
+        if read_json(folder / "config.json").get("quantization_config") is not None:
+            raise ConfigError(
+                f"model: {model.architecture}: quantised weights are not read for pooling; int8 is made at load"
+            )
+        if config.load_format != "dummy":
+            read_weights(folder)
+        return
+    values = native_values(read_json(folder / "config.json"), spec.base)
+    shape = read_architecture(values, folder / "config.json", config.quantization)
+    if config.load_format != "dummy":
+        find_hidden_weights(folder, shape)
+    count_blocks(config, shape.kv, model.max_model_len + 1, NUMBERS[dtype_on_cpu(config, shape)], 0)
 
 
 def check_adapted(config: Config, model: ModelInfo) -> None:

@@ -15,6 +15,8 @@ from .generation import end_tokens, sampling_defaults
 from .gguf.folder import SOURCES, model_folder
 from .memory.machine import may_have_gpu
 from .names import check_folder, find_folder
+from .pooling.choice import pools, read_pooling
+from .pooling.spec import PoolingSpec
 from .quantization import AUTO, GGUF
 from .values import Values, read_json
 from .vocabularies.folder import check_source, fast_tokenizer
@@ -26,6 +28,10 @@ LENGTHS = (
     "max_position_embeddings n_positions max_seq_len max_sequence_length max_target_positions n_ctx "
     "seq_length max_seq_length model_max_length"
 ).split()
+COUNTED_FROM_PADDING = (  # their first position is behind that of the padding token
+    *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "roberta-prelayernorm"),
+    *("data2vec-text", "xmod", "luke"),
+)
 TEXT_PARTS = ("text_config", "llm_config", "decoder")
 DEMO_FOLDER = Path(__file__).resolve().parent / "demo"
 
@@ -40,6 +46,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int  # tokens, prompt and answer together
     end_tokens: list[int]
     sampling_defaults: dict[str, float]  # of generation_config.json, by the request fields' names
+    pooling: PoolingSpec | None = None  # where it makes no texts
 
 
 def resolve_model(config: Config) -> ModelInfo:
@@ -88,9 +95,13 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     """What the small files of a folder say; with `complete` all of them are there, and are to be enough."""
     check_folder(folder)
     whole = Values(folder / "config.json", read_json(folder / "config.json"))
-    _check_decoder(whole)
     text = next((part for name in TEXT_PARTS if (part := whole.object(name)) is not None), whole)
-    if config.worker == "model":
+    pooling, longest = None, None
+    if pools(config, whole, folder):
+        pooling, longest = read_pooling(config, whole, text, folder)
+    else:
+        _check_decoder(whole)
+    if config.worker == "model" and pooling is None:
         shape = find_architecture(whole.values, config.model_impl, config.quantization, whole.file)
         if complete and shape is not None and config.load_format != "dummy":
             check_index(folder, shape)
@@ -104,9 +115,10 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         tokenizer_folder=str(folder),
         architecture=architecture_name(whole),
         vocab_size=words,
-        max_model_len=_model_length(config, text),
-        end_tokens=end_tokens(generation, text, words),
+        max_model_len=_model_length(config, text, longest),
+        end_tokens=[] if pooling is not None else end_tokens(generation, text, words),
         sampling_defaults=sampling_defaults(generation) if config.generation_config == "auto" else {},
+        pooling=pooling,
     )
 
 
@@ -120,10 +132,16 @@ def _check_decoder(whole: Values) -> None:
         )
 
 
-def _model_length(config: Config, text: Values) -> int:
-    """The length that the model was made for, or --max-model-len where that is not longer."""
+def _model_length(config: Config, text: Values, sentences: int | None) -> int:
+    """The length that the model was made for, or --max-model-len where that is not longer. `sentences`: that of
+    sentence-transformers' files, if --max-model-len says nothing.
+    """
     owns = (text.whole(name, 1, LARGEST) for name in LENGTHS)
     own, wanted = next((length for length in owns if length is not None), None), config.max_model_len
+    if own is not None and text.text("model_type") in COUNTED_FROM_PADDING:
+        own -= 1 + (text.whole("pad_token_id", 0, LARGEST) or 0)
+    if wanted is None and sentences is not None:
+        wanted = sentences if own is None else min(own, sentences)
     if own is None:
         if wanted is None:
             raise ConfigError(f"--max-model-len: {text.file} does not say how long a text the model takes; set it")

@@ -28,7 +28,12 @@ SINGLE = "model.safetensors"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 PICKLED = "pytorch_model.bin"
 LONGEST_HEADER = 100_000_000  # bytes, as the format has it
+PREFIX = "model."  # of what belongs to the bare model, in a checkpoint that is more than that
+HEADS = ("score.", f"{HEAD}.")
 NAMED_AT_MOST = 5  # tensors named in an error
+
+
+Homes = dict[str, tuple[Path, str]]
 
 
 class StoredTensor(NamedTuple):
@@ -72,6 +77,20 @@ def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
     found = read_weights(folder)
     check_tensors(folder, shape, found)
     return found
+
+
+def find_hidden_weights(folder: Path, shape: Architecture) -> tuple[Homes, Homes]:
+    """(those of a model that makes no logits, by their full names; those of its heads): where each lies, and by which
+    name. It may have been stored as the bare model. ConfigError if they do not fit.
+    """
+    if shape.stored is not None:
+        raise ConfigError(f"model: {folder}: quantised weights are not read for pooling; int8 can be made at load")
+    found = read_weights(folder)
+    bare = not any(name.startswith(PREFIX) for name in found)
+    heads: Homes = {name: (tensor.file, name) for name, tensor in found.items() if name.startswith(HEADS)}
+    named = {f"{PREFIX}{name}" if bare else name: name for name in found if name not in heads}
+    check_tensors(folder, shape, {full: found[name] for full, name in named.items()})
+    return {full: (found[name].file, name) for full, name in named.items()}, heads
 
 
 def check_tensors(folder: Path, shape: Architecture, found: dict[str, StoredTensor]) -> None:

@@ -32,6 +32,8 @@ else:
 KVCacheDType = Literal["auto", "fp8"]
 ModelImpl = Literal["auto", "native", "transformers"]
 WorkerKind = Literal["model", "scripted"]
+Runner = Literal["auto", "generate", "pooling"]
+Convert = Literal["auto", "none", "embed", "classify", "reward"]
 
 ContentFormat = Literal["auto", "string", "openai"]
 ToolParser = Literal[
@@ -253,6 +255,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             description="what computes the model: layers of this server, or transformers' own; auto: the first it has"
         ),
     ] = "auto"
+    runner: Annotated[
+        Runner,
+        Meta(
+            description="what the model is for: texts (generate), or embeddings, scores and labels (pooling); auto: as "
+            "its files say"
+        ),
+    ] = "auto"
+    convert: Annotated[
+        Convert,
+        Meta(description="what a pooling model makes: embed, classify or reward; auto: what its architecture has"),
+    ] = "auto"
+    pooler_config: Annotated[
+        str | None,
+        Meta(
+            description='how a pooling model pools, if not as its files say: JSON such as {"seq_pooling_type": '
+            '"MEAN", "normalize": true}'
+        ),
+    ] = None
     trust_remote_code: Annotated[
         bool, Meta(description="run the Python code that lies beside the model's weights, in the worker")
     ] = False
@@ -351,6 +371,8 @@ def make_config(values: dict[str, object]) -> Config:
         from .speculative import canonical_drafts  # which knows Config
 
         values = {**values, "speculative_config": canonical_drafts(drafts)}
+    if isinstance(given := values.get("pooler_config"), dict):
+        values = {**values, "pooler_config": msgspec.json.encode(given).decode()}
     from .access import with_access  # which knows Config
     from .fields import canonical, with_option  # likewise
 
@@ -364,6 +386,10 @@ def make_config(values: dict[str, object]) -> Config:
         from .speculative import read_speculative
 
         read_speculative(config)
+    if config.pooler_config is not None:
+        from .pooler import read_pooler
+
+        read_pooler(config)
     if config.otlp_traces_endpoint is not None:
         from .otlp import trouble_with
 

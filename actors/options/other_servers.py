@@ -128,6 +128,9 @@ LISTS = ("served_model_name", "allowed_origins", "allowed_methods", "allowed_hea
 
 FIXED: dict[str, tuple[str, bool | str | float]] = {
     "-ep": ("enable_expert_parallel", True),
+    **dict.fromkeys(
+        ("--is-embedding", "--embedding", "--embeddings", "--rerank", "--reranking"), ("runner", "pooling")
+    ),
     "--enable-deterministic-inference": ("deterministic", True),
     "--disable-radix-cache": ("enable_prefix_caching", False),
     "--cache-prompt": ("enable_prefix_caching", True),
@@ -218,9 +221,7 @@ REFUSED = {  # reason: names
     "texts alone are understood": "--limit-mm-per-prompt --mm-processor-kwargs -mm --mmproj --mmproj-url "
     "--enable-multimodal --allowed-local-media-path --mm-processor-cache-gb --disable-mm-preprocessor-cache "
     "--media-io-kwargs --language-model-only --interleave-mm-strings",
-    "texts are generated, and nothing else": "--task --runner --convert --is-embedding --embedding --embeddings "
-    "--pooling "
-    "--rerank --reranking --pooler-config",
+    "--runner and --convert say what a model is for, and --pooler-config how it pools": "--task --pooling",
     "KV memory stays where the model is": "--cpu-offload-gb --swap-space --kv-offloading-size --kv-offloading-backend "
     "--enable-hierarchical-cache --hicache-ratio --hicache-size --enable-lmcache --kv-offload -cram --cache-ram",
     "--kv-cache-memory-bytes sets the KV memory": "--num-gpu-blocks-override --max-total-tokens",
@@ -261,8 +262,6 @@ HARMLESS = {  # values of the refused that say what is so anyway
     "--distributed-executor-backend": ("mp",),
     "--disaggregation-mode": ("null",),
     "--task": ("auto", "generate"),
-    "--runner": ("auto", "generate"),
-    "--convert": ("auto", "none"),
     "--config-format": ("auto", "hf"),
     "--response-role": ("assistant",),
     "--sampling-defaults": ("model",),

@@ -35,6 +35,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "table.layout",
     "table.logprobs",
     "table.stamps",
+    "table.vectors",
 )
 SHARED_VALUES = (  # what stands in it: numbers that one life writes and another reads
     "actorserve.actors.protocol.block_hash",
@@ -79,7 +80,7 @@ def _places(system: System) -> list[object]:
         *(system.mailbox_offsets, system.trace_offsets, system.phase_offsets, system.lanes),
         [(actor.name, system.histogram_place(actor)) for actor in system.actors],
         *(system.table_offset, system.table_sizes, system.kv_map_offset, system.kv_map_sizes),
-        *(system.journal, system.answers, system.recent, system.logprobs, system.slots_per_frontend),
+        *(system.journal, system.answers, system.recent, system.logprobs, system.vectors, system.slots_per_frontend),
         [(system.frontend_of(slot), system.detokenizer_of(slot)) for slot in slots],
         [system.first_slot(actor.index) for actor in system.of_kind("frontend")],
     ]

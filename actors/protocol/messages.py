@@ -60,7 +60,14 @@ class TokenPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="t
     tokens: list[int]
 
 
-Prompt = ChatPrompt | TextPrompt | TokenPrompt
+class PairPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="pair"):
+    """Two texts that are compared, tokenised as one."""
+
+    text: str
+    second: str
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt | PairPrompt
 
 
 class Render(Message, frozen=True, tag=1):
@@ -78,6 +85,8 @@ class Render(Message, frozen=True, tag=1):
     thinking_budget: int | None = None  # tokens
     constraint: bytes | None = None  # JSON of a Constraint (grammar/compiler.py)
     constrained_by: str = "response_format"  # the field that wants it
+    pools: bool = False  # nothing is generated: the prompt may be as long as the model takes
+    field: str = ""  # where its prompts stand in the request, if not in `messages` or `prompt`
 
 
 CALLS_OF_LIFE = 1 << 20  # numbers between the first of one life and that of the next

@@ -146,6 +146,21 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ] = None
 
 
+class Pooling(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What the worker makes of a prompt in place of a token: one vector, or one for each token."""
+
+    task: str  # of POOLING_TASKS
+    dimensions: int = 0  # so many of a vector's first numbers; 0: all
+    activation: str = ""  # NORMALIZE, SIGMOID or SOFTMAX; none if empty
+    whole: bool = False  # the prompt cannot be computed in parts, nor behind a cached prefix
+
+
+EMBED, TOKEN_EMBED, CLASSIFY, TOKEN_CLASSIFY = "embed", "token_embed", "classify", "token_classify"
+POOLING_TASKS = (EMBED, TOKEN_EMBED, CLASSIFY, TOKEN_CLASSIFY)
+BY_TOKEN = (TOKEN_EMBED, TOKEN_CLASSIFY)  # they make something of each token
+NORMALIZE, SIGMOID, SOFTMAX = "normalize", "sigmoid", "softmax"  # the length of a vector becomes 1; of labels' scores
+
+
 class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """How the worker draws tokens. temperature 0 is greedy; defaults switch a filter off."""
 
@@ -164,6 +179,7 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     allowed_token_ids: list[int] = []
     logprobs: int = -1  # of the token and so many of the most likely tokens; -1: none
     prompt_logprobs: int = -1  # the same for the prompt's tokens
+    pooling: Pooling | None = None  # no token is drawn: the sequence ends with its prompt
 
     def is_plain(self) -> bool:
         """Its logits are not changed before a token is drawn."""
@@ -214,10 +230,11 @@ class Rendition(msgspec.Struct, array_like=True, frozen=True, gc=False):
     bad_words: list[list[int]] = []  # sequences of tokens that must not be drawn
     budget: ThinkBudget | None = None
     grammar: bytes = b""  # zlib of what llguidance reads; the answer keeps to it
+    second: int = 0  # of a pair of texts, where the second begins, for models that tell them apart; 0: there is one
 
     def is_plain(self) -> bool:
         """It asks nothing of the worker."""
-        return not (self.bad_words or self.budget or self.grammar)
+        return not (self.bad_words or self.budget or self.grammar or self.second)
 
 
 @cache

@@ -26,6 +26,7 @@ from ..model.memory.kv_memory import MAX_SNAPSHOTS
 from ..options.config import Config
 from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms
 from .kinds import KINDS, SUPERVISOR, TEMPLATE, ActorKind, Sends, kind_of
+from .request import BY_TOKEN
 
 MAX_TABLES = 2  # block tables of windows take no more blocks than the one of all tokens
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
@@ -82,7 +83,13 @@ class System:
     @property
     def _slot_sizes(self) -> tuple[int, int, int, int]:
         """Of the request table: tokens of a slot, tokens of a block, bytes of parameters and of renditions."""
-        return self.model.max_model_len, self.config.block_size, PARAMS_BYTES, RENDITION_BYTES
+        return self.max_tokens, self.config.block_size, PARAMS_BYTES, RENDITION_BYTES
+
+    @property
+    def max_tokens(self) -> int:
+        """Of a slot's log. A sequence that pools ends with a token behind its prompt, which may be as long as the model
+        takes."""
+        return self.model.max_model_len + (self.model.pooling is not None)
 
     @property
     def table_sizes(self) -> tuple[int, int, int, int, int]:
@@ -130,7 +137,7 @@ class System:
                     offset += ring_bytes(capacity, len(readers))
         self.table_offset = -(-offset // 4096) * 4096
         self.kv_map_offset = self.table_offset + table_bytes(self.slots, *self._slot_sizes)
-        self.sequence_blocks = -(-self.model.max_model_len // self.config.block_size)
+        self.sequence_blocks = -(-self.max_tokens // self.config.block_size)
         self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # of one block table: no worker has more
         self.size = self.kv_map_offset + kv_map_bytes(*self.kv_map_sizes)
 
@@ -180,6 +187,15 @@ class System:
     def logprobs(self) -> tuple[int, int]:
         """(slots, tokens of each)."""
         return self.slots, self.model.max_model_len
+
+    @property
+    def vectors(self) -> tuple[int, int] | None:
+        """(slots, numbers of each) of a model that pools: a vector, or one of each token."""
+        pooling = self.model.pooling
+        if pooling is None:
+            return None
+        rows = self.model.max_model_len if set(pooling.tasks) & set(BY_TOKEN) else 1
+        return self.slots, rows * pooling.numbers
 
     @property
     def recent(self) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from actorserve.shm.table.stamps import Stamp, Stamps
@@ -27,6 +28,7 @@ from ..protocol.messages import (
     Detokenize,
     Detokenized,
     Failed,
+    PairPrompt,
     Prompt,
     Render,
     Rendered,
@@ -39,12 +41,14 @@ from ..protocol.messages import (
     ToRenderer,
     frontend_of_call,
 )
+from ..protocol.request import Rendition
 from ..runtime.in_flight import CALL, GivenUp, log_debug, request_name
 from ..runtime.process import RENEW, Actor, Context, run
 from ..telemetry.trace_events import EventKind
 from .artifacts import Renditions
 from .encode_cache import SegmentCache
 from .oversized import least_tokens
+from .pooled import TooFewTokens, encode_cut, encode_whole, lowered
 from .templates.chat_template import ChatTemplate, TemplateProblem, find_templates
 from .templates.escaping import Escaped, Escaping
 from .templates.problem import OutOfMemory
@@ -168,6 +172,11 @@ class RendererActor(Actor):
     def _write(self, refs: list[int], message: Render) -> None:
         """The prompt, its hashes and its limit into the slots that are still wanted."""
         self._check_form(message.prompt)
+        if message.pools:
+            tokens, second = self._pooled_tokens(message)
+            rendition = msgspec.msgpack.encode(Rendition(second=second)) if second else b""
+            self._store(refs, message, tokens, 1, rendition)
+            return
         text = self._chat_text(message.prompt) if isinstance(message.prompt, ChatPrompt) else None
         try:
             rendition = self.renditions.make(message, text)
@@ -180,13 +189,54 @@ class RendererActor(Actor):
             )
         self._check_length(message.prompt, text)
         tokens = self._truncated(self._prompt_tokens(message.prompt, text), message)
-        limit = self._limit(len(tokens), message)
+        self._store(refs, message, tokens, self._limit(len(tokens), message), rendition)
+
+    def _store(self, refs: list[int], message: Render, tokens: list[int], limit: int, rendition: bytes) -> None:
+        """Into the slots that are still wanted."""
         ids = np.array(tokens, np.int32).tobytes()
         hashes = extend_hashes(first_hash(message.cache_salt), ids, self.table.block_size)
         self._stamp(refs, Stamp.RENDERED)
         for ref in refs:
             if self._is_wanted(ref):
                 self.table.write_prompt(ref, ids, hashes, limit, rendition)
+
+    def _pooled_tokens(self, message: Render) -> tuple[list[int], int]:
+        """The ids of a prompt of which nothing is generated, and where the second of two texts begins."""
+        prompt, longest = message.prompt, self.context.model.max_model_len
+        keep = longest if message.truncate_prompt_tokens == -1 else message.truncate_prompt_tokens
+        if isinstance(prompt, ChatPrompt):
+            prompt = TextPrompt(self._chat_text(prompt), prompt.add_special_tokens)
+        if isinstance(prompt, TokenPrompt):
+            self._check_ids(prompt.tokens, message.field or "prompt")
+            tokens, second = prompt.tokens, 0
+            if keep is not None:
+                tokens = tokens[:keep] if message.keep_first else tokens[max(0, len(tokens) - keep) :]
+        else:
+            tokens, second = self._encode_pooled(prompt, keep, message)
+        if not tokens:
+            raise RenderRefused(400, "The prompt is empty: it must contain at least one token.", message.field)
+        if len(tokens) > longest:
+            raise self._too_long(str(len(tokens)), prompt, message.field)
+        return tokens, second
+
+    def _encode_pooled(
+        self, prompt: TextPrompt | PairPrompt, keep: int | None, message: Render
+    ) -> tuple[list[int], int]:
+        pooling = self.context.model.pooling
+        if pooling is not None and pooling.lower_case:
+            prompt = lowered(prompt)
+        longest = self.context.model.max_model_len
+        if keep is not None:
+            try:
+                return encode_cut(self.tokenizer, prompt, keep, message.keep_first, longest)
+            except TooFewTokens:
+                text = f"truncate_prompt_tokens: {keep} leaves no room for a text."
+                raise RenderRefused(400, text, "truncate_prompt_tokens") from None
+        texts = (prompt.text, prompt.second) if isinstance(prompt, PairPrompt) else (prompt.text,)
+        for text in texts:
+            if least := least_tokens(self.tokenizer, text, longest):
+                raise self._too_long(f"at least {least}", prompt, message.field)
+        return encode_whole(self.tokenizer, prompt)
 
     def _truncated(self, tokens: list[int], message: Render) -> list[int]:
         """So many of the prompt as the request wants; by itself, as many as leave room for the answer."""
@@ -224,6 +274,8 @@ class RendererActor(Actor):
             case TokenPrompt():
                 self._check_ids(prompt.tokens, "prompt")
                 return prompt.tokens
+            case PairPrompt():
+                return encode_whole(self.tokenizer, prompt)[0]
 
     def _check_length(self, prompt: Prompt, chat: str | None) -> None:
         """400 for a text that is seen to be too long before it is tokenised; also where most of it would be cut off, or
@@ -235,8 +287,8 @@ class RendererActor(Actor):
         if least := least_tokens(tokenizer, text, self.context.model.max_model_len):
             raise self._too_long(f"at least {least}", prompt)
 
-    def _too_long(self, count: str, prompt: Prompt) -> RenderRefused:
-        field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+    def _too_long(self, count: str, prompt: Prompt, field: str = "") -> RenderRefused:
+        field = field or ("messages" if isinstance(prompt, ChatPrompt) else "prompt")
         text = (
             f"This model's maximum context length is {self.context.model.max_model_len} tokens. However, your prompt "
             f"has {count} tokens. Please shorten it."

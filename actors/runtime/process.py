@@ -27,6 +27,7 @@ from actorserve.shm.rings.ring import Consumer, Producer
 from actorserve.shm.rings.trace_ring import TraceWriter
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.table import RequestTable
+from actorserve.shm.table.vectors import Vectors
 
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError
@@ -58,7 +59,7 @@ class Boot(msgspec.Struct, frozen=True):
     config: Config
     model: ModelInfo
     segment_fd: int
-    files: dict[str, int]  # memory files: journal, answers, recent, logprobs, meeting
+    files: dict[str, int]  # memory files: journal, answers, recent, logprobs, meeting; vectors of a model that pools
     eventfds: dict[str, int]  # of every actor, and of the supervisor
     channel: int | None = None  # on which a frontend is handed its connections
 
@@ -93,6 +94,11 @@ class Context:
         self.inbox = self._inbox()
         self.inbox.heard = hearer(self.trace)
         self.outboxes = {lane.target: self._outbox(lane) for lane in self.system.lanes if lane.source == self.name}
+
+    def vectors(self) -> Vectors | None:
+        """What a pooling model makes of prompts; None of any other."""
+        sizes = self.system.vectors
+        return None if sizes is None else Vectors(self.files["vectors"], *sizes)
 
     def _outbox(self, lane: Lane) -> Outbox:
         first, *others = [(self.system.mailbox_offsets[name], self.eventfds[name]) for name in lane.readers]

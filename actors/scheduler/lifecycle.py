@@ -93,7 +93,7 @@ class Lifecycle:
 
     def finish_if_done(self, sequence: Sequence, token: int) -> None:
         """End the sequence if `token`, the last of its log, is an end or the length limit is reached."""
-        if token in sequence.ends:
+        if sequence.pools or token in sequence.ends:
             self._finish(sequence, Finish.STOP)
         elif sequence.num_generated_tokens >= sequence.max_tokens:
             self._finish(sequence, Finish.LENGTH)

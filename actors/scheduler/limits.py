@@ -15,6 +15,7 @@ class Limits:
     block_size: int
     prefix_caching: bool
     by_priority: bool
+    pools: bool = False  # nothing is generated
     drafts: int = 0  # of a row in a step, at most
     drafts_alone: bool = False  # only of one that runs alone, and only where the worker makes some
     target_itl_s: float | None = None  # between two tokens of a stream

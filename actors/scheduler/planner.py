@@ -74,7 +74,7 @@ class Planner:
         chunk_rows, chunk_counts = self._prefill_chunks(left, new_blocks)
         left -= sum(chunk_counts)
         while left > 0 and self.preemptions == preempted and not self.batch.full:
-            row = self._start_next(new, new_blocks)
+            row = self._start_next(left, new, new_blocks)
             if row is None:
                 break
             chunk_rows.append(row)
@@ -254,6 +254,9 @@ class Planner:
         """
         batch, size = self.batch, self.prefix.block_size
         sequence, computed = batch.at(row), int(batch.num_computed_tokens[row])
+        if sequence.whole:  # one that is longer than any step gets a step of its own
+            due = int(batch.num_known_tokens[row]) - computed
+            return due if budget >= min(due, self.budget) else 0
         due = min(budget, int(batch.num_known_tokens[row]) - computed)
         count = self.snapshots.cut(sequence, computed, due)
         if self.windows.tables:
@@ -281,10 +284,12 @@ class Planner:
                 budget -= count
         return chosen, counts
 
-    def _start_next(self, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
-        """Move the first waiting sequence into a row, if it can be."""
+    def _start_next(self, left: int, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
+        """Move the first waiting sequence into a row, if it can be; one that cannot be cut, if it fits in."""
         sequence = self.waiting.first()
-        return None if sequence is None else self._start(sequence, new, new_blocks)
+        if sequence is None or (sequence.whole and left < min(sequence.num_tokens, self.budget)):
+            return None
+        return self._start(sequence, new, new_blocks)
 
     def _start(self, sequence: Sequence, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
         """Move a waiting sequence into a row, if its blocks are there and its last token has come back."""

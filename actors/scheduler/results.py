@@ -83,8 +83,11 @@ class Results:
         stats: RequestStats,
         speculation: Speculation,
         chunk_size: ChunkSizePolicy,
+        pools: bool = False,
     ) -> None:
+        """`pools`: the token with which a sequence ends is none, and not counted."""
         self.generated = 0  # tokens
+        self._pools = pools
         self._table, self.arrays = table, table.as_numpy()
         self._lifecycle = lifecycle
         self._stats = stats
@@ -170,7 +173,7 @@ class Results:
         batch.num_in_flight_tokens[rows] -= counts
         batch.num_generated_tokens[rows] += counts
         lengths = batch.num_prompt_tokens[rows] + batch.num_generated_tokens[rows]
-        self.generated += len(tokens)
+        self.generated += 0 if self._pools else len(tokens)
         self._stats.appending(batch.slot[rows])
         owners, positions, last = rows, lengths - 1, tokens
         if len(tokens) > len(rows):
@@ -199,7 +202,7 @@ class Results:
             tokens = drawn.of(index)
             sequence.num_in_flight_tokens -= 1 + int(room[index])
             sequence.num_generated_tokens += len(tokens)
-            self.generated += len(tokens)
+            self.generated += 0 if self._pools else len(tokens)
             self._stats.appending(np.array([sequence.slot]))
             self._table.append(sequence.ref, tokens)
             self._lifecycle.have_moved([sequence.ref])

@@ -71,7 +71,7 @@ class Scheduler:
         self.suspects = Suspects()
         self.speculation = Speculation(0 if limits.drafts_alone else limits.drafts, limits.drafts_alone)
         self.chunk_size = ChunkSizePolicy(limits.max_num_batched_tokens, limits.target_itl_s)
-        self.results = Results(table, self.lifecycle, self.stats, self.speculation, self.chunk_size)
+        self.results = Results(table, self.lifecycle, self.stats, self.speculation, self.chunk_size, limits.pools)
         self.planned = 0  # tokens that the worker was given to compute
         self.preemptions = self.queries = self.hits = self.snapshots = 0  # of earlier epochs
         self.prefix_resets = 0

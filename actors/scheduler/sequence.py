@@ -24,8 +24,9 @@ class Sequence:
 
     __slots__ = (
         "arrival", "blocks", "cacheable", "ends", "has_run", "hashes", "ignore_eos",
-        "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens",
-        "priority", "ref", "row", "salt", "sampling", "slot", "stop_ids", "strikes", "window_blocks", "window_first",
+        "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens", "pools",
+        "priority", "ref", "row", "salt", "sampling", "slot", "stop_ids", "strikes", "whole",
+        "window_blocks", "window_first",
     )  # fmt: skip
 
     def __init__(self, ref: int, arrival: int, params: Generation, end_tokens: list[int]) -> None:
@@ -36,7 +37,10 @@ class Sequence:
         self.ignore_eos = params.ignore_eos
         self.stop_ids = frozenset(params.stop_token_ids)
         self.ends = self.stop_ids if params.ignore_eos else self.stop_ids | frozenset(end_tokens)
-        self.cacheable = params.sampling.prompt_logprobs < 0  # each of its prompt's tokens has to be computed
+        pooling = params.sampling.pooling
+        self.pools = pooling is not None  # it ends with its prompt: of the one token that it draws nobody is told
+        self.whole = pooling is not None and pooling.whole  # its prompt is computed in one step
+        self.cacheable = params.sampling.prompt_logprobs < 0 and not self.whole  # or each of its tokens is computed
         self.salt = first_hash(params.cache_salt)
         self.sampling = _with_suppressed(params.sampling, [*end_tokens, *params.stop_token_ids])
         self.num_prompt_tokens = 0

@@ -68,9 +68,9 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     memory.describe(f"{config.scheme}://{address}", port)
     control = Control(socket_name(os.getuid(), port, os.getpid()))
     how = " (a socket of the service manager)" if passed else ""
-    folder = memory.system.model.folder
-    output.say(f"listening on {address}{how}, serving {config.served_names()[0]} from {folder}")
-    if not find_templates(config, memory.system.model) and not config.skip_tokenizer_init:
+    model = memory.system.model
+    output.say(f"listening on {address}{how}, serving {config.served_names()[0]} from {model.folder}")
+    if model.pooling is None and not find_templates(config, model) and not config.skip_tokenizer_init:
         output.say(NO_TEMPLATE, "warning")
 
     if connections < config.max_connections:

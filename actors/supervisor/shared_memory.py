@@ -18,6 +18,7 @@ from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import RequestTable
+from actorserve.shm.table.vectors import Vectors
 
 from ..protocol.kinds import SUPERVISOR
 from ..protocol.topology import ActorSpec, System
@@ -47,6 +48,8 @@ class Memory:
             "meeting": os.memfd_create("actorserve-meeting", os.MFD_CLOEXEC),
             "logprobs": Logprobs.create(*system.logprobs),
         }
+        if system.vectors is not None:
+            self.files["vectors"] = Vectors.create(*system.vectors)
         names = [*system.by_name, SUPERVISOR]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
         self.description_fd = -1

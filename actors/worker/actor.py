@@ -173,6 +173,10 @@ def run_worker(actor: WorkerActor) -> None:
 
 def start(context: Context) -> WorkerActor:
     """The actor of the device that there is, its model loaded; ConfigError if model or memory cannot be had."""
+    if context.model.pooling is not None:
+        from .pooling import start as pooling_start
+
+        return pooling_start.start(context)
     on_gpu = uses_gpu(context.config)
     check_options(context.config, on_gpu)
     if context.spec.index == 0:
@@ -212,7 +216,7 @@ def import_late(config: Config) -> None:
     """What is imported only as it runs: who tries new code wants to know whether all of it can be had."""
     if config.worker != "model":
         return
-    names = ("models.weights", "memory", "cpu.executor", "cpu.runner", "speculative.actor")
+    names = ("models.weights", "memory", "cpu.executor", "cpu.runner", "pooling.start", "speculative.actor")
     on_gpu = ("gpu.start", "gpu.runner", "gpu.actor") if uses_gpu(config) else ()
     for name in (*names, *on_gpu):
         importlib.import_module(f".{name}", __package__)

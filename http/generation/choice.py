@@ -60,6 +60,7 @@ class Choice:
     calls: int = 0  # tool calls in what was taken
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    pooled: tuple[int, int, bytes] | None = None  # of a model that pools: (rows, columns, float32 of all)
     skip_characters: int = 0
     skip_tokens: int = 0
     grain: int = 0  # characters that are told at a time, so that events are numbered alike whenever they are read

@@ -18,6 +18,7 @@ from ..generation.prompts import chat_prompt, check_template, check_tokens, tool
 from ..generation.unsupported import read
 from ..middleware.edge import check_depth
 from ..openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
+from ..pooling.prepare import check_generates
 from ..settings import Settings
 from ..transport.body import BodyBudget, read_body
 from ..transport.json_response import json_response
@@ -25,6 +26,7 @@ from .generate import Generator
 from .openapi import Described
 from .operations import Operations, ServerEngine
 from .page import Page
+from .pooling import PoolingApi
 from .responses import ResponsesApi
 
 
@@ -40,6 +42,7 @@ class Api:
         self.operations = Operations(engine, self._body)
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator)
+        self.pooling = PoolingApi(self._generator, self._body)
 
     async def _body(self, request: web.Request) -> bytes:
         return check_depth(await read_body(request, self.settings.max_body_bytes, self._unfinished))
@@ -47,18 +50,22 @@ class Api:
     # --- generating ----------------------------------------------------------------------------------------------
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
+        check_generates(self.settings)
         return await self._generator.chat(request, await self._body(request))
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
+        check_generates(self.settings)
         return await self._generator.completions(request, await self._body(request))
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
+        check_generates(self.settings)
         return await self.responses.create(request, await self._body(request))
 
     async def count_input(self, request: web.Request) -> web.StreamResponse:
         return await self.responses.count(request, await self._body(request))
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
+        check_generates(self.settings)
         return await self._generator.messages(request, await self._body(request))
 
     async def count_tokens(self, request: web.Request) -> web.Response:
@@ -72,6 +79,7 @@ class Api:
         return json_response(count(len(tokens)))
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
+        check_generates(self.settings)
         return await self._generator.generate(request, await self._body(request))
 
     # --- text and models -----------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ class Generator:
         answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()), asked.wants)
         noted = request[NOTED] = RequestContext(request[REQUEST_ID], model, job)
         log_prompts(noted, self.settings.max_log_len)
-        start = self._submit(request, job, answer, key, bool(body.stream))
+        start = self.submit(request, job, answer, key, bool(body.stream))
         noted.answer_id = answer.id
         form = make(answer, job, start if key is not None else None)
         try:
@@ -185,9 +185,7 @@ class Generator:
         await asyncio.Event().wait()
         raise AssertionError("a request that was given away is not answered here")
 
-    def _submit(
-        self, request: web.Request, job: Job, answer: Answer, key: Key | None, streamed: bool
-    ) -> StreamProgress:
+    def submit(self, request: web.Request, job: Job, answer: Answer, key: Key | None, streamed: bool) -> StreamProgress:
         """Begin to generate, or go on with what was begun; what has been given out of the answer."""
         record = record_of(request)
         before = record.predecessor if record else None

@@ -256,3 +256,83 @@ class Version(Said):
 
 class Load(Said):
     server_load: int
+
+
+class PromptUsage(Said):
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class PooledList(Said):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    usage: PromptUsage
+
+
+class EmbeddingItem(Said):
+    index: int
+    object: Literal["embedding"]
+    embedding: list[float] | str
+
+
+class EmbeddingList(PooledList):
+    data: list[EmbeddingItem]
+
+
+class PoolingItem(Said):
+    index: int
+    object: Literal["pooling"]
+    data: list[float | list[float]] | str
+
+
+class PoolingList(PooledList):
+    data: list[PoolingItem]
+
+
+class ClassifyItem(Said):
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class ClassifyList(PooledList):
+    data: list[ClassifyItem]
+
+
+class ScoreItem(Said):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class ScoreList(PooledList):
+    data: list[ScoreItem]
+
+
+class RerankUsage(Said):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class RerankText(Said):
+    text: str
+
+
+class RerankResult(Said):
+    index: int
+    relevance_score: float
+    document: RerankText | UnsetType = UNSET
+
+
+class Ranking(Said):
+    """The best first."""
+
+    id: str
+    model: str
+    usage: RerankUsage
+    results: list[RerankResult]

@@ -113,9 +113,9 @@ class RequestStats:
         admitted, scheduled = get(ref, Stamp.ADMITTED), get(ref, Stamp.SCHEDULED)
         first, last = get(ref, Stamp.FIRST_TOKEN), get(ref, Stamp.LAST_TOKEN)
         self._count("prompt_tokens", sequence.num_prompt_tokens)
-        self._count("generation_tokens", sequence.num_generated_tokens)
+        self._count("generation_tokens", 0 if sequence.pools else sequence.num_generated_tokens)
         self._count("prefill_kv_computed_tokens", max(0, sequence.num_prompt_tokens - self._cached(ref)))
-        self._count("params_max_tokens", sequence.max_tokens)
+        self._count("params_max_tokens", 0 if sequence.pools else sequence.max_tokens)
         self._count("num_preemptions", self._stamps.preemptions(ref))
         if admitted and scheduled:
             self._count("queue_time_seconds", scheduled - admitted)

@@ -65,9 +65,7 @@ class Speculation:
     def observe(self, rows: int, on: bool, drawn: Ints, drafted: Ints, seconds: float) -> None:
         """A step of rows that decode has come back; `on`: what `num_draft_tokens` said of it."""
         self.cost.observe(rows + int(drafted.sum()), seconds)
-        if (
-            len(drawn) == rows and seconds > 0 and self._may(rows)
-        ):  # a prompt's piece draws none
+        if len(drawn) == rows and seconds > 0 and self._may(rows):  # a prompt's piece draws none
             self._at(rows).observe(on, int(drawn.sum()), seconds, bool(drafted.any()))
 
     def observe_without(self, rows: int, on: bool, seconds: float) -> None:

@@ -342,12 +342,16 @@ class CpuModel:
         self.embeddings = table if keep else table.to(dtype)
         self.layers = [CpuLayer(build, build.layer(index), index) for index in range(shape.layers)]
         self.norm = build.norm(FINAL_NORM)
-        self.head = build.linear(shape.head)
+        self.head = self.make_head(build)
         kinds, self.rotation_of = shape.rope_kinds()
         self.rotations = [rotation_table(rope or shape.rope, shape.turning, max_length) for rope in kinds]
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
         self.fused = fused_layers(self)  # for steps of few tokens
         self.taps: ResidualTaps | None = None  # of who drafts by what is between layers
+
+    def make_head(self, build: CpuBuilder) -> CpuLinear:
+        """What makes logits."""
+        return build.linear(self.shape.head)
 
     def forward(
         self,

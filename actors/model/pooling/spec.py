@@ -1,0 +1,51 @@
+"""What a pooling model makes of hidden states, as every actor needs to know it."""
+
+from __future__ import annotations
+
+import msgspec
+
+CLS, LAST, MEAN = "cls", "last", "mean"
+MAX, MEAN_SQRT, WEIGHTED_MEAN = "max", "mean_sqrt_len", "weighted_mean"
+METHODS = (CLS, LAST, MEAN, MAX, MEAN_SQRT, WEIGHTED_MEAN)
+SEQUENCE, TOKEN = "sequence", "token"  # what a head classifies
+
+
+class DenseSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A linear layer behind the pooling."""
+
+    folder: str
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: str  # of ACTIVATIONS (sentence_transformers.py)
+
+
+class PoolingSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one model."""
+
+    tasks: list[str]  # of POOLING_TASKS
+    base: str  # the architecture in whose layers hidden states are computed, if this server has them; "": transformers'
+    methods: list[str]  # of METHODS; the vectors of several are put one behind the other
+    normalize: bool
+    hidden: int  # numbers of a token's hidden state
+    width: int  # numbers of a vector
+    dense: list[DenseSpec] = []
+    dimensions: int = 0  # what a vector is cut to if a request does not say; 0: it is not
+    may_cut: bool = True  # requests may ask for `dimensions`
+    head: str = ""  # SEQUENCE or TOKEN
+    labels: list[str] = []
+    activation: str = ""  # of labels' scores in classification: as Pooling has it
+    score_activation: str = ""  # of the score of a pair
+    prompts: dict[str, str] = {}
+    default_prompt: str = ""  # the name of one
+    lower_case: bool = False
+
+    @property
+    def chunked(self) -> bool:
+        """Is a vector that of the last token, so that prompts can be computed in parts and behind a cached prefix?"""
+        return bool(self.base) and self.methods == [LAST]
+
+    @property
+    def numbers(self) -> int:
+        """Of one row of an answer, at most."""
+        return max(self.width, self.hidden, len(self.labels))

@@ -1,0 +1,220 @@
+"""Hidden states of whole texts by a model of transformers, which keeps nothing of them.
+
+Three ways, of which the first is taken that gives what each text alone gives, tried at load on the model itself:
+- flat: all texts are one row, attention is ours (flat.py), positions come with the tokens;
+- padded: texts of like lengths side by side with transformers' own attention and masks;
+- alone: one text a forward pass.
+A head (labels' scores) sees one text's hidden states at a time, whichever way they were made.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+
+from ..adapter.hooks import NAME, Unfit, attending, use_attention
+from .flat import FlatAttention
+
+PADDING = 1.25  # so many times the tokens may be computed where texts are padded
+TRIED = (7, 12, 3, 1, 30)  # tokens of the texts with which ways are tried
+TOLERANCE = 1e-4  # of the deviation of what is compared
+
+
+class Text(NamedTuple):
+    """One prompt."""
+
+    ids: Tensor  # int64
+    second: int = 0  # where the second of a pair begins; 0: there is none
+
+    @property
+    def types(self) -> Tensor:
+        """Which of a pair each token belongs to."""
+        types = torch.zeros(len(self.ids), dtype=torch.long)
+        if self.second:
+            types[self.second :] = 1
+        return types
+
+
+class Way(enum.Enum):
+    """How a step is computed."""
+
+    FLAT = "flat: all texts are one row"
+    PADDED = "padded: texts of like lengths side by side"
+    ALONE = "one text at a time"
+
+
+class Encoder:
+    """One model; its head, if it has one, is asked for by `scores`."""
+
+    def __init__(self, model: PreTrainedModel, classifies: bool) -> None:
+        self.model, self.base = model, model.base_model if classifies else model
+        self.first_position = 0
+        self.way = Way.ALONE
+        self._own = str(model.config._attn_implementation)
+        takes = set(inspect.signature(self.base.forward).parameters)
+        self._types, self._positions = "token_type_ids" in takes, "position_ids" in takes
+        self._pad = int(getattr(model.config, "pad_token_id", None) or 0)
+
+    # --- hidden states ---------------------------------------------------------------------------------------------
+
+    def hidden(self, texts: Sequence[Text]) -> list[Tensor]:
+        """[tokens, hidden] of each text."""
+        match self.way:
+            case Way.FLAT:
+                return self._flat(texts)
+            case Way.PADDED:
+                return self._padded(texts)
+        return [self._alone(text) for text in texts]
+
+    def use(self, way: Way) -> None:
+        self.way = way
+        use_attention(self.model, NAME if way is Way.FLAT else self._own)
+
+    def _flat(self, texts: Sequence[Text]) -> list[Tensor]:
+        sizes = [len(text.ids) for text in texts]
+        first = self.first_position
+        given = {"input_ids": torch.cat([text.ids for text in texts])[None]}
+        given["position_ids"] = torch.cat([torch.arange(first, first + size) for size in sizes])[None]
+        if self._types:
+            given["token_type_ids"] = torch.cat([text.types for text in texts])[None]
+        with attending(FlatAttention(sizes)):
+            out = self._base(given)
+        return list(out[0].split(sizes))
+
+    def _padded(self, texts: Sequence[Text]) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        for group in by_length([len(text.ids) for text in texts]):
+            some = [texts[index] for index in group]
+            longest = max(len(text.ids) for text in some)
+            ids = torch.full((len(some), longest), self._pad)
+            types, mask = torch.zeros_like(ids), torch.zeros_like(ids)
+            for row, text in enumerate(some):
+                size = len(text.ids)
+                ids[row, :size], types[row, :size], mask[row, :size] = text.ids, text.types, 1
+            given = {"input_ids": ids, "attention_mask": mask}
+            out = self._base(given | ({"token_type_ids": types} if self._types else {}))
+            found |= {index: out[row, : len(texts[index].ids)] for row, index in enumerate(group)}
+        return [found[index] for index in range(len(texts))]
+
+    def _alone(self, text: Text) -> Tensor:
+        given = {"input_ids": text.ids[None], "attention_mask": torch.ones(1, len(text.ids), dtype=torch.long)}
+        return self._base(given | ({"token_type_ids": text.types[None]} if self._types else {}))[0]
+
+    def _base(self, given: dict[str, Tensor]) -> Tensor:
+        made: Tensor = self.base(**given, **_no_cache(self.base)).last_hidden_state
+        return made
+
+    # --- scores of labels ------------------------------------------------------------------------------------------
+
+    def scores(self, hidden: Tensor, ids: Tensor) -> Tensor:
+        """Of a text's hidden states: [labels], or [tokens, labels] of a head that classifies tokens."""
+        with self._answered(hidden[None]):
+            out = self.model(input_ids=ids[None], attention_mask=torch.ones(1, len(ids), dtype=torch.long))
+        made: Tensor = out.logits[0]
+        return made
+
+    @contextmanager
+    def _answered(self, hidden: Tensor) -> Iterator[None]:
+        """The base answers with these meanwhile."""
+        answer = BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=hidden, pooler_output=_summary(self.base, hidden)
+        )
+        self.base.forward = lambda *args, **kwargs: answer
+        try:
+            yield
+        finally:
+            del self.base.forward
+
+    # --- which way is right ------------------------------------------------------------------------------------------
+
+    def choose(self, longest: int) -> dict[Way, str]:
+        """Take the first way that is right; returns why those before it are not."""
+        texts = _tried(int(self.model.config.get_text_config().vocab_size), longest)
+        self.use(Way.ALONE)
+        expected = [self._alone(text) for text in texts]
+        reasons: dict[Way, str] = {}
+        for way, first in self._candidates():
+            self.first_position = first
+            self.use(way)
+            try:
+                _compare(expected, self.hidden(texts))
+            except Exception as error:  # models fail as they like in a way that is not theirs
+                reasons[way] = str(error).splitlines()[0] if isinstance(error, Unfit) else repr(error)
+                continue
+            return reasons
+        self.use(Way.ALONE)
+        return reasons
+
+    def _candidates(self) -> Iterator[tuple[Way, int]]:
+        """Ways, and the position of a text's first token: some count from behind the padding token's id on."""
+        if self._positions:
+            yield Way.FLAT, 0
+            yield Way.FLAT, self._pad + 1
+        yield Way.PADDED, 0
+
+    def check_scores(self, longest: int) -> None:
+        """Unfit if the head gives something else of hidden states than in its own forward pass."""
+        for text in _tried(int(self.model.config.get_text_config().vocab_size), longest):
+            given = {"input_ids": text.ids[None], "attention_mask": torch.ones(1, len(text.ids), dtype=torch.long)}
+            way = self.way
+            self.use(Way.ALONE)
+            expected = self.model(**given).logits[0]
+            found = self.scores(self._alone(text), text.ids)
+            self.use(way)
+            if not torch.allclose(found, expected, rtol=1e-4, atol=1e-5):
+                raise Unfit("has a head that looks at more than hidden states")
+
+
+def _summary(base: Any, hidden: Tensor) -> Tensor | None:
+    """What a model's own pooler makes, for heads that look at that."""
+    pooler = getattr(base, "pooler", None)
+    if not isinstance(pooler, nn.Module):
+        return None
+    activation = getattr(base, "pooler_activation", None)
+    if activation is not None:  # ALBERT's pooler is a plain layer
+        made: Tensor = activation(pooler(hidden[:, 0]))
+        return made
+    whole: Tensor = pooler(hidden)
+    return whole
+
+
+def _no_cache(base: nn.Module) -> dict[str, bool]:
+    """Decoders keep nothing, either."""
+    parameters = inspect.signature(base.forward).parameters
+    return {"use_cache": False} if "use_cache" in parameters else {}
+
+
+def by_length(sizes: Sequence[int]) -> list[list[int]]:
+    """Indices of texts that are computed side by side: of like lengths, so that little is padded."""
+    groups: list[list[int]] = []
+    total = 0
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        size = sizes[index]
+        if groups and sizes[groups[-1][0]] * (len(groups[-1]) + 1) <= PADDING * (total + size):
+            groups[-1].append(index)
+            total += size
+        else:
+            groups.append([index])
+            total = size
+    return groups
+
+
+def _tried(words: int, longest: int) -> list[Text]:
+    random = np.random.default_rng(0)
+    return [Text(torch.from_numpy(random.integers(3, max(4, words), min(size, longest)))) for size in TRIED]
+
+
+def _compare(expected: Sequence[Tensor], found: Sequence[Tensor]) -> None:
+    for one, other in zip(expected, found, strict=True):
+        off = float((one - other).abs().max() / one.float().std())
+        if not off <= TOLERANCE * (1 if one.dtype == torch.float32 else 300):
+            raise Unfit(f"hidden states are off by {off:.2g} of their deviation")

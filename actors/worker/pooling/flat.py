@@ -1,0 +1,68 @@
+"""Attention of several texts that lie one behind the other in one row: each sees itself alone.
+
+What a token sees of its own text is asked of transformers' own predicate, once a step for each kind of layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..adapter.hooks import Call, Mask, Unfit
+
+UNKNOWN = ("softcap", "s_aux", "position_bias")  # what layers may ask for beside
+
+
+class FlatAttention:
+    """Of one forward pass. Implements adapter/hooks.py:Attending."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        """`sizes`: the texts' tokens."""
+        self._bounds: list[tuple[int, int]] = []
+        start = 0
+        for size in sizes:
+            self._bounds.append((start, start + size))
+            start += size
+        self._masks: dict[int, tuple[Mask, list[Tensor | None]]] = {}  # by the mask's identity, which is kept for that
+
+    def attend(self, call: Call) -> Tensor:
+        if any(call.options.get(name) is not None for name in UNKNOWN):
+            raise Unfit(f"asks for {', '.join(name for name in UNKNOWN if call.options.get(name) is not None)}")
+        queries, keys, values = call.queries, call.keys, call.values
+        shared = keys.shape[1] != queries.shape[1]
+        out = queries.new_empty(1, queries.shape[2], queries.shape[1], values.shape[-1])
+        causal = call.mask is None and bool(getattr(call.module, "is_causal", False))
+        for (start, end), mask in zip(self._bounds, self._seen(call.mask), strict=True):
+            part = functional.scaled_dot_product_attention(
+                queries[:, :, start:end],
+                keys[:, :, start:end],
+                values[:, :, start:end],
+                mask,
+                scale=call.options.get("scaling"),
+                is_causal=causal,
+                enable_gqa=shared,
+            )
+            out[:, start:end] = part.transpose(1, 2)
+        return out
+
+    def _seen(self, mask: object) -> list[Tensor | None]:
+        """Of each text, which keys its queries see; None: all."""
+        if mask is None:
+            return [None] * len(self._bounds)
+        if not isinstance(mask, Mask):
+            raise Unfit("has a mask of its own")
+        found = self._masks.get(id(mask))
+        if found is None:
+            found = self._masks[id(mask)] = mask, [_ask(mask, *bounds) for bounds in self._bounds]
+        return found[1]
+
+
+def _ask(mask: Mask, start: int, end: int) -> Tensor | None:
+    at = torch.arange(start, end)
+    zero = torch.zeros((), dtype=torch.long)
+    seen = torch.as_tensor(mask.predicate(zero, zero, at[:, None], at[None]))
+    seen = seen.expand(end - start, end - start)
+    return None if bool(seen.all()) else seen.contiguous()

@@ -1,0 +1,108 @@
+"""A pooling model of transformers, from its folder to an Encoder whose way of computing was tried. ConfigError if there
+is none.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+from ...model.info import ModelInfo
+from ...model.memory.machine import float_on_cpu
+from ...model.pooling.spec import PoolingSpec
+from ...model.quantization import METHODS, NONE, QuantMethod
+from ...model.weight_files import some
+from ...options.config import Config, ConfigError
+from ..adapter.hooks import Unfit, register
+from ..adapter.improve import improve
+from .encoder import Encoder, Way
+
+log = logging.getLogger("worker")
+SUMMARY = "pooler."  # weights of a summary that embeddings do not look at
+
+
+def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec) -> Encoder:
+    """The model of `info.folder`, ready to run."""
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    register()
+    trust = config.trust_remote_code
+    try:
+        whole = AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
+    except Exception as error:
+        hint = "" if trust else "; --trust-remote-code runs the code beside its weights"
+        raise _refused(
+            info, f"transformers {transformers.__version__} does not read its config.json ({error}){hint}"
+        ) from None
+    dtype, method = _types(config, whole)
+    model = _make(config, info, spec, whole, dtype)
+    made: Any = model
+    made.to(dtype).eval()
+    with torch.inference_mode():
+        encoder = Encoder(model, bool(spec.head))
+        reasons = encoder.choose(info.max_model_len)
+        if spec.head:
+            try:
+                encoder.check_scores(info.max_model_len)
+            except Unfit as error:
+                raise _refused(info, f"it {error}") from None
+        improve(encoder.base, dtype, method)
+    why = "".join(f"; not {way.name.lower()}: {reason}" for way, reason in reasons.items() if way is not encoder.way)
+    log.info("%s by transformers %s, %s%s", info.architecture, transformers.__version__, encoder.way.value, why)
+    return encoder
+
+
+def _types(config: Config, whole: Any) -> tuple[torch.dtype, QuantMethod]:
+    """What is computed in, and how weights are kept."""
+    method = METHODS.get(config.quantization, NONE)
+    if method.stored_as is not None:
+        raise ConfigError(f"--quantization {method.name}: the model's weights are not of this format")
+    if method.computes_in is not None:
+        if (reason := method.refusal(config.dtype, on_gpu=False)) is not None:
+            raise ConfigError(f"--quantization {method.name}: {reason}")
+        return getattr(torch, method.computes_in), method
+    stored = str(getattr(whole, "dtype", None)).removeprefix("torch.")
+    return getattr(torch, float_on_cpu(config, stored)), method
+
+
+def _make(config: Config, info: ModelInfo, spec: PoolingSpec, whole: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """With the weights of the folder, or random ones."""
+    kind: Any = getattr(transformers, info.architecture, None) if spec.head else AutoModel
+    if kind is None:
+        raise _refused(info, f"transformers {transformers.__version__} has no class of this name")
+    try:
+        if config.load_format == "dummy":
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(config.seed)
+                made: PreTrainedModel = kind.from_config(whole) if kind is AutoModel else kind(whole)
+                return made
+        loaded, about = kind.from_pretrained(
+            info.folder,
+            config=whole,
+            dtype=dtype,
+            local_files_only=True,
+            output_loading_info=True,
+            **({"trust_remote_code": config.trust_remote_code} if kind is AutoModel else {}),
+        )
+    except Exception as error:
+        raise ConfigError(f"model: the weights in {info.folder} cannot be loaded: {_first(error)}") from None
+    missing = sorted(name for name in about["missing_keys"] if spec.head or not name.startswith(SUMMARY))
+    if missing:
+        raise ConfigError(f"model: the weights in {info.folder} do not fit its config.json: it lacks {some(missing)}")
+    whole_model: PreTrainedModel = loaded
+    return whole_model
+
+
+def _refused(info: ModelInfo, reason: str) -> ConfigError:
+    return ConfigError(f"model: {info.architecture} cannot be served: {reason}")
+
+
+def _first(error: object) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+__all__ = ["Way", "load_encoder"]

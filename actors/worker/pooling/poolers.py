@@ -1,0 +1,115 @@
+"""From hidden states of a prompt to what its request asks for: a vector, scores of labels, or one of these a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...model.pooling.spec import CLS, LAST, MAX, MEAN, MEAN_SQRT, WEIGHTED_MEAN, DenseSpec, PoolingSpec
+from ...model.weight_files import PICKLED, SINGLE
+from ...options.config import ConfigError
+from ...protocol.request import BY_TOKEN, CLASSIFY, NORMALIZE, SIGMOID, SOFTMAX, TOKEN_CLASSIFY, Pooling
+
+Head = Callable[[Tensor, Tensor], Tensor]  # hidden states [tokens, hidden] and ids: scores of labels, of each token too
+DENSE_WEIGHT, DENSE_BIAS = "linear.weight", "linear.bias"
+
+
+class Dense:
+    """A layer of sentence-transformers behind the pooling."""
+
+    def __init__(self, spec: DenseSpec, weight: Tensor, bias: Tensor | None) -> None:
+        if tuple(weight.shape) != (spec.outputs, spec.inputs) or (bias is not None) != spec.bias:
+            raise ConfigError(f"model: the weights in {spec.folder} do not fit its config.json")
+        self.weight, self.bias = weight, bias
+        self.activation: nn.Module = getattr(nn, spec.activation)()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        made: Tensor = self.activation(functional.linear(x, self.weight, self.bias))
+        return made
+
+
+def load_dense(spec: DenseSpec) -> Dense:
+    """With the weights of its folder."""
+    tensors = _tensors(Path(spec.folder))
+    if DENSE_WEIGHT not in tensors:
+        raise ConfigError(f"model: the weights in {spec.folder} lack {DENSE_WEIGHT}")
+    bias = tensors.get(DENSE_BIAS)
+    return Dense(spec, tensors[DENSE_WEIGHT].float(), None if bias is None else bias.float())
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    try:
+        if (folder / SINGLE).is_file():
+            from safetensors.torch import load_file
+
+            return load_file(folder / SINGLE)
+        found: dict[str, Tensor] = torch.load(folder / PICKLED, map_location="cpu", weights_only=True)
+    except Exception as error:  # of files that come from strangers
+        raise ConfigError(f"model: the weights in {folder} cannot be read: {str(error).splitlines()[0]}") from None
+    return found
+
+
+class Pooler:
+    """Of one model."""
+
+    def __init__(self, spec: PoolingSpec, head: Head | None) -> None:
+        self.spec = spec
+        self.head = head
+        self.dense = [load_dense(one) for one in spec.dense]
+
+    def __call__(self, hidden: Tensor, ids: Tensor, wanted: Pooling) -> Tensor:
+        """float32 [rows, numbers], of the hidden states [tokens, hidden] of all of a prompt's `ids`.
+
+        For the vector of the last token that one's is enough.
+        """
+        if wanted.task in (CLASSIFY, TOKEN_CLASSIFY):
+            assert self.head is not None
+            made = self.head(hidden, ids).float()
+            made = made if wanted.task in BY_TOKEN else made.view(1, -1)
+        else:
+            made = hidden.float() if wanted.task in BY_TOKEN else pooled(hidden.float(), self.spec.methods)[None]
+            for dense in self.dense:
+                made = dense(made)
+            if wanted.dimensions:
+                made = made[:, : wanted.dimensions]
+        return activated(made, wanted.activation)
+
+
+def activated(x: Tensor, activation: str) -> Tensor:
+    """Of each row."""
+    match activation:
+        case "":
+            return x
+        case _ if activation == NORMALIZE:
+            return functional.normalize(x, dim=-1)
+        case _ if activation == SIGMOID:
+            return x.sigmoid()
+        case _ if activation == SOFTMAX:
+            return x.softmax(-1)
+    raise ValueError(f"there is no activation {activation}")
+
+
+def pooled(hidden: Tensor, methods: Sequence[str]) -> Tensor:
+    """One vector of hidden states [tokens, hidden]; those of several methods one behind the other."""
+    found = [METHODS[method](hidden) for method in methods]
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _weighted_mean(hidden: Tensor) -> Tensor:
+    weights = torch.arange(1, len(hidden) + 1, dtype=hidden.dtype)
+    return (hidden * weights[:, None]).sum(0) / weights.sum()
+
+
+METHODS: dict[str, Callable[[Any], Tensor]] = {
+    CLS: lambda hidden: hidden[0],
+    LAST: lambda hidden: hidden[-1],
+    MEAN: lambda hidden: hidden.mean(0),
+    MAX: lambda hidden: hidden.amax(0),
+    MEAN_SQRT: lambda hidden: hidden.sum(0) / len(hidden) ** 0.5,
+    WEIGHTED_MEAN: _weighted_mean,
+}

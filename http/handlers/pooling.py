@@ -1,0 +1,146 @@
+"""Endpoints of models that pool: embeddings, scores, rankings, labels, and all that a model makes by token."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from actorserve.actors.protocol.messages import Prompt
+from actorserve.actors.protocol.request import CLASSIFY, EMBED, NORMALIZE, Pooling
+
+from ..errors import bad_request
+from ..generation.decoding import check_model
+from ..generation.job import Job
+from ..generation.unsupported import read
+from ..middleware.context import CLIENT, NOTED, RequestContext, log_prompts, name_request
+from ..output.answer import Answer
+from ..pooling import answers
+from ..pooling.prepare import (
+    check_task,
+    classification,
+    embedding,
+    inputs,
+    of_task,
+    pair_prompts,
+    pairs,
+    pooling_of,
+    work,
+)
+from ..pooling.schemas import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    PoolingFields,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
+from ..transport.json_response import json_response
+from .generate import Generator
+
+FIRST, SECOND = ("text_1", "queries", "data_1"), ("text_2", "documents", "items", "data_2")
+
+
+class PoolingApi:
+    """Its handlers, by the names that routes.py has for them."""
+
+    def __init__(self, generator: Generator, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
+        self._generator, self._settings = generator, generator.settings
+        self._read_body = read_body
+
+    async def embeddings(self, request: web.Request) -> web.Response:
+        """POST /v1/embeddings."""
+        spec = pooling_of(self._settings)
+        body = read(EmbeddingRequest, await self._read_body(request))
+        check_task(spec, EMBED)
+        prompts, field = inputs(body, self._settings, spec)
+        answer, job = await self._answer(request, body, prompts, embedding(body, spec), field)
+        return json_response(answers.embeddings(answer, job, body.encoding_format))
+
+    async def pool(self, request: web.Request) -> web.Response:
+        """POST /pooling."""
+        spec = pooling_of(self._settings)
+        body = read(PoolingRequest, await self._read_body(request))
+        wanted = of_task(body, spec)
+        prompts, field = inputs(body, self._settings, spec)
+        answer, job = await self._answer(request, body, prompts, wanted, field)
+        return json_response(answers.poolings(answer, job, body.encoding_format, wanted.task))
+
+    async def classify(self, request: web.Request) -> web.Response:
+        """POST /classify."""
+        spec = pooling_of(self._settings)
+        body = read(ClassifyRequest, await self._read_body(request))
+        check_task(spec, CLASSIFY)
+        prompts, field = inputs(body, self._settings, spec)
+        answer, job = await self._answer(request, body, prompts, classification(body, spec), field)
+        return json_response(answers.classes(answer, job, spec))
+
+    async def score(self, request: web.Request) -> web.Response:
+        """POST /score."""
+        pooling_of(self._settings)
+        body = read(ScoreRequest, await self._read_body(request))
+        (one, first), (other, second) = (_given(body, names) for names in (FIRST, SECOND))
+        compared = pairs(first, second, (one, other))
+        answer, job, made = await self._scores(request, body, compared, other)
+        return json_response(answers.scores(answer, job, made))
+
+    async def rerank(self, request: web.Request) -> web.Response:
+        """POST /rerank."""
+        pooling_of(self._settings)
+        body = read(RerankRequest, await self._read_body(request))
+        texts = [one if isinstance(one, str) else one.text for one in body.documents]
+        compared = pairs([body.query], texts, ("query", "documents"))
+        if body.max_tokens_per_doc is not None and body.truncate_prompt_tokens is None:
+            body.truncate_prompt_tokens = min(body.max_tokens_per_doc, self._settings.max_model_len)
+        answer, job, made = await self._scores(request, body, compared, "documents")
+        with_texts = body.return_documents is not False
+        return json_response(answers.ranking(answer, job, made, texts, body.top_n or 0, with_texts))
+
+    async def _scores(
+        self, request: web.Request, body: PoolingFields, compared: list[tuple[str, str]], field: str
+    ) -> tuple[Answer, Job, list[float]]:
+        """How near each pair is."""
+        spec = pooling_of(self._settings)
+        if spec.head:
+            check_task(spec, CLASSIFY)
+            if len(spec.labels) != 1:
+                text = (
+                    f"model: scores are of models with one label, and this one has {len(spec.labels)}: see /classify."
+                )
+                raise bad_request(text, "model")
+            wanted = classification(body, spec, score=True)
+        else:
+            wanted = Pooling(EMBED, 0, NORMALIZE, not spec.chunked)
+        answer, job = await self._answer(request, body, pair_prompts(compared, spec), wanted, field)
+        return answer, job, answers.pair_scores(job, compared, spec)
+
+    async def _answer(
+        self, request: web.Request, body: PoolingFields, prompts: list[Prompt], wanted: Pooling, field: str
+    ) -> tuple[Answer, Job]:
+        """The job, all of whose prompts are computed."""
+        model = check_model(body.model, self._settings.served)
+        request_id = name_request(request, body.request_id)
+        asked = work(body, self._settings, prompts, wanted, (request_id, request[CLIENT], field))
+        job = Job(asked.prompts, [asked.params], asked.rendering)
+        answer = Answer(model, False, secrets.randbits(64), int(time.time()))
+        noted = request[NOTED] = RequestContext(request_id, model, job)
+        log_prompts(noted, self._settings.max_log_len)
+        self._generator.submit(request, job, answer, None, False)
+        noted.answer_id = answer.id
+        try:
+            await asyncio.shield(job.done)
+        finally:
+            self._generator.engine.release(job)
+        return answer, job
+
+
+def _given(body: ScoreRequest, names: tuple[str, ...]) -> tuple[str, list[str]]:
+    """(the field's name, its texts) of the one of these that is there."""
+    found = [(name, value) for name in names if (value := getattr(body, name)) is not None]
+    if len(found) != 1:
+        raise bad_request(f"One of {', '.join(names)} must be given.", names[0])
+    name, value = found[0]
+    return name, [value] if isinstance(value, str) else value

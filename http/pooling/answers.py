@@ -1,0 +1,128 @@
+"""Answers of the endpoints that pool, in the forms of OpenAI, vLLM, Cohere and Jina."""
+
+from __future__ import annotations
+
+import base64
+import math
+from array import array
+from collections.abc import Sequence
+from operator import mul
+from typing import Any
+
+from actorserve.actors.model.pooling.spec import PoolingSpec
+from actorserve.actors.protocol.request import BY_TOKEN
+
+from ..errors import ApiError
+from ..generation.choice import Choice
+from ..generation.job import Job
+from ..output.answer import Answer
+
+
+def head(answer: Answer, kind: str) -> dict[str, Any]:
+    """What all begin with."""
+    return {
+        "id": f"{kind}-{answer.seed:016x}{answer.created:08x}",
+        "object": "list",
+        "created": answer.created,
+        "model": answer.model,
+    }
+
+
+def usage(job: Job) -> dict[str, Any]:
+    """Tokens of all prompts."""
+    tokens = job.prompt_tokens
+    details = {"cached_tokens": job.cached_tokens}
+    return {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": details}
+
+
+def matrix(choice: Choice) -> tuple[int, int, bytes]:
+    """(rows, columns, float32 of all rows)."""
+    if choice.pooled is None:
+        raise ApiError(500, "What the model has made of this request is lost.")
+    return choice.pooled
+
+
+def numbers(choice: Choice) -> list[float]:
+    """All of them."""
+    found = array("f")
+    found.frombytes(matrix(choice)[2])
+    return found.tolist()
+
+
+def embeddings(answer: Answer, job: Job, encoding: str | None) -> dict[str, Any]:
+    """POST /v1/embeddings."""
+    data = [
+        {"index": choice.index, "object": "embedding", "embedding": _vector(choice, encoding)} for choice in job.choices
+    ]
+    return {**head(answer, "embd"), "data": data, "usage": usage(job)}
+
+
+def _vector(choice: Choice, encoding: str | None) -> list[float] | str:
+    if encoding == "base64":
+        return base64.b64encode(matrix(choice)[2]).decode()
+    return numbers(choice)
+
+
+def poolings(answer: Answer, job: Job, encoding: str | None, task: str) -> dict[str, Any]:
+    """POST /pooling: what is one of each token is a list of lists."""
+    data = []
+    for choice in job.choices:
+        made: Any = _vector(choice, encoding)
+        if task in BY_TOKEN and encoding != "base64":
+            _, columns, _ = matrix(choice)
+            made = [made[start : start + columns] for start in range(0, len(made), columns)]
+        data.append({"index": choice.index, "object": "pooling", "data": made})
+    return {**head(answer, "pool"), "data": data, "usage": usage(job)}
+
+
+def classes(answer: Answer, job: Job, spec: PoolingSpec) -> dict[str, Any]:
+    """POST /classify."""
+    data = []
+    for choice in job.choices:
+        probs = numbers(choice)
+        best = spec.labels[max(range(len(probs)), key=probs.__getitem__)]
+        data.append({"index": choice.index, "label": best, "probs": probs, "num_classes": len(probs)})
+    return {**head(answer, "classify"), "data": data, "usage": usage(job)}
+
+
+def scores(answer: Answer, job: Job, made: Sequence[float]) -> dict[str, Any]:
+    """POST /score."""
+    data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(made)]
+    return {**head(answer, "score"), "data": data, "usage": usage(job)}
+
+
+def ranking(
+    answer: Answer, job: Job, made: Sequence[float], documents: Sequence[str], top: int, with_texts: bool
+) -> dict[str, Any]:
+    """POST /rerank: the best first."""
+    order = sorted(range(len(made)), key=lambda index: -made[index])[: top or len(made)]
+    results = [
+        {
+            "index": index,
+            **({"document": {"text": documents[index]}} if with_texts else {}),
+            "relevance_score": made[index],
+        }
+        for index in order
+    ]
+    about = head(answer, "rerank")
+    tokens = {"total_tokens": job.prompt_tokens, "prompt_tokens": job.prompt_tokens}
+    return {"id": about["id"], "model": answer.model, "usage": tokens, "results": results}
+
+
+def pair_scores(job: Job, pairs: Sequence[tuple[str, str]], spec: PoolingSpec) -> list[float]:
+    """Of each pair: the head's, or the cosine of two vectors."""
+    if spec.head:
+        return [numbers(choice)[0] for choice in job.choices]
+    texts = dict.fromkeys(text for pair in pairs for text in pair)
+    vectors = dict(zip(texts, map(numbers, job.choices), strict=True))
+    return [_cosine(vectors[first], vectors[second]) for first, second in pairs]
+
+
+def _cosine(one: list[float], other: list[float]) -> float:
+    length = math.sqrt(_product(one, one) * _product(other, other))
+    return _product(one, other) / length if length else 0.0
+
+
+def _product(one: list[float], other: list[float]) -> float:
+    product: float = sum(map(mul, one, other))
+    return product

@@ -1,0 +1,235 @@
+"""From a checked body to what the engine is asked: prompts, parameters, and how they are rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from actorserve.actors.model.pooling.spec import PoolingSpec
+from actorserve.actors.protocol.messages import PairPrompt, Prompt, TextPrompt, TokenPrompt
+from actorserve.actors.protocol.request import (
+    BY_TOKEN,
+    CLASSIFY,
+    EMBED,
+    NORMALIZE,
+    TOKEN_EMBED,
+    Generation,
+    Pooling,
+    Sampling,
+)
+
+from ..errors import ApiError, bad_request
+from ..generation.prompts import chat_prompt, check_template, check_tokens
+from ..generation.ranges import MAX_SALT, check_ranges
+from ..openai.schemas import ChatRequest
+from ..settings import Settings
+from .schemas import MAX_INPUTS, EmbeddingRequest, InputFields, PoolingFields, PoolingRequest
+
+SERVED = {EMBED: "embeddings", CLASSIFY: "labels' scores"}
+SAME = {  # names of clients for kinds of inputs, by those that sentence-transformers' prompts have
+    "query": ("query", "search_query", "retrieval.query", "s2p_query"),
+    "document": ("document", "passage", "search_document", "retrieval.passage", "corpus"),
+    "classification": ("classification", "Classification"),
+    "clustering": ("clustering", "Clustering"),
+}
+SWITCHES = ("use_activation", "activation", "softmax", "normalize")
+
+
+@dataclass(frozen=True)
+class PoolingWork:
+    """As the engine takes it."""
+
+    prompts: list[Prompt]
+    params: bytes
+    rendering: dict[str, Any]
+
+
+def pooling_of(settings: Settings) -> PoolingSpec:
+    """How the model pools; a 400 if it generates."""
+    if settings.pooling is None:
+        text = (
+            "model: this server generates text. Embeddings, scores and labels are served by one that was started with "
+            "a model for that, or with --runner pooling."
+        )
+        raise ApiError(400, text, "model", "model_not_supported")
+    return settings.pooling
+
+
+def check_generates(settings: Settings) -> None:
+    """400 where the model makes no texts."""
+    if settings.pooling is not None:
+        tasks = ", ".join(settings.pooling.tasks)
+        text = f"model: this model pools ({tasks}) and generates no text; --runner generate serves one that does."
+        raise ApiError(400, text, "model", "model_not_supported")
+
+
+def check_task(spec: PoolingSpec, task: str, field: str = "model") -> None:
+    """400 if the model has no such task."""
+    if task not in spec.tasks:
+        hint = " --convert embed makes vectors of a model with a head." if task in (EMBED, TOKEN_EMBED) else ""
+        raise bad_request(f"{field}: {task} cannot be had of this model; it has {', '.join(spec.tasks)}.{hint}", field)
+
+
+def work(
+    body: PoolingFields,
+    settings: Settings,
+    prompts: list[Prompt],
+    pooling: Pooling,
+    about: tuple[str, str, str],
+) -> PoolingWork:
+    """`about`: (the request's id, its client, the field of its prompts)."""
+    request_id, client, field = about
+    check_ranges(body)
+    if body.mm_processor_kwargs:
+        raise bad_request("mm_processor_kwargs is not supported by this server yet.", "mm_processor_kwargs")
+    if body.truncate_prompt_tokens == 0:
+        raise bad_request("truncate_prompt_tokens must be -1 or at least 1, not 0.", "truncate_prompt_tokens")
+    if body.cache_salt is not None and not 0 < len(body.cache_salt) <= MAX_SALT:
+        raise bad_request(f"cache_salt must have 1 to {MAX_SALT} characters.", "cache_salt")
+    if len(prompts) > MAX_INPUTS:
+        raise bad_request(f"{field}: at most {MAX_INPUTS} are taken in one request, not {len(prompts)}.", field)
+    if not settings.has_tokenizer and not all(isinstance(prompt, TokenPrompt) for prompt in prompts):
+        text = f"{field}: the server has no tokenizer (--skip-tokenizer-init): it takes token ids alone."
+        raise bad_request(text, field)
+    salt = body.cache_salt or ""
+    if settings.prefix_cache_per_client:
+        salt = f"{client} {salt}"
+    generation = Generation(
+        Sampling(seed=0, temperature=0.0, pooling=pooling),
+        priority=body.priority or 0,
+        stream=False,
+        request_id=request_id,
+        cache_salt=salt,
+    )
+    rendering = {
+        "max_tokens": 1,
+        "truncate_prompt_tokens": body.truncate_prompt_tokens,
+        "keep_first": body.truncation_side != "left",
+        "cache_salt": salt,
+        "pools": True,
+        "field": field,
+    }
+    return PoolingWork(prompts, msgspec.msgpack.encode(generation), rendering)
+
+
+def embedding(body: EmbeddingRequest, spec: PoolingSpec, task: str = EMBED) -> Pooling:
+    """What is asked of each text: a vector, or one for each token."""
+    width = spec.width if task == EMBED else spec.dense[-1].outputs if spec.dense else spec.hidden
+    wanted = body.dimensions or spec.dimensions
+    if body.dimensions is not None and not spec.may_cut:
+        raise bad_request("dimensions: this model's vectors cannot be cut (is_matryoshka is false).", "dimensions")
+    if wanted > width:
+        raise bad_request(
+            f"dimensions: {wanted} is more than the {width} numbers of this model's vectors.", "dimensions"
+        )
+    given = _switch(body)
+    normal = spec.normalize if given is None else given
+    return Pooling(task, 0 if wanted == width else wanted, NORMALIZE if normal else "", _is_whole(spec, task))
+
+
+def classification(body: PoolingFields, spec: PoolingSpec, task: str = CLASSIFY, score: bool = False) -> Pooling:
+    """Scores of labels; `score`: of two texts."""
+    own = spec.score_activation if score else spec.activation
+    return Pooling(task, 0, "" if _switch(body) is False else own, _is_whole(spec, task))
+
+
+def of_task(body: PoolingRequest, spec: PoolingSpec) -> Pooling:
+    """POST /pooling: without a task one of each token, where that can be had."""
+    task: str = body.task or next((one for one in BY_TOKEN if one in spec.tasks), spec.tasks[0])
+    check_task(spec, task, "task")
+    if task in (EMBED, TOKEN_EMBED):
+        return embedding(body, spec, task)
+    if body.dimensions is not None:
+        raise bad_request(f"dimensions: {task} has a number for each label.", "dimensions")
+    return classification(body, spec, task)
+
+
+def _is_whole(spec: PoolingSpec, task: str) -> bool:
+    return task in BY_TOKEN or not spec.chunked
+
+
+def _switch(body: PoolingFields) -> bool | None:
+    """Is there an activation behind it? None: as the model has it."""
+    given = {name: value for name in SWITCHES if (value := getattr(body, name, None)) is not None}
+    if len(set(given.values())) > 1:
+        raise bad_request(f"{' and '.join(given)} contradict each other.", next(iter(given)))
+    return next(iter(given.values()), None)
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def inputs(body: InputFields, settings: Settings, spec: PoolingSpec) -> tuple[list[Prompt], str]:
+    """One text, several texts, one list of ids, or several; or a conversation. And the field that they stand in."""
+    raw = bytes(body.messages)
+    if (raw not in (b"", b"null")) == (body.input is not None):
+        raise bad_request("Either input or messages must be given.", "input")
+    before = _before(body, spec)
+    if body.input is None:
+        chat = ChatRequest(
+            messages=body.messages,
+            add_special_tokens=body.add_special_tokens,
+            add_generation_prompt=bool(body.add_generation_prompt),
+            continue_final_message=body.continue_final_message,
+            chat_template=body.chat_template,
+            chat_template_kwargs=body.chat_template_kwargs,
+        )
+        check_template(chat, settings.trust_request_chat_template)
+        return [chat_prompt(chat)], "messages"
+    special = body.add_special_tokens is not False
+    given: Any = [body.input] if isinstance(body.input, str) else body.input
+    if not given:
+        raise bad_request("input must not be an empty list.", "input")
+    kinds = {type(part) for part in given}
+    if kinds == {str}:
+        return [TextPrompt(before + part, special) for part in given], "input"
+    if before and (body.prompt_name or body.input_type):
+        raise bad_request("prompt_name stands before texts, and input has token ids.", "prompt_name")
+    if kinds == {int}:
+        return [TokenPrompt(check_tokens(given, "input"))], "input"
+    if kinds == {list}:
+        return [TokenPrompt(check_tokens(part, "input")) for part in given], "input"
+    raise bad_request("input must be a string, a list of strings, token ids, or a list of lists of them.", "input")
+
+
+def _before(body: InputFields, spec: PoolingSpec) -> str:
+    """The prompt that stands before each text."""
+    if body.prompt_name is not None:
+        if body.prompt_name not in spec.prompts:
+            known = ", ".join(spec.prompts) or "there are none"
+            raise bad_request(f"prompt_name: {body.prompt_name!r} is no prompt of this model ({known}).", "prompt_name")
+        return spec.prompts[body.prompt_name]
+    if body.input_type is not None:
+        kind = next((kind for kind, names in SAME.items() if body.input_type in names), None)
+        names = (body.input_type, *(SAME[kind] if kind else ()))
+        found = next((spec.prompts[name] for name in names if name in spec.prompts), None)
+        if found is None and spec.prompts and kind is None:
+            known = ", ".join(spec.prompts)
+            raise bad_request(f"input_type: {body.input_type!r} is no prompt of this model ({known}).", "input_type")
+        return found or ""
+    return spec.prompts.get(spec.default_prompt, "")
+
+
+def pairs(first: Sequence[str], second: Sequence[str], names: tuple[str, str]) -> list[tuple[str, str]]:
+    """One with all of the others, or each with its own."""
+    for texts, name in zip((first, second), names, strict=True):
+        if not texts:
+            raise bad_request(f"{name} must not be an empty list.", name)
+    if len(first) == 1:
+        return [(first[0], text) for text in second]
+    if len(first) != len(second):
+        raise bad_request(
+            f"{names[0]} has {len(first)} texts and {names[1]} {len(second)}: one or as many are needed.", names[0]
+        )
+    return list(zip(first, second, strict=True))
+
+
+def pair_prompts(pairs_: Sequence[tuple[str, str]], spec: PoolingSpec) -> list[Prompt]:
+    """Each pair as one, for a model that looks at both; or each text once, for one that makes vectors."""
+    if spec.head:
+        return [PairPrompt(*pair) for pair in pairs_]
+    texts = dict.fromkeys(text for pair in pairs_ for text in pair)
+    return [TextPrompt(text) for text in texts]

@@ -1,0 +1,93 @@
+"""Request bodies of the endpoints that pool, as msgspec structs, by the names of OpenAI, vLLM, Cohere and Jina."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from actorserve.actors.protocol.request import Range
+
+from ..openai.schemas import Object, Priority
+
+Texts = str | list[str | int | list[int]]
+Strings = str | list[str]
+MAX_INPUTS = 2048  # of one request, as OpenAI has it
+
+
+class PoolingFields(msgspec.Struct, kw_only=True):
+    """What all have in common."""
+
+    model: str | None = None
+    user: str | None = None
+    request_id: str | None = None
+    priority: Priority = None
+    truncate_prompt_tokens: Annotated[int | None, Range(-1)] = None  # keep so many; -1: as many as the model takes
+    truncation_side: Literal["left", "right"] | None = None  # what is cut off; right if left out
+    add_special_tokens: bool | None = None
+    cache_salt: str | None = None
+    mm_processor_kwargs: Any = None  # known, and refused
+    softmax: bool | None = None  # these three say the same
+    activation: bool | None = None
+    use_activation: bool | None = None
+
+
+class InputFields(PoolingFields, kw_only=True):
+    """Texts, or lists of token ids; or a conversation."""
+
+    input: Texts | None = None
+    messages: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: Object | None = None
+    prompt_name: str | None = None  # a prompt of sentence-transformers' that stands before each text
+    input_type: str | None = None  # likewise
+
+
+class EmbeddingRequest(InputFields, kw_only=True):
+    """POST /v1/embeddings."""
+
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int | None, Range(1)] = None
+    normalize: bool | None = None
+    embed_dtype: Literal["float32"] | None = None
+    endianness: Literal["native", "little"] | None = None
+
+
+class PoolingRequest(EmbeddingRequest, kw_only=True):
+    """POST /pooling."""
+
+    task: Literal["embed", "token_embed", "classify", "token_classify"] | None = None
+
+
+class ClassifyRequest(InputFields, kw_only=True):
+    """POST /classify."""
+
+
+class ScoreRequest(PoolingFields, kw_only=True):
+    """POST /score: each of the first with each of the second, or one with all."""
+
+    text_1: Strings | None = None
+    text_2: Strings | None = None
+    queries: Strings | None = None  # the same by another name
+    documents: Strings | None = None
+    items: Strings | None = None
+    data_1: Strings | None = None
+    data_2: Strings | None = None
+
+
+class RerankDocument(msgspec.Struct):
+    """A document as some clients send it."""
+
+    text: str
+
+
+class RerankRequest(PoolingFields, kw_only=True):
+    """POST /rerank: which of the documents answers the query best."""
+
+    query: str
+    documents: list[str | RerankDocument]
+    top_n: Annotated[int | None, Range(0)] = None  # 0: all
+    return_documents: bool | None = None
+    max_tokens_per_doc: Annotated[int | None, Range(1)] = None  # of query and document together

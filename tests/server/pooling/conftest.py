@@ -1,0 +1,28 @@
+"""One server of a small encoder with sentence-transformers' files, for all tests that do not harm it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.models.embedders import write_model, write_modules
+from tests.support.server import Server
+
+OPTIONS = ("--device", "cpu", "--threads", "1", "--dtype", "float32", "--served-model-name", "embedder")
+PROMPTS = {"query": "Which text answers: ", "document": ""}
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoder")
+    write_model("bert", folder)
+    write_modules(folder, prompts=PROMPTS)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pooling_server(encoder: Path) -> Iterator[Server]:
+    with Server(str(encoder), *OPTIONS) as server:
+        yield server
