@@ -14,6 +14,7 @@ from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..actor import WorkerActor, request_readers, warn_unused_memory
 from ..cpu.kv_memory import make_memory, plan_memory
+from ..torch_import import import_rest
 from .decoder import load_hidden
 from .poolers import Pooler
 from .runner import HiddenRunner, PoolingWriter
@@ -37,6 +38,7 @@ def _vectors(context: Context) -> Vectors:
 
 def _without_kv(context: Context, spec: PoolingSpec) -> WorkerActor:
     """Whole prompts; blocks are numbers."""
+    import_rest()
     from .load import load_encoder  # and with it transformers
     from .whole_prompts import EncoderRunner
 
