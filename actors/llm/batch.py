@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from actorserve.http.settings import Settings
 
 from ..protocol.messages import Prompt
 from .outputs import RequestOutput, completions, prompt_logprobs
+from .pooling import PooledPrompt
 from .prompts import GivenPrompt
 from .sampling_params import SamplingParams
 
@@ -81,8 +82,8 @@ class PromptBatch:
     and after `failure`, the error that ended all others.
     """
 
-    wanted: list[PromptRequest]
-    outputs: list[RequestOutput | None] = field(default_factory=list)
+    wanted: Sequence[PromptRequest | PooledPrompt]
+    outputs: list[Any] = field(default_factory=list)  # a RequestOutput or PoolingRequestOutput each, or None
     errors: dict[int, str] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
     failure: Exception | None = None
@@ -91,8 +92,8 @@ class PromptBatch:
     def __post_init__(self) -> None:
         self.outputs = [None] * len(self.wanted)
 
-    def end(self, index: int, outcome: RequestOutput | str) -> None:
-        """A prompt's output, or why there is none."""
+    def end(self, index: int, outcome: object) -> None:
+        """A prompt's output, or as a text why there is none."""
         if isinstance(outcome, str):
             self.errors[index] = outcome
         else:

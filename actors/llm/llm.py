@@ -34,6 +34,8 @@ from .engine import LLMEngine
 from .inside import InProcess
 from .link import HostLink
 from .outputs import PromptError, RequestOutput
+from .pooling import PooledPrompt, PooledPrompts
+from .pooling_methods import PoolingMethods
 from .progress import ProgressBar
 from .prompts import Conversation, GivenPrompt, PromptType, given_conversations, given_prompts
 from .sampling_params import SamplingParams
@@ -41,7 +43,7 @@ from .sampling_params import SamplingParams
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM:
+class LLM(PoolingMethods):
     """One set of actors with one model. `options` are those of `actorserve launch`, by their names with underscores.
     `in_process`: the actors are objects of this process and take turns in one thread, so that a breakpoint stops all.
 
@@ -77,6 +79,7 @@ class LLM:
         """The outputs in the order of the prompts: texts, lists of token ids, or dicts of `prompt` or
         `prompt_token_ids`. One SamplingParams for all, or one for each.
         """
+        self._check_generates()
         return self._run(self._batch(given_prompts(prompts), sampling_params, priority), use_tqdm)
 
     def chat(
@@ -102,6 +105,7 @@ class LLM:
             "tools": tools,
             "chat_template_kwargs": chat_template_kwargs,
         }
+        self._check_generates()
         given, _ = given_conversations(messages, variables)
         return self._run(self._batch(given, sampling_params, priority), use_tqdm)
 
@@ -112,6 +116,7 @@ class LLM:
         priority: Sequence[int] | None = None,
     ) -> list[str]:
         """Begin with prompts as `generate` takes them, and return their request ids at once."""
+        self._check_generates()
         batch = self._batch(given_prompts(prompts), sampling_params, priority)
         self._engine.submit(batch)
         self._enqueued.append(batch)
@@ -166,7 +171,14 @@ class LLM:
             )
         return wanted
 
-    def _run(self, batch: PromptBatch, use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
+    def _pooled(self, pooled: list[PooledPrompt], use_tqdm: bool | Callable[..., Any]) -> list[Any]:
+        self._check_usable()
+        return self._run(PromptBatch(pooled), use_tqdm)
+
+    def _pooled_prompts(self) -> PooledPrompts:
+        return PooledPrompts(self._settings, lambda: str(next(self._ids)))
+
+    def _run(self, batch: PromptBatch, use_tqdm: bool | Callable[..., Any]) -> list[Any]:
         self._engine.submit(batch)
         try:
             self._wait(batch, None, use_tqdm)
@@ -215,6 +227,10 @@ class LLM:
 
         return AutoTokenizer.from_pretrained(self._engine.model.tokenizer_folder)
 
+    def _check_generates(self) -> None:
+        if (pooling := self._engine.model.pooling) is not None:
+            raise ValueError(f"this model pools ({', '.join(pooling.tasks)}); runner='generate' makes texts")
+
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             text = "a forked process cannot use its parent's: make an LLM in the process that uses it"
@@ -259,7 +275,7 @@ def _settings(config: Config, model: ModelInfo) -> Settings:
     )
 
 
-def _outputs(batch: PromptBatch) -> list[RequestOutput]:
+def _outputs(batch: PromptBatch) -> list[Any]:
     if batch.errors:
         raise PromptError(batch.errors, batch.outputs)
     return [output for output in batch.outputs if output is not None]

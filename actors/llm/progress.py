@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from .batch import PromptBatch
+from .outputs import RequestOutput
 
 
 class ProgressBar:
@@ -46,7 +47,8 @@ class ProgressBar:
             return
         for output in filter(None, (self._batch.outputs[index] for index in indices)):
             self._read += len(output.prompt_token_ids)
-            self._written += sum(len(one.token_ids) for one in output.outputs)
+            if isinstance(output, RequestOutput):
+                self._written += sum(len(one.token_ids) for one in output.outputs)
         seconds = max(time.monotonic() - self._began, 1e-6)
         speed = f"input: {self._read / seconds:.1f} tokens/s, output: {self._written / seconds:.1f} tokens/s"
         self._bar.set_postfix_str(speed, refresh=False)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from actorserve.actors.protocol.messages import Prompt
-from actorserve.actors.protocol.request import CLASSIFY, EMBED, NORMALIZE, Pooling
+from actorserve.actors.protocol.request import CLASSIFY, EMBED, Pooling
 
 from ..errors import bad_request
 from ..generation.decoding import check_model
@@ -28,6 +28,7 @@ from ..pooling.prepare import (
     pair_prompts,
     pairs,
     pooling_of,
+    score_of,
     work,
 )
 from ..pooling.schemas import (
@@ -104,16 +105,7 @@ class PoolingApi:
     ) -> tuple[Answer, Job, list[float]]:
         """How near each pair is."""
         spec = pooling_of(self._settings)
-        if spec.head:
-            check_task(spec, CLASSIFY)
-            if len(spec.labels) != 1:
-                text = (
-                    f"model: scores are of models with one label, and this one has {len(spec.labels)}: see /classify."
-                )
-                raise bad_request(text, "model")
-            wanted = classification(body, spec, score=True)
-        else:
-            wanted = Pooling(EMBED, 0, NORMALIZE, not spec.chunked)
+        wanted = score_of(body, spec)
         answer, job = await self._answer(request, body, pair_prompts(compared, spec), wanted, field)
         return answer, job, answers.pair_scores(job, compared, spec)
 

@@ -136,6 +136,17 @@ def classification(body: PoolingFields, spec: PoolingSpec, task: str = CLASSIFY,
     return Pooling(task, 0, "" if _switch(body) is False else own, _is_whole(spec, task))
 
 
+def score_of(body: PoolingFields, spec: PoolingSpec) -> Pooling:
+    """The score of two texts: a head's of both together, or a vector of each."""
+    if not spec.head:
+        return Pooling(EMBED, 0, NORMALIZE, _is_whole(spec, EMBED))
+    check_task(spec, CLASSIFY)
+    if len(spec.labels) != 1:
+        text = f"model: scores are of models with one label, and this one has {len(spec.labels)}: see classify."
+        raise bad_request(text, "model")
+    return classification(body, spec, score=True)
+
+
 def of_task(body: PoolingRequest, spec: PoolingSpec) -> Pooling:
     """POST /pooling: without a task one of each token, where that can be had."""
     task: str = body.task or next((one for one in BY_TOKEN if one in spec.tasks), spec.tasks[0])
@@ -167,7 +178,7 @@ def inputs(body: InputFields, settings: Settings, spec: PoolingSpec) -> tuple[li
     raw = bytes(body.messages)
     if (raw not in (b"", b"null")) == (body.input is not None):
         raise bad_request("Either input or messages must be given.", "input")
-    before = _before(body, spec)
+    text_before = before(body, spec)
     if body.input is None:
         chat = ChatRequest(
             messages=body.messages,
@@ -185,8 +196,8 @@ def inputs(body: InputFields, settings: Settings, spec: PoolingSpec) -> tuple[li
         raise bad_request("input must not be an empty list.", "input")
     kinds = {type(part) for part in given}
     if kinds == {str}:
-        return [TextPrompt(before + part, special) for part in given], "input"
-    if before and (body.prompt_name or body.input_type):
+        return [TextPrompt(text_before + part, special) for part in given], "input"
+    if text_before and (body.prompt_name or body.input_type):
         raise bad_request("prompt_name stands before texts, and input has token ids.", "prompt_name")
     if kinds == {int}:
         return [TokenPrompt(check_tokens(given, "input"))], "input"
@@ -195,7 +206,7 @@ def inputs(body: InputFields, settings: Settings, spec: PoolingSpec) -> tuple[li
     raise bad_request("input must be a string, a list of strings, token ids, or a list of lists of them.", "input")
 
 
-def _before(body: InputFields, spec: PoolingSpec) -> str:
+def before(body: InputFields, spec: PoolingSpec) -> str:
     """The prompt that stands before each text."""
     if body.prompt_name is not None:
         if body.prompt_name not in spec.prompts:

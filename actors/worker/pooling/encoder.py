@@ -35,14 +35,6 @@ class Text(NamedTuple):
     ids: Tensor  # int64
     second: int = 0  # where the second of a pair begins; 0: there is none
 
-    @property
-    def types(self) -> Tensor:
-        """Which of a pair each token belongs to."""
-        types = torch.zeros(len(self.ids), dtype=torch.long)
-        if self.second:
-            types[self.second :] = 1
-        return types
-
 
 class Way(enum.Enum):
     """How a step is computed."""
@@ -62,6 +54,7 @@ class Encoder:
         self._own = str(model.config._attn_implementation)
         takes = set(inspect.signature(self.base.forward).parameters)
         self._types, self._positions = "token_type_ids" in takes, "position_ids" in takes
+        self._tells_apart = int(getattr(model.config, "type_vocab_size", None) or 0) > 1  # the second of two texts
         self._pad = int(getattr(model.config, "pad_token_id", None) or 0)
 
     # --- hidden states ---------------------------------------------------------------------------------------------
@@ -75,6 +68,13 @@ class Encoder:
                 return self._padded(texts)
         return [self._alone(text) for text in texts]
 
+    def _kinds(self, text: Text) -> Tensor:
+        """Which of a pair each token belongs to, for a model that tells them apart."""
+        kinds = torch.zeros(len(text.ids), dtype=torch.long)
+        if text.second and self._tells_apart:
+            kinds[text.second :] = 1
+        return kinds
+
     def use(self, way: Way) -> None:
         self.way = way
         use_attention(self.model, NAME if way is Way.FLAT else self._own)
@@ -85,7 +85,7 @@ class Encoder:
         given = {"input_ids": torch.cat([text.ids for text in texts])[None]}
         given["position_ids"] = torch.cat([torch.arange(first, first + size) for size in sizes])[None]
         if self._types:
-            given["token_type_ids"] = torch.cat([text.types for text in texts])[None]
+            given["token_type_ids"] = torch.cat([self._kinds(text) for text in texts])[None]
         with attending(FlatAttention(sizes)):
             out = self._base(given)
         return list(out[0].split(sizes))
@@ -99,7 +99,7 @@ class Encoder:
             types, mask = torch.zeros_like(ids), torch.zeros_like(ids)
             for row, text in enumerate(some):
                 size = len(text.ids)
-                ids[row, :size], types[row, :size], mask[row, :size] = text.ids, text.types, 1
+                ids[row, :size], types[row, :size], mask[row, :size] = text.ids, self._kinds(text), 1
             given = {"input_ids": ids, "attention_mask": mask}
             out = self._base(given | ({"token_type_ids": types} if self._types else {}))
             found |= {index: out[row, : len(texts[index].ids)] for row, index in enumerate(group)}
@@ -107,7 +107,7 @@ class Encoder:
 
     def _alone(self, text: Text) -> Tensor:
         given = {"input_ids": text.ids[None], "attention_mask": torch.ones(1, len(text.ids), dtype=torch.long)}
-        return self._base(given | ({"token_type_ids": text.types[None]} if self._types else {}))[0]
+        return self._base(given | ({"token_type_ids": self._kinds(text)[None]} if self._types else {}))[0]
 
     def _base(self, given: dict[str, Tensor]) -> Tensor:
         made: Tensor = self.base(**given, **_no_cache(self.base)).last_hidden_state

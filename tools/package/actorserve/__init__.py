@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from actorserve.actors.llm.outputs import CompletionOutput as CompletionOutput
     from actorserve.actors.llm.outputs import PromptError as PromptError
     from actorserve.actors.llm.outputs import RequestOutput as RequestOutput
+    from actorserve.actors.llm.pooling import PoolingParams as PoolingParams
     from actorserve.actors.llm.sampling_params import SamplingParams as SamplingParams
     from actorserve.actors.llm.sampling_params import StructuredOutputsParams as StructuredOutputsParams
     from actorserve.actors.options.config import ConfigError as ConfigError
@@ -21,6 +22,7 @@ _HOMES = {  # loaded when they are asked for, so that the package itself is ligh
     "CompletionOutput": "llm.outputs",
     "EngineDead": "llm.link",
     "LLM": "llm.llm",
+    "PoolingParams": "llm.pooling",
     "PromptError": "llm.outputs",
     "RequestOutput": "llm.outputs",
     "SamplingParams": "llm.sampling_params",

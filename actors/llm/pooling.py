@@ -1,0 +1,220 @@
+"""What pooling models make of prompts, for scripts: under the names that vLLM's users know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from actorserve.http.errors import ApiError
+from actorserve.http.generation.job import Job
+from actorserve.http.pooling.answers import matrix, numbers, pair_scores
+from actorserve.http.pooling.prepare import (
+    PoolingWork,
+    before,
+    check_task,
+    classification,
+    embedding,
+    pair_prompts,
+    pairs,
+    pooling_of,
+    score_of,
+    work,
+)
+from actorserve.http.pooling.schemas import EmbeddingRequest
+from actorserve.http.settings import Settings
+
+from ..model.pooling.spec import PoolingSpec
+from ..protocol.messages import Prompt, TextPrompt
+from ..protocol.request import BY_TOKEN, EMBED, TOKEN_EMBED, Pooling
+from .prompts import GivenPrompt, PromptType, given_prompts
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .batch import Decode
+
+T = TypeVar("T")
+Each = Sequence["PoolingParams"]
+
+
+class PoolingParams(msgspec.Struct, kw_only=True, frozen=True):
+    """What is to be made of a prompt. `prompt_name`: a prompt of sentence-transformers' that stands before it."""
+
+    task: str | None = None
+    dimensions: int | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    prompt_name: str | None = None
+
+
+@dataclass(frozen=True)
+class PoolingOutput:
+    """A float32 array: a vector, or a row for each token."""
+
+    data: np.ndarray
+
+
+@dataclass(frozen=True)
+class EmbeddingOutput:
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        return len(self.embedding)
+
+
+@dataclass(frozen=True)
+class ClassificationOutput:
+    probs: list[float]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.probs)
+
+
+@dataclass(frozen=True)
+class ScoringOutput:
+    score: float
+
+
+@dataclass(frozen=True)
+class PoolingRequestOutput(Generic[T]):
+    """What was made of one prompt."""
+
+    request_id: str
+    outputs: T
+    prompt_token_ids: list[int]
+    finished: bool = True
+    num_cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class PooledPrompt:
+    """One prompt with what is asked of it: a batch has it as a PromptRequest."""
+
+    request_id: str
+    asked: PoolingWork
+    make: Callable[[Job], Any]
+
+    @property
+    def sequences(self) -> int:
+        """How many prompts the engine is given for it."""
+        return len(self.asked.prompts)
+
+    def new_job(self) -> Job:
+        """To be made in the event loop."""
+        return Job(self.asked.prompts, [self.asked.params], self.asked.rendering, wants_ids=True)
+
+    def output(self, job: Job, decode: Decode) -> PoolingRequestOutput[Any]:
+        """What has come of it."""
+        ids = [token for choice in job.choices for token in choice.prompt_ids]
+        return PoolingRequestOutput(self.request_id, self.make(job), ids, num_cached_tokens=job.cached_tokens)
+
+
+class PooledPrompts:
+    """Makes them of what scripts give."""
+
+    def __init__(self, settings: Settings, next_id: Callable[[], str]) -> None:
+        self._settings, self._next_id = settings, next_id
+
+    def of_task(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        params: PoolingParams | Each | None,
+        task: str | None,
+        make: Callable[[Job], Any],
+    ) -> list[PooledPrompt]:
+        """One for each prompt; `task`, if it is not that of the parameters."""
+        spec = self._spec()
+        given = given_prompts(prompts)
+        each = list(params) if isinstance(params, Sequence) else [params or PoolingParams()] * len(given)
+        if len(each) != len(given):
+            raise ValueError(f"{len(given)} prompts and {len(each)} pooling_params do not match")
+        return [self._one(index, *one, task, make, spec) for index, one in enumerate(zip(given, each, strict=True))]
+
+    def scores(
+        self, data_1: str | list[str], data_2: str | list[str], params: PoolingParams | None
+    ) -> list[PooledPrompt]:
+        """One for each pair of texts."""
+        spec = self._spec()
+        first, second = ([data] if isinstance(data, str) else data for data in (data_1, data_2))
+        body = _body(params or PoolingParams())
+        try:
+            wanted = score_of(body, spec)
+            compared = pairs(first, second, ("data_1", "data_2"))
+            return [self._pair(pair, body, wanted, spec) for pair in compared]
+        except ApiError as error:
+            raise ValueError(error.message) from None
+
+    def _pair(self, pair: tuple[str, str], body: EmbeddingRequest, wanted: Pooling, spec: PoolingSpec) -> PooledPrompt:
+        prompts = pair_prompts([pair], spec)
+        return self._prompt(
+            prompts, body, wanted, "data_2", lambda job: ScoringOutput(pair_scores(job, [pair], spec)[0])
+        )
+
+    def _one(
+        self,
+        index: int,
+        given: GivenPrompt,
+        params: PoolingParams,
+        task: str | None,
+        make: Callable[[Job], Any],
+        spec: PoolingSpec,
+    ) -> PooledPrompt:
+        body = _body(params)
+        try:
+            wanted = _wanted(body, spec, task or params.task or spec.tasks[0])
+            prompt = given.prompt
+            if isinstance(prompt, TextPrompt):
+                prompt = TextPrompt(before(body, spec) + prompt.text, prompt.add_special_tokens)
+            return self._prompt([prompt], body, wanted, "prompt", make)
+        except ApiError as error:
+            raise ValueError(f"prompt {index}: {error.message}") from None
+
+    def _prompt(
+        self, prompts: list[Prompt], body: EmbeddingRequest, wanted: Pooling, field: str, make: Callable[[Job], Any]
+    ) -> PooledPrompt:
+        request_id = self._next_id()
+        return PooledPrompt(request_id, work(body, self._settings, prompts, wanted, (request_id, "", field)), make)
+
+    def _spec(self) -> PoolingSpec:
+        try:
+            return pooling_of(self._settings)
+        except ApiError:
+            raise ValueError("this model generates text; LLM(..., runner='pooling') makes vectors of it") from None
+
+
+def _body(params: PoolingParams) -> EmbeddingRequest:
+    """The same as a request has it."""
+    names = ("dimensions", "normalize", "use_activation", "truncate_prompt_tokens", "prompt_name")
+    return EmbeddingRequest(**{name: getattr(params, name) for name in names})
+
+
+def _wanted(body: EmbeddingRequest, spec: PoolingSpec, task: str) -> Pooling:
+    check_task(spec, task, "task")
+    return embedding(body, spec, task) if task in (EMBED, TOKEN_EMBED) else classification(body, spec, task)
+
+
+def embedding_output(job: Job) -> EmbeddingOutput:
+    return EmbeddingOutput(numbers(job.choices[0]))
+
+
+def classification_output(job: Job) -> ClassificationOutput:
+    return ClassificationOutput(numbers(job.choices[0]))
+
+
+def array_output(task: str) -> Callable[[Job], PoolingOutput]:
+    """Of one task: a vector, or a matrix of one with a row for each token."""
+
+    def make(job: Job) -> PoolingOutput:
+        import numpy as np
+
+        rows, columns, data = matrix(job.choices[0])
+        made = np.frombuffer(data, np.float32).reshape(rows, columns)
+        return PoolingOutput(made if task in BY_TOKEN else made[0])
+
+    return make
