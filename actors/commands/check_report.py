@@ -78,6 +78,8 @@ class Checkup:
         self._note("tokenizer", folder=model.tokenizer_folder, words=words)
 
     def _chat(self, model: ModelInfo) -> None:
+        if model.pooling is not None:
+            return
         ChatTemplate(self.config, model)
         tools, reasoning = choose_parsers(self.config, model)
         templates = sorted(find_templates(self.config, model))

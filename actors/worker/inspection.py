@@ -13,20 +13,27 @@ from typing import Any
 
 import torch
 
-from ..model.architecture import Architecture, find_architecture, shard_shape
+from ..model.architecture import Architecture, find_architecture, read_architecture, shard_shape
+from ..model.checks import check_pooling
 from ..model.info import ModelInfo, read_json
 from ..model.memory.kv import KVSpec
 from ..model.memory.kv_memory import KVMemory, plan_kv_memory
 from ..model.memory.machine import (
+    NUMBERS,
     available_bytes,
     blocks_in,
+    float_on_cpu,
     kv_memory_room,
     unused_memory,
     usable_cores,
     weight_bytes,
     without_effect,
 )
+from ..model.pooling.choice import native_values
+from ..model.pooling.spec import PoolingSpec
+from ..model.quantization import METHODS, NONE
 from ..model.rope import long_texts
+from ..model.weight_files import read_weights
 from ..options.config import Config
 from ..protocol.topology import System
 from .actor import check_options, uses_gpu
@@ -45,6 +52,9 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
         yield {"blocks": blocks, "kv_bytes": 0, "estimated": False}
         return
     values = read_json(Path(model.folder) / "config.json")
+    if model.pooling is not None:
+        yield from _pooling(config, model, model.pooling, values)
+        return
     shape = find_architecture(values, config.model_impl, config.quantization)
     if shape is None:
         yield from _adapted(config, model)
@@ -65,6 +75,25 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     dtype = choose_dtype(config, shape)
     yield {"dtype": _types(shape, dtype), "weights_bytes": weight_bytes(shape, dtype)}
     yield from _memory_on_cpu(config, model, shape.kv, dtype)
+
+
+def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[str, Any]) -> Facts:
+    """Of a model that makes no texts, on a CPU."""
+    check_pooling(config, model, spec)
+    way = {"way": f"pools: {', '.join(spec.tasks)} of {', '.join(spec.methods)}"}
+    if spec.base:
+        shape = read_architecture(native_values(values, spec.base), quantization=config.quantization)
+        yield {"parameters": sum(prod(sizes) for sizes in shape.tensors().values()), "layers": shape.layers, **way}
+        yield from _on_cpu(config, model, shape)
+        return
+    tensors = {} if config.load_format == "dummy" else read_weights(Path(model.folder))
+    method = METHODS.get(config.quantization, NONE)
+    dtype = float_on_cpu(config, str(values.get("dtype") or values.get("torch_dtype")))
+    numbers = sum(prod(tensor.shape) for tensor in tensors.values())
+    each = NUMBERS[dtype].itemsize if method.bytes_per_weight is None else method.bytes_per_weight
+    yield {"way": f"layers of transformers, whole prompts, {way['way']}", "dtype": dtype}
+    yield {"device": "cpu", "weights_bytes": int(numbers * each), "kv_bytes_per_token": 0}
+    yield {"blocks": System(config, model).max_blocks, "kv_bytes": 0, "estimated": False}
 
 
 def _adapted(config: Config, model: ModelInfo) -> Facts:

@@ -68,11 +68,13 @@ class Vectors:
         return rows, columns, self.map[begin : begin + NUMBER_BYTES * rows * columns]
 
     def give_back(self, ref: int) -> None:
-        """The slot's numbers were read, or nobody wants them: a large matrix takes no more memory."""
+        """The slot's numbers were read, or nobody wants them: a large matrix, or what may be the begin of one, takes no
+        more memory.
+        """
         start = self._start(ref)
         word = start // WORD_BYTES
         rows, columns = self._words[word + CURSOR] & LOW32, self._words[word + COLUMNS]
-        if NUMBER_BYTES * rows * columns > KEPT_BYTES:
+        if self._stride > KEPT_BYTES and (not rows or NUMBER_BYTES * rows * columns > KEPT_BYTES):
             self.map.madvise(mmap.MADV_REMOVE, start, self._stride)
 
     def _start(self, ref: int) -> int:
