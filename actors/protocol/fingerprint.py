@@ -76,7 +76,7 @@ def _places(system: System) -> list[object]:
     """Where everything lies, and who has which slot."""
     slots = range(min(system.slots, SOME_SLOTS))
     return [
-        *(system.size, system.actors, system.template, system.board_offset, system.board_blocks),
+        *(system.size, system.actors, system.templates, system.board_offset, system.board_blocks),
         *(system.mailbox_offsets, system.trace_offsets, system.phase_offsets, system.lanes),
         [(actor.name, system.histogram_place(actor)) for actor in system.actors],
         *(system.table_offset, system.table_sizes, system.kv_map_offset, system.kv_map_sizes),

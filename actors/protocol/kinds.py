@@ -21,6 +21,7 @@ from ..telemetry.startup import StartPhase
 from . import messages
 
 SUPERVISOR, TEMPLATE = "supervisor", "template"  # beside the actors' kinds; there is one of each, of that name
+OWN_TEMPLATE = f"{TEMPLATE}-{{}}"  # and one for each kind that has early imports; its kind is TEMPLATE, too
 
 
 class NoGauge(IntEnum):
@@ -58,7 +59,10 @@ class ActorKind:
         False  # it is handed clients' connections, and at the end finishes their requests, or tells them
     )
     # how it is kept alive
-    prefork: bool = True  # forked from the template, which has done the imports
+    prefork: bool = True  # forked from a template, which has done the imports
+    early_imports: str = (
+        ""  # "module:function": what it imports only once it runs is imported by a template of its own, before it forks
+    )
     start_s: float = 60.0  # from its start until it is ready
     computes: bool = False  # its loop turns once a step, for which --step-timeout holds and not --hang-timeout
     # how it is replaced
@@ -86,7 +90,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         group=True,
         receives=messages.ToWorker,
         sends=(Sends("scheduler"),),
-        prefork=False,
+        early_imports="actorserve.actors.worker.actor:import_early",
         start_s=3600.0,  # it may download
         computes=True,
         restart_order=4,

@@ -3,6 +3,8 @@
 A sequenced-packet socket; each request is one packet, and so is its answer; answers come in the order of requests.
 Requests are written and answers read by supervisor/processes/spawn.py, the others by supervisor/processes/prefork.py.
     FORK              an actor, with the descriptors of `fork_descriptors`; the answer is its process id
+    BRANCH and kind   another such process, which does the early imports of that kind; beside it come the socket that it
+                      serves and its output; the answer is its process id
     CHECK and text    does the process's code fit a server of this fingerprint? A Boot comes beside it as a descriptor;
                       the answer is an exit status, 0 if it does
     PING              is it there? The answer is 0
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-FORK, CHECK, PING = b".", b"?", b"!"
+FORK, CHECK, PING, BRANCH = b".", b"?", b"!", b"+"
 REQUEST_BYTES = 128  # of the longest
 MOST_DESCRIPTORS = 3
 ANSWER_BYTES = 32
@@ -47,6 +49,16 @@ def ask_check(fingerprint: str) -> bytes:
 def read_check(request: bytes) -> str | None:
     """The fingerprint that is asked about; None for another request."""
     return request.removeprefix(CHECK).decode() if request.startswith(CHECK) else None
+
+
+def ask_branch(kind: str) -> bytes:
+    """The request of another such process for actors of this kind."""
+    return BRANCH + kind.encode()
+
+
+def read_branch(request: bytes) -> str | None:
+    """The kind whose process is asked for; None for another request."""
+    return request.removeprefix(BRANCH).decode() if request.startswith(BRANCH) else None
 
 
 def answer(number: int) -> bytes:

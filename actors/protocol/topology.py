@@ -25,7 +25,7 @@ from ..model.info import ModelInfo
 from ..model.memory.kv_memory import MAX_SNAPSHOTS
 from ..options.config import Config
 from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms
-from .kinds import KINDS, SUPERVISOR, TEMPLATE, ActorKind, Sends, kind_of
+from .kinds import KINDS, OWN_TEMPLATE, SUPERVISOR, TEMPLATE, ActorKind, Sends, kind_of
 from .request import BY_TOKEN
 
 MAX_TABLES = 2  # block tables of windows take no more blocks than the one of all tokens
@@ -75,7 +75,13 @@ class System:
             ActorSpec(_name(kind, index, config), kind.name, index, position)
             for position, (kind, index) in enumerate(names)
         ]
-        self.template = ActorSpec(TEMPLATE, TEMPLATE, 0, len(self.actors))  # no actor, but on the board behind them
+        behind = len(self.actors)
+        self.template = ActorSpec(TEMPLATE, TEMPLATE, 0, behind)  # no actor, but on the board behind them
+        own = [kind.name for kind in KINDS.values() if kind.early_imports and config.worker == "model"]
+        self.own_templates = {  # by the kind that each of them forks
+            name: ActorSpec(OWN_TEMPLATE.format(name), TEMPLATE, index, behind + index)
+            for index, name in enumerate(own, 1)
+        }
         self.max_queued, self.slots_per_frontend = self._slots()
         self.slots = self.slots_per_frontend * config.frontends
         self._place()
@@ -170,8 +176,13 @@ class System:
 
     @property
     def board_blocks(self) -> int:
-        """The board has one for each actor, and one for the template."""
-        return len(self.actors) + 1
+        """The board has one for each actor, and one for each template."""
+        return len(self.actors) + len(self.templates)
+
+    @property
+    def templates(self) -> list[ActorSpec]:
+        """All processes that fork actors."""
+        return [self.template, *self.own_templates.values()]
 
     @property
     def journal(self) -> tuple[int, int]:

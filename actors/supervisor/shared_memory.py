@@ -93,10 +93,10 @@ class Memory:
         self.board.set_ended(actor.position, ended)
         self.board.set_incarnation(actor.position, self.board.incarnation(actor.position) + 1)
 
-    def show_template(self, pid: int) -> BoardWriter:
-        """This process is the template from now on. It uses no memory: its words are written here, for it."""
-        self.raise_incarnation(self.system.template)
-        return BoardWriter(self.board, self.system.template.position, pid=pid)
+    def show_template(self, spec: ActorSpec, pid: int) -> BoardWriter:
+        """This process is this template from now on. It uses no memory: its words are written here, for it."""
+        self.raise_incarnation(spec)
+        return BoardWriter(self.board, spec.position, pid=pid)
 
     def order(self, actor: ActorSpec, order: Order) -> None:
         """Tell an actor, in this life of it and in those to come; who gives up already goes on with that."""

@@ -28,8 +28,9 @@ from .control.socket import Control
 from .liveness import LOOK_S
 from .output import Output
 from .processes.child import Child
-from .processes.spawn import ACTOR_COMMAND, Template
+from .processes.spawn import ACTOR_COMMAND
 from .processes.subreaper import become_subreaper, reap_orphans
+from .processes.templates import Templates
 from .recovery import Recovery
 from .restart_policy import Death
 from .rolling.restart import Rolling
@@ -69,10 +70,10 @@ class Supervisor:
         self.activity = Activity(memory)
         self.welcome = welcome  # what to say when the server is ready
         self.shutdown_s = system.config.shutdown_timeout  # that running requests get to end
-        self.warm = command == ACTOR_COMMAND  # actors are forked from a template
-        self.templates = [Template(output, memory)] if self.warm else []  # the last: of a rolling restart
-        template, most = self.templates[0] if self.warm else None, system.config.max_restarts
-        self.children = [Child(spec, output, template, most, command) for spec in system.actors]
+        self.warm = command == ACTOR_COMMAND  # actors are forked from templates
+        self.templates = [Templates(output, memory)] if self.warm else []  # the last: of a rolling restart
+        templates, most = self.templates[0] if self.warm else None, system.config.max_restarts
+        self.children = [Child(spec, output, templates, most, command) for spec in system.actors]
         self.rolling = Rolling(self)
         self.shutdown = Shutdown(self)
         self.recovery = Recovery(self)
@@ -98,8 +99,8 @@ class Supervisor:
         become_subreaper()
         await self._open_control()
         try:
-            for template in self.templates:
-                template.start()
+            for templates in self.templates:
+                templates.start()
             for child in self.children:
                 self.start(child)
             self.rolling.remember_layout()
@@ -111,8 +112,8 @@ class Supervisor:
             else:
                 await self.shutdown.stop()
         finally:
-            for template in self.templates:
-                template.close()
+            for templates in self.templates:
+                templates.close()
             self.shutdown.kill_all()
             for child in self.children:
                 child.reap(KILL_S)
@@ -214,10 +215,10 @@ class Supervisor:
                 child.signal(signal.SIGKILL)
         self.service.look()
         self.activity.look()
-        for template in self.templates:
-            template.look()
-        if not any(template.is_starting for template in self.templates):  # what they start is no child of anybody's yet
-            reap_orphans({*(one.pid for one in self.templates), *(one.pid for one in self.children)})
+        for templates in self.templates:
+            templates.look()
+        if not any(one.is_starting for one in self.templates):  # what they start is no child of anybody's yet
+            reap_orphans({*(pid for one in self.templates for pid in one.pids), *(one.pid for one in self.children)})
 
     # --- down ----------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class ActorStatus(msgspec.Struct, frozen=True):
 
 class Snapshot(msgspec.Struct, frozen=True):
     """The server at one moment; the supervisor comes first, then the actors in the order of starting, then
-    the template, if there is one.
+    those templates that there are.
     """
 
     at_s: float  # CLOCK_MONOTONIC
@@ -117,7 +117,8 @@ class SnapshotReader:
         """What is so now."""
         now_ns = time.monotonic_ns()
         lanes = [self._lane(lane, reader, now_ns) for lane in self.system.lanes for reader in lane.readers]
-        specs = [*self.system.actors, *([self.system.template] if self._has_template() else [])]
+        templates = [spec for spec in self.system.templates if self.board.incarnation(spec.position) > 0]
+        specs = [*self.system.actors, *templates]
         actors = [self._actor(spec, lanes, now_ns) for spec in specs]
         return Snapshot(now_ns / 1e9, [self._supervisor(), *actors], lanes)
 
@@ -128,9 +129,6 @@ class SnapshotReader:
             counted = histogram.read()
             found[key] = found[key] + counted if key in found else counted
         return found
-
-    def _has_template(self) -> bool:
-        return self.board.incarnation(self.system.template.position) > 0
 
     def _lane(self, lane: Lane, reader: str, now_ns: int) -> LaneStatus:
         """The lane as one of its readers has it."""

@@ -212,13 +212,20 @@ def check_options(config: Config, on_gpu: bool) -> None:
         raise ConfigError(f"--tensor-parallel-size: there are {torch.cuda.device_count()} GPUs here")
 
 
+def import_early() -> None:
+    """What is imported only as it runs, by whoever forks workers; that asks for no GPU, which cannot be forked."""
+    import_torch()
+    for name in ("models.weights", "memory", "cpu.executor", "cpu.kv_memory", "cpu.runner", "speculative.actor"):
+        importlib.import_module(f".{name}", __package__)
+
+
 def import_late(config: Config) -> None:
-    """What is imported only as it runs: who tries new code wants to know whether all of it can be had."""
+    """All of that: who tries new code wants to know whether it can be had."""
     if config.worker != "model":
         return
-    names = ("models.weights", "memory", "cpu.executor", "cpu.runner", "pooling.start", "speculative.actor")
+    import_early()
     on_gpu = ("gpu.start", "gpu.runner", "gpu.actor") if uses_gpu(config) else ()
-    for name in (*names, *on_gpu):
+    for name in ("pooling.start", *on_gpu):
         importlib.import_module(f".{name}", __package__)
 
 

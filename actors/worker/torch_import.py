@@ -1,8 +1,9 @@
 """torch without what no model of this server's own layers needs: a quarter of its import, and 18 MB.
 
 That is `torch._meta_registrations`, which torch imports only for what it registers: Python's formulas of results'
-shapes on the device `meta`, where nothing is computed. Whoever makes tensors there, or runs code that may do so, as
-transformers does, calls `import_rest` first; parts of torch that use the module import it themselves.
+shapes on the device `meta`, where nothing is computed, and with it what torch.Generator needs in Python. Whoever makes
+tensors there, or runs code that may do so, as transformers does, calls `import_rest` first, and whoever wants random
+numbers `generator`; parts of torch that use the module import it themselves.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import importlib
 import os
 import sys
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 LEFT_OUT = "torch._meta_registrations"
 
@@ -23,15 +28,23 @@ def import_torch() -> None:
         return
     nothing = sys.modules[LEFT_OUT] = ModuleType(LEFT_OUT)
     try:
-        torch = importlib.import_module("torch")
+        whole = importlib.import_module("torch")
     finally:
         if sys.modules.get(LEFT_OUT) is nothing:
             del sys.modules[LEFT_OUT]
     name = LEFT_OUT.rpartition(".")[2]
-    if getattr(torch, name, None) is nothing:
-        delattr(torch, name)
+    if getattr(whole, name, None) is nothing:
+        delattr(whole, name)
 
 
 def import_rest() -> None:
     """What was left out."""
     importlib.import_module(LEFT_OUT)
+
+
+def generator(seed: int, device: str | torch.device = "cpu") -> torch.Generator:
+    """Random numbers of this seed."""
+    import_rest()
+    import torch
+
+    return torch.Generator(device).manual_seed(seed)

@@ -50,7 +50,7 @@ def test_32_prompts_survive_the_death_of_any_actor(own: LLM) -> None:
 def test_every_waiting_call_is_told_why_it_is_over(own: LLM) -> None:
     said: list[str] = []
     pids = actors_of(own.pid).values()
-    assert len(pids) == 5  # four actors and their template
+    assert len(pids) == 6  # four actors and their two templates
 
     def wait(call: Callable[[], object]) -> None:
         with pytest.raises(EngineDead) as caught:

@@ -29,7 +29,7 @@ from tests.support.server import Server
 from .commands import DEADLINE_S, HEADERS, KEY, port_of, report, run
 
 KINDS = ("supervisor", "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0")
-SHOWN = (*KINDS, "template")
+SHOWN = (*KINDS, "template", "template-worker")
 REQUEST: dict[str, str | int] = {"model": "actorserve-demo", "prompt": "Hello", "max_tokens": 4}
 
 

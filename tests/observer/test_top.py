@@ -98,7 +98,16 @@ def test_once_under_load(server: Server) -> None:
     assert float(values["tokens/s"].replace(",", "")) > 0 and values["running / waiting"] in ("1 / 0", "0 / 0")
     assert re.fullmatch(r"[\d.]+ m?s / [\d.]+ m?s", values["between tokens (50 / 95 %)"])
     assert [line.split()[0] for line in done.stdout.split("\n\n")[2].splitlines()[1:]] == [
-        *("supervisor", "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0", "template")
+        *(
+            "supervisor",
+            "worker",
+            "scheduler",
+            "detokenizer-0",
+            "renderer-0",
+            "frontend-0",
+            "template",
+            "template-worker",
+        )
     ]
 
 

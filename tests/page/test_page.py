@@ -68,9 +68,7 @@ async def test_what_flows_is_seen(server: Server) -> None:
         assert {one["kind"] for one in before["actors"]} == {
             *("supervisor", "worker", "scheduler", "detokenizer", "renderer", "frontend")
         }
-        assert {one["name"]: one["pid"] for one in before["actors"] if one["kind"] != "supervisor"} == {
-            name: pid for name, pid in server.pids().items() if name != "template"
-        }
+        assert {one["name"]: one["pid"] for one in before["actors"] if one["kind"] != "supervisor"} == server.actors()
         assert actor(before, "supervisor")["pid"] == server.pid
         said = await ask(server, temperature=0)
         generated = said["usage"]["completion_tokens"]

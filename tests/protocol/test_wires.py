@@ -38,7 +38,11 @@ def test_requests_of_a_prefork_process_are_told_apart() -> None:
     assert request == b"?" + b"0" * 64 and len(request) <= prefork_wire.REQUEST_BYTES
     assert prefork_wire.read_check(request) == "0" * 64
     assert (prefork_wire.FORK, prefork_wire.PING) == (b".", b"!")
-    assert prefork_wire.read_check(prefork_wire.FORK) is None and prefork_wire.read_check(prefork_wire.PING) is None
+    branch = prefork_wire.ask_branch("worker")
+    assert branch == b"+worker" and prefork_wire.read_branch(branch) == "worker"
+    for other in (prefork_wire.FORK, prefork_wire.PING):
+        assert prefork_wire.read_check(other) is None and prefork_wire.read_branch(other) is None
+    assert prefork_wire.read_check(branch) is None and prefork_wire.read_branch(request) is None
 
 
 @pytest.mark.parametrize("number", [0, 1, -11, 2**22])

@@ -108,7 +108,7 @@ class Server:
         return self.process.pid
 
     def pids(self) -> dict[str, int]:
-        """The live actors' process ids by the names in their titles."""
+        """The process ids of live actors and templates by the names in their titles."""
         found: dict[str, int] = {}
         for child in psutil.Process(self.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -116,6 +116,10 @@ class Server:
                 if title.startswith("actorserve: "):
                     found[title.removeprefix("actorserve: ").strip()] = child.pid
         return found
+
+    def actors(self) -> dict[str, int]:
+        """The same without the templates, which only fork them."""
+        return {name: pid for name, pid in self.pids().items() if not name.startswith("template")}
 
     def processes(self) -> list[psutil.Process]:
         """Every process of this server that is alive, helpers included."""

@@ -2,9 +2,9 @@
 
 The supervisor holds every connection, so it needs the most. Counted at rest, with every actor up:
     standard streams, event loop, signals, listener, control socket, segment, memory files, their description   20
-    for each actor its eventfd, its process and what it says; for each frontend a channel
+    for each actor its eventfd, its process and what it says; for each frontend a channel; for each template three
 and while all of them are started at once, their boot files and the other ends of their output, and a channel's. Beside
-that there are another template, clients of the control socket, and what is opened for a moment: SPARE. A frontend that
+that there are other templates, clients of the control socket, and what is opened for a moment: SPARE. A frontend that
 had all connections would have less beside them: 24, an eventfd for each actor and a lock for each end of a lane.
 
 The limit may be lowered while the server runs, and the whole machine may have none left. Then whatever needs one is
@@ -20,9 +20,9 @@ import resource
 from ...options.config import ConfigError
 from ...protocol.topology import System
 
-AT_REST = 20
+AT_REST = 20  # with the first template
 SPARE = 48
-EACH_ACTOR, EACH_FRONTEND = 5, 2
+EACH_ACTOR, EACH_FRONTEND, EACH_TEMPLATE = 5, 2, 3
 LEAST_CONNECTIONS = 8  # with room for fewer it is not worth a start
 PAUSE_S = 0.1  # before another try
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EAGAIN})
@@ -35,7 +35,8 @@ def is_scarce(error: OSError) -> bool:
 
 def own_descriptors(system: System) -> int:
     """What the supervisor may come to need beside connections."""
-    return AT_REST + SPARE + EACH_ACTOR * len(system.actors) + EACH_FRONTEND * len(system.with_clients)
+    others = EACH_FRONTEND * len(system.with_clients) + EACH_TEMPLATE * len(system.own_templates)
+    return AT_REST + SPARE + EACH_ACTOR * len(system.actors) + others
 
 
 def most_connections(system: System, beside: int = 0) -> int:

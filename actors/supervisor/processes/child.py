@@ -17,7 +17,8 @@ from ..connections.descriptors import close_all
 from ..liveness import Liveness
 from ..output import Lines, Output
 from ..restart_policy import WITHIN_S, Death, Intensity
-from .spawn import ACTOR_COMMAND, Process, Template, start_cold
+from .spawn import ACTOR_COMMAND, Process, start_cold
+from .templates import Templates
 
 if TYPE_CHECKING:
     from ...options.config import Config
@@ -35,7 +36,7 @@ class Child:
         self,
         spec: ActorSpec,
         output: Output,
-        template: Template | None,
+        templates: Templates | None,
         max_restarts: int,
         command: Sequence[str] = ACTOR_COMMAND,
     ) -> None:
@@ -56,7 +57,7 @@ class Child:
         self.process: Process | None = None
         self.liveness: Liveness | None = None
         self._output = output
-        self.use_template(template)
+        self.use_templates(templates)
         self._command = command
         self._lines: Lines | None = None
         self._pending_signal: signal.Signals | None = None  # came before there was a process
@@ -67,9 +68,9 @@ class Child:
     def pid(self) -> int:
         return self.process.pid if self.process else 0
 
-    def use_template(self, template: Template | None) -> None:
-        """The next lives are forked from this template, if those of its kind are."""
-        self._template = template if self.traits.prefork else None
+    def use_templates(self, templates: Templates | None) -> None:
+        """The next lives are forked from one of these, if those of its kind are."""
+        self._template = templates.of(self.spec.kind) if templates is not None and self.traits.prefork else None
 
     @property
     def age(self) -> float:

@@ -1,7 +1,11 @@
-"""The template process: it has done the imports of the actors that use no tensors, and forks them warm.
+"""The template processes: they have done the imports of actors, and fork them warm.
 
-It runs nothing else: no thread, no loop, no event loop to inherit. What it is asked on its socket stands in
-protocol/prefork_wire.py. For an actor it forks twice: the one in between ends at once, so that the actor becomes the
+One has all kinds' modules, none of which needs tensors. A kind whose actors import much more once they run, as workers
+do torch, has a template of its own, which is forked by the first as soon as that has the kind's module, and does these
+early imports while the first goes on with its own.
+
+They run nothing else: no thread, no loop, no event loop to inherit. What they are asked on their sockets stands in
+protocol/prefork_wire.py. They fork twice: the one in between ends at once, so that an actor, or a template, becomes the
 child of the supervisor, which is the subreaper. A check (supervisor/rolling/preflight.py) is a child's, too.
 """
 
@@ -13,16 +17,18 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 from setproctitle import setproctitle
 
-from ...protocol.kinds import KINDS
+from ...protocol.kinds import KINDS, OWN_TEMPLATE, TEMPLATE, find
 from ...protocol.prefork_wire import (
     MOST_DESCRIPTORS,
     PING,
     REQUEST_BYTES,
     answer,
+    read_branch,
     read_check,
     read_fork_descriptors,
 )
@@ -35,36 +41,120 @@ SPIN_S = 0.0002
 
 
 def main() -> None:
-    """Serve the socket whose descriptor the command line names, until its other end is closed."""
+    """Serve the socket whose descriptor the command line names, until its other end is closed; behind it the kind whose
+    own template this is, if it is one.
+    """
+    _, control, *kind = sys.argv
     supervisor = os.getppid()
     die_with_supervisor(supervisor)
     leave_signals_to_supervisor()
-    setproctitle("actorserve: template")
-    control = socket.socket(fileno=int(sys.argv[1]))
-    gc.disable()  # whoever starts waits for these imports
-    for name in (*(kind.module for kind in reversed(KINDS.values()) if kind.prefork), *ALSO):
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # the collector of an actor does not touch, and so not copy, what all share
-    gc.enable()
-    while True:
-        request, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES, MOST_DESCRIPTORS)
-        if not request:
-            return
-        number = _do(request, fds, supervisor, control)
-        for fd in fds:
-            os.close(fd)
-        control.send(answer(number))
+    _Template(supervisor, socket.socket(fileno=int(control)), *kind).serve()
 
 
-def _do(request: bytes, fds: list[int], supervisor: int, control: socket.socket) -> int:
-    """What one request asks for; the number that answers it."""
-    if request == PING:
-        return 0
-    expected = read_check(request)
-    if expected is not None:
-        return _check(expected, *fds)
-    return _fork_twice(supervisor, control, fds)
+class _Template:
+    """One of these processes."""
+
+    def __init__(self, supervisor: int, control: socket.socket, kind: str = "") -> None:
+        self._supervisor = supervisor
+        self._control = control
+        self._kind = kind  # whose early imports this one does; none: those of all others
+        self._has_imports = False
+        setproctitle(f"actorserve: {OWN_TEMPLATE.format(kind) if kind else TEMPLATE}")
+
+    def serve(self) -> None:
+        """Answer what is asked, in order, until there is nobody to ask."""
+        gc.disable()  # whoever starts waits for the imports
+        while True:
+            request, fds, _, _ = socket.recv_fds(self._control, REQUEST_BYTES, MOST_DESCRIPTORS)
+            if not request:
+                return
+            number = self._do(request, fds)
+            for fd in fds:
+                os.close(fd)
+            self._control.send(answer(number))
+
+    def _do(self, request: bytes, fds: list[int]) -> int:
+        """What one request asks for; the number that answers it."""
+        kind = read_branch(request)
+        if kind is not None:
+            importlib.import_module(KINDS[kind].module)
+            gc.freeze()
+            return self._fork_twice(lambda: self._branch(KINDS[kind].name, *fds))
+        if not self._has_imports:
+            self._import()
+        if request == PING:
+            return 0
+        expected = read_check(request)
+        if expected is not None:
+            return _check(expected, *fds)
+        return self._fork_twice(lambda: self._live(fds))
+
+    def _import(self) -> None:
+        if self._kind:
+            find(KINDS[self._kind].early_imports)()
+        else:
+            for name in (*(kind.module for kind in reversed(KINDS.values()) if kind.prefork), *ALSO):
+                importlib.import_module(name)
+        gc.collect()
+        gc.freeze()  # the collector of an actor does not touch, and so not copy, what all share
+        gc.enable()
+        self._has_imports = True
+
+    def _fork_twice(self, become: Callable[[], NoReturn]) -> int:
+        """The process id of one that becomes that; when this returns it is the supervisor's child."""
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        between = os.fork()
+        if not between:
+            inner = os.fork()
+            if inner:
+                os.write(write_end, str(inner).encode())
+                os._exit(0)
+            try:
+                os.close(read_end)
+                os.close(write_end)
+                self._control.close()
+                os.setsid()  # Ctrl-C is for the supervisor alone
+                become()
+            finally:
+                os._exit(1)
+        os.close(write_end)
+        os.waitpid(between, 0)
+        pid = int(os.read(read_end, 32))
+        os.close(read_end)
+        return pid
+
+    def _await_adoption(self) -> None:
+        deadline = time.monotonic() + ADOPTION_S
+        while os.getppid() != self._supervisor and time.monotonic() < deadline:
+            time.sleep(SPIN_S)  # nothing tells a process that it has a new parent
+
+    def _live(self, fds: list[int]) -> NoReturn:
+        """The actor's whole life."""
+        boot, output, channel = read_fork_descriptors(fds)
+        os.dup2(boot, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(boot)
+        os.close(output)
+        self._await_adoption()
+        live(channel)
+
+    def _branch(self, kind: str, control: int, output: int) -> NoReturn:
+        """Another template's whole life."""
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        self._await_adoption()
+        status = 1
+        try:
+            die_with_supervisor(self._supervisor)
+            _Template(self._supervisor, socket.socket(fileno=control), kind).serve()
+            status = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
 
 
 def _check(expected: str, boot: int) -> int:
@@ -82,44 +172,6 @@ def _check(expected: str, boot: int) -> int:
     finally:
         sys.stderr.flush()
         os._exit(status)
-
-
-def _fork_twice(supervisor: int, control: socket.socket, fds: list[int]) -> int:
-    """The actor's process id; when this returns the actor is the supervisor's child."""
-    read_end, write_end = os.pipe2(os.O_CLOEXEC)
-    between = os.fork()
-    if not between:
-        actor = os.fork()
-        if actor:
-            os.write(write_end, str(actor).encode())
-            os._exit(0)
-        try:
-            os.close(read_end)
-            os.close(write_end)
-            control.close()
-            _live(supervisor, fds)
-        finally:
-            os._exit(1)
-    os.close(write_end)
-    os.waitpid(between, 0)
-    pid = int(os.read(read_end, 32))
-    os.close(read_end)
-    return pid
-
-
-def _live(supervisor: int, fds: list[int]) -> NoReturn:
-    """The actor's whole life."""
-    os.setsid()  # Ctrl-C is for the supervisor alone
-    boot, output, channel = read_fork_descriptors(fds)
-    os.dup2(boot, 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(boot)
-    os.close(output)
-    deadline = time.monotonic() + ADOPTION_S
-    while os.getppid() != supervisor and time.monotonic() < deadline:
-        time.sleep(SPIN_S)  # nothing tells a process that it has a new parent
-    live(channel)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,15 @@ def in_batches(chosen: Sequence[Child]) -> list[list[Child]]:
 
 
 def to_be_tried(batches: Sequence[Sequence[Child]]) -> list[Child]:
-    """One of each kind whose code no template has imported; any, if there is none, since the memory's layout counts."""
-    first = {child.spec.kind: child for batch in batches for child in batch if not child.traits.prefork}
+    """One of each kind whose code the first template has not imported as a whole; any, if there is none, since the
+    memory's layout counts.
+    """
+    first = {
+        child.spec.kind: child
+        for batch in batches
+        for child in batch
+        if child.traits.late_imports or not child.traits.prefork
+    }
     return list(first.values()) or [batches[-1][0]]
 
 

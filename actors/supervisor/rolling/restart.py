@@ -1,10 +1,10 @@
 """Rolling restarts: actors are replaced one by one, by successors of the code on disk, while the server serves.
 
-First another template is started, which imports the code as it is now; it says whether that fits the memory of this
+First other templates are started, which import the code as it is now; they say whether that fits the memory of this
 server, and nothing is touched if it does not. Then each actor is ended in order and started anew, as after a death,
 which costs no request; the next one's turn comes when the successor is ready. A successor that cannot come up is
-replaced by one of the template and the options from before (a worker: of the options only, as none is forked from a
-template), and the restart ends there. Only the deaths of such successors are counted as crashes.
+replaced by one of the template and the options from before, and the restart ends there. Only the deaths of such
+successors are counted as crashes.
 
 Workers share the model, so all of them are replaced at once. The scheduler stays, and computes what runs again as after
 a death; that it was no death the worker's successor tells it (WorkerReady), so that no request is blamed.
@@ -29,7 +29,7 @@ from ...protocol.kinds import KINDS
 from ..connections.descriptors import is_scarce
 from ..control.socket import CommandRefused
 from ..processes.child import Child, memory_file
-from ..processes.spawn import Template
+from ..processes.templates import Templates
 from ..restart_policy import Death
 from ..timeouts import KILL_S
 from . import option_changes
@@ -87,7 +87,7 @@ class Rolling:
     def _fall_back(self, child: Child) -> None:
         """The next life is as the one that was replaced."""
         child.config = self._before[child]
-        child.use_template(self._supervisor.templates[0] if self._supervisor.templates else None)
+        child.use_templates(self._supervisor.templates[0] if self._supervisor.templates else None)
 
     # --- what is asked -------------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class Rolling:
         output.say(f"restart of {roll.what}: {roll.wanted} actors are replaced one after the other")
         failed = ""
         try:
-            fresh = await self._new_template(batches)
+            fresh = await self._new_templates(batches)
             for batch in batches:
                 await self._replace(batch, fresh, configs)
                 for child in batch:
@@ -150,12 +150,12 @@ class Rolling:
         output.say(f"the restart of {roll.what} {how}", "error" if failed else "info")
         roll.end(failed)
 
-    async def _new_template(self, batches: Sequence[Sequence[Child]]) -> Template | None:
-        """One that has imported the code of today, which was found fit; None where actors are started without."""
+    async def _new_templates(self, batches: Sequence[Sequence[Child]]) -> Templates | None:
+        """Those that have imported the code of today, which was found fit; None where actors are started without."""
         supervisor = self._supervisor
         if not supervisor.warm:
             return None
-        fresh = Template(supervisor.output, supervisor.memory, on_trial=True)
+        fresh = Templates(supervisor.output, supervisor.memory, on_trial=True)
         fresh.start()
         supervisor.templates.append(fresh)
         try:
@@ -167,9 +167,10 @@ class Rolling:
         fresh.passed()
         return fresh
 
-    async def _try_code(self, fresh: Template, child: Child) -> None:
-        """RestartStopped if the code that this template has, or that this actor would import, does not fit."""
+    async def _try_code(self, fresh: Templates, child: Child) -> None:
+        """RestartStopped if the code that these templates have, or that this actor would import, does not fit."""
         checked: list[int | None] = []
+        template = fresh.of(child.spec.kind)
 
         def answered(status: int | None) -> None:
             checked.append(status)
@@ -177,30 +178,30 @@ class Rolling:
 
         boot_fd = memory_file(msgspec.msgpack.encode(self._supervisor.memory.boot(child.spec)))
         try:
-            if fresh.usable:  # it may have died behind the check before
-                fresh.check(self._layout, boot_fd, answered)
+            if template.usable:  # it may have died behind the check before
+                template.check(self._layout, boot_fd, answered)
                 await self._until(lambda: bool(checked), None)
         finally:
             os.close(boot_fd)
         if checked != [0]:
-            raise RestartStopped(f"the code on disk cannot be used, and nothing is changed: {fresh.last_line}")
+            raise RestartStopped(f"the code on disk cannot be used, and nothing is changed: {template.last_line}")
 
-    def _keep(self, fresh: Template | None, failed: bool) -> None:
-        """From now on all are forked from the new template; or of the one before, if the new one is no good."""
+    def _keep(self, fresh: Templates | None, failed: bool) -> None:
+        """From now on all are forked from the new templates; or from those before, if the new ones are no good."""
         supervisor = self._supervisor
         if fresh is None or fresh not in supervisor.templates:
             return
         kept = next((one for one in supervisor.templates if (one is fresh) != failed), None)
-        for template in supervisor.templates[:]:
-            if template is not kept:
-                supervisor.templates.remove(template)
-                template.retire()
+        for templates in supervisor.templates[:]:
+            if templates is not kept:
+                supervisor.templates.remove(templates)
+                templates.retire()
         if kept is not None:
             kept.accepted()
         for child in supervisor.children:
-            child.use_template(kept)
+            child.use_templates(kept)
 
-    async def _replace(self, batch: Sequence[Child], fresh: Template | None, configs: dict[Child, Config]) -> None:
+    async def _replace(self, batch: Sequence[Child], fresh: Templates | None, configs: dict[Child, Config]) -> None:
         """End them and wait until their successors are ready; RestartStopped if they do not come up."""
         start_s = max(child.traits.start_s for child in batch) + LATE_S
         if not await self._until(lambda: all(child.up for child in batch), start_s):
@@ -210,7 +211,7 @@ class Rolling:
         self._before = {child: child.config for child in batch}
         for child in batch:
             child.with_others, child.group = True, list(batch)
-            child.use_template(fresh)
+            child.use_templates(fresh)
             child.config = configs.get(child, child.config)
         await self._end_all(batch)
         came = await self._until(lambda: all(self._is_replaced(child) for child in batch), start_s)

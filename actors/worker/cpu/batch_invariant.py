@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..torch_import import generator
 from .linear import PackedLinear
 
 SIZES = (4, 8, 16, 32, 64)  # of tiles
@@ -78,10 +79,10 @@ def revealing_rows(weight: Tensor, count: int) -> Tensor:
     Nothing is left of them but what rounding makes, so that another order of the sums shows, in 16 bits as well.
     """
     outputs, inputs = weight.shape
-    generator = torch.Generator().manual_seed(outputs + inputs)
+    random = generator(outputs + inputs)
     rows = torch.zeros(count, inputs, dtype=weight.dtype)
     for row in rows:
-        own = weight[int(torch.randint(outputs, (), generator=generator))]
-        ones, others = torch.randperm(inputs, generator=generator)[: inputs // 2 * 2].view(2, -1).unbind()
+        own = weight[int(torch.randint(outputs, (), generator=random))]
+        ones, others = torch.randperm(inputs, generator=random)[: inputs // 2 * 2].view(2, -1).unbind()
         row[ones], row[others] = own[others], -own[ones]
     return rows

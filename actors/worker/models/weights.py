@@ -28,7 +28,7 @@ from ..formats.decoding import decoded
 from ..formats.stacking import unstacked
 from ..memory import large_blocks_apart
 from ..tensor_parallel import TensorParallelGroup
-from ..torch_import import import_rest
+from ..torch_import import generator, import_rest
 from .gguf_tensors import open_gguf
 from .sharding import Alone, Get, Read, shard
 
@@ -135,8 +135,8 @@ def random_tensors(shape: Architecture, seed: int, device: torch.device | str = 
             return torch.ones(sizes, device=device)
         if kind is Kind.BIAS:
             return torch.zeros(sizes, device=device)
-        generator = torch.Generator(device).manual_seed(seed * len(numbers) + numbers[name])
-        return torch.empty(sizes, device=device).normal_(0, 0.02, generator=generator)
+        numbered = generator(seed * len(numbers) + numbers[name], device)
+        return torch.empty(sizes, device=device).normal_(0, 0.02, generator=numbered)
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
         return whole(name)[rows] if columns is None else whole(name)[rows, columns]

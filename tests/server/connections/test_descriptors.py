@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 
 from actorserve.actors.observer.attach import attach
-from actorserve.actors.supervisor.connections.descriptors import AT_REST, own_descriptors
+from actorserve.actors.supervisor.connections.descriptors import AT_REST, EACH_TEMPLATE, own_descriptors
 from tests.support.client import complete, connect
 from tests.support.server import LAUNCH, Server
 
@@ -68,10 +68,11 @@ def test_what_is_counted_on_is_what_is_used(server: Server) -> None:
     """At rest; more is used while actors are born, and there is room for more."""
     seen = attach(server.pid)
     actors, frontends = len(seen.system.actors), len(seen.system.of_kind("frontend"))
+    templates = len(seen.system.own_templates)
     room = own_descriptors(seen.system)
     seen.close()
     used = len(os.listdir(f"/proc/{server.pid}/fd"))
-    assert abs(used - (AT_REST + 3 * actors + frontends)) <= 2
+    assert abs(used - (AT_REST + 3 * actors + frontends + EACH_TEMPLATE * templates)) <= 2
     for pid in server.pids().values():
         assert len(os.listdir(f"/proc/{pid}/fd")) < room
 
@@ -96,7 +97,7 @@ def test_a_supervisor_without_descriptors_waits(server: Server) -> None:
     kept = [connect(server) for _ in range(4)]
     assert all("Paris" in complete(connection) for connection in kept)
     with lowered(server.pid):
-        for name in ("renderer-0", "frontend-0", "worker", "template"):
+        for name in ("renderer-0", "frontend-0", "worker", "template", "template-worker"):
             os.kill(server.pids()[name], signal.SIGKILL)
         for name in ("renderer-0", "frontend-0", "worker"):
             server.wait_for(f"{name} cannot be started yet: .*Too many open files; it is tried again", since_start=True)

@@ -109,14 +109,14 @@ def test_a_death(server: Server) -> None:
 
 
 def test_rolling_restarts(server: Server) -> None:
-    before = server.pids()
+    before = server.actors()
     replaced = [line.split()[0] for line in restart(server, "toy", "--set", "seed=7").splitlines()]
     assert replaced == NAMES
-    after = server.pids()
-    assert {name for name in before if before[name] != after[name]} - {"template"} == set(NAMES)
+    after = server.actors()
+    assert {name for name in before if before[name] != after[name]} == set(NAMES)
     everybody = [line.split()[0] for line in restart(server, "all").splitlines()]
     assert everybody[:3] == [*NAMES, "cold"] and everybody[-2:] == ["scheduler", "worker"]  # by the order in its entry
-    assert set(everybody) == before.keys() - {"template"}
+    assert set(everybody) == before.keys()
     refused = command(server, "restart", "toy", "--set", "max_num_batched_tokens=64")
     assert refused.returncode == 1 and "cannot change in a restart of toy" in refused.stderr
     assert complete(server)
@@ -140,5 +140,5 @@ async def test_the_page_draws_it(server: Server) -> None:
         await page.until("document.querySelectorAll('.map .actor.toy[data-state=ready]').length === 2")
         cards = "[...document.querySelectorAll('.map .actor')].map((one) => one.getAttribute('transform'))"
         places = await page.evaluate(cards)
-        assert len(places) == len(set(places)) == len(server.pids().keys() - {"template"})
+        assert len(places) == len(set(places)) == len(server.actors())
         check_calm(page, server.base_url)

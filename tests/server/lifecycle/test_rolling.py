@@ -95,12 +95,12 @@ def test_all_are_replaced_under_load(server: Server) -> None:
     that this server allows. It takes seconds, since streams run on while a worker imports torch and warms up.
     """
     expected = ask(server)["choices"][0]["text"]
-    before = server.pids()
+    before, actors = server.pids(), server.actors()
     load = Load(server, STREAMS, TOKENS)
 
     def action() -> None:
         said = restart(server, "all")
-        assert all(f"{name} is replaced" in said for name in before if name != "template"), said
+        assert all(f"{name} is replaced" in said for name in actors), said
 
     load.run(action)
     check(load, expected)
@@ -236,7 +236,7 @@ def test_the_new_ones_run_the_code_on_disk(copied: Server, changed: CodeCopy) ->
     for kind in KINDS.values():
         changed.append(kind.module.removeprefix("actorserve.").replace(".", "/") + ".py", SAYS)
     restart(copied, "all")
-    for name in copied.pids().keys() - {"template"}:
+    for name in copied.actors():
         copied.wait_for(rf"{name} +\| INFO this is the second version", since_start=True)
     os.kill(copied.pids()["renderer-0"], signal.SIGKILL)  # after a crash, too
     copied.wait_for("renderer-0 ended .* killed by SIGKILL")

@@ -17,7 +17,8 @@ from tests.support.client import connect
 from tests.support.models.checkpoints import checkpoint
 from tests.support.server import Server
 
-NAMES = {"template", "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}
+TEMPLATES = {"template", "template-worker"}
+NAMES = {*TEMPLATES, "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}
 MEMORY = 1 << 30  # PSS of all processes together
 WAIT_S = 60.0
 
@@ -102,7 +103,7 @@ def startup(server: Server) -> tuple[dict[str, dict[str, float]], dict[str, floa
 
 def test_the_start_is_told_by_phase_and_a_later_one_is_its_own(server: Server) -> None:
     phases, totals = startup(server)
-    assert phases.keys() == totals.keys() == NAMES - {"template"} | {"supervisor"}
+    assert phases.keys() == totals.keys() == NAMES - TEMPLATES | {"supervisor"}
     assert {"birth", "imports", "weights", "kv_memory", "set_up"} <= phases["worker"].keys()
     assert phases["supervisor"].keys() == {"imports", "model", "memory", "actors", "first_token"}
     for actor, took in phases.items():

@@ -17,7 +17,7 @@ import pytest
 
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.topology import System
-from actorserve.actors.supervisor.processes.spawn import Template
+from actorserve.actors.supervisor.processes.templates import Template
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.shm.board.board import ActorState
 from tests.frontend.others import MODEL
@@ -56,11 +56,54 @@ def test_replacements_share_the_templates_memory(server: Server) -> None:
         assert info.pss < 0.75 * info.rss, name
 
 
-def seen(server: Server) -> dict[str, Any]:
-    """The template as `actorserve ps` has it."""
+def seen(server: Server, name: str = "template") -> dict[str, Any]:
+    """A template as `actorserve ps` has it."""
     found: dict[str, Any]
-    (found,) = (actor for actor in report(server)["actors"] if actor["name"] == "template")
+    (found,) = (actor for actor in report(server)["actors"] if actor["name"] == name)
     return found
+
+
+@pytest.fixture(scope="module")
+def computing() -> Iterator[Server]:
+    """One whose worker has a model, and so a template of its own."""
+    with Server("--kv-cache-memory-bytes", "16M", "--threads", "1", "--max-restarts", "100") as running:
+        yield running
+
+
+def test_a_workers_successor_has_its_imports_behind_it(computing: Server) -> None:
+    for name, pid in computing.pids().items():
+        assert psutil.Process(pid).ppid() == computing.pid, name
+        assert os.getpgid(pid) == pid and os.getsid(pid) == pid, name
+    replace(computing, "worker")
+    own, worker = (psutil.Process(computing.pids()[name]) for name in ("template-worker", "worker"))
+    assert own.num_threads() == 1, "whoever forks has no threads"
+    assert worker.memory_info().rss > 100e6 and worker.memory_full_info().uss < 0.5 * worker.memory_info().rss
+    assert (seen(computing)["restarts"], seen(computing, own_name := "template-worker")["state"]) == (0, "ready")
+    assert seen(computing, own_name)["pid"] == own.pid
+
+
+def test_the_deaths_of_templates_cost_a_worker_nothing(computing: Server) -> None:
+    before = computing.pids()
+    os.kill(before["template"], signal.SIGKILL)
+    computing.wait_for(rf"template ended \(pid {before['template']}, killed by SIGKILL\); it is started again")
+    assert computing.pids()["template-worker"] == before["template-worker"], "it is nobody's child but the supervisor's"
+    for first in (False, True):  # it is forked by the first template, which is there again, or started cold
+        pids = computing.pids()
+        for name in ("template",)[:first] + ("template-worker",):
+            os.kill(pids[name], signal.SIGKILL)
+        computing.wait_for(
+            rf"template-worker ended \(pid {pids['template-worker']}, killed by SIGKILL\); it is started"
+        )
+        assert computing.pids()["worker"] == pids["worker"]
+        replace(computing, "worker")
+        assert computing.pids()["template-worker"] == seen(computing, "template-worker")["pid"]
+    assert seen(computing, "template-worker")["restarts"] == 2
+
+
+def test_a_workers_template_that_hangs_is_done_without(computing: Server) -> None:
+    os.kill(computing.pids()["template-worker"], signal.SIGSTOP)
+    replace(computing, "worker")
+    assert psutil.Process(computing.pids()["template-worker"]).status() != psutil.STATUS_STOPPED
 
 
 def test_the_death_of_the_template_costs_nothing(server: Server) -> None:
@@ -126,7 +169,7 @@ async def test_it_is_started_again_once_its_deaths_are_old_enough() -> None:
     said: list[str] = []
     output: Any = SimpleNamespace(say=lambda text, level="": said.append(text), line=lambda name, text, pid: text)
     memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), MODEL))
-    template = Template(output, memory)
+    template = Template(output, memory, memory.system.template)
     template._intensity = Allowed(True, False, False, True)  # type: ignore[assignment]
     position = memory.system.template.position
     template.start()
