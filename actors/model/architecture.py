@@ -118,6 +118,11 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             moe = msgspec.structs.replace(moe, shared_gate_up=(), shared_down=None, shared_gate=None)
         return msgspec.structs.replace(spec, moe=moe)
 
+    def layer_of(self, index: int, rank: int) -> LayerSpec:
+        """The same of one member of a tensor-parallel group, whose shape this is: with the experts that it has."""
+        divided = self.moe is not None and self.moe.experts != self.moe.routed
+        return self.layer_at(index, rank * self.moe.experts if self.moe is not None and divided else 0)
+
     def size(self, axis: Axis) -> int:
         """How many rows or columns that is."""
         latent = self.latent

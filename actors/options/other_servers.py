@@ -241,6 +241,7 @@ REFUSED = {  # reason: names
     "--logits-processors --logits-processor-pattern --scheduler-cls --worker-cls --worker-extension-cls "
     "--tool-server --tools",
     "requests may ask for 20 logprobs, and no more": "--max-logprobs",
+    "`actorserve trace` shows where the time goes": "--profiler-config",
     "a server that sleeps is one that is stopped: start it when it is needed": "--enable-sleep-mode",
     "logprobs are those of the model, before penalties, bias and temperature": "--logprobs-mode",
     "browsers send no cookies along": "--allow-credentials --cors-credentials",

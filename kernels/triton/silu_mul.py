@@ -49,6 +49,9 @@ def gelu_tanh_mul(merged: Tensor, out: Tensor | None = None) -> Tensor:
     return _gate(merged, out, gelu=True)
 
 
+GATES = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}  # by the name of the activation
+
+
 def _gate(merged: Tensor, out: Tensor | None, gelu: bool) -> Tensor:
     if merged.dim() != 2 or merged.shape[1] % 2 or merged.dtype not in DTYPES:
         raise ValueError(f"merged {merged.dtype}{list(merged.shape)} must be floats [tokens, 2 * size]")

@@ -124,8 +124,7 @@ class CpuBuilder:
 
     def layer(self, index: int) -> LayerSpec:
         """The tensors of a layer; where experts are divided over the group, with this member's."""
-        moe, rank = self.shape.moe, 0 if self.group is None else self.group.rank
-        return self.shape.layer_at(index, 0 if moe is None or moe.experts == moe.routed else rank * moe.experts)
+        return self.shape.layer_of(index, 0 if self.group is None else self.group.rank)
 
     def norm(self, name: str, eps: float | None = None) -> RMSNorm:
         """`eps`: other than that of most norms."""

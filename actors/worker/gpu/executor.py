@@ -3,6 +3,7 @@
 One flat batch, the tokens of all rows of a step one after the other. Ten launches a layer:
     add+norm · qkv · rotate, write KV · attention (and merge of splits) · out · add+norm · gate-up · silu·mul · down
 The residual stream is added to where it is normed, so it stands still between: a layer hands on what is to be added.
+Of a layer with experts the last three but one are those of moe.py.
 
 Everything it does follows from shapes, and nothing of it waits for the device, so that a graph can capture it for
 decoding. Which tensors a layer has is data (model/layers.py). Knows tensors; not where weights come from, nor what a
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from actorserve.kernels.pages import Pages, Scoring
+from actorserve.kernels.triton.moe.weights import ExpertWeights
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
@@ -27,7 +29,7 @@ from actorserve.kernels.triton.silu_mul import silu_mul
 from actorserve.kernels.triton.step_inputs import StepInputs
 
 from ...model.architecture import Architecture
-from ...model.layers import EMBEDDINGS, FINAL_NORM, LinearSpec
+from ...model.layers import EMBEDDINGS, FINAL_NORM, LayerSpec, LinearSpec
 from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join
@@ -35,6 +37,7 @@ from ..quantization.base import GpuLinear, LinearTensors, implementation_of
 from ..quantization.none import BatchInvariantGpuLinear, CublasLinear
 from ..tensor_parallel import TensorParallelGroup, embed
 from .fused import FUSED, FusedLayers
+from .moe import GpuMoe, join_experts
 
 
 class GpuBatch(NamedTuple):
@@ -58,10 +61,21 @@ class GpuBuilder:
     """Makes the parts of a model of a checkpoint's tensors, on the device, one after the other."""
 
     def __init__(
-        self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device, batch_invariant: bool = False
+        self,
+        shape: Architecture,
+        get: Get,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: TensorParallelGroup | None = None,
+        batch_invariant: bool = False,
     ) -> None:
         self.shape, self.get, self.dtype, self.device = shape, get, dtype, device
+        self.rank = 0 if group is None else group.rank
         self.batch_invariant = batch_invariant
+
+    def layer(self, index: int) -> LayerSpec:
+        """The tensors of a layer; where experts are divided over the group, with this member's."""
+        return self.shape.layer_of(index, self.rank)
 
     def tensor(self, name: str) -> Tensor:
         return self.get(f"{name}.weight").to(self.device, self.dtype, copy=True)
@@ -71,6 +85,10 @@ class GpuBuilder:
         joined, biased = partial(self._joined, linears), bool(linears[0].bias)
         tensors = LinearTensors(joined, self.dtype, biased, batch_invariant=self.batch_invariant)
         return implementation_of(self.shape.method_of(*linears)).gpu_linear(tensors)
+
+    def experts(self, experts: Sequence[Sequence[LinearSpec]]) -> ExpertWeights:
+        """The linears of each expert as one, and those of all in one tensor."""
+        return join_experts(experts, lambda linears, kind: self._joined(linears, kind, self.dtype))
 
     def norms(self, q_norm: str | None, k_norm: str | None) -> Norms | None:
         if q_norm is None or k_norm is None:
@@ -87,21 +105,28 @@ class GpuLayer:
     def __init__(self, build: GpuBuilder, index: int, group: TensorParallelGroup | None) -> None:
         shape = self.shape = build.shape
         self.group, self.batch_invariant = group, build.batch_invariant
-        spec = shape.layer.at(index)
+        spec = build.layer(index)
         self.scoring = Scoring(shape.attention_scale, shape.windows[index])
         assert spec.attention_norm is not None and spec.mlp_norm is not None, "others are VariedLayer's"
         self.attention_gain = build.tensor(spec.attention_norm)
         self.mlp_gain = build.tensor(spec.mlp_norm)
         self.qkv = build.linear(*spec.qkv)
         self.out = build.linear(spec.out)
-        self.gate_up = build.linear(*spec.gate_up)
-        self.down = build.linear(spec.down)
+        self._make_mlp(build, spec)
         self.norms = build.norms(spec.q_norm, spec.k_norm)
+
+    def _make_mlp(self, build: GpuBuilder, spec: LayerSpec) -> None:
+        self.moe = None if spec.moe is None else GpuMoe(build, spec.moe)
+        if self.moe is None:
+            self.gate_up = build.linear(*spec.gate_up)
+            self.down = build.linear(spec.down)
 
     def __call__(self, normed: Tensor, residual: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
         """What this layer adds to the residual in the end; its middle is added here. `normed` is of the residual."""
         inner = self._sum(self.out(self.attention(self.qkv(normed), turns, pools, batch)))
         normed = add_rms_norm(inner, residual, self.mlp_gain, self.shape.norm_eps)
+        if self.moe is not None:
+            return self._sum(self.moe(normed, batch.inputs.slots))
         return self._sum(self.down(silu_mul(self.gate_up(normed))))
 
     def attention(self, merged: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
@@ -160,7 +185,7 @@ class GpuModel:
         `fused`: small steps have norms, gates and additions in their products, where these can.
         `deterministic`: a token has the same bits in every batch.
         """
-        build = self.make_builder(shape, get, dtype, device, deterministic)
+        build = self.make_builder(shape, get, dtype, device, group, deterministic)
         self.batch_invariant = deterministic
         self.shape, self.dtype, self.device, self.group = shape, dtype, device, group
         self.embeddings = build.tensor(EMBEDDINGS)
@@ -173,9 +198,15 @@ class GpuModel:
         self.turns = RotaryTables(cos.to(device), sin.to(device))
 
     def make_builder(
-        self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device, batch_invariant: bool
+        self,
+        shape: Architecture,
+        get: Get,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: TensorParallelGroup | None,
+        batch_invariant: bool,
     ) -> GpuBuilder:
-        return GpuBuilder(shape, get, dtype, device, batch_invariant)
+        return GpuBuilder(shape, get, dtype, device, group, batch_invariant)
 
     def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
         return [GpuLayer(build, index, group) for index in range(build.shape.layers)]

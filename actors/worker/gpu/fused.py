@@ -37,7 +37,9 @@ class FusedLayer(NamedTuple):
 
     @classmethod
     def of(cls, layer: GpuLayer) -> FusedLayer | None:
-        """None if it has weights of another kind, or of a type into which no norm can be taken, or a part of them."""
+        """None if it has experts, a part of its weights, or some of another kind or of a type that takes no norm."""
+        if layer.moe is not None:
+            return None
         products = [one for one in (layer.qkv, layer.out, layer.gate_up, layer.down) if isinstance(one, CublasLinear)]
         plain = len(products) == 4 and all(one.weight.dtype != torch.float16 for one in products)
         return cls(layer, *products) if plain and layer.group is None else None

@@ -40,6 +40,7 @@ from .memory import (
     out_of_memory,
     room_for_blocks,
 )
+from .moe import check_experts
 from .runner import GpuRunner
 from .varied_layers import make_model
 
@@ -79,7 +80,7 @@ def start(context: Context) -> GpuWorkerActor:
 def check_shape(config: Config, shape: Architecture) -> None:
     """ConfigError unless the kernels can take this model."""
     if shape.moe is not None:
-        raise ConfigError("model: its layers have experts (MoE), which are computed on a CPU only (--device cpu)")
+        check_experts(shape.moe)
     if shape.latent is not None:
         raise ConfigError("model: its attention is latent (MLA), which is computed on a CPU only (--device cpu)")
     if config.block_size not in BLOCK_SIZES:

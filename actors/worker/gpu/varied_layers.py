@@ -6,7 +6,8 @@ More launches a layer than executor.py has, which these models share all else wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,18 +15,15 @@ from torch import Tensor
 from actorserve.kernels.pages import Scoring
 from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
-from actorserve.kernels.triton.silu_mul import gelu_tanh_mul, silu_mul
+from actorserve.kernels.triton.silu_mul import GATES
 
 from ...model.architecture import Architecture
 from ...model.rope import Rope
 from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
-from ..quantization.base import GpuLinear
 from ..tensor_parallel import TensorParallelGroup, embed
 from .executor import GpuBatch, GpuBuilder, GpuLayer, GpuModel, Hidden
 from .fused import FUSED
-
-GATES = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}
 
 
 class VariedBuilder(GpuBuilder):
@@ -46,15 +44,14 @@ class VariedLayer(GpuLayer):
     def __init__(self, build: VariedBuilder, index: int, group: TensorParallelGroup | None) -> None:
         shape = self.shape = build.shape
         self.group, self.batch_invariant = group, build.batch_invariant
-        spec = shape.layer.at(index)
+        spec = build.layer(index)
         self.scoring = Scoring(shape.attention_scale, shape.windows[index], shape.soft_cap)
         self.attention_norm, self.mlp_norm = build.gain(spec.attention_norm), build.gain(spec.mlp_norm)
         self.attention_post_norm = build.gain(spec.attention_post_norm)
         self.mlp_post_norm = build.gain(spec.mlp_post_norm)
         self.qkv = build.linear(*spec.qkv)
         self.out = build.linear(spec.out)
-        self.gate_up = build.linear(*spec.gate_up)
-        self.down = build.linear(spec.down)
+        self._make_mlp(build, spec)
         self.norms = build.norms(spec.q_norm, spec.k_norm)
 
     def compute(self, x: Tensor, added: Tensor | None, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
@@ -71,8 +68,10 @@ class VariedLayer(GpuLayer):
         rotate_and_write(q, k, v, *written, norms=norms, interleaved=shape.rope.interleaved)
         seen = self._attend(q, pools, batch)
         added = self._made(self.out, seen.view(len(seen), -1), self.attention_post_norm)
-        gate_up = self.gate_up(self._normed(x, added, self.mlp_norm))
-        return self._made(self.down, GATES[shape.activation](gate_up), self.mlp_post_norm)
+        normed = self._normed(x, added, self.mlp_norm)
+        if self.moe is not None:
+            return self._made(partial(self.moe, slots=inputs.slots), normed, self.mlp_post_norm)
+        return self._made(self.down, GATES[shape.activation](self.gate_up(normed)), self.mlp_post_norm)
 
     def _normed(self, x: Tensor, added: Tensor | None, gain: Tensor | None) -> Tensor:
         """x += added; then its norm, if there is one."""
@@ -82,7 +81,7 @@ class VariedLayer(GpuLayer):
             x.add_(added)
         return x if gain is None else rms_norm(x, gain, self.shape.norm_eps)
 
-    def _made(self, linear: GpuLinear, inner: Tensor, gain: Tensor | None) -> Tensor:
+    def _made(self, linear: Callable[[Tensor], Tensor], inner: Tensor, gain: Tensor | None) -> Tensor:
         made = self._sum(linear(inner))
         if gain is not None:
             made = rms_norm(made, gain, self.shape.norm_eps)
@@ -110,9 +109,15 @@ class VariedModel(GpuModel):
         self.turns_of = [tables[kind] for kind in kind_of]
 
     def make_builder(
-        self, shape: Architecture, get: Get, dtype: torch.dtype, device: torch.device, batch_invariant: bool
+        self,
+        shape: Architecture,
+        get: Get,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: TensorParallelGroup | None,
+        batch_invariant: bool,
     ) -> GpuBuilder:
-        return VariedBuilder(shape, get, dtype, device, batch_invariant)
+        return VariedBuilder(shape, get, dtype, device, group, batch_invariant)
 
     def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
         assert isinstance(build, VariedBuilder)

@@ -28,6 +28,7 @@ TYPES = {
     torch.int64: "*i64",
     torch.bool: "*i1",
     torch.uint8: "*u8",
+    torch.int8: "*i8",
 }
 TABLE = torch.zeros(3, 20, dtype=torch.int32)  # of blocks
 QUICK = 90
@@ -39,10 +40,23 @@ KERNELS = [
     "gpu_logits",
     "linear.gemv",
     "linear.fixed_linear",
+    "moe.routing",
+    "moe.experts",
     "step_inputs",
     "drafts",
 ]
-NARROW = ["bias", "count", "inputs", "keep", "change", "propose", "verify"]  # kernels that read little
+NARROW = [
+    "bias",
+    "count",
+    "inputs",
+    "keep",
+    "change",
+    "propose",
+    "verify",
+    "route",
+    "place",
+]  # kernels that read little
+FORMS = ("floats", "int8", "int4", "mxfp4")  # of experts' weights
 WIDE = {"ld.global.v4.b32", ", 0x10"}  # 16 bytes a thread, to registers or (fetched ahead) to shared memory
 
 
@@ -145,6 +159,60 @@ def launch_linear_fixed_linear(module: Any, every: bool) -> None:
             x, weight = torch.empty(2, inputs, dtype=dtype), torch.empty(outputs, inputs, dtype=dtype)
             module.fixed_linear(x, weight)
             module.fixed_linear(x, weight, torch.empty(outputs, dtype=dtype))
+
+
+def launch_moe_routing(module: Any, every: bool) -> None:
+    """As models of 60 to 512 experts have them."""
+    for experts, choices in ((8, 2), (60, 4), (128, 8), (256, 8), (512, 10)) if every else ((128, 8),):
+        for tokens in (1, 40):
+            scores, slots = torch.empty(tokens, experts, dtype=torch.bfloat16), torch.empty(tokens, dtype=torch.int64)
+            module.route(scores, module.Routing(experts, choices, normalised=True), 16, slots)
+            if every:
+                routing = module.Routing(experts, choices, sigmoid=True, first=experts // 2, here=experts // 2)
+                module.route(scores.float(), routing, 64, slots, torch.empty(experts))
+
+
+def launch_moe_experts(module: Any, every: bool) -> None:
+    """Of the sizes of Qwen3-30B-A3B, and of gpt-oss with its gate; weights in all formats, for few and many tokens."""
+    odd = module.Gate(alpha=1.702, limit=7.0, offset=1.0)
+    exact, half, brain = torch.float32, torch.float16, torch.bfloat16
+    kinds = [(brain, 2048, 768, form, odd, 1) for form in ("floats", "mxfp4")]
+    if every:
+        kinds = [(brain, 2880, 2880, form, odd, count) for form in FORMS for count in (1, 100, 600)]
+        kinds += [(brain, 2048, 768, "floats", module.SILU, count) for count in (1, 100, 600)]
+        kinds += [(half, 2880, 2880, form, module.SILU, count) for form in ("floats", "mxfp4") for count in (1, 600)]
+        kinds += [(exact, 2048, 768, form, module.Gate(gelu=True), 1) for form in FORMS]
+    for dtype, hidden, inner, form, gate, tokens in kinds:
+        up = expert_weights(form, 2 * inner, hidden, dtype, gate is odd)
+        down = expert_weights(form, hidden, inner, dtype, gate is odd)
+        launch = module.launch_of(dtype, 2 * tokens, 4, form)
+        module.run_experts(torch.empty(tokens, hidden, dtype=dtype), routed(tokens, launch), up, down, gate)
+        made, beside = torch.empty(4, hidden, dtype=dtype), torch.empty(2, hidden, dtype=dtype)
+        module.add_up(made, routed(2, module.FEW))
+        module.add_up(made, routed(2, module.FEW), beside, torch.empty(2, 1, dtype=dtype))
+
+
+def expert_weights(form: str, outputs: int, inputs: int, dtype: torch.dtype, biased: bool) -> Any:
+    """Of 4 experts."""
+    from actorserve.kernels.triton.moe.weights import ExpertWeights, int4_weights, int8_weights, mxfp4_weights
+
+    bias = torch.zeros(4, outputs, dtype=dtype) if biased else None
+    if form == "mxfp4":
+        codes = torch.zeros(4, outputs, inputs // 32, 16, dtype=torch.uint8)
+        return mxfp4_weights(codes, codes[..., 0], bias)
+    weight = torch.zeros(4, outputs, inputs, dtype=dtype)
+    if form == "floats":
+        return ExpertWeights(weight, inputs, bias=bias)
+    return (int8_weights if form == "int8" else int4_weights)(weight, bias)
+
+
+def routed(tokens: int, launch: Any) -> Any:
+    """So many tokens to 2 of 4 experts each."""
+    from actorserve.kernels.triton.moe.routing import Routed, Routing
+
+    most, chosen = Routing(4, 2).most_blocks(tokens, launch.block), torch.empty(tokens, 2, dtype=torch.int32)
+    pairs, blocks = torch.empty(most * launch.block, dtype=torch.int32), torch.empty(most, 2, dtype=torch.int32)
+    return Routed(chosen, chosen.float(), pairs, blocks)
 
 
 def launch_gpu_sampling(module: Any, every: bool) -> None:

@@ -109,7 +109,10 @@ def prompt(length: int, seed: int) -> list[int]:
 
 SLOW = [
     pytest.param(kind, marks=pytest.mark.slow)
-    for kind in ("llama3", "llama_biased", "llama_tied", "mistral", "phi3", "phi3_long", "qwen2", "qwen2_windows")
+    for kind in (
+        *("llama3", "llama_biased", "llama_tied", "mistral", "phi3", "phi3_long", "qwen2", "qwen2_windows"),
+        *("qwen2_moe", "qwen3_moe", "qwen3_moe, deterministic"),
+    )
 ]
 SLOW += [
     pytest.param(f"{kind}{way}", marks=pytest.mark.slow)
@@ -124,7 +127,7 @@ def test_it_draws_what_the_cpu_draws(checkpoints: Folders, kind: str) -> None:
     """Greedy and sampled rows, chunks and decoding mixed at random, rows that come back after a preemption: all of it
     by graphs, in which nothing of the host runs."""
     kind, _, way = kind.partition(", ")
-    layers = {"qwen3": 1, "gemma2": 2, "gemma3": 2}
+    layers = {"qwen3": 1, "gemma2": 2, "gemma3": 2, "qwen3_moe": 1}
     changes = {"num_hidden_layers": layers[kind]} if kind in layers else {}
     config = config_for(checkpoints(kind, **changes, **TYPES.get(kind, {})), block_size=16)
     samplings = [
@@ -192,6 +195,24 @@ def test_fused_weights_and_a_part_of_a_head_that_turns(checkpoints: Folders) -> 
     config = config_for(checkpoints("phi3_long", num_hidden_layers=1), block_size=16)
     wanted = Driver(make_runner(config, rows=ROWS)).run([Sequence(prompt(18, 1), 2)])
     assert GpuDriver(make_gpu_runner(config)).run([Sequence(prompt(18, 1), 2)]) == wanted
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["qwen3_moe", "qwen2_moe", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mixtral", "qwen3_moe, 16"))],
+)
+def test_experts(kind: str, checkpoints: Folders) -> None:
+    """Chunks, rows that decode, and some that fill up; Qwen2-MoE's with a layer without experts before."""
+    kind, _, budget = kind.partition(", ")
+    config = config_for(checkpoints(kind, num_hidden_layers=1 + (kind == "qwen2_moe")), block_size=16)
+
+    def sequences() -> list[Sequence]:
+        return [Sequence(prompt(20 + 3 * n, n), 2) for n in range(2)]
+
+    wanted = Driver(make_runner(config, rows=ROWS)).run(sequences())
+    runner = make_gpu_runner(config)
+    assert runner.model.layers[-1].moe is not None
+    assert GpuDriver(runner, budget=int(budget or 50)).run(sequences()) == wanted
 
 
 @pytest.mark.parametrize(

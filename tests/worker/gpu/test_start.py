@@ -14,6 +14,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
 from actorserve.actors.model.architecture import Architecture
+from actorserve.actors.model.moe import MoeShape
 from actorserve.actors.model.rope import Rope
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.worker.actor import uses_gpu
@@ -42,6 +43,7 @@ SHAPE = Architecture(
     rope=Rope(),
     stored_dtype="bfloat16",
 )
+EXPERTS = MoeShape(experts=8, per_token=2, intermediate_size=64, layers=(True, True), routed=8)
 GIB = 1 << 30
 
 
@@ -147,10 +149,12 @@ def test_types() -> None:
         ({}, {"head_dim": 72}, "heads of 72"),
         ({}, {"heads": 512}, "256 heads share"),
         ({}, {"head_dim": 592}, "heads of 592"),
+        ({}, {"moe": msgspec.structs.replace(EXPERTS, routed=1032)}, "2 of 1032 experts for each token"),
+        ({}, {"moe": msgspec.structs.replace(EXPERTS, per_token=33)}, "33 of 8 experts for each token"),
     ],
 )
 def test_what_the_kernels_cannot_take(options: dict[str, Any], changes: dict[str, Any], word: str) -> None:
-    check_shape(make_config({}), SHAPE)
+    check_shape(make_config({}), msgspec.structs.replace(SHAPE, moe=EXPERTS))
     with pytest.raises(ConfigError, match=word):
         check_shape(make_config(options), msgspec.structs.replace(SHAPE, **changes))
 

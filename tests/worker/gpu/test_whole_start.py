@@ -53,12 +53,14 @@ DRAFTS = 2
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_min": 1})
 KINDS: dict[str, dict[str, Any]] = {
     "qwen3": {"num_hidden_layers": 1},
+    "qwen3_moe": {"num_hidden_layers": 1},
     "gemma3": {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2},
 }
 SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, options, what runs steps
     "plain": ("qwen3", {}, GpuRunner),
     "eager": ("qwen3", {"enforce_eager": True}, GpuRunner),
     "deterministic": ("qwen3", {"deterministic": True}, GpuRunner),
+    "experts": ("qwen3_moe", {}, GpuRunner),
     "varied": ("gemma3", {}, GpuRunner),
     "varied, deterministic": ("gemma3", {"deterministic": True}, GpuRunner),
     "drafts": ("qwen3", {"speculative_config": NGRAM}, DraftingRunner),
@@ -198,8 +200,8 @@ def test_from_options_to_tokens(checkpoints: Folders, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("kind", "options", "words"),
     [
-        ("qwen3_moe", {}, r"model: .*experts \(MoE\).*--device cpu"),
-        ("qwen3", {"draft": "qwen3_moe"}, r"--speculative-config: model: .*experts \(MoE\).*--device cpu"),
+        ("narrow", {}, r"model: heads of 24 numbers"),
+        ("qwen3", {"draft": "narrow"}, r"--speculative-config: model: .*heads of 24 numbers"),
         ("qwen3", {"model_impl": "transformers"}, r"model: Qwen3ForCausalLM: layers of transformers .*--device cpu"),
     ],
 )
@@ -207,8 +209,12 @@ def test_models_of_a_cpu_alone(
     checkpoints: Folders, monkeypatch: pytest.MonkeyPatch, kind: str, options: dict[str, Any], words: str
 ) -> None:
     in_place_of_a_gpu(monkeypatch, recorded)
+
+    def folders(kind: str, **changes: Any) -> Path:
+        return checkpoints("qwen3", head_dim=24) if kind == "narrow" else checkpoints(kind, **changes)
+
     with pytest.raises(ConfigError, match=words):
-        started(config_of(checkpoints, kind, **options))
+        started(config_of(folders, kind, **options))
 
 
 def main(folders: dict[str, str], settings: Collection[str]) -> None:

@@ -1,0 +1,56 @@
+"""A layer's experts on a GPU against those on a CPU, whole and as members of a group have them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if DEVICE.type == "cpu":
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
+
+from actorserve.actors.model.architecture import read_architecture, shard_shape  # noqa: E402
+from actorserve.actors.model.info import read_json  # noqa: E402
+from actorserve.actors.worker.cpu.executor import CpuModel  # noqa: E402
+from actorserve.actors.worker.gpu.executor import GpuBuilder  # noqa: E402
+from actorserve.actors.worker.gpu.moe import GpuMoe  # noqa: E402
+from actorserve.actors.worker.models.sharding import shard  # noqa: E402
+from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
+
+Folders = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("qwen3_moe", {}), ("qwen2_moe", {}), ("mixtral", {"num_local_experts": 8})]
+)
+def test_members_of_a_group_add_up_to_what_a_cpu_makes(
+    kind: str, changes: dict[str, int], checkpoints: Folders
+) -> None:
+    """Each with a part of every expert, or with some experts as wholes; biased routers and shared MLPs among them."""
+    folder = checkpoints(kind, **changes)
+    shape = read_architecture(read_json(folder / "config.json"))
+    read = open_checkpoint(folder, shape)
+    index = 1 if kind == "qwen2_moe" else 0
+    x = torch.randn(5, shape.hidden_size, generator=torch.Generator().manual_seed(1))
+    wanted = CpuModel(shape, lambda name: read(name, slice(None), None), torch.float32, 32).layers[index].moe
+    assert wanted is not None
+    slots, live = torch.tensor([0, 1, -1, 2, 3], device=DEVICE), [0, 1, 3, 4]
+    whole = wanted(x)
+    if kind != "qwen2_moe":  # through whose shared MLP all go
+        whole[2], live = 0, [0, 1, 2, 3, 4]
+    for size, divided in ((1, False), (2, False), (2, True)):
+        total = torch.zeros_like(whole)
+        for rank in range(size):
+            place: Any = SimpleNamespace(rank=rank, size=size)
+            own = shard_shape(shape, size, divided)
+            build = GpuBuilder(own, shard(read, shape, place, divided), torch.float32, DEVICE, place)
+            spec = build.layer(index).moe
+            assert spec is not None and own.moe is not None and spec.experts == own.moe.experts
+            total += GpuMoe(build, spec)(x.to(DEVICE), slots).cpu()
+        torch.testing.assert_close(total[live], whole[live], rtol=1e-4, atol=1e-5)
