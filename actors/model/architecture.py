@@ -263,10 +263,13 @@ def find_architecture(
         return None
     try:
         return read_architecture(values, file, quantization)
-    except Unsupported:
+    except Unsupported as error:
         if model_impl == AUTO:
             return None
-        raise
+        raise Unsupported(
+            f"{error}; --model-impl auto serves it by layers of transformers, on a CPU, if a trial at load shows that "
+            "they are right"
+        ) from None
 
 
 def read_architecture(
@@ -380,6 +383,11 @@ def shard_shape(shape: Architecture, size: int, expert_parallel: bool = False) -
         numbers |= {"experts": moe.experts} if expert_parallel else {"numbers in an expert": moe.intermediate_size}
     elif expert_parallel:
         raise ConfigError("--enable-expert-parallel: the model has no experts; leave the option out")
+    if expert_parallel and size == 1:
+        raise ConfigError(
+            "--enable-expert-parallel: experts are divided over the workers of --tensor-parallel-size, and that is 1; "
+            "set it to 2 or more, or leave the option out"
+        )
     for name, number in numbers.items():
         if number % size:
             raise ConfigError(f"--tensor-parallel-size: the model has {number} {name}, which {size} does not divide")

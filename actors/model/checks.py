@@ -233,6 +233,11 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
         raise adapted_on_gpu(model)
     if config.tensor_parallel_size > 1:
         raise ConfigError(f"--tensor-parallel-size: {name} is computed by layers of transformers, which one worker has")
+    if config.enable_expert_parallel:
+        raise ConfigError(
+            f"--enable-expert-parallel: {name} is computed by layers of transformers, which one worker has with all "
+            "experts; leave the option out"
+        )
     if config.deterministic:
         raise ConfigError(f"--deterministic: {name} is computed by layers of transformers, whose bits follow the batch")
     if isinstance(read_speculative(config), HeadOptions):

@@ -185,6 +185,10 @@ def test_what_cannot_be_divided_is_named(checkpoints: Folders) -> None:
         shard_shape(msgspec.structs.replace(moe, heads=4, kv_heads=4), 4, expert_parallel=True)
     with pytest.raises(ConfigError, match="enable-expert-parallel: the model has no experts"):
         shard_shape(dense, 2, expert_parallel=True)
+    with pytest.raises(
+        ConfigError, match=r"enable-expert-parallel: .* over the workers of --tensor-parallel-size, and"
+    ):
+        shard_shape(moe, 1, expert_parallel=True)
 
 
 @pytest.mark.parametrize(

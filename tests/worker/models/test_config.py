@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from actorserve.actors.model.architecture import read_architecture
+from actorserve.actors.model.architecture import find_architecture, read_architecture
 from actorserve.actors.model.rope import Rope, long_texts, read_rope
 from actorserve.actors.model.values import Values
 from actorserve.actors.options.config import ConfigError
@@ -231,3 +231,12 @@ def test_refusals_name_the_thing(values: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match="model: ") as caught:
         read_architecture(VALUES | values)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("field", "value"), [("architectures", ["GPT2LMHeadModel"]), ("hidden_act", "gelu")])
+def test_what_others_serve_is_said(field: str, value: object) -> None:
+    """Of what these layers alone cannot, the option says how it is served."""
+    values = {**VALUES, field: value}
+    assert find_architecture(values, "auto") is None
+    with pytest.raises(ConfigError, match=r"not supported; .*; --model-impl auto serves it by layers of trans"):
+        find_architecture(values, "native")
