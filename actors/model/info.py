@@ -12,7 +12,7 @@ import msgspec
 from ..options.config import Config, ConfigError
 from .architecture import LARGEST, architecture_name, find_architecture
 from .generation import end_tokens, sampling_defaults
-from .gguf.folder import SOURCES, model_folder
+from .gguf.folder import SOURCES, check_header, model_folder
 from .memory.machine import may_have_gpu
 from .names import check_folder, find_folder
 from .pooling.choice import pools, read_pooling
@@ -53,11 +53,13 @@ def resolve_model(config: Config) -> ModelInfo:
     """Find the model's folder (downloading a hub name) and read its JSON files; its tokenizer is not looked at yet.
     ConfigError says what is wrong.
     """
-    folder = DEMO_FOLDER
+    folder, own = DEMO_FOLDER, config.tokenizer is None and not config.skip_tokenizer_init
     if config.model:
         weights = config.worker == "model" and config.load_format != "dummy"
-        folder = find_folder(config.model, config.revision, lambda *found: _look(config, *found), weights)
-    own = config.tokenizer is None and not config.skip_tokenizer_init
+        folder = find_folder(
+            *(config.model, config.revision, lambda *found: _look(config, *found), weights),
+            peek=lambda header: check_header(header, own),
+        )
     return _look(config, _without_gguf(config, folder, own), False)
 
 

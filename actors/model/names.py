@@ -17,6 +17,7 @@ from pathlib import Path
 from ..options.config import ConfigError
 from .gguf.folder import PART, gguf_in
 from .gguf.header import is_gguf
+from .gguf.hub import Peek, look_at_header
 from .weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE, index_files, some
 
 CONFIG = ["config.json", "generation_config.json"]
@@ -32,12 +33,18 @@ Look = Callable[[Path, bool], object]  # a folder; are all its small files there
 
 
 def find_folder(
-    name: str, revision: str | None, look: Look | None = None, weights: bool = True, files: tuple[str, ...] = ()
+    name: str,
+    revision: str | None,
+    look: Look | None = None,
+    weights: bool = True,
+    files: tuple[str, ...] = (),
+    peek: Peek | None = None,
 ) -> Path:
     """The folder of `name`, or its GGUF file; ConfigError says what it is, if it is no model. Without `weights` they
     are not downloaded. `files` are other names under which they may be, of which one is enough.
 
-    `look` is called with a folder of which config.json is there, and then with one of which all but the weights are.
+    `look` is called with a folder of which config.json is there, and then with one of which all but the weights are;
+    `peek` with the header of a GGUF file of the hub before it is downloaded.
     """
     path = Path(name).expanduser()
     try:
@@ -55,10 +62,10 @@ def find_folder(
         known = HUB_URL.match(name)
         raise ConfigError(f"model: {name} is a URL; " + (f"the hub's name of it is {known[1]}" if known else ONLY))
     if (wanted := HUB_GGUF.fullmatch(name)) and not name.startswith((".", "~")):
-        return _gguf_from_hub(wanted[1], wanted[2], revision)
+        return _gguf_from_hub(wanted[1], wanted[2], revision, peek)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not HUB_NAME.fullmatch(name):
         raise ConfigError(f"model: there is no folder {_shown(name)}{_near(path)}{_no_hub_name(name)}")
-    return _from_hub(name, revision, look, weights, files)
+    return _from_hub(name, revision, look, weights, files, peek)
 
 
 def check_folder(folder: Path) -> None:
@@ -114,14 +121,16 @@ def _near(path: Path) -> str:
     return f" (did you mean {' or '.join(str(parent / name) for name in near)}?)" if near else ""
 
 
-def _from_hub(name: str, revision: str | None, look: Look | None, weights: bool, others: tuple[str, ...]) -> Path:
+def _from_hub(
+    name: str, revision: str | None, look: Look | None, weights: bool, others: tuple[str, ...], peek: Peek | None
+) -> Path:
     """Download what is needed, the small things first, all of one commit."""
     folder = _download(name, revision, CONFIG)
     commit = folder.name if COMMIT.fullmatch(folder.name) else revision  # what is pushed meanwhile does not mix
     if not (folder / "config.json").exists() and look is not None:
-        files = _gguf_files(name, commit)
+        files, _ = _gguf_files(name, commit)
         if len(models := sorted({_gguf_type(file) for file in files})) == 1 and weights:
-            return _gguf_from_hub(name, models[0], commit)
+            return _gguf_from_hub(name, models[0], commit, peek)
         if models:
             raise ConfigError(f"model: {name} of the hub has several GGUF files; name one: {name}:{_either(models)}")
         raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'config.json')}")
@@ -141,15 +150,17 @@ def _from_hub(name: str, revision: str | None, look: Look | None, weights: bool,
     raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'safetensors')}")
 
 
-def _gguf_from_hub(name: str, wanted: str, revision: str | None) -> Path:
+def _gguf_from_hub(name: str, wanted: str, revision: str | None, peek: Peek | None) -> Path:
     """A GGUF file, or all parts of one, of which the first is returned."""
-    files = _gguf_files(name, revision)
+    files, commit = _gguf_files(name, revision)
     own = [file for file in files if _gguf_type(file).lower() == wanted.lower()]
     if files and not own:
         kinds = _either(sorted({_gguf_type(file) for file in files}))
         raise ConfigError(f"model: {name} of the hub has no GGUF file of the type {wanted}; name one: {name}:{kinds}")
     if len({file.rpartition("/")[0] for file in own}) > 1 or len({len(PART.findall(file)) for file in own}) > 1:
         raise ConfigError(f"model: {name} of the hub has several GGUF files of the type {wanted}: {some(own)}")
+    if own and peek is not None:
+        look_at_header(name, own[0], commit, peek, _failures())
     folder = _download(name, revision, own or [f"*{form}*.gguf" for form in (wanted, wanted.upper(), wanted.lower())])
     there = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.gguf"))  # of the cache, without the hub
     found = own or [file for file in there if _gguf_type(file).lower() == wanted.lower()]
@@ -158,16 +169,16 @@ def _gguf_from_hub(name: str, wanted: str, revision: str | None) -> Path:
     return folder / found[0]
 
 
-def _gguf_files(name: str, revision: str | None) -> list[str]:
-    """Those of models in a repository; none if the hub cannot be asked."""
+def _gguf_files(name: str, revision: str | None) -> tuple[list[str], str | None]:
+    """Those of models in a repository, and of which commit; none if the hub cannot be asked."""
     from huggingface_hub import HfApi
 
     try:  # list_repo_files would ask a hub that is not there for half a minute
-        siblings = HfApi().model_info(name, revision=revision).siblings or []
+        about = HfApi().model_info(name, revision=revision)
     except _failures():
-        return []
-    files = (sibling.rfilename for sibling in siblings)
-    return sorted(file for file in files if file.endswith(".gguf") and "mmproj" not in file)
+        return [], revision
+    files = (sibling.rfilename for sibling in about.siblings or [])
+    return sorted(file for file in files if file.endswith(".gguf") and "mmproj" not in file), about.sha or revision
 
 
 def _gguf_type(file: str) -> str:

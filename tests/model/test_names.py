@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import torch
 from safetensors.torch import load
 
 from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.gguf.hub import FIRST
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import ConfigError, make_config
 from tests.support.models import heads
@@ -118,6 +120,7 @@ class Hub:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.asked: list[str] = []
+        self.ranges = True  # it answers with parts of files
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -142,9 +145,14 @@ class Hub:
                     self.end_headers()
 
             def answer(self, body: bytes, file: str = "") -> None:
+                asked = re.fullmatch(r"bytes=0-(\d+)", self.headers.get("Range", "")) if hub.ranges else None
                 if file and self.command == "GET":
-                    hub.asked.append(file)
-                self.send_response(200)
+                    hub.asked.append(f"{file} to {asked[1]}" if asked else file)
+                if asked:
+                    whole, body = len(body), body[: int(asked[1]) + 1]
+                self.send_response(206 if asked else 200)
+                if asked:
+                    self.send_header("Content-Range", f"bytes 0-{len(body) - 1}/{whole}")
                 self.send_header("Content-Length", str(len(body)))
                 self.send_header("Content-Type", "application/json")
                 if file:
@@ -287,7 +295,30 @@ def test_a_gguf_file_is_had_by_its_type(
     gguf(hub, here, monkeypatch, "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "sub/m.Q8_0.gguf", "mmproj-F16.gguf")
     for _ in range(2):
         model = find_model(make_config({"model": NAME + asked, "device": "cpu"}))
-        assert model.vocab_size == 8 and hub.asked == [file], "that alone, and once"
+        assert model.vocab_size == 8 and hub.asked == [f"{file} to {FIRST - 1}", file], "that alone, and once"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"general.architecture": "plamo"}, "the architecture plamo (general.architecture) is not supported in GGUF"),
+        ({"tokenizer.ggml.pre": "unheard-of"}, "tokenizer.ggml.pre: unheard-of is not supported"),
+        ({"llama.block_count": 0}, "says llama.block_count = 0"),
+    ],
+)
+@pytest.mark.parametrize("ranges", [True, False])
+def test_what_a_header_says_is_refused_before_the_file_comes(
+    fields: dict[str, Any], said: str, ranges: bool, hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By parts of the file, of which the first does not have all of the header; or by its beginning."""
+    monkeypatch.setattr("actorserve.actors.model.gguf.hub.FIRST", 512)
+    gguf(hub, here, monkeypatch, "m-Q8_0.gguf")
+    hub.files["m-Q8_0.gguf"] = gguf_model(here, fields).read_bytes() + bytes(64)
+    hub.ranges = ranges
+    told = refusal(f"{NAME}:Q8_0")
+    assert said in told and f"{NAME}/m-Q8_0.gguf" in told
+    asked = [f"m-Q8_0.gguf to {size}" for size in (511, 2047)] if ranges else ["m-Q8_0.gguf"] * 2
+    assert hub.asked == asked and not list((here / "cache").rglob("*.gguf")), "no more was fetched"
 
 
 def test_the_only_gguf_file_needs_no_type(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,16 @@ def model_folder(file: Path, keep_quantised: bool, with_tokenizer: bool) -> Path
     return cached_folder("gguf", file.stem, [VERSION, sources, keep_quantised, with_tokenizer], make)
 
 
+def check_header(header: GgufHeader, with_tokenizer: bool) -> None:
+    """What can be said of a model before its tensors are there; of one in parts, whose tensors are in others, less."""
+    if (Values(header.file, header.fields).whole("split.count", 0) or 1) > 1:
+        Fields(header)
+        return
+    make_config(header, keep_quantised=False)
+    if with_tokenizer:
+        make_tokenizer(header)
+
+
 def gguf_tensors(folder: Path) -> tuple[str, Tensors] | None:
     """(the architecture, each tensor with its file and name) of a folder made here; None if it is another."""
     if not (folder / SOURCES).is_file():

@@ -94,18 +94,27 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """The file's header. ConfigError says in one line what is wrong with which of its fields."""
+    """Everything but the tensors' numbers. ConfigError says what is wrong with the file."""
+    header = read_beginning(path, None)
+    assert header is not None
+    return header
+
+
+def read_beginning(path: Path, there: int | None) -> GgufHeader | None:
+    """The same of a file of which only so many bytes are there (None: all); None if these are too few."""
     try:
-        if not path.is_file():
+        if not path.is_file():  # to open a pipe would wait for whoever writes
             raise ConfigError(f"model: {path} is no file")
         with path.open("rb") as file:
             if not path.stat().st_size:
                 raise _Wrong("it is empty")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                fields, tensors = _Reader(data).header()
+                fields, tensors = _Reader(data, there).header()
     except OSError as error:
         raise ConfigError(f"model: {path} cannot be read: {error.strerror or error}") from None
     except _Wrong as error:
+        if isinstance(error, _CutOff) and there is not None and there < min(path.stat().st_size, LONGEST_HEADER):
+            return None
         raise ConfigError(f"model: {path} is broken, cut off or not supported: {error}") from None
     return GgufHeader(path, fields, tensors)
 
@@ -114,12 +123,16 @@ class _Wrong(Exception):
     """What is wrong, in words."""
 
 
+class _CutOff(_Wrong):
+    """It goes on where nothing is."""
+
+
 class _Reader:
     """Reads on from one value to the next; `what` names the one that it is at."""
 
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, data: mmap.mmap, there: int | None = None) -> None:
         self.data = data
-        self.end = min(len(data), LONGEST_HEADER)
+        self.end = min(len(data), LONGEST_HEADER, len(data) if there is None else there)
         self.at = 0
         self.what = "the header"
 
@@ -252,10 +265,10 @@ class _Reader:
             raise self.cut_off()
         return self.data[first : self.at]
 
-    def cut_off(self) -> _Wrong:
+    def cut_off(self) -> _CutOff:
         if self.end < len(self.data):
-            return _Wrong(f"its header has more than {self.end:,} bytes, at {self.what}")
-        return _Wrong(f"it ends inside {self.what}")
+            return _CutOff(f"its header has more than {self.end:,} bytes, at {self.what}")
+        return _CutOff(f"it ends inside {self.what}")
 
 
 def _plain(kind: int, value: Any) -> Any:
