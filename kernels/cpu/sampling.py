@@ -55,6 +55,8 @@ class Parameters(NamedTuple):
 
 def sample(logits: Tensor, parameters: Parameters) -> np.ndarray:
     """A token for each row of `logits` [rows, vocabulary] (float32, which is not changed), as int32."""
+    if not parameters.temperature.any():
+        return _greedy(logits)
     if parameters.top_n_sigma.any():
         rows = np.flatnonzero((parameters.top_n_sigma > 0) & (parameters.temperature != 0))
         logits = _within_sigmas(logits, rows, parameters.top_n_sigma)
@@ -63,13 +65,12 @@ def sample(logits: Tensor, parameters: Parameters) -> np.ndarray:
         logits = F.pad(logits, (0, missing), value=NEVER)
     peaks = logits.view(logits.shape[0], -1, BLOCK).amax(-1)
     best = peaks.amax(-1, keepdim=True)
-    greedy = parameters.temperature == 0
-    if not greedy.all():
-        greedy |= ~np.isfinite(best.numpy()[:, 0])
+    greedy = (parameters.temperature == 0) | ~np.isfinite(best.numpy()[:, 0])
     filtered = (parameters.top_k > 0) | (parameters.top_p < 1)
     tokens = np.empty(logits.shape[0], np.int32)
+    if greedy.any():
+        tokens[greedy] = _greedy(logits[torch.from_numpy(greedy)])
     for rows, draw in (
-        (np.flatnonzero(greedy), _greedy),
         (np.flatnonzero(~greedy & ~filtered), _vocabulary),
         (np.flatnonzero(~greedy & filtered), _candidates),
     ):
@@ -121,11 +122,13 @@ def _column(values: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))[:, None]
 
 
-def _greedy(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:
-    """The first of the largest: argmax is slow (not vectorised), so it looks into the best block only."""
-    block = peaks.argmax(-1, keepdim=True)
-    inside = _block_of(logits, block).argmax(-1)
-    return _as_tokens(block[:, 0] * BLOCK + inside)
+def _greedy(logits: Tensor) -> np.ndarray:
+    """The first of the largest, by numpy, whose argmax goes through vectors as torch's does not.
+
+    Measured (one thread, µs for 1 and 8 rows, numpy and torch): of 8,192 words 1.1 and 4 against 12 and 93, of 151,936
+    8 and 170 against 209 and 1630.
+    """
+    return np.asarray(logits.numpy().argmax(-1), np.int32)
 
 
 def _block_of(values: Tensor, block: Tensor) -> Tensor:
