@@ -128,25 +128,28 @@ def _memory_on_cpu(config: Config, model: ModelInfo, kv: KVSpec, dtype: torch.dt
 
 def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     """As the worker counts them, less what steps need: that is measured at the start."""
-    from .gpu.memory import blocks_in, kv_block_bytes, kv_kind, room_for_blocks
+    from .gpu.memory import blocks_in, kv_kind, plan_memory, room_for_blocks
     from .gpu.start import check_shape, choose_dtype
 
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     kind = kv_kind(config, dtype, torch.device("cuda", 0))
-    weights, block = weight_bytes(shape, dtype), kv_block_bytes(shape, config.block_size, kind)
+    weights, length = weight_bytes(shape, dtype), model.max_model_len
+    plan = plan_memory(config, shape, length, kind)
+    longest = -(-length // config.block_size)
     free, total = torch.cuda.mem_get_info(0)
     yield {
         "device": torch.cuda.get_device_name(0),
         "dtype": _types(shape, dtype),
         "weights_bytes": weights,
-        "kv_bytes_per_token": block // config.block_size,
+        "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
         "available_bytes": free,
     }
     room = room_for_blocks(config, total, total - free + weights, 0)
-    blocks = blocks_in(config, shape, model.max_model_len, kind, room)
-    _warn_unused_memory(config, model, blocks, KVMemory(block, -(-model.max_model_len // config.block_size), None, 0))
-    yield {"blocks": blocks, "kv_bytes": blocks * block, "estimated": True}
+    blocks = blocks_in(config, plan, length, room)
+    _warn_unused_memory(config, model, blocks, plan)
+    yield {"sequence_blocks": plan.sequence_blocks, "kv_tokens": plan.tokens(config, length, blocks)}
+    yield {"blocks": blocks, "kv_bytes": blocks * plan.block_bytes, "estimated": True}
 
 
 def _warn_unused_memory(config: Config, model: ModelInfo, blocks: int, plan: KVMemory) -> None:

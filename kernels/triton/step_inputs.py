@@ -8,6 +8,8 @@ and for the row
     length    the positions that are there after this step
     blocks    its entries of the block table, as far as `length` needs them, side by side with the other rows'
     drawn     in the state: where a token that is drawn for it now will stand
+A row may have several block tables, one behind the other, each as wide: there are slots for each, and of all but
+the first the entries that lie behind a window are left out.
 Rows below 0 only fill up a batch whose size a graph has captured: id 0 at position 0, slot -1, length 0.
 
 The drawn tokens go back into the state (`keep_tokens`), so that the next step can be started before the host has seen
@@ -38,7 +40,7 @@ class RowState(NamedTuple):
 
     last: Tensor  # int64 [rows]: the token that was drawn last
     drawn: Tensor  # int64 [rows]
-    table: Tensor  # int32 [rows, blocks of the longest row]
+    table: Tensor  # int32 [rows, blocks of the longest row]; of several tables their entries side by side
 
 
 class StepInputs(NamedTuple):
@@ -46,14 +48,16 @@ class StepInputs(NamedTuple):
 
     ids: Tensor  # int64 [t]
     positions: Tensor  # int64 [t]
-    slots: Tensor  # int64 [t]
+    slots: Tensor  # int64 [t]; of several tables [tables, t]
     lengths: Tensor  # int32 [n]
     blocks: Tensor  # int32 [n, as the table]
 
     @classmethod
-    def make(cls, rows: int, tokens: int, width: int, device: torch.device | str) -> StepInputs:
-        """Uninitialised memory for steps of up to so many rows and tokens."""
-        ids, positions, slots = (torch.empty(tokens, dtype=torch.int64, device=device) for _ in range(3))
+    def make(cls, rows: int, tokens: int, width: int, device: torch.device | str, tables: int = 1) -> StepInputs:
+        """Uninitialised memory for steps of up to so many rows and tokens; `width` of all tables together."""
+        ids, positions = (torch.empty(tokens, dtype=torch.int64, device=device) for _ in range(2))
+        shape = (tokens,) if tables == 1 else (tables, tokens)
+        slots = torch.empty(shape, dtype=torch.int64, device=device)
         lengths = torch.empty(rows, dtype=torch.int32, device=device)
         return cls(ids, positions, slots, lengths, torch.empty(rows, width, dtype=torch.int32, device=device))
 
@@ -66,13 +70,26 @@ class StepInputs(NamedTuple):
     def part(self, rows: int, tokens: int) -> StepInputs:
         """For a smaller step, the same memory."""
         ids, positions, slots, lengths, blocks = self
-        return StepInputs(ids[:tokens], positions[:tokens], slots[:tokens], lengths[:rows], blocks[:rows])
+        return StepInputs(ids[:tokens], positions[:tokens], slots[..., :tokens], lengths[:rows], blocks[:rows])
+
+    @property
+    def tables(self) -> int:
+        """How many block tables there are."""
+        return 1 if self.slots.dim() == 1 else len(self.slots)
+
+    def of(self, table: int) -> StepInputs:
+        """The same for layers that lie in this table."""
+        if self.slots.dim() == 1:
+            return self
+        width = self.blocks.shape[1] // len(self.slots)
+        return self._replace(slots=self.slots[table], blocks=self.blocks[:, table * width : (table + 1) * width])
 
 
 @triton.jit(do_not_specialize_on_alignment=["rows", "starts", "firsts", "given"])  # they are parts of one vector
 def inputs_kernel(
     rows, starts, firsts, given, last, drawn, table, table_row, ids, positions, slots, lengths, blocks, blocks_row,
-    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, GIVEN: tl.constexpr,
+    slots_row, width, window,
+    BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, GIVEN: tl.constexpr, TABLES: tl.constexpr,
 ):  # fmt: skip
     """TILE tokens of one row; the first such program does what there is one of for the row."""
     index = tl.program_id(0).to(tl.int64)
@@ -84,7 +101,8 @@ def inputs_kernel(
     if row < 0:
         tl.store(ids + token, tl.zeros([TILE], tl.int64), mask=inside)
         tl.store(positions + token, tl.zeros([TILE], tl.int64), mask=inside)
-        tl.store(slots + token, tl.full([TILE], -1, tl.int64), mask=inside)
+        for number in tl.static_range(TABLES):
+            tl.store(slots + number * slots_row + token, tl.full([TILE], -1, tl.int64), mask=inside)
         if tile == 0:
             tl.store(lengths + index, 0)
     else:
@@ -92,9 +110,12 @@ def inputs_kernel(
         if first < 0:  # the host does not know how many drafts counted
             first = tl.load(drawn + row)
         position = first + token - start
-        entry = tl.load(table + row * table_row + position // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
+        own = table + row * table_row
         tl.store(positions + token, position, mask=inside)
-        tl.store(slots + token, entry * BLOCK_SIZE + position % BLOCK_SIZE, mask=inside)
+        for number in tl.static_range(TABLES):
+            entry = tl.load(own + number * width + position // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
+            place = entry * BLOCK_SIZE + position % BLOCK_SIZE
+            tl.store(slots + number * slots_row + token, place, mask=inside)
         word = tl.load(last + row) + tl.zeros([TILE], tl.int64)
         if GIVEN:
             named = tl.load(given + token, mask=inside, other=-1)
@@ -105,10 +126,17 @@ def inputs_kernel(
             tl.store(lengths + index, length.to(tl.int32))
             tl.store(drawn + row, length)
             used = (length + BLOCK_SIZE - 1) // BLOCK_SIZE
+            target = blocks + index * blocks_row
             for at in range(0, used, COPY):
                 entries = at + tl.arange(0, COPY)
-                values = tl.load(table + row * table_row + entries, mask=entries < used, other=0)
-                tl.store(blocks + index * blocks_row + entries, values, mask=entries < used)
+                values = tl.load(own + entries, mask=entries < used, other=0)
+                tl.store(target + entries, values, mask=entries < used)
+            for number in tl.static_range(1, TABLES):
+                begin = tl.maximum(first - window, 0) // BLOCK_SIZE
+                for at in range(begin, used, COPY):
+                    entries = at + tl.arange(0, COPY)
+                    values = tl.load(own + number * width + entries, mask=entries < used, other=0)
+                    tl.store(target + number * width + entries, values, mask=entries < used)
 
 
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["rows", "tokens"])
@@ -175,6 +203,7 @@ def make_inputs(
     block_size: int,
     longest: int,
     given: Tensor | None = None,
+    window: int = 0,
 ) -> None:
     """Fill `out`, and `drawn` of the state.
 
@@ -182,11 +211,14 @@ def make_inputs(
     starts         int64 [n + 1]: 0 … t, not decreasing
     longest        at least the tokens that any of the rows has
     given          int64 [t]
+    window         tokens that layers of other tables than the first see, and those that are read with them
     """
     n, tokens = len(rows), len(out.ids)
     _check({"rows": (rows, n), "starts": (starts, n + 1), "firsts": (firsts, n)})
     _check({"given": (given, tokens)} if given is not None else {})
-    _check({"ids": (out.ids, tokens), "positions": (out.positions, tokens), "slots": (out.slots, tokens)})
+    tables = out.tables
+    slots = {"slots": (out.slots if tables == 1 else out.slots[0], tokens)}
+    _check({"ids": (out.ids, tokens), "positions": (out.positions, tokens), **slots})
     if out.lengths.shape != rows.shape or out.lengths.dtype != torch.int32:
         raise ValueError(f"lengths {out.lengths.dtype}{list(out.lengths.shape)} do not fit {n} rows")
     for name, values, count in (("blocks", out.blocks, n), ("table", state.table, len(state.last))):
@@ -197,8 +229,8 @@ def make_inputs(
     if n:
         inputs_kernel[(n, triton.cdiv(longest, tile))](
             rows, starts, firsts, rows if given is None else given, *state, state.table.stride(0),
-            *out, out.blocks.stride(0),
-            BLOCK_SIZE=block_size, TILE=tile, GIVEN=given is not None, num_warps=1,
+            *out, out.blocks.stride(0), out.slots.stride(0), state.table.shape[1] // tables, window,
+            BLOCK_SIZE=block_size, TILE=tile, GIVEN=given is not None, TABLES=tables, num_warps=1,
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ import torch
 
 from actorserve.shm.rings.mailbox import wake
 
-from ...protocol.step import Step, StepDone
+from ...protocol.step import KVLayout, Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
 from .runner import GpuRunner
@@ -66,11 +66,18 @@ class Waiter:
 class GpuWorkerActor(WorkerActor):
     """Adapter between the rings and a GpuRunner."""
 
-    def __init__(self, context: Context, runner: GpuRunner, blocks: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        runner: GpuRunner,
+        blocks: int,
+        layout: KVLayout | None = None,
+        tokens: int | None = None,
+    ) -> None:
         self.gpu = runner
         self.steps: deque[LaunchedStep] = deque()  # and not told of yet
         self.waiter = Waiter(context.eventfds[context.name], runner.device)
-        super().__init__(context, runner, blocks)
+        super().__init__(context, runner, blocks, layout, tokens)
 
     def compute(self, message: Step) -> None:
         """Start a step; it is told of when it has ended."""

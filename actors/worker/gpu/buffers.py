@@ -28,6 +28,8 @@ class Sizes(NamedTuple):
     length: int  # of one sequence, at most
     block_size: int
     drafts: int = 0  # of a row in a step, at most
+    tables: int = 1  # block tables of a row
+    window: int = 0  # tokens back that layers of the others than the first read
 
     @property
     def chunks(self) -> int:

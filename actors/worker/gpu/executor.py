@@ -50,6 +50,13 @@ class GpuBatch(NamedTuple):
     chunk_scratch: Scratch | None = None  # for the others, where these are too few tokens to fill the device
     fixed: bool = False  # a token's attention is the same bits in whatever step it is computed
 
+    def by_layer(self, table_of: Sequence[int]) -> list[GpuBatch]:
+        """The same as each layer sees it, which lies in one of the block tables."""
+        if self.inputs.tables == 1:
+            return [self] * len(table_of)
+        tables = [self._replace(inputs=self.inputs.of(table)) for table in range(self.inputs.tables)]
+        return [tables[table] for table in table_of]
+
     def alike(self) -> GpuBatch:
         """The same, with all rows for chunks, and keys divided for none: so one kernel makes all tokens' attention."""
         ones = torch.arange(self.decoding + (self.starts is None), dtype=torch.int32, device=self.inputs.ids.device)
@@ -188,6 +195,7 @@ class GpuModel:
         build = self.make_builder(shape, get, dtype, device, group, deterministic)
         self.batch_invariant = deterministic
         self.shape, self.dtype, self.device, self.group = shape, dtype, device, group
+        self.table_of = [0] * shape.layers  # in which block table each lies; whoever plans the memory sets it
         self.embeddings = build.tensor(EMBEDDINGS)
         self.layers = self.make_layers(build, group)
         self.fused = FusedLayers.of(self.layers, device) if fused else None
@@ -214,13 +222,13 @@ class GpuModel:
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         """Run a step's tokens through all layers; their keys and values go to their slots of `pools`, one a layer."""
         residual = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group)
-        batch = batch.alike() if self.batch_invariant else batch
+        batches = (batch.alike() if self.batch_invariant else batch).by_layer(self.table_of)
         if self.fused is not None and self.fused.fits(len(residual)):
-            return Hidden(self.fused(residual, self.turns, pools, batch), residual)
+            return Hidden(self.fused(residual, self.turns, pools, batches), residual)
         eps = self.shape.norm_eps
         normed = rms_norm(residual, self.layers[0].attention_gain, eps)
-        for layer, own, following in zip(self.layers, pools, [*self.layers[1:], None], strict=True):
-            added = layer(normed, residual, self.turns, own, batch)
+        for layer, own, seen, following in zip(self.layers, pools, batches, [*self.layers[1:], None], strict=True):
+            added = layer(normed, residual, self.turns, own, seen)
             if following is not None:
                 normed = add_rms_norm(added, residual, following.attention_gain, eps)
         return Hidden(added, residual)

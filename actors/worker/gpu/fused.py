@@ -66,10 +66,12 @@ class FusedLayers:
     def fits(self, tokens: int) -> bool:
         return 0 < tokens <= MOST_ROWS
 
-    def __call__(self, residual: Tensor, turns: RotaryTables, pools: Sequence[Pools], batch: GpuBatch) -> Tensor:
+    def __call__(
+        self, residual: Tensor, turns: RotaryTables, pools: Sequence[Pools], batches: Sequence[GpuBatch]
+    ) -> Tensor:
         """What is to be added to the residual after the last layer; the others have added theirs."""
         last = len(self._layers) - 1
-        for index, (one, own) in enumerate(zip(self._layers, pools, strict=True)):
+        for index, (one, own, batch) in enumerate(zip(self._layers, pools, batches, strict=True)):
             layer, eps = one.layer, one.layer.shape.norm_eps
             merged = gemv(residual, *one.qkv, norm=NormBefore(layer.attention_gain, eps), pdl=self._pdl)
             self._product(layer.attention(merged, turns, own, batch), one.out, residual)

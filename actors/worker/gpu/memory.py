@@ -12,7 +12,9 @@ from actorserve.kernels.triton.quantised_kv import E4M3, Scales, supported
 from actorserve.kernels.triton.rotary_kv import Pools
 
 from ...model.architecture import Architecture
+from ...model.memory.kv_memory import KVMemory, WindowPlan, plan_windows
 from ...options.config import Config, ConfigError
+from ...options.speculative import DraftModelOptions, read_speculative
 
 if TYPE_CHECKING:
     from .runner import GpuRunner
@@ -25,15 +27,35 @@ LOWER = "--gpu-memory-utilization (if others use the GPU), --max-num-batched-tok
 
 
 def make_pools(
-    shape: Architecture, blocks: int, block_size: int, kind: torch.dtype, device: torch.device
+    shape: Architecture,
+    blocks: int,
+    block_size: int,
+    kind: torch.dtype,
+    device: torch.device,
+    windows: WindowPlan | None = None,
 ) -> list[Pools]:
-    """Each layer's keys and values [blocks, kv_heads, block_size, head_dim] of zeros; of 8 bits with their scales."""
+    """Each layer's keys and values [blocks, kv_heads, block_size, head_dim] of zeros; of 8 bits with their scales.
+
+    In several block tables layers of the same place in their tables have the same memory, of which each has blocks of
+    its own.
+    """
     sizes = (2, blocks, shape.kv_heads, block_size, shape.head_dim)
     pools = []
-    for _ in range(shape.layers):
+    for _ in range(shape.layers if windows is None else len(windows.tables[0])):
         keys, values = torch.zeros(sizes, dtype=kind, device=device).unbind(0)
         pools.append(Pools(keys, values, Scales.make(keys) if kind == E4M3 else None))
-    return pools
+    if windows is None:
+        return pools
+    place = {layer: place for table in windows.tables for place, layer in enumerate(table)}
+    return [pools[place[layer]] for layer in range(shape.layers)]
+
+
+def plan_tables(config: Config, shape: Architecture, max_length: int) -> WindowPlan | None:
+    """In which block tables layers lie; None: all in one. A draft model shares the blocks of that."""
+    drafts = read_speculative(config)
+    if isinstance(drafts, DraftModelOptions):
+        return None
+    return plan_windows(shape.kv, config, -(-max_length // config.block_size))
 
 
 def kv_kind(config: Config, dtype: torch.dtype, device: torch.device) -> torch.dtype:
@@ -45,10 +67,21 @@ def kv_kind(config: Config, dtype: torch.dtype, device: torch.device) -> torch.d
     return E4M3
 
 
-def kv_block_bytes(shape: Architecture, block_size: int, kind: torch.dtype) -> int:
-    """The size of one KV block in all layers, scales included."""
-    scales = 2 * shape.layers * shape.kv_heads * block_size if kind == E4M3 else 0
-    return shape.kv.block_bytes(block_size, kind.itemsize) + scales
+def kv_block_bytes(shape: Architecture, block_size: int, kind: torch.dtype, windows: WindowPlan | None = None) -> int:
+    """The size of one KV block in all layers, or those of one table, scales included."""
+    kv = shape.kv if windows is None else windows.specs(shape.kv)[0]
+    layers = shape.layers if windows is None else len(windows.tables[0])
+    scales = 2 * layers * shape.kv_heads * block_size if kind == E4M3 else 0
+    return kv.block_bytes(block_size, kind.itemsize) + scales
+
+
+def plan_memory(config: Config, shape: Architecture, max_length: int, kind: torch.dtype, beside: int = 0) -> KVMemory:
+    """`beside`: bytes of a block in a draft model."""
+    windows = plan_tables(config, shape, max_length)
+    sequence = -(-max_length // config.block_size)
+    if windows is not None:
+        sequence += (len(windows.tables) - 1) * windows.blocks
+    return KVMemory(kv_block_bytes(shape, config.block_size, kind, windows) + beside, sequence, windows, 0)
 
 
 def await_freed_memory(config: Config, device: torch.device, wait: Callable[[float], object] = time.sleep) -> int:
@@ -98,16 +131,12 @@ def room_for_blocks(config: Config, total: int, used: int, steps: int) -> int:
     return int(total * config.gpu_memory_utilization) - used - steps - RESERVE
 
 
-def blocks_in(
-    config: Config, shape: Architecture, max_length: int, kind: torch.dtype, room: int, beside: int = 0
-) -> int:
-    """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used; each takes
-    bytes `beside`, of a draft model."""
-    size = kv_block_bytes(shape, config.block_size, kind) + beside
-    sequence = -(-max_length // config.block_size)
+def blocks_in(config: Config, plan: KVMemory, max_length: int, room: int) -> int:
+    """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used."""
+    size, sequence = plan.block_bytes, plan.sequence_blocks
     if room < sequence * size:
         option = "--gpu-memory-utilization" if config.kv_cache_memory_bytes is None else "--kv-cache-memory-bytes"
-        fits = max(0, room // size) * config.block_size
+        fits = plan.tokens(config, max_length, max(0, room // size))
         advice = f"or set --max-model-len to at most {fits}" if fits else "or take a smaller model"
         raise ConfigError(
             f"{option}: {max(0, room):,} bytes are left for KV memory, which hold {fits:,} tokens, and one sequence "

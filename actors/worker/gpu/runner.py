@@ -75,7 +75,8 @@ class GpuRunner:
         self.computed, self.known, self.logged, self.slot, self.uses = (
             np.zeros(sizes.rows, np.int64) for _ in range(5)
         )
-        self.rows = DeviceRows(sizes.rows, -(-sizes.length // sizes.block_size), device)
+        width = -(-max(sizes.length, log.shape[1]) // sizes.block_size)  # of a table, as the scheduler counts it
+        self.rows = DeviceRows(sizes.rows, sizes.tables * width, device)
         self.read_rendition = read_rendition
         self.failed_rows: Numbers = ()  # of the step that was finished last, those whose grammar has failed
         self.outcome: DraftOutcome | None = None  # likewise, where rows had drafts
@@ -86,7 +87,8 @@ class GpuRunner:
         for rows in (self._at.asking, self._at.masks, self._at.drawing, self._at.rows):
             rows.fill_(-1)  # there are none before the first step
         self._buffers = BufferPool(sizes, device)
-        self._inputs = StepInputs.make(sizes.listed, len(self._at.given), self.rows.state.table.shape[1], device)
+        entries = self.rows.state.table.shape[1]
+        self._inputs = StepInputs.make(sizes.listed, len(self._at.given), entries, device, sizes.tables)
         self._inputs.fill()
         self._starts = torch.arange(sizes.rows + 1, device=device)
         drawn = capture_sizes([], sizes.draws) if sizes.drafts else capture
@@ -200,8 +202,20 @@ class GpuRunner:
         """The forward pass of so many rows, on the buffers."""
         rows, firsts, starts = self._at.drawing[:size], self._at.firsts[:size], self._starts[: size + 1]
         inputs = self._inputs.part(size, size)
-        make_inputs(rows, starts, firsts, self.rows.state, inputs, self.sizes.block_size, 1)
+        self._make_inputs(rows, starts, firsts, inputs, 1)
         self.sampler.keep(self._forward(GpuBatch(inputs, size, None, self._scratch(size))))
+
+    def _make_inputs(
+        self,
+        rows: Tensor,
+        starts: Tensor,
+        firsts: Tensor,
+        inputs: StepInputs,
+        longest: int,
+        given: Tensor | None = None,
+    ) -> None:
+        state, sizes = self.rows.state, self.sizes
+        make_inputs(rows, starts, firsts, state, inputs, sizes.block_size, longest, given, sizes.window)
 
     def _forward(self, batch: GpuBatch) -> Hidden:
         return self.model.forward(batch, self.pools)
@@ -254,7 +268,7 @@ class GpuRunner:
         rows, starts, firsts = at.rows[: n + 1], at.starts[: n + 2], at.firsts[: n + 1]
         given = at.given[: size.tokens]
         inputs = self._inputs.part(n + 1, size.tokens)
-        make_inputs(rows, starts, firsts, self.rows.state, inputs, self.sizes.block_size, size.tokens, given)
+        self._make_inputs(rows, starts, firsts, inputs, size.tokens, given)
         self._add_inputs(rows, starts, inputs)
         begins = starts[size.decoding : n + 1].int() if size.chunks else None
         scratch = self._scratch(max(1, size.decoding))

@@ -13,10 +13,11 @@ from actorserve.kernels.triton.drafts import Lookup
 from ...model.architecture import Architecture, find_architecture
 from ...model.checks import adapted_on_gpu, draft_refused, find_draft_model
 from ...model.info import ModelInfo, read_json
-from ...model.memory.kv_memory import KVMemory
+from ...model.memory.kv_memory import KVMemory, WindowPlan
 from ...model.memory.machine import check_quantization
 from ...options.config import Config, ConfigError
 from ...options.speculative import DraftModelOptions, NgramOptions, count_drafts, read_speculative
+from ...protocol.step import KVLayout
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..actor import join_group, request_readers, warn_unused_memory
@@ -38,6 +39,8 @@ from .memory import (
     make_pools,
     measure,
     out_of_memory,
+    plan_memory,
+    plan_tables,
     room_for_blocks,
 )
 from .moe import check_experts
@@ -64,7 +67,7 @@ def start(context: Context) -> GpuWorkerActor:
             *(context.model.architecture, dtype, torch.cuda.get_device_name(device), time.perf_counter() - begun),
         )
         runner = make_runner(context, model, draft)
-        blocks = _give_memory(context, runner, group)
+        blocks, plan = _give_memory(context, runner, group)
         context.phase_ends(StartPhase.KV_MEMORY)
         if not context.config.enforce_eager:
             begun = time.perf_counter()
@@ -74,7 +77,10 @@ def start(context: Context) -> GpuWorkerActor:
     except torch.OutOfMemoryError as error:
         raise out_of_memory(error, "at the start") from None
     report_late_compilations(context)
-    return GpuWorkerActor(context, runner, blocks)
+    windows = plan.windows
+    layout = KVLayout() if windows is None else KVLayout(window=windows.window, window_tables=len(windows.tables) - 1)
+    tokens = plan.tokens(context.config, context.model.max_model_len, blocks)
+    return GpuWorkerActor(context, runner, blocks, layout, tokens)
 
 
 def check_shape(config: Config, shape: Architecture) -> None:
@@ -131,7 +137,11 @@ def make_runner(context: Context, model: GpuModel, draft: GpuModel | None = None
     """What runs steps; with drafts of `draft`, found in the text, or without any."""
     config, drafts = context.config, read_speculative(context.config)
     rows, tokens = config.max_num_seqs, config.max_num_batched_tokens
-    sizes = Sizes(rows, tokens, context.model.max_model_len, config.block_size, count_drafts(config))
+    length, windows = context.model.max_model_len, plan_tables(config, model.shape, context.model.max_model_len)
+    sizes = Sizes(rows, tokens, length, config.block_size, count_drafts(config))
+    if windows is not None:
+        sizes = sizes._replace(tables=len(windows.tables), window=windows.window)
+        model.table_of = windows.table_of(model.shape.kv)
     capture = capture_sizes(config.cudagraph_capture_sizes, rows)
     mixed = () if config.enforce_eager else mixed_sizes(rows, tokens, drafts is not None)
     ids = context.table.as_numpy().tokens
@@ -144,11 +154,11 @@ def make_runner(context: Context, model: GpuModel, draft: GpuModel | None = None
     return GpuRunner(*given)
 
 
-def _make_pools(config: Config, runner: GpuRunner, blocks: int) -> int:
+def _make_pools(config: Config, runner: GpuRunner, blocks: int, windows: WindowPlan | None) -> int:
     """KV memory of so many blocks, of the draft model, too, if there is one; bytes of a block of that."""
     size, device = config.block_size, runner.device
     shape, kind = runner.model.shape, kv_kind(config, runner.model.dtype, device)
-    runner.pools = make_pools(shape, blocks, size, kind, device)
+    runner.pools = make_pools(shape, blocks, size, kind, device, windows)
     if not isinstance(runner, ModelDraftingRunner):
         return 0
     shape, kind = runner.draft.shape, kv_kind(config, runner.draft.dtype, device)
@@ -156,27 +166,24 @@ def _make_pools(config: Config, runner: GpuRunner, blocks: int) -> int:
     return kv_block_bytes(shape, size, kind)
 
 
-def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> int:
-    """Try the largest steps out, and give what they leave to KV memory; returns the number of its blocks."""
-    config, model, log = context.config, runner.model, context.log
-    shape, size = model.shape, config.block_size
+def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> tuple[int, KVMemory]:
+    """Try the largest steps out, and give what they leave to KV memory; (the number of its blocks, how it is)."""
+    config, model, log, length = context.config, runner.model, context.log, context.model.max_model_len
     kind = kv_kind(config, model.dtype, model.device)
-    beside = _make_pools(config, runner, 1)
+    windows = plan_tables(config, model.shape, length)
+    beside = _make_pools(config, runner, 1, windows)
+    plan = plan_memory(config, model.shape, length, kind, beside)
     peak, used = measure(model.device, runner.profile_steps)
     graphs = 0 if config.enforce_eager else graph_bytes(runner)
     context.phase_ends(StartPhase.PROFILE)
     total = torch.cuda.mem_get_info(model.device)[1]
     room = room_for_blocks(config, total, used, peak + graphs)
-    blocks = blocks_in(config, shape, context.model.max_model_len, kind, room, beside)
+    blocks = blocks_in(config, plan, length, room)
     if group is not None:
         blocks = group.minimum(blocks)
-    _make_pools(config, runner, blocks)
-    each = kv_block_bytes(shape, size, kind) + beside
-    longest = -(-context.model.max_model_len // size)
-    warn_unused_memory(context, blocks, KVMemory(each, longest, None, 0))
-    memory = blocks * each / 2**30
-    tokens = f"{blocks * size:,} tokens in {blocks:,} blocks of {size}"
+    _make_pools(config, runner, blocks, windows)
+    warn_unused_memory(context, blocks, plan)
     sizes = (v / 2**30 for v in (total, used, peak, graphs))
     log.info("of %.1f GiB, %.2f GiB are used, a step takes %.2f and CUDA graphs will take %.2f", *sizes)
-    log.info("KV memory: %.2f GiB, holds %s", memory, tokens)
-    return blocks
+    log.info("KV memory: %s", plan.words(config, length, blocks, room))
+    return blocks, plan

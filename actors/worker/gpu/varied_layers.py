@@ -126,12 +126,12 @@ class VariedModel(GpuModel):
 
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         x = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group)
-        batch = batch.alike() if self.batch_invariant else batch
+        batches = (batch.alike() if self.batch_invariant else batch).by_layer(self.table_of)
         if self.embedding_scale != 1:
             x = x * self.embedding_scale
         added: Tensor | None = None
-        for layer, turns, own in zip(self.varied, self.turns_of, pools, strict=True):
-            added = layer.compute(x, added, turns, own, batch)
+        for layer, turns, own, seen in zip(self.varied, self.turns_of, pools, batches, strict=True):
+            added = layer.compute(x, added, turns, own, seen)
         assert added is not None
         return Hidden(added, x)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from actorserve.actors.worker.gpu.memory import (
     blocks_in,
     kv_block_bytes,
     kv_kind,
+    make_pools,
     out_of_memory,
+    plan_memory,
     room_for_blocks,
 )
 from actorserve.actors.worker.gpu.start import check_shape, choose_dtype
@@ -102,16 +105,38 @@ def test_kv_memory_is_what_is_left() -> None:
     assert room == 20 * GIB - RESERVE
     size = kv_block_bytes(SHAPE, 32, torch.bfloat16)
     assert size == 2 * 2 * 2 * 32 * 64 * 2
-    assert blocks_in(config, SHAPE, 1024, torch.bfloat16, 40 * size) == 40
-    assert blocks_in(config, SHAPE, 1024, torch.bfloat16, room) == 4 * 32, "no more than all rows can fill"
+    plan = plan_memory(config, SHAPE, 1024, torch.bfloat16)
+    assert plan.block_bytes == size and plan.sequence_blocks == 32 and plan.windows is None
+    assert blocks_in(config, plan, 1024, 40 * size) == 40
+    assert blocks_in(config, plan, 1024, room) == 4 * 32, "no more than all rows can fill"
     with pytest.raises(ConfigError, match=r"--gpu-memory-utilization.*--max-model-len to at most 992"):
-        blocks_in(config, SHAPE, 1024, torch.bfloat16, 31 * size)
+        blocks_in(config, plan, 1024, 31 * size)
     with pytest.raises(ConfigError, match="smaller model"):
-        blocks_in(config, SHAPE, 1024, torch.bfloat16, -5)
+        blocks_in(config, plan, 1024, -5)
     own = make_config({"kv_cache_memory_bytes": 31 * size, "block_size": 32})
     assert room_for_blocks(own, 80 * GIB, 16 * GIB, 4 * GIB) == 31 * size
     with pytest.raises(ConfigError, match="--kv-cache-memory-bytes"):
-        blocks_in(own, SHAPE, 1024, torch.bfloat16, 31 * size)
+        blocks_in(own, plan, 1024, 31 * size)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, E4M3])
+def test_layers_of_windows_share_memory(kind: torch.dtype) -> None:
+    """Three of four see 64 tokens back: at 16k a sequence takes little more than a quarter of the memory."""
+    shape = msgspec.structs.replace(SHAPE, windows=(64, None, 64, 64))
+    config = make_config({"max_num_batched_tokens": 256, "block_size": 16})
+    plan = plan_memory(config, shape, 1 << 14, kind)
+    assert plan.windows is not None and plan.windows.tables == ((1,), (0,), (2,), (3,))
+    whole = kv_block_bytes(shape, 16, kind)
+    assert plan.block_bytes * 4 == whole
+    assert plan.block_bytes * plan.sequence_blocks < 0.27 * whole * (1 << 10)
+    pools = make_pools(shape, 5, 16, kind, torch.device("cpu"), plan.windows)
+    assert len(pools) == 4 and len({pool.keys.data_ptr() for pool in pools}) == 1
+    held = {part.data_ptr(): part.numel() * part.element_size() for part in (pools[0].keys, pools[0].values)}
+    scales = 0 if pools[0].scales is None else sum(part.numel() for part in pools[0].scales)
+    assert sum(held.values()) + scales == 5 * plan.block_bytes
+    drafts = {"method": "draft_model", "model": "m", "num_speculative_tokens": 2}
+    other = make_config({"max_num_batched_tokens": 256, "block_size": 16, "speculative_config": json.dumps(drafts)})
+    assert plan_memory(other, shape, 1 << 14, kind, 7).windows is None, "its blocks are those of the draft model, too"
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,12 @@ ROOT = Path(__file__).parents[3]
 ROWS, LENGTH, ROOM, TOKENS = 3, 96, 1 << 30, 24
 DRAFTS = 2
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_min": 1})
+TWO_LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2}
 KINDS: dict[str, dict[str, Any]] = {
     "qwen3": {"num_hidden_layers": 1},
     "qwen3_moe": {"num_hidden_layers": 1},
-    "gemma3": {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2},
+    "gemma3": {**TWO_LAYERS, "sliding_window": 64},
+    "gemma3, windows": {**TWO_LAYERS, "sliding_window": 9},  # so short that less memory is needed
 }
 SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, options, what runs steps
     "plain": ("qwen3", {}, GpuRunner),
@@ -63,11 +65,12 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "experts": ("qwen3_moe", {}, GpuRunner),
     "varied": ("gemma3", {}, GpuRunner),
     "varied, deterministic": ("gemma3", {"deterministic": True}, GpuRunner),
+    "windows": ("gemma3, windows", {}, GpuRunner),
     "drafts": ("qwen3", {"speculative_config": NGRAM}, DraftingRunner),
     "varied, deterministic, drafts": ("gemma3", {"deterministic": True, "speculative_config": NGRAM}, DraftingRunner),
     "draft model": ("qwen3", {"deterministic": True, "draft": "gemma3"}, ModelDraftingRunner),
 }
-QUICK = ("plain", "varied, deterministic, drafts", "draft model")
+QUICK = ("plain", "windows", "varied, deterministic, drafts", "draft model")
 
 
 def in_place_of_a_gpu(patch: pytest.MonkeyPatch, captured: Callable[..., Any]) -> None:
@@ -133,16 +136,24 @@ def started(config: Config) -> tuple[WorkerReady, GpuWorkerActor]:
 def check(setting: str, config: Config, ready: WorkerReady, runner: GpuRunner) -> None:
     """The runner is the one that the options are about, and the scheduler knows what it has."""
     kind, _, runner_type = SETTINGS[setting]
-    assert type(runner) is runner_type and isinstance(runner.model, VariedModel) == (kind == "gemma3")
+    assert type(runner) is runner_type and isinstance(runner.model, VariedModel) == kind.startswith("gemma3")
     assert runner.model.batch_invariant == config.deterministic
-    assert ready.layout == KVLayout(), "one block table, whatever windows there are"
-    assert ready.num_blocks == ROWS * LENGTH // 16
-    for model, pools in models_of(runner):
-        held = sum(part.numel() * part.element_size() for own in pools for part in (own.keys, own.values))
-        assert len(pools) == model.shape.layers and len(pools[0].keys) == ready.num_blocks
-        assert held == ready.num_blocks * kv_block_bytes(model.shape, 16, model.dtype)
+    check_memory(ready, runner, setting == "windows")
     for graphs in runner._graphs().values():
         assert graphs._graphs.keys() == (set() if config.enforce_eager else set(graphs.sizes))
+
+
+def check_memory(ready: WorkerReady, runner: GpuRunner, windows: bool) -> None:
+    """Of `windows` a sequence needs 5 blocks in the second table: 9 + 16 + 24 tokens, and the first may be begun."""
+    assert ready.layout == (KVLayout(window=25, window_tables=1) if windows else KVLayout())
+    assert ready.num_blocks == ROWS * (LENGTH // 16 + 5 * windows)
+    assert runner.model.table_of == ([1, 0] if windows else [0] * runner.model.shape.layers)
+    assert runner.sizes[-2:] == ((2, 25) if windows else (1, 0))
+    for model, pools in models_of(runner):
+        assert len(pools) == model.shape.layers and len(pools[0].keys) == ready.num_blocks
+        apart = {part.data_ptr(): part.numel() * part.element_size() for own in pools for part in own[:2]}
+        whole = ready.num_blocks * kv_block_bytes(model.shape, 16, model.dtype)
+        assert sum(apart.values()) == whole // (1 + windows)
 
 
 def models_of(runner: GpuRunner) -> Iterator[tuple[Any, Any]]:
@@ -168,7 +179,7 @@ def driven(runner: GpuRunner) -> tuple[list[list[int]], int]:
 @pytest.mark.parametrize("settings", [QUICK, pytest.param([*SETTINGS], marks=pytest.mark.slow)], ids=["few", "all"])
 def test_options_become_a_runner(checkpoints: Folders, settings: Collection[str]) -> None:
     """No kernel is compiled after the worker has said that it is ready."""
-    folders = {kind: str(checkpoints(kind, **changes)) for kind, changes in KINDS.items()}
+    folders = {kind: str(checkpoints(kind.partition(",")[0], **changes)) for kind, changes in KINDS.items()}
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "package")])
     command = [sys.executable, "-m", "tests.worker.gpu.test_whole_start", json.dumps(folders), *settings]
@@ -183,7 +194,7 @@ def test_options_become_a_runner(checkpoints: Folders, settings: Collection[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if setting != "windows"])
 def test_from_options_to_tokens(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
     """What a worker that was started so draws is what a CPU draws."""
     in_place_of_a_gpu(monkeypatch, recorded)
