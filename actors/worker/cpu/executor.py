@@ -336,9 +336,9 @@ class CpuModel:
         self.shape = shape
         self.kv = shape.kv
         self.dtype = dtype
-        table = get(f"{EMBEDDINGS}.weight")
-        keep = table.dtype.itemsize <= dtype.itemsize  # a 16-bit table stays: its rows are made float32 when read
-        self.embeddings = table if keep else table.to(dtype)
+        self.embeddings = get(f"{EMBEDDINGS}.weight")
+        if self.embeddings.dtype.itemsize > dtype.itemsize:  # a 16-bit table stays: its rows are made float32 when read
+            self.embeddings = self.embeddings.to(dtype)
         self.layers = [CpuLayer(build, build.layer(index), index) for index in range(shape.layers)]
         self.norm = build.norm(FINAL_NORM)
         self.head = self.make_head(build)

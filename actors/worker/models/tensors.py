@@ -21,10 +21,10 @@ def split_rows(linear: LinearSpec, tensor: Tensor, shape: Architecture) -> Itera
 
 
 def join(parts: Sequence[Tensor], dtype: torch.dtype | None, device: torch.device | str = "cpu") -> Tensor:
-    """All rows one after the other in new memory of one type; without a type what needs no new memory gets none."""
+    """All rows one after the other in memory of their own, of one type; without a type what needs none gets none."""
+    if len(parts) == 1 and (dtype is None or _is_alone(parts[0], dtype)):
+        return parts[0].to(device)
     if dtype is None:
-        if len(parts) == 1:
-            return parts[0].to(device)
         dtype = reduce(torch.promote_types, (part.dtype for part in parts))
     joined = torch.empty(sum(len(part) for part in parts), *parts[0].shape[1:], dtype=dtype, device=device)
     first = 0
@@ -32,3 +32,9 @@ def join(parts: Sequence[Tensor], dtype: torch.dtype | None, device: torch.devic
         joined[first : first + len(part)] = part.to(device)  # made another type there
         first += len(part)
     return joined
+
+
+def _is_alone(part: Tensor, dtype: torch.dtype) -> bool:
+    """Is it of this type, and all of a memory that torch has made for it? What is mapped can be given no other size."""
+    memory = part.untyped_storage()
+    return part.dtype == dtype and part.is_contiguous() and memory.nbytes() == part.nbytes and memory.resizable()
