@@ -18,10 +18,12 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config, make_config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
+from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.speculative.verifier import DraftVerifier, Proposer
+from actorserve.kernels.cpu.native.linear import NativeLinear, Weights
 from actorserve.kernels.cpu.paged_kv import PagedKV, PoolMemory
 from actorserve.shm.table.table import make_ref
 
@@ -182,3 +184,27 @@ class Driver:
         self.rows.append(sequence.row)
         self.free += sequence.blocks
         sequence.row, sequence.computed, sequence.blocks = -1, 0, []
+
+
+def rounded_by_chunks(x: torch.Tensor) -> torch.Tensor:
+    """What products with 4 bits leave of x: 8 bits, with a step for each 128 numbers of a row; in float64."""
+    chunks = torch.nn.functional.pad(x, (0, -x.shape[1] % 128)).unflatten(1, (-1, 128))
+    step = chunks.abs().amax(2, keepdim=True).clamp(min=1e-30) / 127
+    rounded: torch.Tensor = ((chunks / step).round().double() * step).flatten(1)
+    return rounded[:, : x.shape[1]]
+
+
+def check_four_bits(model: CpuModel, floats: CpuModel, kinds: set[Weights]) -> None:
+    """Products of a model of these kinds are those of the same weights as floats, with what is left of x."""
+    found: set[Weights] = set()
+    for own, exact in zip(model.layers, floats.layers, strict=True):
+        for name in ("qkv", "out", "gate_up", "down"):
+            linear = getattr(own, name)
+            assert isinstance(linear, NativeLinear)
+            found.add(Weights(linear.data.kind))
+            if linear.data.kind != Weights.FOUR_BITS:
+                continue
+            x = torch.randn(5, linear.inputs, generator=torch.Generator().manual_seed(1))
+            wanted = getattr(exact, name)(rounded_by_chunks(x).float())
+            torch.testing.assert_close(linear(x), wanted, rtol=1e-4, atol=1e-4)
+    assert found == kinds, found

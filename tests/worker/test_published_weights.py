@@ -24,10 +24,11 @@ from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.sharding import Alone, shard
 from actorserve.actors.worker.models.weights import load_model, open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
+from actorserve.kernels.cpu.native.linear import NativeLinear, Weights
 from tests.support.models.weight_formats import FORMATS, write
 
 from .cpu.test_runner import prompt
-from .driver import LENGTH, Driver, Sequence, config_for
+from .driver import LENGTH, Driver, Sequence, check_four_bits, config_for
 
 Folders = Callable[..., Path]
 ALL = slice(None)
@@ -87,6 +88,16 @@ def test_the_numbers_are_those_that_the_format_means(name: str, source: Path, tm
         torch.testing.assert_close(own.gate_up(x), other.gate_up(x), rtol=0, atol=0.02 if name in APPROXIMATE else 0)
     if name in ("w4a16", "gptq", "awq", "fp8"):
         assert answers(ours) == answers(theirs)
+
+
+@pytest.mark.parametrize("name", ["w4a16", "gptq", "awq"])
+@pytest.mark.usefixtures("native_kernels")
+def test_four_bits_are_multiplied_as_they_are(name: str, source: Path, tmp_path: Path) -> None:
+    packed, _ = write(source, name, tmp_path)
+    kinds = {Weights.FOUR_BITS, Weights.FLOAT_32}  # not all of its layers are quantised
+    check_four_bits(load(packed), load(packed, quantization="none"), kinds)
+    eight = load(packed, quantization="int8").layers[0].out
+    assert isinstance(eight, NativeLinear) and eight.data.kind == Weights.INT_8
 
 
 @pytest.mark.parametrize("name", ["w8a8", "bnb_int8"])

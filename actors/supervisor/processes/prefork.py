@@ -95,7 +95,7 @@ class _Template:
         else:
             for name in (*(kind.module for kind in reversed(KINDS.values()) if kind.prefork), *ALSO):
                 importlib.import_module(name)
-        gc.freeze()  # the collector of an actor does not touch, and so not copy, what all share; little of it is garbage
+        gc.freeze()  # the collector of an actor does not touch, and so not copy, what all share; little is garbage
         gc.enable()
         self._has_imports = True
 

@@ -28,12 +28,15 @@ from torch import Tensor
 from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.native.layers import RowOperations
+from actorserve.kernels.cpu.native.linear import FourBits
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from ...model.architecture import Architecture
 from ...model.layers import EMBEDDINGS, FINAL_NORM, ROTATED, LayerSpec, LinearSpec
 from ...model.quantization import NONE
 from ...model.rope import Rope
+from ..formats.four_bits import ReadFour
+from ..formats.four_bits import joined as join_four_bits
 from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join, split_rows
@@ -113,8 +116,10 @@ class CpuBuilder:
         dtype: torch.dtype,
         group: TensorParallelGroup | None,
         batch_invariant: bool,
+        four_bits: ReadFour | None = None,
     ) -> None:
         self.shape = shape
+        self.four_bits = four_bits
         self.get = get
         self.dtype = dtype
         self.group = group
@@ -149,8 +154,16 @@ class CpuBuilder:
             few_rows,
             len(linears) == 1,
             self.batch_invariant,
+            self._four_bits(linears),
         )
         return implementation_of(method).cpu_linear(tensors)
+
+    def _four_bits(self, linears: Sequence[LinearSpec]) -> FourBits | None:
+        """Those of a checkpoint that are so in all of the linears."""
+        if self.four_bits is None:
+            return None
+        parts = [self.four_bits(linear.name) for linear in linears]
+        return join_four_bits(parts, lambda tensors: list(self._arranged(linears, tensors)))
 
     def router(self, linear: LinearSpec) -> CpuLinear:
         """A product that is never quantised: it has few rows, and all hangs on it."""
@@ -325,13 +338,15 @@ class CpuModel:
         max_length: int,
         group: TensorParallelGroup | None = None,
         deterministic: bool = False,
+        four_bits: ReadFour | None = None,
     ) -> None:
         """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
 
-        `deterministic`: a token has the same bits in every batch, however its weights are kept.
+        `deterministic`: a token has the same bits in every batch, however its weights are kept. `four_bits` reads
+        weights that the checkpoint has in 4 bits, where products with them can be had.
         """
         self.batch_invariant = deterministic or shape.quantization.batch_invariant
-        build = CpuBuilder(shape, get, dtype, group, self.batch_invariant)
+        build = CpuBuilder(shape, get, dtype, group, self.batch_invariant, four_bits)
         self.group = group
         self.shape = shape
         self.kv = shape.kv

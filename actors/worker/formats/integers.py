@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,17 @@ AT_ONCE = 1 << 20  # numbers that are unpacked in one step, where they need more
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the numbers 0 to 7 lie in a word
 
 
-def packed(form: PackedWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
+class Affine(NamedTuple):
+    """w = (number - zero) · scale."""
+
+    numbers: Tensor  # [rows, columns]
+    scales: Tensor  # [rows, groups], as the zero points
+    zeros: Tensor
+    group: int
+    order: Tensor | None  # the group of each column, where they are not in turn
+
+
+def packed_parts(form: PackedWeight, stored: Tensors, rows: int, columns: int) -> Affine:
     """Numbers are stored without sign, half their range more than they are, and so are zero points."""
     half = 1 << (form.bits - 1)
     numbers = unpacked(stored["weight_packed"], form.bits)[:, :columns].float()
@@ -24,23 +35,35 @@ def packed(form: PackedWeight, stored: Tensors, rows: int, columns: int) -> Tens
         zeros = torch.full((1, scales.shape[1]), float(half)).expand(scales.shape)
     else:
         zeros = unpacked(stored["weight_zero_point"].t().contiguous(), form.bits)[:, :rows].t().float()
-    return affine(numbers, scales, zeros, form.group, stored.get("weight_g_idx"))
+    return Affine(numbers, scales, zeros, form.group, stored.get("weight_g_idx"))
 
 
-def gptq(form: GptqWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
+def gptq_parts(form: GptqWeight, stored: Tensors, rows: int, columns: int) -> Affine:
     """A zero point that is stored one less wraps around: all bits set are 0."""
     numbers = unpacked(stored["qweight"].t().contiguous(), form.bits)[:, :columns].float()
     zeros = unpacked(stored["qzeros"], form.bits)[:, :rows].add_(form.zero_less).bitwise_and_((1 << form.bits) - 1)
-    return affine(numbers, stored["scales"].t(), zeros.t().float(), form.group, stored.get("g_idx"))
+    return Affine(numbers, stored["scales"].t(), zeros.t().float(), form.group, stored.get("g_idx"))
 
 
-def awq(form: AwqWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
+def awq_parts(form: AwqWeight, stored: Tensors, rows: int, columns: int) -> Affine:
     """In each word of 8 numbers, they are shuffled."""
     numbers, zeros = (
         unpacked(stored[name], 4).unflatten(1, (-1, 8))[:, :, list(AWQ_ORDER)].flatten(1)[:, :rows].t().float()
         for name in ("qweight", "qzeros")
     )
-    return affine(numbers, stored["scales"].t(), zeros, form.group, None)
+    return Affine(numbers, stored["scales"].t(), zeros, form.group, None)
+
+
+def packed(form: PackedWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
+    return affine(*packed_parts(form, stored, rows, columns))
+
+
+def gptq(form: GptqWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
+    return affine(*gptq_parts(form, stored, rows, columns))
+
+
+def awq(form: AwqWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
+    return affine(*awq_parts(form, stored, rows, columns))
 
 
 def scaled(form: ScaledWeight, stored: Tensors, rows: int, columns: int) -> Tensor:

@@ -25,6 +25,11 @@ def q4_0(blocks: Tensor) -> Tensor:
     return (_nibbles(blocks[:, 2:]) - 8.0) * _half(blocks, 0)
 
 
+def q4_0_parts(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers q as uint8, and d in float16 [blocks]."""
+    return _nibbles(blocks[:, 2:]), blocks[:, :2].contiguous().view(torch.float16).view(-1)
+
+
 def q4_1(blocks: Tensor) -> Tensor:
     """d · q + m."""
     return _nibbles(blocks[:, 4:]) * _half(blocks, 0) + _half(blocks, 2)
@@ -61,6 +66,12 @@ def q4_k(blocks: Tensor) -> Tensor:
     d, m = _scales_k(blocks)
     q = _nibbles(blocks[:, 16:].reshape(-1, 32)).view(-1, 8, 32)
     return (q * d[..., None] - m[..., None]).flatten(1)
+
+
+def q4_k_parts(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, s and t as uint8, and d beside m in float16 [blocks, 2]."""
+    numbers = _nibbles(blocks[:, 16:].reshape(-1, 32)).view(len(blocks), -1)
+    return numbers, *_small_k(blocks), blocks[:, :4].contiguous().view(torch.float16)
 
 
 def q5_k(blocks: Tensor) -> Tensor:
@@ -143,13 +154,18 @@ def _shifts(like: Tensor, count: int, step: int) -> Tensor:
 
 
 def _scales_k(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """(d · s, m · t), both [blocks, 8], of 12 bytes: four s, four t, and four with the lower halves of the others,
-    whose upper two bits are those of the first eight.
+    """(d · s, m · t), both [blocks, 8]."""
+    scales, least = _small_k(blocks)
+    return _half(blocks, 0) * scales, _half(blocks, 2) * least
+
+
+def _small_k(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """(s, t), both [blocks, 8], of 12 bytes: four s, four t, and four with the lower halves of the others, whose upper
+    two bits are those of the first eight.
     """
     first, second, low = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scales = torch.cat([first & 63, (low & 15) | ((first >> 6) << 4)], 1)
-    least = torch.cat([second & 63, (low >> 4) | ((second >> 6) << 4)], 1)
-    return _half(blocks, 0) * scales, _half(blocks, 2) * least
+    return scales, torch.cat([second & 63, (low >> 4) | ((second >> 6) << 4)], 1)
 
 
 def _looked_up(packed: Tensor, values: tuple[int, ...]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -32,14 +33,7 @@ def open_gguf(folder: Path, shape: Architecture) -> Read | None:
 
 def gguf_reader(folder: Path, architecture: str, tensors: Tensors, small: str | None = None) -> Read:
     """The same for any architecture; the tensor `small` is float16, if it can be."""
-    maps: dict[Path, Tensor] = {}
-    homes: dict[str, tuple[Tensor, GgufTensor]] = {}
-    names = {name for _, name, _ in tensors}
-    for path, name, tensor in tensors:
-        for hub, part in hub_tensors(architecture, name, tensor, names):
-            if path not in maps:
-                maps[path] = _mapped(path)
-            homes[hub] = maps[path], part
+    homes = _homes(architecture, tensors)
     sizes, layout = gguf_sizes(folder), LAYOUTS.get(architecture)
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
@@ -64,6 +58,38 @@ def by_kv_head(rows: Tensor, heads: int, kv_heads: int, head_dim: int) -> Tensor
     parts = rows.split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
     by_head = [part.reshape(kv_heads, -1, *rows.shape[1:]) for part in parts]
     return torch.cat(by_head, 1).reshape(rows.shape)
+
+
+def gguf_blocks(
+    folder: Path, shape: Architecture
+) -> Callable[[str], tuple[str, Tensor, Callable[[Tensor], Tensor]]] | None:
+    """As `open_gguf`, what reads of a weight its type, its blocks [rows, blocks, bytes], and what to do with rows."""
+    if (found := gguf_tensors(folder)) is None:
+        return None
+    architecture, tensors = found
+    homes = _homes(architecture, tensors)
+
+    def read(name: str) -> tuple[str, Tensor, Callable[[Tensor], Tensor]]:
+        data, tensor = homes[name]
+        stored = data[tensor.offset : tensor.offset + tensor.size]
+        blocks = stored.view(-1, tensor.shape[-1] // tensor.type.numbers, tensor.type.size)
+        paired = is_paired(architecture, name)
+        return tensor.type.name, blocks, lambda rows: unpaired(rows, shape.head_dim) if paired else rows
+
+    return read
+
+
+def _homes(architecture: str, tensors: Tensors) -> dict[str, tuple[Tensor, GgufTensor]]:
+    """By the hub's names, which file has a tensor, and where."""
+    maps: dict[Path, Tensor] = {}
+    homes: dict[str, tuple[Tensor, GgufTensor]] = {}
+    names = {name for _, name, _ in tensors}
+    for path, name, tensor in tensors:
+        for hub, part in hub_tensors(architecture, name, tensor, names):
+            if path not in maps:
+                maps[path] = _mapped(path)
+            homes[hub] = maps[path], part
+    return homes
 
 
 def unpaired(rows: Tensor, head_dim: int) -> Tensor:

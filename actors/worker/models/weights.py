@@ -22,9 +22,11 @@ from ...model.memory.machine import dtype_on_cpu
 from ...model.rope import long_texts
 from ...model.weight_files import check_weights, is_pickled
 from ...options.config import Config, ConfigError
+from ..cpu import native
 from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
 from ..formats.decoding import decoded
+from ..formats.four_bits import open_four_bits
 from ..formats.stacking import unstacked
 from ..memory import large_blocks_apart
 from ..tensor_parallel import TensorParallelGroup
@@ -54,8 +56,16 @@ def load_model(config: Config, info: ModelInfo, group: TensorParallelGroup | Non
     shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
     dtype = choose_dtype(config, shape)
     own, get = open_weights(config, info, shape, group)
+    four_bits = None
+    if (
+        native.current() is not None
+        and group is None
+        and config.quantization != "int8"
+        and config.load_format != "dummy"
+    ):
+        four_bits = open_four_bits(Path(info.folder), shape, read_parts)
     with large_blocks_apart():
-        return CpuModel(own, get, dtype, info.max_model_len, group, config.deterministic)
+        return CpuModel(own, get, dtype, info.max_model_len, group, config.deterministic, four_bits)
 
 
 def open_weights(

@@ -13,6 +13,8 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from actorserve.kernels.cpu.native.linear import FourBits
+
 from ...model.quantization import QuantMethod
 
 
@@ -43,6 +45,7 @@ class LinearTensors(NamedTuple):
     few_rows: bool = False  # it mostly multiplies one row or two
     alone: bool = False  # it is one of the checkpoint, whose numbers may be mapped
     batch_invariant: bool = False  # a row must have the same bits in every batch
+    four_bits: FourBits | None = None  # what the checkpoint has, where products with it as it is can be had
 
     def weight(self) -> Tensor:
         """[outputs, inputs]."""

@@ -20,7 +20,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import MOST_INPUTS, int8_linear, stride_of
+from actorserve.kernels.cpu.native.linear import MOST_INPUTS, int4_linear, int8_linear, stride_of
 
 from ...model.memory.machine import cpu_flags
 from ..cpu.native import current
@@ -91,9 +91,12 @@ def steps_of_rows() -> int:
 
 
 def cpu_linear(tensors: LinearTensors) -> CpuLinear:
-    """Of weights in any type."""
-    weight, bias, scales = tensors.joined("weight", None), tensors.bias(), tensors.row_scales()
-    library, inputs = current(), weight.shape[1]
+    """Of weights in any type; those that the checkpoint has in 4 bits stay so."""
+    library, bias = current(), tensors.bias()
+    if library is not None and tensors.four_bits is not None:
+        return int4_linear(library, tensors.four_bits, bias)
+    weight, scales = tensors.joined("weight", None), tensors.row_scales()
+    inputs = weight.shape[1]
     if library is None or inputs > MOST_INPUTS:
         return Int8Linear(weight, bias, scales)
     whole, steps = rounded(weight, scales, stride_of(library, inputs))

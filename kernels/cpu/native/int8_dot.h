@@ -67,4 +67,74 @@ static inline sums dot(sums before, vector bytes, vector weight) {
 static inline int32_t total(sums all) { return all; }
 #endif
 
+/* Numbers of 4 bits: 64 bytes have those of one run in their lower halves, and the next 64 in the upper ones. `low` and
+ * `high` give, as float32, sixteen sums of four neighbours' products each. */
+#include "vectors.h"
+
+#if defined(__AVX512VNNI__)
+typedef __m512i nibbles;
+INLINE nibbles n_load(const uint8_t *at) { return _mm512_loadu_si512(at); }
+INLINE vec n_dot(__m512i numbers, const int8_t *x) {
+    numbers = _mm512_and_si512(numbers, _mm512_set1_epi8(15));
+    return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), numbers, _mm512_loadu_si512(x)));
+}
+INLINE vec n_low(nibbles own, const int8_t *x) { return n_dot(own, x); }
+INLINE vec n_high(nibbles own, const int8_t *x) { return n_dot(_mm512_srli_epi16(own, 4), x); }
+INLINE vec v_two(const float *two) { /* the first in the lower eight lanes, the second in the upper ones */
+    __m512 second = _mm512_set1_ps(two[1]);
+    return _mm512_mask_mov_ps(second, 0xff, _mm512_set1_ps(two[0]));
+}
+
+#elif defined(__AVX2__)
+typedef struct {
+    __m256i first, second;
+} nibbles;
+INLINE nibbles n_load(const uint8_t *at) { return (nibbles){load(at), load(at + 32)}; }
+INLINE __m256 n_dot(__m256i numbers, const int8_t *x) {
+    numbers = _mm256_and_si256(numbers, _mm256_set1_epi8(15));
+    return _mm256_cvtepi32_ps(dot(_mm256_setzero_si256(), numbers, load(x)));
+}
+INLINE vec n_low(nibbles own, const int8_t *x) { return (vec){n_dot(own.first, x), n_dot(own.second, x + 32)}; }
+INLINE vec n_high(nibbles own, const int8_t *x) {
+    return (vec){n_dot(_mm256_srli_epi16(own.first, 4), x), n_dot(_mm256_srli_epi16(own.second, 4), x + 32)};
+}
+INLINE vec v_two(const float *two) { return (vec){_mm256_set1_ps(two[0]), _mm256_set1_ps(two[1])}; }
+
+#else
+typedef const uint8_t *nibbles;
+INLINE nibbles n_load(const uint8_t *at) { return at; }
+INLINE vec n_dot(const uint8_t *numbers, int shift, const int8_t *x) {
+    vec found;
+    for (int lane = 0; lane < LANES; lane++) {
+        int32_t sum = 0;
+        for (int i = 4 * lane; i < 4 * lane + 4; i++)
+            sum += (numbers[i] >> shift & 15) * x[i];
+        found[lane] = (float)sum;
+    }
+    return found;
+}
+#if defined(__ARM_FEATURE_DOTPROD)
+INLINE vec n_quick(const uint8_t *numbers, int shift, const int8_t *x) {
+    float32x4_t parts[4];
+    for (int i = 0; i < 4; i++) {
+        uint8x16_t own = vld1q_u8(numbers + 16 * i);
+        own = shift ? vshrq_n_u8(own, 4) : vandq_u8(own, vdupq_n_u8(15));
+        parts[i] = vcvtq_f32_s32(vdotq_s32(vdupq_n_s32(0), vreinterpretq_s8_u8(own), vld1q_s8(x + 16 * i)));
+    }
+    vec found;
+    memcpy(&found, parts, sizeof found);
+    return found;
+}
+#define n_dot n_quick
+#endif
+INLINE vec n_low(nibbles own, const int8_t *x) { return n_dot(own, 0, x); }
+INLINE vec n_high(nibbles own, const int8_t *x) { return n_dot(own, 4, x); }
+INLINE vec v_two(const float *two) {
+    vec found = v_set(two[1]);
+    for (int i = 0; i < LANES / 2; i++)
+        found[i] = two[0];
+    return found;
+}
+#endif
+
 #endif

@@ -14,6 +14,8 @@ static int64_t filled(int64_t number, int64_t unit) { return (number + unit - 1)
 int64_t linear_row_bytes(const linear *own) {
     if (own->kind == INT_8)
         return filled(HEADER + own->stride, 64);
+    if (own->kind == FOUR_BITS)
+        return int4_row_bytes(own);
     return HEADER + 4 * filled(own->inputs, LANES);
 }
 
@@ -23,6 +25,10 @@ void linear_ready(const linear *own, const float *x, char *ready, int64_t rows, 
         return;
     }
     ready += row * linear_row_bytes(own);
+    if (own->kind == FOUR_BITS) {
+        int4_ready(own, x, ready);
+        return;
+    }
     if (own->kind == INT_8) {
         *(float *)ready = int8_ready(own, x, (uint8_t *)ready + HEADER);
         return;
@@ -33,7 +39,9 @@ void linear_ready(const linear *own, const float *x, char *ready, int64_t rows, 
 }
 
 void linear_outputs(const product *own, int64_t first, int64_t last) {
-    if (own->own->kind != INT_8)
+    if (own->own->kind == FOUR_BITS)
+        int4_outputs(own, first, last);
+    else if (own->own->kind != INT_8)
         float_outputs(own, first, last);
     else if (matrix_pays(own->own, own->rows))
         matrix_outputs(own, first, last);

@@ -9,7 +9,11 @@
 
 #include "threads.h"
 
-enum weights { FLOAT_32, BFLOAT_16, FLOAT_16, INT_8 };
+enum weights { FLOAT_32, BFLOAT_16, FLOAT_16, INT_8, FOUR_BITS };
+
+/* How numbers of 4 bits are scaled; see int4.c. */
+enum scales { HALVES, BFLOAT_PAIRS, FLOAT_PAIRS, SUPER_BLOCKS };
+
 
 typedef struct {
     int64_t kind;                     /* enum weights */
@@ -19,6 +23,7 @@ typedef struct {
     const int32_t *offset; /* INT_8: [outputs] OFFSET · sum(W) */
     const float *bias;     /* [outputs] or NULL */
     int64_t steps;         /* INT_8: that a row of x takes on each side of 0 */
+    int64_t scaled, group; /* FOUR_BITS: enum scales, and numbers that share one */
 } linear;
 
 typedef struct {
@@ -48,6 +53,9 @@ void int8_outputs(const product *own, int64_t first, int64_t last);
 int matrix_pays(const linear *own, int64_t rows);
 void matrix_ready(const linear *own, const float *x, char *ready, int64_t row);
 void matrix_outputs(const product *own, int64_t first, int64_t last);
+int64_t int4_row_bytes(const linear *own);
+void int4_ready(const linear *own, const float *x, char *ready);
+void int4_outputs(const product *own, int64_t first, int64_t last);
 void float_outputs(const product *own, int64_t first, int64_t last);
 
 #define PACKED 16 /* rows whose numbers are side by side */

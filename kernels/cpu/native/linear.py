@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .library import Library
 
+GROUP, CHUNK = 32, 128  # numbers of 4 bits that share a scale, and that are multiplied together
 PACKED = 16  # rows that are made ready together
 MOST_INPUTS = 1 << 16  # of 8 bits, whose sums fit 32
 
@@ -21,9 +23,31 @@ class Weights(IntEnum):
     BFLOAT_16 = 1
     FLOAT_16 = 2
     INT_8 = 3
+    FOUR_BITS = 4
+
+
+class Scales(IntEnum):
+    """linear.h's enum scales."""
+
+    HALVES = 0
+    BFLOAT_PAIRS = 1
+    FLOAT_PAIRS = 2
+    SUPER_BLOCKS = 3
 
 
 FLOATS = {torch.float32: Weights.FLOAT_32, torch.bfloat16: Weights.BFLOAT_16, torch.float16: Weights.FLOAT_16}
+
+
+class FourBits(NamedTuple):
+    """Numbers from 0 to 15 [outputs, inputs] as uint8, and tensors [outputs, …] of what scales them: int4.c.
+
+    Groups that fill up the last chunk of 128 numbers have scales, too: of 0.
+    """
+
+    numbers: Tensor
+    scales: tuple[Tensor, ...]
+    scaled: Scales
+    group: int = 0
 
 
 class LinearData(ctypes.Structure):
@@ -32,7 +56,7 @@ class LinearData(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("kind", "outputs", "inputs", "stride")),
         *((name, ctypes.c_void_p) for name in ("weight", "scale", "offset", "bias")),
-        ("steps", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("steps", "scaled", "group")),
     )
 
 
@@ -49,6 +73,8 @@ class NativeLinear:
         scale: Tensor | None = None,
         offset: Tensor | None = None,
         steps: int = 0,
+        scaled: Scales = Scales.HALVES,
+        group: int = 0,
     ) -> None:
         """`weight` has rows that lie one after the other, however many bytes one has."""
         assert weight.is_contiguous()
@@ -58,7 +84,7 @@ class NativeLinear:
         self.kept = [None if one is None else one.contiguous() for one in given]
         places = (None if one is None else one.data_ptr() for one in self.kept)
         stride = weight.stride(0) * weight.itemsize
-        self.data = LinearData(kind, self.outputs, inputs, stride, *places, steps)
+        self.data = LinearData(kind, self.outputs, inputs, stride, *places, steps, scaled, group)
         self._where = ctypes.byref(self.data)
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         of_data = ctypes.POINTER(LinearData)
@@ -96,6 +122,27 @@ def int8_linear(
     assert weight.shape[1] == stride_of(library, inputs) and inputs <= MOST_INPUTS
     offset = (weight.sum(1, dtype=torch.int32) * library.number("int8_offset")).int()
     return NativeLinear(library, Weights.INT_8, weight, inputs, bias, scales.float(), offset, steps)
+
+
+def int4_linear(library: Library, parts: FourBits, bias: Tensor | None) -> NativeLinear:
+    """Of numbers of 4 bits with their scales."""
+    weight = torch.cat([_packed(parts.numbers), *(_as_bytes(scales) for scales in parts.scales)], 1)
+    inputs = parts.numbers.shape[1]
+    return NativeLinear(
+        library, Weights.FOUR_BITS, weight, inputs, bias, scaled=parts.scaled, group=parts.group or GROUP
+    )
+
+
+def _packed(numbers: Tensor) -> Tensor:
+    """Of each 128 numbers 64 bytes; the first 64 in the lower halves."""
+    whole = torch.nn.functional.pad(numbers, (0, -numbers.shape[1] % CHUNK))
+    low, high = whole.unflatten(1, (-1, 2, CHUNK // 2)).unbind(2)
+    packed: Tensor = low | high << 4
+    return packed.flatten(1)
+
+
+def _as_bytes(scales: Tensor) -> Tensor:
+    return scales.flatten(1).contiguous().view(torch.uint8)
 
 
 def stride_of(library: Library, inputs: int) -> int:

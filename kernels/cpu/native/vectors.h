@@ -5,8 +5,28 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
+
+INLINE float v_of_half(uint16_t half) { /* of float16 */
+#if defined(__F16C__)
+    return _cvtsh_ss(half);
+#else
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, rest = half & 0x3ff;
+    float x;
+    if (exponent == 0) { /* less than 2^-14 */
+        x = (float)rest * 0x1p-24f;
+        return sign ? -x : x;
+    }
+    uint32_t bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | rest << 13;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+#endif
+}
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -134,17 +154,6 @@ INLINE vec v_load_bf16(const uint16_t *at) {
     for (int i = 0; i < LANES; i++)
         bits[i] = (uint32_t)at[i] << 16;
     return (vec)bits;
-}
-INLINE float v_of_half(uint16_t half) { /* of float16 */
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, rest = half & 0x3ff;
-    float x;
-    if (exponent == 0) { /* less than 2^-14 */
-        x = (float)rest * 0x1p-24f;
-        return sign ? -x : x;
-    }
-    uint32_t bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | rest << 13;
-    memcpy(&x, &bits, sizeof x);
-    return x;
 }
 INLINE vec v_load_f16(const uint16_t *at) {
     vec x;

@@ -15,7 +15,7 @@ import torch
 
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.kernels.cpu.native import library as native
-from actorserve.kernels.cpu.native.linear import float_linear, int8_linear, stride_of
+from actorserve.kernels.cpu.native.linear import FourBits, Scales, float_linear, int4_linear, int8_linear, stride_of
 
 NAMES = [one.name for one in native.variants(cpu_flags())]
 
@@ -81,6 +81,64 @@ def test_products_of_floats_are_near_and_the_same_whatever_the_rows(
             assert torch.equal(product(x[:rows]), alone[:rows])
         narrow = float_linear(library, weight, None)(x.bfloat16())
         assert torch.equal(narrow, float_linear(library, weight, None)(x.bfloat16().float()).bfloat16())
+
+
+def four_bits(scaled: Scales, outputs: int, inputs: int, generator: torch.Generator) -> tuple[FourBits, torch.Tensor]:
+    """Random ones, and what they mean in float64."""
+    numbers = torch.randint(0, 16, (outputs, inputs), generator=generator, dtype=torch.uint8)
+    groups = -(-inputs // 128) * 4
+    scale, other = torch.rand(2, outputs, groups, generator=generator).add(0.1).unbind(0)
+    match scaled:
+        case Scales.HALVES:
+            scales: tuple[torch.Tensor, ...] = (scale.half(),)
+            d, m = scale.half().double(), 8 * scale.half().double()
+        case Scales.BFLOAT_PAIRS:
+            scales = (torch.stack([scale, other], 2).bfloat16(),)
+            d, middle = scales[0].double().unbind(2)
+            m = 8 * d - middle
+        case Scales.FLOAT_PAIRS:
+            scale, other = scale[:, ::4].contiguous(), other[:, ::4].contiguous()
+            scales = (torch.stack([scale, other], 2),)
+            d, m = scale.double().repeat_interleave(4, 1), other.double().repeat_interleave(4, 1)
+        case Scales.SUPER_BLOCKS:
+            s, t = torch.randint(0, 64, (2, outputs, groups), generator=generator, dtype=torch.uint8).unbind(0)
+            supers = torch.rand(outputs, -(-groups // 8), 2, generator=generator).half()
+            scales = (s, t, supers)
+            wide = supers.double().repeat_interleave(8, 1)[:, :groups]
+            d, m = s * wide[..., 0], t * wide[..., 1]
+    exact = numbers.double() * d.repeat_interleave(32, 1)[:, :inputs] - m.repeat_interleave(32, 1)[:, :inputs]
+    return FourBits(numbers, scales, scaled, 128 if scaled is Scales.FLOAT_PAIRS else 0), exact
+
+
+def rounded_by_chunks(x: torch.Tensor) -> torch.Tensor:
+    """What 8 bits leave of x, with a step for each 128 numbers of a row, in float64."""
+    chunks = torch.nn.functional.pad(x, (0, -x.shape[1] % 128)).unflatten(1, (-1, 128))
+    step = chunks.abs().amax(2, keepdim=True).clamp(min=1e-30) / 127
+    rounded: torch.Tensor = ((chunks / step).round().double() * step).flatten(1)
+    return rounded[:, : x.shape[1]]
+
+
+@pytest.mark.parametrize("variant", NAMES)
+@pytest.mark.parametrize("scaled", Scales)
+def test_products_of_four_bits_are_the_formula_whatever_the_rows(
+    libraries: dict[str, native.Library], variant: str, scaled: Scales
+) -> None:
+    library = libraries[variant]
+    generator = torch.Generator().manual_seed(4)
+    for outputs, inputs in ((5, 3), (64, 128), (67, 200), (34, 1056)):
+        parts, weight = four_bits(scaled, outputs, inputs, generator)
+        bias, x = torch.randn(outputs, generator=generator), torch.randn(33, inputs, generator=generator)
+        product = int4_linear(library, parts, bias)
+        exact = rounded_by_chunks(x) @ weight.T + bias.double()
+        scale = rounded_by_chunks(x).abs() @ weight.abs().T
+        library.set_threads(1)
+        alone = torch.cat([product(row[None]) for row in x])
+        assert ((alone - exact).abs() <= 1e-5 * scale + 1e-6).all()
+        for rows in (2, 3, 5, 33):
+            library.set_threads(rows % 3 + 1)
+            assert torch.equal(product(x[:rows]), alone[:rows])
+        x[1, 0], x[2, 2] = float("nan"), float("inf")
+        assert product(x[:4]).isnan().all(1).tolist() == [False, True, True, False]
 
 
 @pytest.mark.parametrize("variant", NAMES)

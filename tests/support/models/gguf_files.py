@@ -167,6 +167,14 @@ def pack_q8_0(weight: Array) -> bytes:
     return b"".join(scale.tobytes() + row.tobytes() for scale, row in zip(d, q, strict=True))
 
 
+def pack_q4_0(weight: Array) -> bytes:
+    """A scale in float16 for each 32 numbers, and these in halves of bytes, 8 for 0."""
+    groups = weight.reshape(-1, 32)
+    d = (np.abs(groups).max(1) / 7).astype("<f2")
+    q = np.clip(np.rint(groups / np.maximum(d.astype(np.float32), 1e-8)[:, None]) + 8, 0, 15).astype(np.uint8)
+    return b"".join(own.tobytes() + (row[:16] | row[16:] << 4).tobytes() for own, row in zip(d, q, strict=True))
+
+
 def pack_q4_k(weight: Array) -> bytes:
     """Scales and least numbers of 32 numbers each in 6 bits, numbers in 4."""
     packed = b""
@@ -199,7 +207,7 @@ def pack_q6_k(weight: Array) -> bytes:
     return packed
 
 
-PACKERS = {"Q8_0": pack_q8_0, "Q4_K": pack_q4_k, "Q6_K": pack_q6_k}
+PACKERS = {"Q8_0": pack_q8_0, "Q4_0": pack_q4_0, "Q4_K": pack_q4_k, "Q6_K": pack_q6_k}
 
 
 def random_blocks(kind: str, count: int, seed: int = 0) -> bytes:

@@ -26,12 +26,13 @@ from actorserve.actors.worker.models.gguf_tensors import open_gguf
 from actorserve.actors.worker.models.sharding import shard
 from actorserve.actors.worker.models.weights import load_model, open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
+from actorserve.kernels.cpu.native.linear import Weights
 from tests.support.models.checkpoints import YARN_ROPE
 from tests.support.models.gguf_files import KINDS, convert, meaning, random_blocks
 
 from ..cpu.test_executor import generate, reference
 from ..cpu.test_runner import prompt
-from ..driver import Driver, Sequence, config_for, make_runner
+from ..driver import Driver, Sequence, check_four_bits, config_for, make_runner
 
 Folders = Callable[..., Path]
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2, "initializer_range": 0.15}
@@ -208,6 +209,20 @@ def test_quantised_files_are_int8_on_a_cpu(mix: str, checkpoints: Folders, tmp_p
     assert torch.allclose(ours.logits(x), known.logits(x), rtol=0, atol=0.05 * float(known.logits(x).std()))
     asked = load(config_for(tmp_path / "model.gguf", quantization="int8"))
     assert isinstance(asked.layers[0].qkv, Int8Linear)
+
+
+@pytest.mark.parametrize(
+    ("mix", "kinds"), [("Q4_K_M", {Weights.FOUR_BITS, Weights.INT_8}), ("Q4_0", {Weights.FOUR_BITS})]
+)
+@pytest.mark.usefixtures("native_kernels")
+def test_four_bits_are_multiplied_as_they_are(
+    mix: str, kinds: set[Weights], checkpoints: Folders, tmp_path: Path
+) -> None:
+    """With heads whose numbers are paired in the file, too; beside six bits a weight has eight."""
+    source = checkpoints("llama", **WIDE)
+    convert(source, tmp_path / "model.gguf", medium if mix == "Q4_K_M" else lambda name: "Q4_0")
+    ours = load(config_for(tmp_path / "model.gguf", dtype="auto", device="cpu"))
+    check_four_bits(ours, load(config_for(tmp_path / "model.gguf", quantization="none")), kinds)
 
 
 def test_parts_of_a_group_are_cut_out_of_blocks(checkpoints: Folders, tmp_path: Path) -> None:
