@@ -26,13 +26,14 @@ from .architecture import Architecture, find_architecture, read_architecture, sh
 from .heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
 from .heads.formats import RecurrentShape, Shape
 from .info import ModelInfo, read_json, resolve_model, with_tokenizer
+from .memory.kv import KV_TYPES, KVSpec, KVType
 from .memory.machine import (
     NUMBERS,
     Number,
-    Sized,
     available_bytes,
     count_blocks,
     dtype_on_cpu,
+    kv_type_on_cpu,
     may_have_gpu,
     weight_bytes,
 )
@@ -108,9 +109,21 @@ def _read_head(given: HeadOptions, model: ModelInfo, target: Architecture) -> He
     return read_eagle(folder, target, isinstance(given, Eagle3Options))
 
 
-def head_block_bytes(shape: Shape, block_size: int, number: Sized) -> int:
+def kv_type_of(config: Config, shape: Architecture) -> KVType:
+    """How a model keeps keys and values on a CPU."""
+    if config.kv_cache_dtype == "int8" and shape.latent is not None:
+        raise ConfigError("--kv-cache-dtype int8: the model keeps latents (MLA); float16 keeps half of float32's bytes")
+    return kv_type_on_cpu(config, dtype_on_cpu(config, shape), shape.quantization.computes_in is not None)
+
+
+def block_bytes(kv: KVSpec, block_size: int, kind: KVType) -> int:
+    """The size of a KV block of this type."""
+    return kv.block_bytes(block_size, kind.itemsize, kind.scale_bytes)
+
+
+def head_block_bytes(shape: Shape, block_size: int, kind: KVType) -> int:
     """The size of a KV block of a head."""
-    return shape.kv.block_bytes(block_size, number.itemsize) if isinstance(shape, RecurrentShape) else 0
+    return block_bytes(shape.kv, block_size, kind) if isinstance(shape, RecurrentShape) else 0
 
 
 def draft_refused(given: DraftModelOptions | HeadOptions, error: ConfigError) -> ConfigError:
@@ -124,8 +137,10 @@ def draft_refused(given: DraftModelOptions | HeadOptions, error: ConfigError) ->
 
 def check_device(config: Config, on_gpu: bool) -> None:
     """ConfigError if an option is for the other device."""
-    if not on_gpu and config.kv_cache_dtype != "auto":
-        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only")
+    if not on_gpu and config.kv_cache_dtype not in ("auto", *KV_TYPES):
+        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only; on a CPU {', '.join(KV_TYPES)}")
+    if on_gpu and config.kv_cache_dtype == "int8":
+        raise ConfigError("--kv-cache-dtype int8: on a CPU only; on a GPU auto or fp8")
     given = read_speculative(config) if on_gpu else None
     if isinstance(given, HeadOptions):
         raise ConfigError(f"{OPTION}: method: ngram or draft_model on a GPU; heads are for a CPU (--device cpu)")
@@ -163,12 +178,12 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
     if check_gpu(config):
         return  # if torch finds it, too
     check_device(config, on_gpu=False)
-    number = NUMBERS[dtype_on_cpu(config, shape)]
+    number, kind = NUMBERS[dtype_on_cpu(config, shape)], kv_type_of(config, shape)
     if head is not None:
-        beside = head_block_bytes(head.shape, config.block_size, number)
+        beside = head_block_bytes(head.shape, config.block_size, kind)
     if config.load_format == "dummy":  # those of a file lie in it, and need not all be in memory
         _check_room(part, number)
-    count_blocks(config, part.kv, model.max_model_len, number, beside)
+    count_blocks(config, part.kv, model.max_model_len, number, beside, kind)
 
 
 def _check_room(shape: Architecture, number: Number) -> None:
@@ -192,7 +207,7 @@ def _check_drafts(config: Config, model: ModelInfo) -> int:
             check_weights(Path(model.folder), shape)
         except ConfigError as error:
             raise draft_refused(given, error) from None
-    return shape.kv.block_bytes(config.block_size, NUMBERS[dtype_on_cpu(config, shape)].itemsize)
+    return block_bytes(shape.kv, config.block_size, kv_type_of(config, shape))
 
 
 def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Quantization = str
 else:
     Quantization = Literal[weight_formats.NAMES]
-KVCacheDType = Literal["auto", "fp8"]
+KVCacheDType = Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"]
 ModelImpl = Literal["auto", "native", "transformers"]
 WorkerKind = Literal["model", "scripted"]
 Runner = Literal["auto", "generate", "pooling"]
@@ -296,7 +296,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float, Meta(gt=0, le=1, description="of the GPU's memory, for weights and KV together")
     ] = 0.9
     kv_cache_dtype: Annotated[
-        KVCacheDType, Meta(description="fp8 takes half the memory and reads half the bytes; on a GPU, Hopper or newer")
+        KVCacheDType,
+        Meta(
+            description="of keys and values; on a CPU auto is the type that is computed in, float16 where weights were "
+            "quantised; fp8 is for a GPU, Hopper or newer"
+        ),
     ] = "auto"
     block_size: Annotated[int, Meta(ge=8, le=256, multiple_of=8, description="tokens in one KV block")] = 32
     enable_prefix_caching: Annotated[bool, Meta(description="use KV blocks of earlier requests again")] = True

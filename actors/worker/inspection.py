@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ..model.architecture import Architecture, find_architecture, read_architecture, shard_shape
-from ..model.checks import check_pooling
+from ..model.checks import check_pooling, kv_type_of
 from ..model.info import ModelInfo, read_json
-from ..model.memory.kv import KVSpec
+from ..model.memory.kv import KVSpec, KVType
 from ..model.memory.kv_memory import KVMemory, plan_kv_memory
 from ..model.memory.machine import (
     NUMBERS,
@@ -24,6 +24,7 @@ from ..model.memory.machine import (
     blocks_in,
     float_on_cpu,
     kv_memory_room,
+    kv_type_on_cpu,
     unused_memory,
     usable_cores,
     weight_bytes,
@@ -74,7 +75,7 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
 def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     dtype = choose_dtype(config, shape)
     yield {"dtype": _types(shape, dtype), "weights_bytes": weight_bytes(shape, dtype)}
-    yield from _memory_on_cpu(config, model, shape.kv, dtype)
+    yield from _memory_on_cpu(config, model, shape.kv, dtype, kv_type_of(config, shape))
 
 
 def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[str, Any]) -> Facts:
@@ -101,21 +102,25 @@ def _adapted(config: Config, model: ModelInfo) -> Facts:
     from .adapter.facts import facts
 
     check_options(config, uses_gpu(config))
-    known, kv, dtype = facts(config, model)
+    known, kv, dtype, quantised = facts(config, model)
     yield known
-    yield from _memory_on_cpu(config, model, kv, dtype, may_free=False)
+    kind = kv_type_on_cpu(config, str(dtype).removeprefix("torch."), quantised)
+    yield from _memory_on_cpu(config, model, kv, dtype, kind, may_free=False)
 
 
-def _memory_on_cpu(config: Config, model: ModelInfo, kv: KVSpec, dtype: torch.dtype, may_free: bool = True) -> Facts:
+def _memory_on_cpu(
+    config: Config, model: ModelInfo, kv: KVSpec, dtype: torch.dtype, kind: KVType, may_free: bool = True
+) -> Facts:
     """Of what a model keeps of tokens and sequences; `may_free`: windows let go of what they do not see."""
     drafter = load_drafter(config, model, None)
     beside = drafter.block_bytes if drafter else 0
-    plan = plan_kv_memory(kv, config, model.max_model_len, dtype.itemsize, beside, may_free)
+    plan = plan_kv_memory(kv, config, model.max_model_len, dtype.itemsize, beside, may_free, kind)
     option, room = kv_memory_room(config)
     longest = -(-model.max_model_len // config.block_size)
     yield {
         "device": "cpu",
         "threads": config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size),
+        "kv_cache_dtype": kind.name,
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
         "available_bytes": available_bytes(),
     }

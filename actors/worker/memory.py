@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.paged_kv import LatentPool, Pool
+from actorserve.kernels.cpu.paged_kv import LatentPool, Pool, QuantisedPool
 
-from ..model.memory.kv import KVSpec
+from ..model.memory.kv import KVSpec, PoolSpec
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 LARGE = 1 << 18  # bytes
@@ -42,18 +42,19 @@ def large_blocks_apart() -> Iterator[None]:
 
 
 def make_pools(kv: KVSpec, blocks: int, block_size: int, dtype: torch.dtype) -> list[Pool]:
-    """One for each of kv.pools(), as kernels/cpu/paged_kv.py describes them."""
-    pools: list[Pool] = []
-    for spec in kv.pools():
-        layers, rest = len(spec.layers), (spec.kv_heads, blocks * block_size)
-        if spec.values_in_keys:
-            pools.append(LatentPool(_zeros((layers, *rest, spec.key_dim), dtype), spec.value_dim))
-        elif spec.key_dim == spec.value_dim:
-            pools.append(_zeros((layers, 2, *rest, spec.key_dim), dtype))
-        else:
-            keys, values = (_zeros((layers, *rest, width), dtype) for width in (spec.key_dim, spec.value_dim))
-            pools.append((keys, values))
-    return pools
+    """One for each of kv.pools(), as kernels/cpu/paged_kv.py describes them; `dtype` is that of keys and values."""
+    return [_make_pool(spec, blocks * block_size, dtype) for spec in kv.pools()]
+
+
+def _make_pool(spec: PoolSpec, slots: int, dtype: torch.dtype) -> Pool:
+    layers, rest = len(spec.layers), (spec.kv_heads, slots)
+    if spec.values_in_keys:
+        return LatentPool(_zeros((layers, *rest, spec.key_dim), dtype), spec.value_dim)
+    if spec.key_dim == spec.value_dim:
+        numbers: Tensor | tuple[Tensor, Tensor] = _zeros((layers, 2, *rest, spec.key_dim), dtype)
+    else:
+        numbers = _zeros((layers, *rest, spec.key_dim), dtype), _zeros((layers, *rest, spec.value_dim), dtype)
+    return QuantisedPool(numbers, _zeros((layers, 2, *rest), torch.float32)) if dtype == torch.int8 else numbers
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -17,7 +17,10 @@ one run on a busy machine, a whole step, and 512 tokens of a prompt):
 A soft cap is taken of all of a tile's scores, and slopes are added to all of them: where a number stands in the memory
 that one operation goes through is then given by its position, too. Tiles do not cross the borders of chunks.
 
-Keys and values of 16 bits are made float32 when they are gathered, and all is computed so; the result is rounded once.
+Keys and values of 16 or 8 bits are made float32 when they are gathered, and all is computed so; the result is rounded
+once.
+
+The kernels in C (native/attention.py) have the same bits by themselves: where they are to be had, they compute all.
 
 Knows tensors only: no requests, no plans.
 """
@@ -34,6 +37,7 @@ from torch import Tensor
 from actorserve.actors.model.memory.kv import LayerAttention
 
 from .attention import StepAttention, contexts
+from .native.attention import NativeAttention
 from .paged_kv import Gathered, Kind, Layers, PagedKV, PoolMemory, Span
 
 ROWS = 4  # of one product, where a group of heads is not larger
@@ -176,9 +180,7 @@ class _Plan:
         scaled = queries.float() * self.rule.scale
         self.queries[self.tile, :, self.place] = scaled.unflatten(1, (self.pool.kv_heads, -1))
         for seen in self.seen:
-            self.pool.gather(layer, seen.blocks, seen.target)
-            if self.pool.dtype != torch.float32:
-                seen.exact.memory.copy_(seen.target.memory)
+            self.pool.read(layer, seen.blocks, seen.target, seen.exact)
             for part in seen.unknown:
                 part.zero_()  # numbers that are none would make none of the others
             for tile in seen.tiles:
@@ -211,6 +213,25 @@ def _tile_size(pool: PoolMemory, rule: LayerAttention) -> int:
     return most if rule.chunk is None else next(size for size in range(most, 0, -1) if rule.chunk % size == 0)
 
 
+class _NativePlan:
+    """The same by the kernels in C."""
+
+    def __init__(self, native: NativeAttention) -> None:
+        self.native, self.rule = native, native.rule
+
+    def attend(self, layer: int, queries: Tensor, sinks: Tensor | None) -> Tensor:
+        out = queries.new_empty(*queries.shape[:2], self.rule.value_dim)
+        self.native.attend(layer, queries, out, sinks)
+        return out
+
+
+def _plan(kv: PagedKV, kind: Kind, spans: Sequence[Span]) -> _Plan | _NativePlan:
+    pool, rule = kind
+    if pool.native is None or not NativeAttention.takes(rule):
+        return _Plan(kv, kind, spans)
+    return _NativePlan(NativeAttention(pool.native, rule, kv.block_size, spans))
+
+
 class AlignedAttention:
     """Attention of one step's spans, as StepAttention, but not over what a model makes of its contexts."""
 
@@ -220,11 +241,11 @@ class AlignedAttention:
         self.spans = spans
         self.layers = layers
         kinds, self._places = kv.kinds(layers)
-        self.plans = [_Plan(kv, kind, spans) for kind in kinds]
+        self.plans = [_plan(kv, kind, spans) for kind in kinds]
 
     def advance(self) -> bool:
-        """The same spans a position further on: another object has to be made for them."""
-        return False
+        """As StepAttention."""
+        return all([isinstance(plan, _NativePlan) and plan.native.advance() for plan in self.plans])
 
     def __call__(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
         """The result [tokens, heads, value_dim], contiguous, for `queries` [tokens, heads, key_dim]."""

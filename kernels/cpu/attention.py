@@ -15,6 +15,11 @@ Decoding in float32 takes two products and a softmax for each sequence: numpy's 
 Chunks of prompts, and 16-bit types (5.7 against 9.0 ms for 32 rows of 100-300 at 16 + 8 heads of 128), go through
 scaled_dot_product_attention, in tiles of 128 queries that skip what lies in the future (dense.py).
 
+That is so without the kernels in C (native/attention.py), which take everything where they are to be had, but for
+chunks of prompts in bfloat16: torch multiplies these by instructions of the processor (one thread of a Sapphire Rapids,
+512 tokens behind 512 at 16 + 8 heads of 128, ms: in C 23 to 27 whatever the type, torch in float32 28, float16 32,
+bfloat16 10).
+
 Knows tensors only: no requests, no plans.
 """
 
@@ -29,7 +34,10 @@ from actorserve.actors.model.memory.kv import LayerAttention
 
 from .decode import Decoding, Row
 from .dense import Context, attend
+from .native.attention import NativeAttention
 from .paged_kv import Kind, Layers, PagedKV, PoolMemory, Span
+
+MANY_QUERIES = 16  # of a span of bfloat16, from which on torch is quicker
 
 
 class _Where:
@@ -41,20 +49,22 @@ class _Where:
         size = span.position + span.size - start
         first, offset = divmod(start, self.pool.block_size)
         self.index: Tensor | None = None
-        if span.one_run:
+        if span.one_run and not self.pool.widens:
             self.slots = slice(slot := int(span.blocks[first]) * self.pool.block_size + offset, slot + size)
             return
         count = -(-(offset + size) // self.pool.block_size)
         self.index = torch.from_numpy(span.blocks[first : first + count])
-        self.target = self.pool.fresh(count) if fresh else self.pool.scratch(count)
-        keys, values = (part[:, offset : offset + size] for part in self.pool.of_tokens(self.target))
+        self.target = self.exact = self.pool.fresh(count) if fresh else self.pool.scratch(count)
+        if self.pool.widens:
+            self.exact = self.pool.fresh(count, exact=True) if fresh else self.pool.exact(count)
+        keys, values = (part[:, offset : offset + size] for part in self.pool.of_tokens(self.exact))
         self.gathered = Context(start, keys, values)
 
     def read(self, layer: int) -> Context:
         """Of a layer of the pool."""
         if self.index is None:
             return Context(self.start, self.pool.keys[layer][:, self.slots], self.pool.values[layer][:, self.slots])
-        self.pool.gather(layer, self.index, self.target)
+        self.pool.read(layer, self.index, self.target, self.exact)
         return self.gathered
 
 
@@ -69,7 +79,8 @@ def contexts(kv: PagedKV, spans: Sequence[Span], layers: Layers, layer: int) -> 
     place = places[layer]
     assert place is not None, f"layer {layer} attends to nothing"
     found = [_Where(kinds[place[0]], span, 0, fresh=True).read(place[1]) for span in spans]
-    return [(context.keys, context.values) for context in found]
+    dtype = kinds[place[0]].pool.model_dtype
+    return [(context.keys.to(dtype), context.values.to(dtype)) for context in found]
 
 
 def _row(kind: Kind, span: Span) -> Row:
@@ -89,7 +100,12 @@ class _Plan:
     def __init__(self, kv: PagedKV, kind: Kind, spans: Sequence[Span]) -> None:
         self.kv, self.kind = kv, kind
         pool, rule = kind
-        exact = pool.dtype == torch.float32
+        self.by_native: NativeAttention | None = None
+        if pool.native is not None and NativeAttention.takes(rule):
+            some = [span for span in spans if not _is_for_torch(kind, span)]
+            spans = [span for span in spans if _is_for_torch(kind, span)]
+            self.by_native = NativeAttention(pool.native, rule, pool.block_size, some) if some else None
+        exact = pool.dtype == torch.float32 or pool.widens
         alone = [span for span in spans if exact and span.size == 1]
         others = [span for span in spans if not exact or span.size > 1]
         self.by_numpy: Decoding | None = None
@@ -98,18 +114,34 @@ class _Plan:
             alone = []
         elif not _is_plain(rule):
             alone, others = [], [*others, *alone]
-        gathered = (blocks_of(pool, span) for span in [*alone, *others] if not span.one_run)
-        pool.scratch(max(gathered, default=1))  # once for all: views of it are kept
+        gathered = (blocks_of(pool, span) for span in [*alone, *others] if not span.one_run or pool.widens)
+        most = max(gathered, default=1)
+        pool.scratch(most)  # once for all: views of it are kept
+        if pool.widens:
+            pool.exact(most)
         self.decoding, self.chunks = (
             [_Where(kind, span, rule.first_seen(span.position)) for span in some] for some in (alone, others)
         )
 
     def advance(self) -> bool:
-        return self.by_numpy is not None and not self.chunks and self.by_numpy.advance()
+        if self.chunks or self.decoding:
+            return False
+        parts = [part for part in (self.by_native, self.by_numpy) if part is not None]
+        return all([part.advance() for part in parts])
 
     def attend(self, layer: int, queries: Tensor, sinks: Tensor | None) -> Tensor:
         """`layer` is one of the pool."""
         out = queries.new_empty(*queries.shape[:2], self.kind.pool.value_dim)
+        if self.by_native is not None:
+            self.by_native.attend(layer, queries, out, sinks)
+            if not self.chunks:
+                return out
+        if self.kind.pool.widens and queries.dtype != torch.float32:
+            return out.copy_(self._by_torch(layer, queries.float(), out.float(), sinks))
+        return self._by_torch(layer, queries, out, sinks)
+
+    def _by_torch(self, layer: int, queries: Tensor, out: Tensor, sinks: Tensor | None) -> Tensor:
+        """The spans that are left."""
         if self.by_numpy is not None:
             self.by_numpy.attend(layer, queries, out, sinks)
         if self.decoding:
@@ -130,6 +162,13 @@ class _Plan:
             _, keys, values = where.read(layer)
             shares = torch.softmax(torch.bmm(scaled[row], keys.transpose(1, 2)), -1)
             torch.bmm(shares, values, out=results[row])
+
+
+def _is_for_torch(kind: Kind, span: Span) -> bool:
+    """Whether torch computes a span sooner than the kernels in C."""
+    pool, rule = kind
+    alike = pool.dtype == torch.bfloat16 == pool.model_dtype and pool.key_dim == pool.value_dim
+    return alike and span.size >= MANY_QUERIES and _is_plain(rule)
 
 
 def _is_plain(rule: LayerAttention) -> bool:

@@ -48,7 +48,7 @@ def attend(
         low = max(context.start, rule.first_seen(position + begin))
         seen = slice(low - context.start, position + begin + size - context.start)
         tile = Context(low, context.keys[:, seen], context.values[:, seen])
-        mask = masks(size, tile.keys.shape[1], rule.window) if size > 1 else None
+        mask = masks(size, tile.keys.shape[1], rule.window, queries.dtype) if size > 1 else None
         where = slice(begin, begin + size)
         if plain:
             _by_library(rule, queries[where], tile, out[where], mask)

@@ -5,12 +5,21 @@ one width, else two, `[layers, kv_heads, slots, key_dim]` and `[layers, kv_heads
 run of neighbouring blocks is a matrix for each head that can be read where it lies. Where values are the first numbers
 of the keys, there are the keys alone.
 
+They may be of another type than the model computes in (`--kv-cache-dtype`): they are rounded when they are written, and
+read as float32. float16 holds what is beyond its range as its largest number. Of int8 there is a scale for each token
+and head, keys and values apart, in a tensor of its own:
+
+    scale = max |x| / 127        code = x / scale, to the nearest whole number, ties to even
+
+all in float32, and read as code · scale; a head with a number that is none, or infinite, has a scale that is no number.
+
 Knows tensors only: no requests, no plans.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +29,8 @@ from torch import Tensor
 from actorserve.actors.model.memory.kv import KVSpec, LayerAttention
 
 from .decode import NumpyKV, pays
+from .native.attention import NativePool
+from .native.library import Library
 
 
 class LatentPool(NamedTuple):
@@ -29,9 +40,24 @@ class LatentPool(NamedTuple):
     value_dim: int
 
 
-Pool = Tensor | tuple[Tensor, Tensor] | LatentPool
+@dataclass(frozen=True)
+class QuantisedPool:
+    """Keys and values of 8 bits."""
+
+    codes: Tensor | tuple[Tensor, Tensor]
+    scales: Tensor  # float32 [layers, 2, kv_heads, slots]
+
+    def part(self, layers: int) -> QuantisedPool:
+        """Of the first layers."""
+        assert isinstance(self.codes, Tensor), "keys and values have widths of their own"
+        return QuantisedPool(self.codes[:layers], self.scales[:layers])
+
+
+Pool = Tensor | tuple[Tensor, Tensor] | LatentPool | QuantisedPool
 Layers = Sequence[LayerAttention | None]
 
+LARGEST_CODE = 127
+LARGEST_FLOAT16 = 65504.0
 TILE = 128  # queries that share one mask
 FIRST_MASK = 1024  # keys that a table of masks has at first
 
@@ -57,35 +83,68 @@ class Gathered(NamedTuple):
 class PoolMemory:
     """Layers whose keys and values have one shape, and a place to gather blocks of one layer in."""
 
-    def __init__(self, pool: Pool, block_size: int) -> None:
-        self.values_in_keys = isinstance(pool, LatentPool)
-        if isinstance(pool, LatentPool):
-            keys, values = pool.keys, pool.keys[..., : pool.value_dim]
+    def __init__(
+        self, pool: Pool, block_size: int, dtype: torch.dtype | None = None, library: Library | None = None
+    ) -> None:
+        """`dtype` is the model's, None: the pool's; `library`: by which this is written, and may be attended to."""
+        codes = pool.codes if isinstance(pool, QuantisedPool) else pool
+        self.scales = pool.scales if isinstance(pool, QuantisedPool) else None
+        self.values_in_keys = isinstance(codes, LatentPool)
+        if isinstance(codes, LatentPool):
+            keys, values = codes.keys, codes.keys[..., : codes.value_dim]
         else:
-            keys, values = pool.unbind(1) if isinstance(pool, Tensor) else pool
+            keys, values = codes.unbind(1) if isinstance(codes, Tensor) else codes
         self.pool = pool
         self.block_size, self.dtype = block_size, keys.dtype
+        self.model_dtype = dtype or keys.dtype
+        self.widens = self.model_dtype != self.dtype  # what is read is made float32
         self.kv_heads, self.slots, self.key_dim = keys.shape[1:]
         self.value_dim = values.shape[3]
         self.keys, self.values = keys.unbind(0), values.unbind(0)  # of each layer, [kv_heads, slots, width]
-        self._joined = pool.unflatten(3, (-1, block_size)).flatten(4).unbind(0) if isinstance(pool, Tensor) else None
+        joined = isinstance(codes, Tensor)
+        self._joined = codes.unflatten(3, (-1, block_size)).flatten(4).unbind(0) if isinstance(codes, Tensor) else None
         own = (keys,) if self.values_in_keys else (keys, values)
         self._blocks = [part.unflatten(2, (-1, block_size)).flatten(3).unbind(0) for part in own]
         # numpy stores a few tokens two to ten times as quickly as index_copy_
-        self._key_memory, self._value_memory = list(_as_array(keys)), list(_as_array(values))
-        self._memory = list(_as_array(pool)) if isinstance(pool, Tensor) else None
-        self.numpy = NumpyKV(keys, values, block_size, self.values_in_keys) if pays(keys) else None
+        self._part_memory = [list(_as_array(part)) for part in own]
+        self._memory = list(_as_array(codes)) if isinstance(codes, Tensor) else None
+        self._scale_memory = None if self.scales is None else list(self.scales.numpy())
+        self.native: NativePool | None = None
+        if library is not None and not self.values_in_keys and NativePool.takes(keys, values):
+            self.native = NativePool(library, self.keys, self.values, self.scales, joined)
+        by_numpy = self.native is None and pays(keys)
+        self.numpy = NumpyKV(keys, values, block_size, self.values_in_keys) if by_numpy else None
         self._scratch, self._exact = keys.new_empty(0), torch.empty(0)
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        if self.native is not None:
+            self.native.store(layer, slots, keys, values)
+            return
         where = slots.numpy()
-        self._key_memory[layer][:, where] = _as_array(keys).transpose(1, 0, 2)
-        if not self.values_in_keys:
-            self._value_memory[layer][:, where] = _as_array(values).transpose(1, 0, 2)
+        for index, (part, memory) in enumerate(zip((keys, values), self._part_memory, strict=False)):
+            codes, scales = self._rounded(part)
+            memory[layer][:, where] = _as_array(codes).transpose(1, 0, 2)
+            if self._scale_memory is not None and scales is not None:
+                self._scale_memory[layer][index][:, where] = scales.numpy().T
 
     def write_joined(self, layer: int, slots: Tensor, keys_values: Tensor) -> None:
         assert self._memory is not None, "keys and values have widths of their own"
-        self._memory[layer][:, :, slots.numpy()] = _as_array(keys_values).transpose(1, 2, 0, 3)
+        if self.native is not None:
+            self.native.store_joined(layer, slots, keys_values)
+            return
+        where = slots.numpy()
+        codes, scales = self._rounded(keys_values)
+        self._memory[layer][:, :, where] = _as_array(codes).transpose(1, 2, 0, 3)
+        if self._scale_memory is not None and scales is not None:
+            self._scale_memory[layer][:, :, where] = scales.numpy().transpose(1, 2, 0)
+
+    def _rounded(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
+        """As they are kept, and the scales of those of 8 bits."""
+        if self.dtype == torch.int8:
+            return quantise(values)
+        if self.dtype == torch.float16 and values.dtype != torch.float16:
+            values = values.clamp(-LARGEST_FLOAT16, LARGEST_FLOAT16)
+        return values.to(self.dtype), None
 
     def scratch(self, blocks: int) -> Gathered:
         """The same memory at every call, if it is not larger than at the largest one before."""
@@ -104,7 +163,7 @@ class PoolMemory:
         return self._room(self._exact[:size], blocks)
 
     def gather(self, layer: int, index: Tensor, target: Gathered) -> None:
-        """Blocks of a layer, in the order of `index`."""
+        """Blocks of a layer, in the order of `index`, as they are kept."""
         if self._joined is not None:
             both = target.memory.view(2, *target.keys.shape)
             torch.index_select(self._joined[layer], 2, index, out=both)
@@ -112,6 +171,17 @@ class PoolMemory:
         torch.index_select(self._blocks[0][layer], 1, index, out=target.keys)
         if not self.values_in_keys:
             torch.index_select(self._blocks[1][layer], 1, index, out=target.values)
+
+    def read(self, layer: int, index: Tensor, target: Gathered, exact: Gathered) -> None:
+        """The same as numbers: in `exact`, which is `target` where they are kept as what they are read as."""
+        self.gather(layer, index, target)
+        if exact.memory.data_ptr() == target.memory.data_ptr():
+            return
+        exact.memory.copy_(target.memory)
+        if self.scales is not None:
+            scales = self.scales[layer].unflatten(2, (-1, self.block_size)).index_select(2, index).flatten(2)
+            for part, own in zip(self.of_tokens(exact), scales, strict=True):
+                part.mul_(own[..., None])
 
     def of_tokens(self, gathered: Gathered) -> tuple[Tensor, Tensor]:
         """Keys and values [kv_heads, slots, width] of what was gathered."""
@@ -121,9 +191,10 @@ class PoolMemory:
             return keys, keys[..., : self.value_dim]
         return keys, gathered.values.view(heads, -1, self.value_dim)
 
-    def fresh(self, blocks: int) -> Gathered:
-        """Memory that no other call gets."""
-        return self._room(self._scratch.new_empty(self._numbers(blocks)), blocks)
+    def fresh(self, blocks: int, exact: bool = False) -> Gathered:
+        """Memory that no other call gets; `exact`: of float32."""
+        size = self._numbers(blocks)
+        return self._room(torch.empty(size) if exact else self._scratch.new_empty(size), blocks)
 
     def _numbers(self, blocks: int) -> int:
         width = self.key_dim + (0 if self.values_in_keys else self.value_dim)
@@ -150,32 +221,40 @@ Place = tuple[int, int]  # the number of a layer's kind, and the layer's index i
 class Masks:
     """What to add to scores where the last query stands at the last key: 0, or -inf for not seen."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self._tables: dict[int | None, Tensor] = {}
+    def __init__(self) -> None:
+        self._tables: dict[tuple[int | None, torch.dtype], Tensor] = {}
 
-    def __call__(self, queries: int, keys: int, window: int | None) -> Tensor:
+    def __call__(self, queries: int, keys: int, window: int | None, dtype: torch.dtype) -> Tensor:
         """[queries, keys]. Seen or not depends on the distance alone, so every mask is a lower right corner of one."""
-        table = self._tables.get(window)
+        table = self._tables.get((window, dtype))
         if table is None or table.shape[1] < keys:
             width = max(keys, FIRST_MASK if table is None else 2 * table.shape[1])
             distance = torch.arange(TILE)[:, None] - TILE + width - torch.arange(width)[None, :]
             hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-            table = torch.zeros(TILE, width, dtype=self.dtype).masked_fill_(hidden, float("-inf"))
-            self._tables[window] = table
+            table = torch.zeros(TILE, width, dtype=dtype).masked_fill_(hidden, float("-inf"))
+            self._tables[window, dtype] = table
         return table[TILE - queries :, table.shape[1] - keys :]
 
 
 class PagedKV:
     """The KV memory of all layers, with what reading it needs: which pool is a layer's, and masks."""
 
-    def __init__(self, spec: KVSpec, pools: Sequence[Pool], block_size: int, aligned: bool = False) -> None:
-        """`pools` as spec.pools() says; `aligned`: what is computed over it has the same bits in every step."""
+    def __init__(
+        self,
+        spec: KVSpec,
+        pools: Sequence[Pool],
+        block_size: int,
+        aligned: bool = False,
+        dtype: torch.dtype | None = None,
+        library: Library | None = None,
+    ) -> None:
+        """`pools` as spec.pools() says; `aligned`: what is computed over it has the same bits in every step. `dtype` is
+        the model's, None: that of the pools; `library`: the kernels in C that are used where they can be."""
         self.aligned = aligned
         self.spec = spec
         self.block_size = block_size
-        self.pools = [PoolMemory(pool, block_size) for pool in pools]
-        self.masks = Masks(self.pools[0].dtype if self.pools else torch.float32)
+        self.pools = [PoolMemory(pool, block_size, dtype, library) for pool in pools]
+        self.masks = Masks()
         self.masks_of_tiles: dict[tuple[int, int | None], tuple[int, Tensor]] = {}  # those of aligned.py
         self._where: list[tuple[PoolMemory, int] | None] = [None] * len(spec.layers)
         for pool, memory in zip(spec.pools(), self.pools, strict=True):
@@ -220,6 +299,15 @@ class PagedKV:
         return kinds, places
 
 
+def quantise(values: Tensor) -> tuple[Tensor, Tensor]:
+    """(codes, scales) of heads [..., width]."""
+    exact = values.float()
+    scales = exact.abs().amax(-1) / LARGEST_CODE
+    scales = torch.where(scales.isfinite(), scales, torch.nan)
+    codes = exact / torch.where(scales > 0, scales, 1.0)[..., None]
+    return codes.round_().nan_to_num_(0.0).clamp_(-LARGEST_CODE, LARGEST_CODE).to(torch.int8), scales
+
+
 def _as_array(values: Tensor) -> np.ndarray:
     """The same memory for numpy, which knows no bfloat16: as numbers of as many bits."""
-    return (values if values.dtype == torch.float32 else values.view(torch.int16)).numpy()
+    return (values.view(torch.int16) if values.dtype in (torch.bfloat16, torch.float16) else values).numpy()

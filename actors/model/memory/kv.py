@@ -58,6 +58,23 @@ class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str | None = None  # as torch names it; None: the model's
 
 
+class KVType(NamedTuple):
+    """How keys and values are kept: bytes of a number, and of the scale that a token has for each head's keys, and for
+    its values."""
+
+    name: str  # of --kv-cache-dtype
+    itemsize: int
+    scale_bytes: int = 0
+
+
+KV_TYPES = {  # on a CPU
+    "float32": KVType("float32", 4),
+    "float16": KVType("float16", 2),
+    "bfloat16": KVType("bfloat16", 2),
+    "int8": KVType("int8", 1, 4),
+}
+
+
 class PoolSpec(NamedTuple):
     """Layers whose keys and values have one shape, and lie in one pool."""
 
@@ -71,6 +88,11 @@ class PoolSpec(NamedTuple):
     def numbers(self) -> int:
         """Of a token, in all of these layers."""
         return len(self.layers) * self.kv_heads * (self.key_dim + (0 if self.values_in_keys else self.value_dim))
+
+    @property
+    def scales(self) -> int:
+        """Of a token, where heads have scales."""
+        return len(self.layers) * self.kv_heads * 2
 
 
 class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,9 +110,9 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
                 found.setdefault(shape, []).append(index)
         return [PoolSpec(*shape[:3], tuple(layers), shape[3]) for shape, layers in found.items()]
 
-    def block_bytes(self, block_size: int, itemsize: int) -> int:
-        """The size of a KV block in all layers."""
-        return block_size * itemsize * sum(pool.numbers for pool in self.pools())
+    def block_bytes(self, block_size: int, itemsize: int, scale_bytes: int = 0) -> int:
+        """The size of a KV block in all layers; `itemsize` and `scale_bytes` as of a KVType."""
+        return block_size * sum(itemsize * pool.numbers + scale_bytes * pool.scales for pool in self.pools())
 
     def row_bytes(self, itemsizes: dict[str | None, int]) -> int:
         """The size of the states of one sequence; `itemsizes` by their types, None: the model's."""

@@ -15,7 +15,7 @@ import msgspec
 
 from ...options.config import Config, ConfigError
 from ...options.speculative import is_wanted
-from .kv import KVSpec, LayerAttention
+from .kv import KVSpec, KVType, LayerAttention
 
 MARGIN = 16  # tokens more than a window's that are kept: aligned attention reads whole pieces, and masks what is hidden
 SHARE_OF_SNAPSHOTS = 0.25  # of the memory that rows' states leave
@@ -90,9 +90,17 @@ class KVMemory(NamedTuple):
 
 
 def plan_kv_memory(
-    kv: KVSpec, config: Config, max_length: int, itemsize: int, beside: int = 0, may_free: bool = True
+    kv: KVSpec,
+    config: Config,
+    max_length: int,
+    itemsize: int,
+    beside: int = 0,
+    may_free: bool = True,
+    kind: KVType | None = None,
 ) -> KVMemory:
-    """`beside`: bytes of a block in a draft model; `may_free`: of layers that see a window nothing else is read."""
+    """`itemsize` is that of the model's numbers, and of keys and values unless `kind` says it; `beside`: bytes of a
+    block in a draft model; `may_free`: of layers that see a window nothing else is read.
+    """
     if kv.states and is_wanted(config):
         raise ConfigError(
             "--speculative-config: the model keeps states of its sequences, from which a rejected draft cannot be taken"
@@ -101,9 +109,10 @@ def plan_kv_memory(
     sequence = -(-max_length // config.block_size)
     windows = plan_windows(kv, config, sequence) if may_free and not beside else None
     row = kv.row_bytes({None: itemsize} | ITEM_BYTES)
+    number, scale = (itemsize, 0) if kind is None else (kind.itemsize, kind.scale_bytes)
     if windows is None:
-        return KVMemory(kv.block_bytes(config.block_size, itemsize) + beside, sequence, None, row)
-    block = windows.specs(kv)[0].block_bytes(config.block_size, itemsize)
+        return KVMemory(kv.block_bytes(config.block_size, number, scale) + beside, sequence, None, row)
+    block = windows.specs(kv)[0].block_bytes(config.block_size, number, scale)
     return KVMemory(block, sequence + (len(windows.tables) - 1) * windows.blocks, windows, row)
 
 

@@ -16,7 +16,7 @@ from ...options.fields import flag
 from ..architecture import Architecture
 from ..layers import Kind
 from ..quantization import FLAGS, is_auto
-from .kv import KVSpec
+from .kv import KV_TYPES, KVSpec, KVType
 from .kv_memory import KVMemory, plan_kv_memory
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -78,6 +78,15 @@ def float_on_cpu(config: Config, stored: str) -> str:
         return config.dtype
     native = stored == "bfloat16" and cpu_flags() & NATIVE_BFLOAT16
     return "bfloat16" if native else "float32"
+
+
+def kv_type_on_cpu(config: Config, computed: str, quantised: bool) -> KVType:
+    """--kv-cache-dtype on a CPU; `auto` is the type that a model computes in, but float16 where its weights were
+    rounded to fewer bits: that adds next to nothing to what is lost already.
+    """
+    if config.kv_cache_dtype != "auto":
+        return KV_TYPES[config.kv_cache_dtype]
+    return KV_TYPES["float16" if quantised and computed == "float32" else computed]
 
 
 def check_quantization(config: Config, shape: Architecture, on_gpu: bool) -> None:
@@ -168,12 +177,14 @@ def kv_memory_room(config: Config) -> tuple[str, int]:
     return "--kv-cache-memory-fraction", int(available_bytes() * config.kv_cache_memory_fraction)
 
 
-def count_blocks(config: Config, kv: KVSpec, max_length: int, dtype: Sized, beside: int = 0) -> int:
+def count_blocks(
+    config: Config, kv: KVSpec, max_length: int, dtype: Sized, beside: int = 0, kind: KVType | None = None
+) -> int:
     """How many KV blocks there shall be: at least for one sequence, and not more than could ever be used.
 
-    `beside` are the bytes of a block in a draft model.
+    `beside` are the bytes of a block in a draft model, `kind` is that of keys and values if it is not `dtype`.
     """
-    memory = plan_kv_memory(kv, config, max_length, dtype.itemsize, beside)
+    memory = plan_kv_memory(kv, config, max_length, dtype.itemsize, beside, kind=kind)
     return blocks_in(config, memory, max_length, *kv_memory_room(config))
 
 

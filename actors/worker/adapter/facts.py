@@ -17,8 +17,8 @@ from .model import describe
 from .stored import Source
 
 
-def facts(config: Config, info: ModelInfo) -> tuple[dict[str, Any], KVSpec, torch.dtype]:
-    """About its weights and how it is computed; what it keeps, and in which type."""
+def facts(config: Config, info: ModelInfo) -> tuple[dict[str, Any], KVSpec, torch.dtype, bool]:
+    """About its weights and how it is computed; what it keeps, in which type it computes, and are weights quantised?"""
     found, traits, shell = describe_adapted(config, info)
     kept = types_of(config, info, found)
     dtype, method = kept.dtype, kept.method
@@ -36,7 +36,7 @@ def facts(config: Config, info: ModelInfo) -> tuple[dict[str, Any], KVSpec, torc
         + (f" (of {kept.stored.name})" if kept.stored is not None else ""),
         "weights_bytes": weights,
     }
-    return known, traits.kv, dtype
+    return known, traits.kv, dtype, method is not NONE
 
 
 def weight_bytes(model: nn.Module, dtype: torch.dtype, method: QuantMethod) -> int:

@@ -68,7 +68,7 @@ def load_adapted(config: Config, info: ModelInfo) -> AdaptedModel:
     with torch.inference_mode(), torch.random.fork_rng(devices=[]), large_blocks_apart():
         model = _random(found, config, kept) if config.load_format == "dummy" else _read(info, found, kept)
         traits = _look(model, found.verdict.traits, info)
-    return AdaptedModel(model, traits, found.verdict.tier, kept.dtype)
+    return AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method is not NONE)
 
 
 def describe_adapted(config: Config, info: ModelInfo) -> tuple[Adapted, Traits, nn.Module]:

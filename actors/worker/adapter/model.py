@@ -54,8 +54,10 @@ class AdaptedModel:
 
     batch_invariant = False
 
-    def __init__(self, model: PreTrainedModel, traits: Traits, tier: Tier, dtype: torch.dtype) -> None:
-        self.traits, self.tier, self.dtype = traits, tier, dtype
+    def __init__(
+        self, model: PreTrainedModel, traits: Traits, tier: Tier, dtype: torch.dtype, quantised: bool = False
+    ) -> None:
+        self.traits, self.tier, self.dtype, self.quantised = traits, tier, dtype, quantised
         self.kv: KVSpec = traits.kv
         self.vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
         self.model = model

@@ -64,7 +64,8 @@ def prepare_inputs(
         """Where the tokens' KV goes, and where that of their sequences is."""
         slots = own.blocks[owners, positions // kv.block_size] * kv.block_size + positions % kv.block_size
         one_run = ~own.scattered[rows]
-        fields = (firsts.tolist(), counts.tolist(), starts.tolist(), own.blocks[rows], one_run.tolist())
+        held = [own.blocks[row] for row in rows.tolist()]  # no copies: blocks that come later are seen
+        fields = (firsts.tolist(), counts.tolist(), starts.tolist(), held, one_run.tolist())
         return slots, [Span(*values) for values in zip(*fields, strict=True)]
 
     if isinstance(kv, TabledKV):

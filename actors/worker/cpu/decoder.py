@@ -31,7 +31,11 @@ class Decoder(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That keys and values have."""
+        """In which it computes; keys and values are kept in it, or as --kv-cache-dtype says."""
+
+    @property
+    def quantised(self) -> bool:
+        """Were its weights rounded to fewer bits than it computes in?"""
 
     @property
     def vocab_size(self) -> int:

@@ -351,6 +351,7 @@ class CpuModel:
         self.shape = shape
         self.kv = shape.kv
         self.dtype = dtype
+        self.quantised = shape.quantization.computes_in is not None
         self.embeddings = get(f"{EMBEDDINGS}.weight")
         if self.embeddings.dtype.itemsize > dtype.itemsize:  # a 16-bit table stays: its rows are made float32 when read
             self.embeddings = self.embeddings.to(dtype)

@@ -9,11 +9,13 @@ import torch
 
 from actorserve.kernels.cpu.paged_kv import Pool
 
-from ...model.memory.kv import KVSpec
+from ...model.memory.kv import KVSpec, KVType
 from ...model.memory.kv_memory import KVMemory, plan_kv_memory
+from ...model.memory.machine import kv_type_on_cpu
 from ...options.config import Config
 from ...protocol.step import KVLayout
 from ..memory import make_pools
+from . import native
 from .states import RowStates
 from .window_tables import TabledKV
 
@@ -30,6 +32,9 @@ class KeepsTokens(Protocol):
     @property
     def batch_invariant(self) -> bool: ...
 
+    @property
+    def quantised(self) -> bool: ...
+
 
 class WorkerMemory(NamedTuple):
     """All of it, and what a scheduler must know of it."""
@@ -39,22 +44,36 @@ class WorkerMemory(NamedTuple):
     layout: KVLayout
 
 
+def kv_type(config: Config, model: KeepsTokens) -> KVType:
+    """How its keys and values are kept."""
+    return kv_type_on_cpu(config, str(model.dtype).removeprefix("torch."), model.quantised)
+
+
+def kv_dtype(config: Config, model: KeepsTokens) -> torch.dtype:
+    """The same, as torch has it."""
+    found: torch.dtype = getattr(torch, kv_type(config, model).name)
+    return found
+
+
 def plan_memory(config: Config, model: KeepsTokens, max_length: int, beside: int) -> KVMemory:
     """`beside`: bytes of a block in a draft model. Of a model that does not say so (`reads_windows_alone`), more may be
     read than what its windows let see.
     """
     may_free = bool(getattr(model, "reads_windows_alone", False))
-    return plan_kv_memory(model.kv, config, max_length, model.dtype.itemsize, beside, may_free)
+    kind = kv_type(config, model)
+    return plan_kv_memory(model.kv, config, max_length, model.dtype.itemsize, beside, may_free, kind)
 
 
 def make_memory(config: Config, model: KeepsTokens, plan: KVMemory, blocks: int, room: int) -> WorkerMemory:
     """`room`: the bytes that all of it was planned for."""
-    size = config.block_size
+    size, dtype = config.block_size, kv_dtype(config, model)
     made: Sequence[Pool] | TabledKV
     if plan.windows is None:
-        made = make_pools(model.kv, blocks, size, model.dtype)
+        made = make_pools(model.kv, blocks, size, dtype)
     else:
-        made = TabledKV(model.kv, plan.windows, blocks, size, model.dtype, model.batch_invariant)
+        made = TabledKV(
+            model.kv, plan.windows, blocks, size, dtype, model.batch_invariant, model.dtype, native.current()
+        )
     window, tables = (0, 0) if plan.windows is None else (plan.windows.window, len(plan.windows.tables) - 1)
     if not model.kv.states:
         return WorkerMemory(made, None, KVLayout(window=window, window_tables=tables))

@@ -74,7 +74,7 @@ class CpuRunner:
         self.kv: AnyKV = (
             pools
             if isinstance(pools, TabledKV)
-            else PagedKV(model.kv, pools, block_size, aligned=model.batch_invariant)
+            else PagedKV(model.kv, pools, block_size, model.batch_invariant, model.dtype, self._library)
         )
         self.log = log
         self.block_size = block_size

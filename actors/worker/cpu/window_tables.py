@@ -14,7 +14,8 @@ from torch import Tensor
 
 from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu.attention import StepAttention
-from actorserve.kernels.cpu.paged_kv import PagedKV, Span
+from actorserve.kernels.cpu.native.library import Library
+from actorserve.kernels.cpu.paged_kv import PagedKV, QuantisedPool, Span
 
 from ...model.memory.kv import KVSpec
 from ...model.memory.kv_memory import WindowPlan
@@ -25,17 +26,28 @@ class TabledKV:
     """PagedKV of each table."""
 
     def __init__(
-        self, spec: KVSpec, plan: WindowPlan, blocks: int, block_size: int, dtype: torch.dtype, aligned: bool = False
+        self,
+        spec: KVSpec,
+        plan: WindowPlan,
+        blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        aligned: bool = False,
+        model_dtype: torch.dtype | None = None,
+        library: Library | None = None,
     ) -> None:
-        """`blocks` in all tables together."""
+        """`blocks` in all tables together; the others as of PagedKV, and `dtype` is that of keys and values."""
         specs = plan.specs(spec)
         (memory,) = make_pools(specs[0], blocks, block_size, dtype)
-        assert isinstance(memory, Tensor), "keys and values have widths of their own"
+        assert not isinstance(memory, tuple), "keys and values have widths of their own"
         self.spec, self.block_size, self.aligned = spec, block_size, aligned
         self.memory = memory
         self.table_of = plan.table_of(spec)
         layers = [len(table) for table in plan.tables]
-        self.tables = [PagedKV(own, [memory[:n]], block_size, aligned) for own, n in zip(specs, layers, strict=True)]
+        self.tables = [
+            PagedKV(own, [_first(memory, count)], block_size, aligned, model_dtype, library)
+            for own, count in zip(specs, layers, strict=True)
+        ]
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """As PagedKV."""
@@ -46,6 +58,10 @@ class TabledKV:
         """As PagedKV."""
         table = self.table_of[layer]
         self.tables[table].write_joined(layer, slots[table], keys_values)
+
+
+def _first(memory: Tensor | QuantisedPool, layers: int) -> Tensor | QuantisedPool:
+    return memory.part(layers) if isinstance(memory, QuantisedPool) else memory[:layers]
 
 
 class TabledAttention:

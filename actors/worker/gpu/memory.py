@@ -60,8 +60,10 @@ def plan_tables(config: Config, shape: Architecture, max_length: int) -> WindowP
 
 def kv_kind(config: Config, dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """--kv-cache-dtype: the type of keys and values; ConfigError if this device cannot read it."""
-    if config.kv_cache_dtype == "auto":
+    if config.kv_cache_dtype in ("auto", name := str(dtype).removeprefix("torch.")):
         return dtype
+    if config.kv_cache_dtype != "fp8":
+        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU auto, {name} or fp8 for this model")
     if not supported(device):
         raise ConfigError("--kv-cache-dtype fp8: this GPU has no instructions for it (Hopper and newer have)")
     return E4M3

@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
 from actorserve.kernels.cpu.paged_kv import PagedKV
 
 from ...model.architecture import read_architecture
-from ...model.checks import draft_refused, find_draft_model, find_head, head_block_bytes
+from ...model.checks import block_bytes, draft_refused, find_draft_model, find_head, head_block_bytes, kv_type_of
 from ...model.heads.checkpoints import Head
 from ...model.heads.formats import MedusaShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv import KVSpec
-from ...model.memory.machine import NUMBERS, dtype_on_cpu
 from ...options.config import Config, ConfigError
 from ...options.speculative import (
     BY_ITSELF,
@@ -31,8 +29,10 @@ from ...options.speculative import (
 from ...protocol.step import KVLayout, Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
+from ..cpu import native
 from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
+from ..cpu.kv_memory import kv_dtype, kv_type
 from ..cpu.runner import CpuRunner
 from ..memory import make_pools
 from ..models.weights import load_model, open_head
@@ -93,13 +93,15 @@ class LoadedDrafter(NamedTuple):
             proposer = make_proposer(config, self.head, blocks, length, target)
         else:
             model = self.model
-            kv = None if model is None else _paged(config, model.kv, blocks, model.dtype, model.batch_invariant)
+            kv = None if model is None else _paged(config, model.kv, blocks, model, model.batch_invariant)
             proposer = draft_model.DraftModelProposer(self.model, kv, rows, most, group)
         return DraftVerifier(proposer, rows, length)
 
 
-def _paged(config: Config, spec: KVSpec, blocks: int, dtype: torch.dtype, aligned: bool = False) -> PagedKV:
-    return PagedKV(spec, make_pools(spec, blocks, config.block_size, dtype), config.block_size, aligned)
+def _paged(config: Config, spec: KVSpec, blocks: int, model: Decoder, aligned: bool = False) -> PagedKV:
+    """Memory of what is computed as that model is."""
+    pools = make_pools(spec, blocks, config.block_size, kv_dtype(config, model))
+    return PagedKV(spec, pools, config.block_size, aligned, model.dtype, native.current())
 
 
 def make_proposer(config: Config, head: Head, blocks: int, length: int, target: Decoder) -> Proposer:
@@ -115,7 +117,7 @@ def make_proposer(config: Config, head: Head, blocks: int, length: int, target: 
         recurrent = RecurrentHead(shape, get, target, length)
     except ConfigError as error:
         raise draft_refused(given, error) from None
-    return RecurrentProposer(recurrent, _paged(config, shape.kv, blocks, target.dtype), rows)
+    return RecurrentProposer(recurrent, _paged(config, shape.kv, blocks, target), rows)
 
 
 def load_drafter(config: Config, info: ModelInfo, group: TensorParallelGroup | None) -> LoadedDrafter | None:
@@ -133,7 +135,7 @@ def load_drafter(config: Config, info: ModelInfo, group: TensorParallelGroup | N
         model = load_model(*found)
     except ConfigError as error:
         raise draft_refused(given, error) from None
-    size = model.kv.block_bytes(config.block_size, model.dtype.itemsize)
+    size = block_bytes(model.kv, config.block_size, kv_type(config, model))
     return LoadedDrafter(given, model if group is None or group.rank == 0 else None, size)
 
 
@@ -150,5 +152,5 @@ def _find_head(config: Config, info: ModelInfo, given: HeadOptions) -> LoadedDra
     target = read_architecture(read_json(path), path, config.quantization)
     head = find_head(config, info, target)
     assert head is not None
-    size = head_block_bytes(head.shape, config.block_size, NUMBERS[dtype_on_cpu(config, target)])
+    size = head_block_bytes(head.shape, config.block_size, kv_type_of(config, target))
     return LoadedDrafter(given, None, size, head)

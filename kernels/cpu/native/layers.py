@@ -112,7 +112,7 @@ class PlainLayers:
         self._run = library.function("layers_run", _POINTER, _POINTER, _POINTER, ctypes.POINTER(_Step))
         self._made = [_Layer(*(_place(part) for part in layer)) for layer in layers]
         self._places = [ctypes.addressof(made) for made in self._made]
-        row_bytes = library.count("linear_row_bytes", ctypes.POINTER(LinearData))
+        row_bytes = library.size("linear_row_bytes", ctypes.POINTER(LinearData))
         linears = [linear for layer in layers for linear in layer[:4]]
         self._row_bytes = max(row_bytes(ctypes.byref(linear.data)) for linear in linears)
         self._step = _Step(

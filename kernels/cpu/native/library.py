@@ -92,7 +92,7 @@ class Library:
         """One that returns nothing."""
         return self._declare(name, None, *arguments)
 
-    def count(self, name: str, *arguments: type) -> ctypes._NamedFuncPointer:
+    def size(self, name: str, *arguments: type) -> ctypes._NamedFuncPointer:
         """One that returns a number of 64 bits."""
         return self._declare(name, ctypes.c_int64, *arguments)
 

@@ -89,7 +89,7 @@ class NativeLinear:
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         of_data = ctypes.POINTER(LinearData)
         self._run = library.function("linear_run", pointer, of_data, pointer, number, pointer, pointer, number)
-        self._row_bytes = library.count("linear_row_bytes", of_data)(self._where)
+        self._row_bytes = library.size("linear_row_bytes", of_data)(self._where)
 
     def __call__(self, x: Tensor) -> Tensor:
         out = torch.empty(len(x), self.outputs)

@@ -11,21 +11,31 @@ import pytest
 import torch
 
 from actorserve.actors.model.memory.kv import KVSpec, LayerAttention, uniform
+from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.actors.worker.memory import make_pools
 from actorserve.kernels.cpu import decode as cpu_decode
 from actorserve.kernels.cpu import paged_kv
 from actorserve.kernels.cpu.aligned import AlignedAttention
 from actorserve.kernels.cpu.attention import StepAttention
-from actorserve.kernels.cpu.paged_kv import PagedKV, Span
+from actorserve.kernels.cpu.native import library as native
+from actorserve.kernels.cpu.native.library import Library
+from actorserve.kernels.cpu.paged_kv import PagedKV, QuantisedPool, Span
 from tests.kernels.reference.layer_attention import layer_attention
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 LENGTHS = [(1, 1328), (5, 18), (129, 463), (1, 1), (1, 64), (300, 300), (2, 65), (128, 256)]  # (queries, context)
 
 
-@pytest.fixture(autouse=True, params=["numpy", "torch"])
+class Kernels:
+    """Those in C, where these are tried."""
+
+    library: Library | None = None
+
+
+@pytest.fixture(autouse=True, params=["numpy", "torch", "native"])
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose products decode."""
+    monkeypatch.setattr(Kernels, "library", native.load(cpu_flags()) if request.param == "native" else None)
     if request.param == "torch":
         monkeypatch.setattr(paged_kv, "pays", lambda pool: False)
     elif not cpu_decode.prepare_numpy():
@@ -41,6 +51,7 @@ class Case:
     window: int | None = None
     block_size: int = 32
     dtype: torch.dtype = torch.float32
+    kv_dtype: torch.dtype | None = None  # of the KV memory, None: the queries'
     aligned: bool = False
     order: str = "mixed"  # how blocks follow one another: in one run, scattered, or either
 
@@ -55,12 +66,14 @@ class Batch:
         self.case, self.layers = case, layers
         needed = [-(-context // case.block_size) for _, context in lengths]
         blocks = 2 * sum(needed)
-        pools = make_pools(KVSpec(layers=layers), blocks, case.block_size, case.dtype)
+        kept = case.kv_dtype or case.dtype
+        pools = make_pools(KVSpec(layers=layers), blocks, case.block_size, kept)
         for pool in pools:
-            for part in (pool,) if isinstance(pool, torch.Tensor) else pool:
+            numbers = pool.scales if isinstance(pool, QuantisedPool) else pool
+            for part in (numbers,) if isinstance(numbers, torch.Tensor) else numbers:
                 if isinstance(part, torch.Tensor):
                     part.fill_(float("nan"))
-        self.kv = PagedKV(KVSpec(layers=layers), pools, case.block_size, case.aligned)
+        self.kv = PagedKV(KVSpec(layers=layers), pools, case.block_size, case.aligned, case.dtype, Kernels.library)
         scattered = random.permutation(np.arange(sum(needed), blocks))
         self.spans: list[Span] = []
         begin = 0
@@ -80,6 +93,14 @@ class Batch:
     def _random(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape).to(self.case.dtype)
 
+    def _kept(self, values: torch.Tensor) -> torch.Tensor:
+        """What is left of keys or values in the KV memory's type."""
+        kept = self.case.kv_dtype or self.case.dtype
+        if kept != torch.int8:
+            return values.to(kept)
+        scales = values.float().abs().amax(-1, keepdim=True) / 127
+        return (values.float() / scales).round().double() * scales.double()
+
     def _write(self, index: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of each sequence in a layer."""
         layer, memory = self.layers[index], []
@@ -95,7 +116,7 @@ class Batch:
                 self.kv.write_joined(index, slots, torch.stack([keys, values], 1))
             else:
                 self.kv.write(index, slots, keys, values)
-            memory.append((keys, values))
+            memory.append((self._kept(keys), self._kept(values)))
         return memory
 
     def make(self, kv: PagedKV | None = None) -> StepAttention | AlignedAttention:
@@ -148,6 +169,13 @@ def test_groups(group: int, aligned: bool) -> None:
 @pytest.mark.parametrize("window", [None, 64])
 def test_types_of_16_bits(dtype: torch.dtype, window: int | None) -> None:
     check(Case(dtype=dtype, window=window, head_dim=64))
+
+
+@pytest.mark.parametrize("kept", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("aligned", [False, True])
+def test_kv_memory_of_another_type(kept: torch.dtype, dtype: torch.dtype, aligned: bool) -> None:
+    check(Case(dtype=dtype, kv_dtype=kept, window=100, aligned=aligned))
 
 
 SHORT = [(1, 41), (5, 18), (37, 61), (1, 1), (1, 64), (2, 65), (150, 150)]
@@ -249,7 +277,8 @@ def test_steps_that_go_on_see_what_new_ones_would(feature: str, lengths: tuple[i
     spans = batch.spans
     batch.spans = [span._replace(position=span.position - 20) for span in spans]
     moving, moved = batch.make(), 0
-    other = PagedKV(batch.kv.spec, [memory.pool for memory in batch.kv.pools], case.block_size)
+    pools = [memory.pool for memory in batch.kv.pools]
+    other = PagedKV(batch.kv.spec, pools, case.block_size, library=Kernels.library)
     for _ in range(20):
         batch.spans = [span._replace(position=span.position + 1) for span in batch.spans]
         new = batch.make(other)
@@ -259,13 +288,14 @@ def test_steps_that_go_on_see_what_new_ones_would(feature: str, lengths: tuple[i
             moving = batch.make()
         (queries,), (sinks,) = batch.queries, batch.sinks
         assert torch.equal(moving(0, queries, sinks), new(0, queries, sinks))
-    assert moved or other.pools[0].numpy is None or feature in ("chunks that blocks do not divide", "all")
+    no_room = feature in ("chunks that blocks do not divide", "all")
+    assert moved or (Kernels.library is None and (other.pools[0].numpy is None or no_room))
 
 
 def test_strided_queries() -> None:
     """The model hands over a part of a wider matrix."""
     spec = uniform([None], 4, 2, 32, 1.0)
-    kv = PagedKV(spec, [torch.randn(1, 2, 2, 64, 32)], 32)
+    kv = PagedKV(spec, [torch.randn(1, 2, 2, 64, 32)], 32, library=Kernels.library)
     wide = torch.randn(3, 8, 32)
     spans = [Span(0, 1, 40, np.array([0, 1]), True), Span(1, 2, 38, np.array([1, 0]), False)]
     attention = StepAttention(kv, spans, spec.layers)
@@ -276,7 +306,7 @@ def test_strided_queries() -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_only_the_given_slots_are_written(dtype: torch.dtype, joined: bool) -> None:
     pool = torch.zeros(2, 2, 2, 64, 8, dtype=dtype)
-    kv = PagedKV(uniform([None, None], 2, 2, 8, 1.0), [pool], 16)
+    kv = PagedKV(uniform([None, None], 2, 2, 8, 1.0), [pool], 16, library=Kernels.library)
     keys_values = torch.randn(3, 6, 2, 8).to(dtype)[:, 2:4]  # the model hands over a part of a wider matrix
     if joined:
         kv.write_joined(1, torch.tensor([63, 0, 17]), keys_values)

@@ -1,0 +1,196 @@
+"""Attention over paged KV memory by attention.c, which has the formula, and keys and values written by kv_store.c."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actorserve.actors.model.memory.kv import LayerAttention
+
+from .library import Library
+
+NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}  # enum number
+MOST_DIM = 1024
+MOST_GROUP = 128  # heads of queries that share one of keys
+
+
+def _structure(name: str, **kinds: str) -> type[ctypes.Structure]:
+    """Fields by what they are, in this order."""
+    types = {"pointers": ctypes.c_void_p, "sizes": ctypes.c_int64, "floats": ctypes.c_float}
+    fields = [(field, types[kind.rstrip("_")]) for kind, names in kinds.items() for field in names.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+
+_Rules = _structure(  # attention_rules
+    "_Rules",
+    sizes="heads kv_heads key_dim value_dim block_size kv_number query_number window chunk",
+    floats="scale soft_cap",
+    pointers="slopes",
+    sizes_="key_stride value_stride scale_stride spans",
+    pointers_="span",
+)
+_Layer = _structure(  # attention_layer
+    "_Layer",
+    pointers="rules keys values key_scales value_scales queries",
+    sizes="query_stride",
+    pointers_="out sinks memory",
+    sizes_="threads",
+)
+_Rows = _structure(  # kv_rows
+    "_Rows",
+    sizes="tokens kv_heads dim kv_number source_number",
+    pointers="source",
+    sizes_="token_stride head_stride",
+    pointers_="slots memory",
+    sizes__="stride",
+    pointers__="scales",
+    sizes___="scale_stride",
+)
+
+
+class AnySpan(Protocol):
+    """As paged_kv.py's Span."""
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def blocks(self) -> np.ndarray: ...
+
+
+class _Place(NamedTuple):
+    """Addresses of one layer's keys and values, and of their scales."""
+
+    keys: int
+    values: int
+    key_scales: int | None
+    value_scales: int | None
+
+
+class NativePool:
+    """Where a pool's keys and values are, and how they get there."""
+
+    def __init__(
+        self, library: Library, keys: Sequence[Tensor], values: Sequence[Tensor], scales: Tensor | None, joined: bool
+    ) -> None:
+        """`keys` and `values` of each layer [kv_heads, slots, width], `scales` [layers, 2, kv_heads, slots]; `joined`:
+        values lie behind the keys as if they were of further heads."""
+        self.library, self.scales, self.joined = library, scales, joined
+        self.heads, self.slots, self.key_dim = keys[0].shape
+        self.value_dim, self.dtype = values[0].shape[2], keys[0].dtype
+        pairs = [(None, None)] * len(keys) if scales is None else [(k.data_ptr(), v.data_ptr()) for k, v in scales]
+        self.places = [_Place(k.data_ptr(), v.data_ptr(), *p) for k, v, p in zip(keys, values, pairs, strict=True)]
+        self._store = library.function("kv_store", ctypes.c_void_p)
+        self._rows = _Rows(kv_number=NUMBERS[self.dtype], scale_stride=self.slots)
+        self._where = ctypes.addressof(self._rows)
+
+    @staticmethod
+    def takes(keys: Tensor, values: Tensor) -> bool:
+        """Whether there are kernels for [layers, kv_heads, slots, width] of this type."""
+        return keys.dtype in NUMBERS and max(keys.shape[3], values.shape[3]) <= MOST_DIM
+
+    def store(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """`keys` and `values` [tokens, kv_heads, width]."""
+        keys_at, values_at, key_scales, value_scales = self.places[layer]
+        self._write(slots, keys, keys_at, key_scales)
+        self._write(slots, values, values_at, value_scales)
+
+    def store_joined(self, layer: int, slots: Tensor, keys_values: Tensor) -> None:
+        """`keys_values` [tokens, 2, kv_heads, width]."""
+        if self.joined:
+            place = self.places[layer]
+            self._write(slots, keys_values.flatten(1, 2), place.keys, place.key_scales)
+            return
+        self.store(layer, slots, *keys_values.unbind(1))
+
+    def _write(self, slots: Tensor, source: Tensor, memory: int, scales: int | None) -> None:
+        rows = self._rows
+        if source.stride(2) != 1:
+            source = source.contiguous()
+        rows.tokens, rows.kv_heads, rows.dim = source.shape
+        rows.source_number, rows.source = NUMBERS[source.dtype], source.data_ptr()
+        rows.token_stride, rows.head_stride = source.stride(0), source.stride(1)
+        rows.slots, rows.memory, rows.scales = slots.data_ptr(), memory, scales
+        rows.stride = self.slots * rows.dim
+        self._store(self._where)
+
+
+class NativeAttention:
+    """The attention of a step's spans as one kind of layers has it, over one pool."""
+
+    def __init__(self, pool: NativePool, rule: LayerAttention, block_size: int, spans: Sequence[AnySpan]) -> None:
+        self.pool, self.rule, self.library = pool, rule, pool.library
+        self._blocks = [np.ascontiguousarray(span.blocks, np.int64) for span in spans]  # what else they hold may change
+        self._spans = np.array(
+            [
+                (span.first, span.size, span.position, blocks.__array_interface__["data"][0])
+                for span, blocks in zip(spans, self._blocks, strict=True)
+            ],
+            np.int64,
+        )
+        self._alone = all(span.size == 1 for span in spans)
+        self._slopes = None if rule.slopes is None else torch.tensor(rule.slopes, dtype=torch.float32)
+        self._rules = _Rules(
+            heads=rule.heads,
+            kv_heads=rule.kv_heads,
+            key_dim=rule.key_dim,
+            value_dim=rule.value_dim,
+            block_size=block_size,
+            kv_number=NUMBERS[pool.dtype],
+            window=rule.window or 0,
+            chunk=rule.chunk or 0,
+            scale=rule.scale,
+            soft_cap=rule.soft_cap or 0.0,
+            slopes=None if self._slopes is None else self._slopes.data_ptr(),
+            key_stride=pool.slots * rule.key_dim,
+            value_stride=pool.slots * rule.value_dim,
+            scale_stride=pool.slots,
+            spans=len(spans),
+            span=self._spans.ctypes.data,
+        )
+        self._layer = _Layer(rules=ctypes.addressof(self._rules), threads=self.library.threads)
+        self._where = ctypes.addressof(self._layer)
+        self._run = self.library.function("attention_run", ctypes.c_void_p, ctypes.c_void_p)
+        self._bytes = self.library.size("attention_bytes", ctypes.c_void_p, ctypes.c_int64)
+        self._size = self._needed()
+
+    @staticmethod
+    def takes(rule: LayerAttention) -> bool:
+        """Whether there are kernels for layers that attend so."""
+        return rule.heads % rule.kv_heads == 0 and rule.heads // rule.kv_heads <= MOST_GROUP
+
+    def _needed(self) -> int:
+        return int(self._bytes(ctypes.addressof(self._rules), self.library.threads))
+
+    def advance(self) -> bool:
+        """The same spans, of one token each, a position further on; their tables hold the blocks by then."""
+        if not self._alone:
+            return False
+        self._spans[:, 2] += 1
+        self._size = self._needed()
+        return True
+
+    def attend(self, layer: int, queries: Tensor, out: Tensor, sinks: Tensor | None) -> None:
+        """`queries` [tokens, heads, key_dim]; `out` [tokens, heads, value_dim] is contiguous, and of the same type."""
+        own, place = self._layer, self.pool.places[layer]
+        if queries.stride(2) != 1 or queries.stride(1) != queries.shape[2]:
+            queries = queries.contiguous()
+        self._rules.query_number = NUMBERS[queries.dtype]
+        own.keys, own.values, own.key_scales, own.value_scales = place
+        own.queries, own.query_stride, own.out = queries.data_ptr(), queries.stride(0), out.data_ptr()
+        if sinks is not None:
+            sinks = sinks.float().contiguous()
+            own.sinks = sinks.data_ptr()
+        own.memory = self.library.scratch(self._size)
+        self._run(self.library.pool, self._where)
