@@ -255,6 +255,12 @@ class AlignedAttention:
         assert plan.rule.sinks == (sinks is not None), f"layer {layer}: sinks where it has none, or none"
         return plan.attend(place[1], queries, sinks)
 
+    @property
+    def of_all_layers(self) -> NativeAttention | None:
+        """As StepAttention."""
+        (plan, *others) = self.plans
+        return plan.native if isinstance(plan, _NativePlan) and not others and not plan.rule.sinks else None
+
     def contexts(self, layer: int) -> list[tuple[Tensor, Tensor]]:
         """What each span may see, all positions from 0 on."""
         return contexts(self.kv, self.spans, self.layers, layer)

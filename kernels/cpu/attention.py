@@ -202,6 +202,13 @@ class StepAttention:
         assert plan.kind.rule.sinks == (sinks is not None), f"layer {layer}: sinks where it has none, or none"
         return plan.attend(place[1], queries, sinks)
 
+    @property
+    def of_all_layers(self) -> NativeAttention | None:
+        """That of every layer by kernels in C, where all attend alike."""
+        (plan, *others) = self.plans
+        alike = not others and not plan.chunks and not plan.decoding and plan.by_numpy is None
+        return plan.by_native if alike and not plan.kind.rule.sinks else None
+
     def contexts(self, layer: int) -> list[tuple[Tensor, Tensor]]:
         """What each span may see, all positions from 0 on; see `contexts`."""
         return contexts(self.kv, self.spans, self.layers, layer)

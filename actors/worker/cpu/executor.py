@@ -27,7 +27,7 @@ from torch import Tensor
 
 from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu.attention import StepAttention
-from actorserve.kernels.cpu.native.layers import RowOperations
+from actorserve.kernels.cpu.native.layers import PlainLayers, RowOperations
 from actorserve.kernels.cpu.native.linear import FourBits
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
@@ -385,7 +385,7 @@ class CpuModel:
         if self.embedding_scale != 1:
             x.mul_(self.embedding_scale)
         if self.fused is not None and self.taps is None and len(ids) <= FEW_TOKENS:
-            self.fused.forward(x, positions, lambda index, qkv: self.layers[index].mix(slots, kv, attention, qkv))
+            self._forward_fused(self.fused, x, positions, slots, kv, attention)
             return x
         rotations = [table[positions][:, None] for table in self.rotations]
         for number, (layer, kind) in enumerate(zip(self.layers, self.rotation_of, strict=True)):
@@ -395,6 +395,16 @@ class CpuModel:
         if self.taps is not None:
             self.taps.keep(len(self.layers), x)
         return x
+
+    def _forward_fused(
+        self, fused: PlainLayers, x: Tensor, positions: Tensor, slots: Tensor, kv: AnyKV, attention: Attention
+    ) -> None:
+        """A step of few tokens, at once where attention is so, too."""
+        of_all = None if isinstance(attention, TabledAttention) else attention.of_all_layers
+        if of_all is not None and of_all.pool.joined:
+            fused.forward_all(x, positions, slots, of_all)
+        else:
+            fused.forward(x, positions, lambda index, qkv: self.layers[index].mix(slots, kv, attention, qkv))
 
     def embed(self, ids: Tensor) -> Tensor:
         """What the first layer is given."""

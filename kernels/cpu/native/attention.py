@@ -91,9 +91,11 @@ class NativePool:
         self.value_dim, self.dtype = values[0].shape[2], keys[0].dtype
         pairs = [(None, None)] * len(keys) if scales is None else [(k.data_ptr(), v.data_ptr()) for k, v in scales]
         self.places = [_Place(k.data_ptr(), v.data_ptr(), *p) for k, v, p in zip(keys, values, pairs, strict=True)]
+        of_places = [address for place in self.places for address in place]
+        self.table = (ctypes.c_void_p * len(of_places))(*of_places)
         self._store = library.function("kv_store", ctypes.c_void_p)
-        self._rows = _Rows(kv_number=NUMBERS[self.dtype], scale_stride=self.slots)
-        self._where = ctypes.addressof(self._rows)
+        self.rows = _Rows(kv_number=NUMBERS[self.dtype], scale_stride=self.slots)
+        self._where = ctypes.addressof(self.rows)
 
     @staticmethod
     def takes(keys: Tensor, values: Tensor) -> bool:
@@ -115,7 +117,7 @@ class NativePool:
         self.store(layer, slots, *keys_values.unbind(1))
 
     def _write(self, slots: Tensor, source: Tensor, memory: int, scales: int | None) -> None:
-        rows = self._rows
+        rows = self.rows
         if source.stride(2) != 1:
             source = source.contiguous()
         rows.tokens, rows.kv_heads, rows.dim = source.shape
@@ -124,6 +126,14 @@ class NativePool:
         rows.slots, rows.memory, rows.scales = slots.data_ptr(), memory, scales
         rows.stride = self.slots * rows.dim
         self._store(self._where)
+
+
+class Places(NamedTuple):
+    """Addresses of an attention_layer, of kv_rows, and of layer_memory of each layer, for layers.c."""
+
+    attention: int
+    rows: int
+    memory: int
 
 
 class NativeAttention:
@@ -172,6 +182,22 @@ class NativeAttention:
 
     def _needed(self) -> int:
         return int(self._bytes(ctypes.addressof(self._rules), self.library.threads))
+
+    @property
+    def size(self) -> int:
+        """Bytes that it needs."""
+        return self._size
+
+    def prepare(self, qkv: Tensor, out: Tensor, slots: Tensor, memory: int) -> Places:
+        """For all layers of a step at once: of rows of q, k and v in float32 to rows of `out`."""
+        own, rows, rule = self._layer, self.pool.rows, self.rule
+        self._rules.query_number = rows.source_number = NUMBERS[torch.float32]
+        own.queries, own.query_stride, own.out = qkv.data_ptr(), qkv.stride(0), out.data_ptr()
+        own.sinks, own.memory = None, memory
+        rows.tokens, rows.kv_heads, rows.dim = 1, 2 * rule.kv_heads, rule.key_dim
+        rows.token_stride, rows.head_stride = qkv.stride(0), rule.key_dim
+        rows.slots, rows.stride = slots.data_ptr(), self.pool.slots * rule.key_dim
+        return Places(self._where, ctypes.addressof(rows), ctypes.addressof(self.pool.table))
 
     def advance(self) -> bool:
         """The same spans, of one token each, a position further on; their tables hold the blocks by then."""

@@ -127,6 +127,7 @@ void silu_rows(pool *threads, const float *gate_up, int64_t size, int64_t rows, 
 typedef struct {
     const layer *of;
     layer_step *step;
+    kv_rows kv; /* tokens is 0 where others write keys and values */
 } part;
 
 /* A row of the residual stream, normed where there is a gain, then ready for a product. */
@@ -158,6 +159,12 @@ static void turn_task(void *given, int index, int count) {
             norm_heads_of(x, own->of->qk_norm, step->qk_floor, dim, heads);
         if (own->of->rotations)
             rotate_row(x, own->of->rotations + step->positions[row] * dim, heads, dim);
+        if (own->kv.tokens) {
+            kv_rows kv = own->kv;
+            kv.source = x + step->heads * dim;
+            kv.slots += row;
+            kv_store(&kv);
+        }
     }
 }
 
@@ -190,8 +197,8 @@ static void down_ready_task(void *given, int index, int count) {
 #define PHASES 9 /* of what follows attention, and what precedes it */
 
 typedef struct {
-    phase phases[PHASES];
-    product products[PHASES];
+    phase *phases;
+    product *products;
     int count;
 } plan;
 
@@ -200,26 +207,70 @@ static void add_rows(plan *own, task_fn run, part *of) {
 }
 
 static void add_product(plan *own, const linear *by, const layer_step *step, float *out, int64_t add) {
-    own->products[own->count] = (product){by, step->ready, step->rows, out, add};
-    own->phases[own->count] = (phase){linear_task, &own->products[own->count], linear_tasks(by, step->rows)};
-    own->count++;
+    product *made = own->products++;
+    *made = (product){by, step->ready, step->rows, out, add};
+    own->phases[own->count++] = (phase){linear_task, made, linear_tasks(by, step->rows)};
+}
+
+static void add_after(plan *own, part *of) {
+    layer_step *step = of->step;
+    add_rows(own, out_ready_task, of);
+    add_product(own, of->of->out, step, step->x, 1);
+    add_rows(own, gate_ready_task, of);
+    add_product(own, of->of->gate_up, step, step->gate_up, 0);
+    add_rows(own, down_ready_task, of);
+    add_product(own, of->of->down, step, step->x, 1);
+}
+
+static void add_before(plan *own, part *of) {
+    add_rows(own, qkv_ready_task, of);
+    add_product(own, of->of->qkv, of->step, of->step->qkv, 0);
+    add_rows(own, turn_task, of);
 }
 
 void layers_run(pool *threads, const layer *done, const layer *next, layer_step *step) {
-    plan own = {.count = 0};
-    part after = {done, step}, before = {next, step};
-    if (done) {
-        add_rows(&own, out_ready_task, &after);
-        add_product(&own, done->out, step, step->x, 1);
-        add_rows(&own, gate_ready_task, &after);
-        add_product(&own, done->gate_up, step, step->gate_up, 0);
-        add_rows(&own, down_ready_task, &after);
-        add_product(&own, done->down, step, step->x, 1);
-    }
-    if (next) {
-        add_rows(&own, qkv_ready_task, &before);
-        add_product(&own, next->qkv, step, step->qkv, 0);
-        add_rows(&own, turn_task, &before);
+    phase phases[PHASES];
+    product products[PHASES];
+    plan own = {phases, products, 0};
+    part after = {.of = done, .step = step}, before = {.of = next, .step = step};
+    if (done)
+        add_after(&own, &after);
+    if (next)
+        add_before(&own, &before);
+    pool_run_phases(threads, own.phases, own.count);
+}
+
+#define ATTENTION_PHASES 2
+
+/* A layer's in one step, beside its phases. */
+typedef struct {
+    product products[4];
+    part of;
+    attention_layer attention;
+} layer_plan;
+
+int64_t layers_plan_bytes(int64_t count) {
+    return count * (int64_t)((PHASES + ATTENTION_PHASES) * sizeof(phase) + sizeof(layer_plan));
+}
+
+void layers_step(pool *threads, const layer *layers, const layer_memory *memory, int64_t count, layer_step *step,
+                 const attention_layer *attention, const kv_rows *rows, char *room) {
+    layer_plan *made = (layer_plan *)room;
+    plan own = {(phase *)(made + count), NULL, 0};
+    for (int64_t number = 0; number < count; number++, made++) {
+        own.products = made->products;
+        made->of = (part){&layers[number], step, *rows};
+        made->of.kv.tokens = 1;
+        made->of.kv.memory = (void *)memory[number].keys;
+        made->of.kv.scales = memory[number].key_scales;
+        made->attention = *attention;
+        made->attention.keys = memory[number].keys;
+        made->attention.values = memory[number].values;
+        made->attention.key_scales = memory[number].key_scales;
+        made->attention.value_scales = memory[number].value_scales;
+        add_before(&own, &made->of);
+        own.count += attention_phases(&made->attention, own.phases + own.count);
+        add_after(&own, &made->of);
     }
     pool_run_phases(threads, own.phases, own.count);
 }

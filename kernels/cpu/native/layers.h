@@ -10,6 +10,7 @@
 #ifndef LAYERS_H
 #define LAYERS_H
 
+#include "attention.h"
 #include "linear.h"
 
 typedef struct {
@@ -45,5 +46,18 @@ void silu_rows(pool *threads, const float *gate_up, int64_t size, int64_t rows, 
 
 /* What follows the attention of layer `done`, and what precedes that of `next`; NULL: there is none. */
 void layers_run(pool *threads, const layer *done, const layer *next, layer_step *step);
+
+/* Where a layer keeps keys, and behind them values as if they were of further heads. */
+typedef struct {
+    const void *keys, *values;
+    float *key_scales, *value_scales;
+} layer_memory;
+
+/* Bytes that layers_step needs beside its arguments. */
+int64_t layers_plan_bytes(int64_t count);
+/* All layers with their attention, of which all have one kind: `attention` and `rows` are that of one layer, but for what
+ * `memory`, `queries`, `out` and `source` say of each. */
+void layers_step(pool *threads, const layer *layers, const layer_memory *memory, int64_t count, layer_step *step,
+                 const attention_layer *attention, const kv_rows *rows, char *plan);
 
 #endif

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .attention import NativeAttention
 from .library import Library
 from .linear import PACKED, LinearData, NativeLinear
 
@@ -119,17 +120,39 @@ class PlainLayers:
             0, *shape[:5], shape.eps * shape.hidden, shape.eps * shape.head_dim, None, None, None, None, None, None
         )
         self._where = ctypes.byref(self._step)
-        self._qkv, self._gate_up = torch.empty(0, 1), torch.empty(0, 1)
+        whole = (_POINTER, _POINTER, _POINTER, _NUMBER, ctypes.POINTER(_Step), _POINTER, _POINTER, _POINTER)
+        self._run_all = library.function("layers_step", *whole)
+        self._all = (_Layer * len(layers))(*self._made)
+        self._plan = ctypes.create_string_buffer(library.size("layers_plan_bytes", _NUMBER)(len(layers)))
+        self._qkv, self._mixed, self._gate_up = (torch.empty(0, 1) for _ in range(3))
 
-    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> None:
-        """x [rows, hidden] becomes what the last layer makes of it."""
+    def _begin(self, x: Tensor, positions: Tensor) -> Tensor:
+        """What a step of x is given; memory for q, k and v."""
         rows, step, shape = len(x), self._step, self.shape
         if len(self._qkv) < rows:
             self._qkv = torch.empty(rows, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
+            self._mixed = torch.empty(rows, shape.heads * shape.head_dim)
             self._gate_up = torch.empty(rows, 2 * shape.inner)
         qkv = self._qkv[:rows]
         step.rows, step.positions, step.x = rows, positions.data_ptr(), x.data_ptr()
         step.qkv, step.gate_up = qkv.data_ptr(), self._gate_up.data_ptr()
+        return qkv
+
+    def forward_all(self, x: Tensor, positions: Tensor, slots: Tensor, attention: NativeAttention) -> None:
+        """x becomes what the last layer makes of it; `attention` is that of all layers. One call for all."""
+        qkv, step, library = self._begin(x, positions), self._step, self.library
+        of_ready = (len(x) + PACKED) * self._row_bytes
+        step.ready = library.scratch(of_ready + attention.size)
+        step.mixed = self._mixed.data_ptr()
+        places = attention.prepare(qkv, self._mixed, slots, step.ready + of_ready)
+        count = len(self._places)
+        of_layers = (ctypes.addressof(self._all), places.memory, count)
+        plan = ctypes.addressof(self._plan)
+        self._run_all(library.pool, *of_layers, self._where, places.attention, places.rows, plan)
+
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> None:
+        """The same with attention that is called for each layer."""
+        rows, step, qkv = len(x), self._step, self._begin(x, positions)
         pool, run, where, done = self.library.pool, self._run, self._where, None
         for number, place in enumerate(self._places):
             step.ready = self.library.scratch((rows + PACKED) * self._row_bytes)
