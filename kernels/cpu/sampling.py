@@ -33,6 +33,7 @@ BLOCK = 64  # words summed together at the first level
 NEVER = float("-inf")
 CANDIDATES = 80  # so that a top-k of 64 is sure not to have equals beyond them
 TWO_LEVELS = 512  # blocks from which candidates are sought in the best blocks only
+FEW = 4  # rows whose last numbers numpy looks through one by one: a call of torch's takes longer than it computes
 RANGE_BITS = 19  # bits of a float that are left to a range: neighbouring ranges differ by a sixteenth
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -154,12 +155,30 @@ def _vocabulary(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Paramet
 
 def _draw(weights: Tensor, u: Tensor) -> np.ndarray:
     """The word at which the cumulated weight passes u of the whole; blocks first, then words of one block."""
-    sums = weights.view(weights.shape[0], -1, BLOCK).sum(-1).double().cumsum_(-1)
+    sums = weights.view(weights.shape[0], -1, BLOCK).sum(-1)
+    if len(weights) <= FEW:
+        pairs = zip(weights.numpy(), sums.numpy(), u.numpy(), strict=True)
+        return np.array([_draw_one(*values) for values in pairs], np.int32)
+    sums = sums.double().cumsum_(-1)
     goal = u[:, None] * sums[:, -1:]
     block = _passing(sums, goal)
     before = torch.where(block > 0, sums.gather(1, (block - 1).clamp_(min=0)), 0)
     inside = _block_of(weights, block).double().cumsum_(-1)
     return _as_tokens((block * BLOCK + _passing(inside, goal - before))[:, 0])
+
+
+def _draw_one(weights: np.ndarray, sums: np.ndarray, u: np.float64) -> int:
+    """The same of one row: the same sums in the same order."""
+    cumulated = sums.cumsum(dtype=np.float64)
+    goal = u * cumulated[-1]
+    block = _passing_one(cumulated, goal)
+    inside = weights[block * BLOCK : (block + 1) * BLOCK].cumsum(dtype=np.float64)
+    return block * BLOCK + _passing_one(inside, goal - cumulated[block - 1] if block else goal)
+
+
+def _passing_one(cumulated: np.ndarray, goal: np.float64) -> int:
+    """`_passing` of one row."""
+    return min(int(cumulated.searchsorted(goal, "right")), int(cumulated.searchsorted(cumulated[-1])))
 
 
 def _passing(cumulated: Tensor, goal: Tensor) -> Tensor:
@@ -175,6 +194,8 @@ def _candidates(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Paramet
     count = min(CANDIDATES, size)
     values, words = _most_likely(logits, peaks, count)
     weights = _weights(values, best, parameters)
+    if len(logits) <= FEW:
+        return _few_candidates(logits, best, parameters, weights.numpy(), words.numpy())
     cumulated = weights.double().cumsum_(-1)
     limited = (parameters.top_k > 0) & (parameters.top_k < size)
     by_k, top_p, min_p = _column(limited), _column(parameters.top_p), _column(parameters.min_p)
@@ -197,6 +218,35 @@ def _candidates(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Paramet
     if missed.size and count < size:
         index = torch.from_numpy(missed)
         tokens[missed] = _threshold(logits[index], best[index], parameters.of(missed))
+    return tokens
+
+
+def _few_candidates(
+    logits: Tensor, best: Tensor, parameters: Parameters, weights: np.ndarray, words: np.ndarray
+) -> np.ndarray:
+    """The same row by row, of the weights of the most likely words."""
+    size, tokens = logits.shape[1], np.empty(len(logits), np.int32)
+    numbers = uniform(parameters.seed, parameters.position)
+    for row, (own, top_k, top_p, min_p) in enumerate(
+        zip(weights, parameters.top_k.tolist(), parameters.top_p, parameters.min_p, strict=True)
+    ):
+        limited, count = 0 < top_k < size, len(own)
+        cumulated = own.cumsum(dtype=np.float64)
+        kth = own[min(top_k, count) - 1] if limited else own[-1:].dtype.type(0)
+        part = slice(row, row + 1)
+        if limited or count == size:
+            whole = cumulated[own >= kth][-1]
+        else:
+            whole = sum_rows(_weights(logits[part], best[part], parameters.of(np.array([row])))).numpy()[0, 0]
+        goal, last = top_p * whole, own[-1]
+        held = (top_k <= count and last < kth) if limited else (cumulated[-1] >= goal or last < min_p)
+        if not held and count < size:
+            tokens[row] = _threshold(logits[part], best[part], parameters.of(np.array([row])))[0]
+            continue
+        kept = (cumulated - own < goal) & (own >= min_p) & (own >= kth)
+        kept[0] = True
+        left = np.where(kept, own, 0).cumsum(dtype=np.float64)
+        tokens[row] = words[row, _passing_one(left, numbers[row] * left[-1])]
     return tokens
 
 
