@@ -102,10 +102,10 @@ def _adapted(config: Config, model: ModelInfo) -> Facts:
     from .adapter.facts import facts
 
     check_options(config, uses_gpu(config))
-    known, kv, dtype, quantised = facts(config, model)
+    known, kv, dtype, quantised, may_free = facts(config, model)
     yield known
     kind = kv_type_on_cpu(config, str(dtype).removeprefix("torch."), quantised)
-    yield from _memory_on_cpu(config, model, kv, dtype, kind, may_free=False)
+    yield from _memory_on_cpu(config, model, kv, dtype, kind, may_free)
 
 
 def _memory_on_cpu(

@@ -3,6 +3,8 @@
 Where some layers see a window and others everything, the layers that see one are divided into tables of as many layers
 as see everything: a block is then so many tokens of one table's layers, the same number of bytes in each, and tables of
 windows let go of their blocks (scheduler/windows.py). That is done where it saves memory at the longest sequence.
+The first table lets go of nothing, for by it prefixes are found; where no layer sees everything, it has a few of the
+others, as many as make a sequence take least.
 Knows no torch.
 """
 
@@ -24,7 +26,7 @@ ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 
 
 
 class WindowPlan(NamedTuple):
-    """Which layers lie in which block table, the first of which is of those that see everything."""
+    """Which layers lie in which block table, of which the first keeps everything."""
 
     tables: tuple[tuple[int, ...], ...]
     window: int  # tokens back that are kept for the others
@@ -124,14 +126,28 @@ def plan_windows(kv: KVSpec, config: Config, sequence: int) -> WindowPlan | None
     spans = {index: _reach(kv.layers, index) for index in pools[0].layers}
     full = [index for index, reach in spans.items() if reach is None]
     seen = {index: reach for index, reach in spans.items() if reach is not None}
-    if not full or not seen:
+    if not seen:
         return None
     window = max(seen.values()) + MARGIN
-    others = [tuple(list(seen)[first : first + len(full)]) for first in range(0, len(seen), len(full))]
     blocks = -(-(window + config.max_num_batched_tokens) // config.block_size) + 1
+    if not full:
+        full = list(seen)[: _fewest(len(seen), blocks, sequence)]
+        seen = {index: reach for index, reach in seen.items() if index not in full}
+    if not seen:
+        return None
+    others = [tuple(list(seen)[first : first + len(full)]) for first in range(0, len(seen), len(full))]
     if len(others) * blocks > sequence:  # the KV map has room for twice the blocks of one table
         return None
     return WindowPlan((tuple(full), *others), window, blocks)
+
+
+def _fewest(layers: int, blocks: int, sequence: int) -> int:
+    """How many layers a table has, where all see windows and tables but the first keep `blocks` of a sequence."""
+    sizes = [size for size in range(1, layers + 1) if layers % size == 0]
+    return min(
+        (size for size in sizes if (layers // size - 1) * blocks <= sequence),
+        key=lambda size: size * (sequence + (layers // size - 1) * blocks),
+    )
 
 
 def _reach(layers: Sequence[LayerAttention | None], index: int) -> int | None:

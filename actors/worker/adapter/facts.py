@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,12 +13,22 @@ from ...model.memory.kv import KVSpec
 from ...model.quantization import NONE, QuantMethod
 from ...options.config import Config
 from .load import describe_adapted, types_of
-from .model import describe
+from .model import describe, reads_windows_alone
 from .stored import Source
 
 
-def facts(config: Config, info: ModelInfo) -> tuple[dict[str, Any], KVSpec, torch.dtype, bool]:
-    """About its weights and how it is computed; what it keeps, in which type it computes, and are weights quantised?"""
+class AdaptedFacts(NamedTuple):
+    """What is known of a model before its weights are read."""
+
+    known: dict[str, Any]
+    kv: KVSpec
+    dtype: torch.dtype  # in which it computes
+    quantised: bool
+    may_free: bool  # its windows let go of what they do not see
+
+
+def facts(config: Config, info: ModelInfo) -> AdaptedFacts:
+    """About a model that layers of transformers compute."""
     found, traits, shell = describe_adapted(config, info)
     kept = types_of(config, info, found)
     dtype, method = kept.dtype, kept.method
@@ -36,7 +46,7 @@ def facts(config: Config, info: ModelInfo) -> tuple[dict[str, Any], KVSpec, torc
         + (f" (of {kept.stored.name})" if kept.stored is not None else ""),
         "weights_bytes": weights,
     }
-    return known, traits.kv, dtype, method is not NONE
+    return AdaptedFacts(known, traits.kv, dtype, method is not NONE, reads_windows_alone(traits, found.verdict.tier))
 
 
 def weight_bytes(model: nn.Module, dtype: torch.dtype, method: QuantMethod) -> int:

@@ -60,6 +60,7 @@ class AdaptedModel:
         self.traits, self.tier, self.dtype, self.quantised = traits, tier, dtype, quantised
         self.kv: KVSpec = traits.kv
         self.vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+        self.reads_windows_alone = reads_windows_alone(traits, tier)
         self.model = model
         self.passes = Passes(model)
         if tier is not Tier.SINGLE:
@@ -221,6 +222,11 @@ class _Contexts(_Step):
         assert isinstance(self.kv, PagedKV)
         ((own_keys, own_values),) = contexts(self.kv, [self.span], self.kv.spec.layers, layer)
         return own_keys[None], own_values[None]
+
+
+def reads_windows_alone(traits: Traits, tier: Tier) -> bool:
+    """Is what layers do not see read by nobody? A model that is given whole contexts reads all of them."""
+    return tier is Tier.FLAT and not traits.gathered
 
 
 def describe(traits: Traits, tier: Tier) -> str:

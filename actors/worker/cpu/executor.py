@@ -400,7 +400,7 @@ class CpuModel:
         self, fused: PlainLayers, x: Tensor, positions: Tensor, slots: Tensor, kv: AnyKV, attention: Attention
     ) -> None:
         """A step of few tokens, at once where attention is so, too."""
-        of_all = None if isinstance(attention, TabledAttention) else attention.of_all_layers
+        of_all = None if isinstance(attention, TabledAttention | LatentStep) else attention.of_all_layers
         if of_all is not None and of_all.pool.joined:
             fused.forward_all(x, positions, slots, of_all)
         else:

@@ -26,7 +26,7 @@ from actorserve.actors.worker.cpu.kv_memory import WorkerMemory, make_memory, pl
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.cpu.states import RowStates, StepStates
 from actorserve.actors.worker.cpu.window_tables import TabledKV
-from actorserve.actors.worker.models.weights import load_model
+from actorserve.actors.worker.models.weights import load_decoder
 from tests.scheduler.engine_model import BLOCK, MAX_TOKENS, Bench
 from tests.support.models.checkpoints import VOCABULARY
 
@@ -82,9 +82,9 @@ def options(folder: Path, **changes: object) -> Config:
     return config_for(folder, **sizes, **changes)
 
 
-def load(folder: Path, **changes: object) -> tuple[CpuModel, Config]:
+def load(folder: Path, **changes: object) -> tuple[Any, Config]:
     config = options(folder, **changes)
-    return load_model(config, resolve_model(config)), config
+    return load_decoder(config, resolve_model(config)), config
 
 
 def run_crowd(bench: TorchBench, seed: int, answer: Callable[[list[int], int], list[int]], deaths: bool = True) -> None:
@@ -120,7 +120,10 @@ def run_crowd(bench: TorchBench, seed: int, answer: Callable[[list[int], int], l
     [
         ("qwen2_windows", WINDOWED, {}),
         ("qwen2_windows", {**WINDOWED, "num_hidden_layers": 4, "max_window_layers": 2}, {"deterministic": True}),
+        ("qwen2_windows", {**WINDOWED, "num_hidden_layers": 4, "max_window_layers": 0}, {}),  # no layer sees all
+        ("qwen2_windows", WINDOWED, {"model_impl": "transformers", "device": "cpu"}),
         pytest.param("gemma3", GEMMA3, {}, marks=pytest.mark.slow),
+        pytest.param("gemma3", GEMMA3, {"model_impl": "transformers", "device": "cpu"}, marks=pytest.mark.slow),
     ],
 )
 def test_text_over_window_tables_is_that_of_transformers(
@@ -261,7 +264,7 @@ def test_tables_have_as_many_layers_as_see_everything() -> None:
     "kv",
     [
         windows_of(1, 6, 512),  # none sees a window
-        uniform([512] * 6, 4, 2, 64, 1.0),  # none sees everything
+        uniform([20_000] * 6, 4, 2, 64, 1.0),  # none sees everything, and all see all of the longest
         windows_of(6, 12, 9000),  # it is longer than what it would save
     ],
 )
