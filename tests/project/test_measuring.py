@@ -33,6 +33,18 @@ def test_they_measure(name: str) -> None:
     assert len(rows) == 2 and all(float(row.split()[2]) > 0 for row in rows)
 
 
+@pytest.mark.slow
+def test_families_are_measured_in_both_ways() -> None:
+    command: list[str | Path] = [sys.executable, TOOLS / "bench/families", "deepseek_v2", "gpt_oss"]
+    options = ["--batch", "1", "2", "--context", "16", "--steps", "2", "--rounds", "1"]
+    shown = subprocess.run([*command, *options], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert shown[0].split("|")[2].strip() == "1 × 16" and [row.split()[1] for row in shown[2:]] == [
+        "deepseek_v2",
+        "gpt_oss",
+    ]
+    assert all(row.count(" %)") == 3 for row in shown[2:])
+
+
 def test_launches_of_a_step_on_a_gpu() -> None:
     """Counted without one; no more than ten a layer."""
     command = [sys.executable, str(TOOLS / "bench" / "gpu_host"), "--layers", "1", "--repeat", "2"]

@@ -4,9 +4,9 @@ A score of head h is q_plain · (k_up_h latent) + q_turned · k_turned, which ca
     absorbed   (k_up_hᵀ q_plain beside q_turned) · (latent beside k_turned), and of the sum of latents v_up_h makes the
                result: all heads attend over one key a token, as it is kept; nothing is made of what is kept
     expanded   keys and values of all heads are made of what is kept, and attended over as usual
-The first costs more for each pair of a query and a key, the second something for each key: so decoding and short chunks
-take the first, long chunks the second. With `batch_invariant` all take the first, since a token's bits would follow
-from the chunk that it is in otherwise.
+The first costs more for each pair of a query and a key, the second something for each key: so decoding, and short
+chunks far on in a text, take the first, other chunks the second. With `batch_invariant` all take the first, since a
+token's bits would follow from the chunk that it is in otherwise.
 
 `k_up` and `v_up` multiply queries and results, not latents, and are kept in the model's own type.
 """
@@ -90,11 +90,12 @@ class LatentStep:
         return not self.spans and self.absorbed is not None and self.absorbed.advance()
 
     def _is_expanded(self, span: Span) -> bool:
-        """Where the multiplications of the one way are fewer, for each of its keys."""
-        sizes = self.latent
-        absorbed = 2 * sizes.rank + sizes.turning
-        expanded = sizes.plain + sizes.turning + sizes.value_dim
-        return span.size * (absorbed - expanded) > sizes.rank * (sizes.plain + sizes.value_dim)
+        """Where the multiplications of that way are fewer: for pairs of queries and keys, and by `k_up` and `v_up`."""
+        sizes, keys = self.latent, span.position + span.size
+        up = sizes.rank * (sizes.plain + sizes.value_dim)
+        absorbed = span.size * (keys * (2 * sizes.rank + sizes.turning) + up)
+        expanded = keys * (span.size * (sizes.plain + sizes.turning + sizes.value_dim) + up)
+        return span.size > 1 and expanded < absorbed
 
 
 NO_ROWS = torch.empty(0, dtype=torch.long)

@@ -80,7 +80,7 @@ def decode(
         weight = DECODERS[type(form)](form, stored, *size)
     except ConfigError as error:
         raise ConfigError(f"model: {prefix}weight: {error}") from None
-    if not torch.isfinite(weight).all():
+    if not all(number.isfinite() for number in torch.aminmax(weight)):  # one that is no number is both
         raise ConfigError(f"model: {prefix}weight has numbers that are not finite when it is decoded")
     return weight
 

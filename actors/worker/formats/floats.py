@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ BIAS = 127  # of exponents of 8 bits
 
 def float4(form: Float4Weight, stored: Tensors, rows: int, columns: int) -> Tensor:
     """The first of two numbers in a byte is in its lower half."""
-    table = torch.tensor([*E2M1, *(-number for number in E2M1)])
-    numbers = table[halves(stored[form.weight], low_first=True)][:, :columns]
+    packed = stored[form.weight]
+    pairs = torch.index_select(_pairs(), 0, packed.reshape(-1).int())
+    numbers = torch.view_as_real(pairs).view(rows, -1)[:, :columns]
     scale = stored["weight_scale"]
     if form.scale_type == "U8":
         scale = torch.ldexp(torch.ones(scale.shape), scale.view(torch.uint8).int() - BIAS)
@@ -27,7 +29,16 @@ def float4(form: Float4Weight, stored: Tensors, rows: int, columns: int) -> Tens
     if form.whole is not None:
         whole = stored[form.whole].float().view(())
         scale = scale / whole if form.divides else scale * whole
-    return numbers.mul_(spread(scale, form.group, columns))
+    if columns % form.group:
+        return numbers.mul_(spread(scale, form.group, columns))
+    return numbers.view(rows, -1, form.group).mul_(scale[:, :, None]).view(rows, columns)
+
+
+@cache
+def _pairs() -> Tensor:
+    """The two numbers of each byte, as a complex one: one look-up finds both."""
+    table, byte = torch.tensor([*E2M1, *(-number for number in E2M1)]), torch.arange(256)
+    return torch.complex(table[byte & 15], table[byte >> 4])
 
 
 def expert(form: ExpertFloat4Weight, stored: Tensors, rows: int, columns: int) -> Tensor:

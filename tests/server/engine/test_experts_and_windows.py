@@ -1,4 +1,4 @@
-"""Models with experts, and such as let go of what their windows see no more, while actors are killed with -9."""
+"""Models with experts or latents, and with windows that let go of what they see no more, while actors are killed -9."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ TOKENS = 90
 SMALL = ("--max-num-batched-tokens", "48", "--block-size", "8", "--max-model-len", "512", "--max-num-seqs", "8")
 KINDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "qwen3_moe": ({}, ()),
+    "gpt_oss": ({}, SMALL),
+    "deepseek_v3": ({}, SMALL),
     "qwen2_windows": ({"sliding_window": 40}, (*SMALL, "--kv-cache-memory-bytes", "1M")),
 }
 
@@ -51,7 +53,10 @@ async def with_deaths(server: Server, prompts: list[list[int]], *names: str) -> 
         return await asyncio.gather(*tasks)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("qwen3_moe", marks=pytest.mark.slow), "qwen2_windows"])
+@pytest.mark.parametrize(
+    "kind",
+    ["qwen2_windows", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "qwen2_windows")],
+)
 def test_a_death_in_the_middle_changes_no_text(kind: str, tmp_path: Path) -> None:
     """Prompts of which some begin alike, more than run at once."""
     changes, options = KINDS[kind]

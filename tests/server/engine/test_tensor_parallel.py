@@ -35,7 +35,7 @@ SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama", "llama_
 EXPERTS = [
     pytest.param("qwen3_moe", options, id="-".join(["experts", *options]))
     for options in ((), ("--enable-expert-parallel",))
-]
+] + [pytest.param("gpt_oss", ("--enable-expert-parallel",)), pytest.param("deepseek_v3", ())]
 
 
 @pytest.mark.slow

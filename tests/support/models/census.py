@@ -135,7 +135,7 @@ def tight(folder: Path) -> dict[str, Any]:
 
     options = {"model": str(folder), "device": "cpu", "model_impl": "transformers", "max_model_len": LONGEST}
     config = make_config({**options, "block_size": BLOCK, "dtype": "float32", "max_num_seqs": len(PROMPTS)})
-    _, kv, dtype, _ = facts(config, resolve_model(config))
+    _, kv, dtype, *_ = facts(config, resolve_model(config))
     tokens = kv.block_bytes(BLOCK, dtype.itemsize) * (LONGEST // BLOCK * 5 // 4)
     if not kv.states:
         return {"kv_cache_memory_bytes": tokens}

@@ -273,7 +273,7 @@ def test_pickled_weights(checkpoints: Checkpoints, tmp_path: Path) -> None:
 def test_sizes_of_weights_and_memory(checkpoints: Checkpoints) -> None:
     """Of our own layers and of theirs they are the same."""
     config = config_for(checkpoints("qwen3"), **BY_TRANSFORMERS)
-    known, kv, dtype, _ = facts(config, resolve_model(config))
+    known, kv, dtype, *_ = facts(config, resolve_model(config))
     native = make_runner(config_for(checkpoints("qwen3"))).model
     assert kv.block_bytes(32, dtype.itemsize) == native.kv.block_bytes(32, native.dtype.itemsize)
     size = sum(tensor.stat().st_size for tensor in checkpoints("qwen3").glob("*.safetensors"))
