@@ -30,6 +30,7 @@ from .control.socket import Control
 from .listeners import ListenError, host_and_port, listen
 from .output import Output, make_output
 from .processes.spawn import ACTOR_COMMAND
+from .processes.templates import fork_first
 from .shared_memory import Memory
 from .supervisor import Supervisor
 from .systemd.activation import take_sockets
@@ -85,7 +86,8 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     try:
         parts = (memory.system, memory, listeners, output, control, manager)
         admission = Admission(connections, config.max_connections_per_client)
-        supervisor = Supervisor(*parts, admission=admission, welcome=welcome, command=command)
+        born = fork_first(memory) if command == ACTOR_COMMAND else None
+        supervisor = Supervisor(*parts, admission=admission, welcome=welcome, command=command, born=born)
         return asyncio.run(supervisor.run())
     finally:
         memory.close()

@@ -30,7 +30,7 @@ from .output import Output
 from .processes.child import Child
 from .processes.spawn import ACTOR_COMMAND
 from .processes.subreaper import become_subreaper, reap_orphans
-from .processes.templates import Templates
+from .processes.templates import Ends, Templates
 from .recovery import Recovery
 from .restart_policy import Death
 from .rolling.restart import Rolling
@@ -58,7 +58,9 @@ class Supervisor:
         admission: Admission | None = None,
         welcome: Callable[[], str],
         command: Sequence[str] = ACTOR_COMMAND,
+        born: Ends | None = None,
     ) -> None:
+        """`born`: the template that fork_first has made, where actors are forked."""
         self.system = system
         self.memory = memory
         frontends = [actor.name for actor in system.with_clients]
@@ -71,7 +73,7 @@ class Supervisor:
         self.welcome = welcome  # what to say when the server is ready
         self.shutdown_s = system.config.shutdown_timeout  # that running requests get to end
         self.warm = command == ACTOR_COMMAND  # actors are forked from templates
-        self.templates = [Templates(output, memory)] if self.warm else []  # the last: of a rolling restart
+        self.templates = [Templates(output, memory, born=born)] if self.warm else []  # the last: of a rolling restart
         templates, most = self.templates[0] if self.warm else None, system.config.max_restarts
         self.children = [Child(spec, output, templates, most, command) for spec in system.actors]
         self.rolling = Rolling(self)
@@ -147,6 +149,7 @@ class Supervisor:
             child.start(
                 boot,
                 pass_fds,
+                self._look_soon,
                 lambda death: self._died(child, death),
                 lambda error: self._cannot_start(child, error),
                 channel,
@@ -175,10 +178,16 @@ class Supervisor:
         else:
             self.start(child)
 
+    def _look_soon(self) -> None:
+        """There is a process, and it may have come up before that was known."""
+        asyncio.get_running_loop().call_soon(self._look)
+
     def _look(self) -> None:
         """An actor has changed its state on the board."""
         self.memory.clear_wakeup()
         for child in self.children:
+            if child.process is None:  # a forked one may be up before its template has said who it is
+                continue
             draining = self.memory.is_draining(child.spec)
             if not child.up and (draining or self.memory.is_ready(child.spec)):
                 child.up = True

@@ -80,11 +80,13 @@ class Child:
         self,
         boot: Boot,
         pass_fds: Sequence[int],
+        lives: Callable[[], None],
         died: Callable[[Death], None],
         cannot: Callable[[OSError], None],
         channel: socket.socket | None = None,
     ) -> None:
-        """Begin a life: `died` is called once when it has ended, or `cannot` if there will be none.
+        """Begin a life: `lives` is called once there is a process, and `died` when it has ended, or `cannot` if there
+        will be none.
 
         `channel` is closed here once the process has it. OSError if not even a beginning can be made.
         """
@@ -109,6 +111,7 @@ class Child:
                     self._live(start_cold(self._command, boot_fd, write_end, pass_fds), died)
                 else:
                     self._live(Process(pid), died)
+                lives()
             except OSError as error:
                 self.restarts -= 1
                 cannot(error)

@@ -2,7 +2,8 @@
 
 One has all kinds' modules, none of which needs tensors. A kind whose actors import much more once they run, as workers
 do torch, has a template of its own, which is forked by the first as soon as that has the kind's module, and does these
-early imports while the first goes on with its own.
+early imports while the first goes on with its own. At the server's start the first is a copy of the supervisor, which
+has some of the imports, made before there is an event loop; later ones, and those of a restart, are started cold.
 
 They run nothing else: no thread, no loop, no event loop to inherit. What they are asked on their sockets stands in
 protocol/prefork_wire.py. They fork twice: the one in between ends at once, so that an actor, or a template, becomes the
@@ -11,13 +12,17 @@ child of the supervisor, which is the subreaper. A check (supervisor/rolling/pre
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import gc
 import importlib
+import io
+import logging
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NoReturn
 
 from setproctitle import setproctitle
@@ -49,6 +54,44 @@ def main() -> None:
     die_with_supervisor(supervisor)
     leave_signals_to_supervisor()
     _Template(supervisor, socket.socket(fileno=int(control)), *kind).serve()
+
+
+def take_over(supervisor: int, control: int, output: int, kept: Container[int]) -> NoReturn:
+    """The life of the first template as a copy of the supervisor: it drops what a program that starts would not have.
+
+    The callers hold all objects of the supervisor, so that none is finalised; descriptors are closed, but for `kept`.
+    """
+    status = 1
+    try:
+        os.setsid()  # Ctrl-C is for the supervisor alone
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for fd, standard in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(fd, standard)
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            if fd > 2 and fd != control and fd not in kept:
+                _close(fd)
+        for stream in (sys.stdout, sys.stderr):
+            assert isinstance(stream, io.TextIOWrapper)
+            stream.reconfigure(write_through=True)
+        faulthandler.enable()
+        logging.getLogger().handlers.clear()
+        sys.excepthook = sys.__excepthook__
+        if not sys.flags.safe_path:
+            del sys.path[0]  # no json.py of the user's folder is taken for ours
+        die_with_supervisor(supervisor)
+        leave_signals_to_supervisor()
+        _Template(supervisor, socket.socket(fileno=control)).serve()
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _close(fd: int) -> None:
+    with contextlib.suppress(OSError):  # that which has listed them
+        os.close(fd)
 
 
 class _Template:
@@ -95,7 +138,7 @@ class _Template:
         else:
             for name in (*(kind.module for kind in reversed(KINDS.values()) if kind.prefork), *ALSO):
                 importlib.import_module(name)
-        gc.freeze()  # the collector of an actor does not touch, and so not copy, what all share; little is garbage
+        gc.freeze()  # an actor's collector does not touch, and so not copy, what all share; little of it is garbage
         gc.enable()
         self._has_imports = True
 

@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,10 +51,12 @@ END_S = 10.0  # what the kernel gets to end it
 class Templates:
     """All that are of the same code: the first one, and those of kinds that have their own."""
 
-    def __init__(self, output: Output, memory: Memory, on_trial: bool = False) -> None:
-        """Those `on_trial` are not started again until they have `passed`, nor shown on the board until `accepted`."""
+    def __init__(self, output: Output, memory: Memory, on_trial: bool = False, born: Ends | None = None) -> None:
+        """Those `on_trial` are not started again until they have `passed`, nor shown on the board until `accepted`.
+        `born`: the first one, if it is there already.
+        """
         system = memory.system
-        self.first = Template(output, memory, system.template, on_trial)
+        self.first = Template(output, memory, system.template, on_trial, born=born)
         self._own = {
             kind: Template(output, memory, spec, on_trial, _Branch(kind, self.first))
             for kind, spec in system.own_templates.items()
@@ -114,6 +117,44 @@ class _Branch(NamedTuple):
     parent: Template
 
 
+class Ends(NamedTuple):
+    """A template that was forked before there was an event loop, and the supervisor's ends of its socket and output."""
+
+    process: Process
+    control: socket.socket
+    said: int
+
+
+def fork_first(memory: Memory) -> Ends | None:
+    """The first template as a copy of this process, which has imported a part of what it needs; None if that cannot be:
+    another thread may hold any lock, and a copy of it would hold it for good.
+    """
+    if len(os.listdir("/proc/self/task")) > 1:
+        return None
+    supervisor = os.getpid()
+    with contextlib.ExitStack() as made:
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            made.callback(ours.close)
+            made.callback(theirs.close)
+            said, output_fd = os.pipe2(os.O_CLOEXEC)
+            made.callback(close_all, said, output_fd)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            pid = os.fork()
+            if not pid:
+                from .prefork import take_over
+
+                take_over(supervisor, theirs.fileno(), output_fd, memory.inherited)
+            process = Process(pid)
+        except OSError:  # it is started cold, or why not is said there
+            return None
+        made.pop_all()
+    theirs.close()
+    os.close(output_fd)
+    return Ends(process, ours, said)
+
+
 class _Asked(NamedTuple):
     """What is not answered yet."""
 
@@ -126,13 +167,20 @@ class Template:
     """The supervisor's end of one: asks for forks, one answer each, in order."""
 
     def __init__(
-        self, output: Output, memory: Memory, spec: ActorSpec, on_trial: bool = False, branch: _Branch | None = None
+        self,
+        output: Output,
+        memory: Memory,
+        spec: ActorSpec,
+        on_trial: bool = False,
+        branch: _Branch | None = None,
+        born: Ends | None = None,
     ) -> None:
         self._output = output
         self._memory = memory
         self._spec = spec
         self._on_trial = on_trial
         self._branch = branch
+        self._born = born  # until it is taken up
         self._is_shown = not on_trial
         self._intensity = Intensity(MOST_RESTARTS, WITHIN_S)
         self._status: BoardWriter | None = None  # its words on the board
@@ -164,6 +212,12 @@ class Template:
 
     def start(self) -> None:
         """Start the process; OSError if that cannot be."""
+        born, self._born = self._born, None
+        if born is not None:
+            self._process = born.process
+            self._listen(born.control, born.said)
+            self._show()
+            return
         with contextlib.ExitStack() as made:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             made.callback(ours.close)
@@ -173,17 +227,21 @@ class Template:
             if self._branch is None or not self._branch.parent.usable:
                 self._process = self._start_cold(theirs, output_fd)
             made.pop_all()
-        ours.setblocking(False)
-        self._control = ours
-        self._lines = Lines(said, self._said)
-        loop = asyncio.get_running_loop()
-        loop.add_reader(ours.fileno(), self._answered)
-        self._is_up, self._silent_s, self._hung, self._paused = False, 0.0, "", False
+        self._listen(ours, said)
         if self._process is not None:
             self._begun(theirs, output_fd)
         else:
             self._fork(ours, theirs, output_fd)
-        loop.call_soon(self._ping, ours)  # behind what need not wait for its imports
+
+    def _listen(self, control: socket.socket, said: int) -> None:
+        """To what this life answers and says."""
+        control.setblocking(False)
+        self._control = control
+        self._lines = Lines(said, self._said)
+        self._is_up, self._silent_s, self._hung, self._paused = False, 0.0, "", False
+        loop = asyncio.get_running_loop()
+        loop.add_reader(control.fileno(), self._answered)
+        loop.call_soon(self._ping, control)  # behind what need not wait for its imports
 
     def _start_cold(self, theirs: socket.socket, output_fd: int) -> Process:
         kind = [] if self._branch is None else [self._branch.kind]

@@ -7,7 +7,9 @@ import http.client
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.topology import System
-from actorserve.actors.supervisor.processes.templates import Template
+from actorserve.actors.supervisor.processes.templates import Template, fork_first
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.shm.board.board import ActorState
 from tests.frontend.others import MODEL
@@ -47,6 +49,30 @@ def test_all_actors_are_children_of_the_supervisor_and_lead_their_own_groups(ser
     for pid in server.pids().values():
         assert psutil.Process(pid).ppid() == server.pid
         assert os.getpgid(pid) == pid and os.getsid(pid) == pid
+
+
+def test_the_first_template_is_a_copy_of_the_supervisor_without_what_is_that_ones_own(server: Server) -> None:
+    """A port that it held as well would outlive the server, and a socket of a client's would never be closed."""
+    pid = server.pids()["template"]
+    opened = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    sockets = [name for name in opened if name.startswith("socket:")]
+    assert len(sockets) == 1, "it serves the supervisor alone"
+    assert not [name for name in opened if "event" in name and "eventfd" not in name], opened
+    assert Path(f"/proc/{pid}/cmdline").read_text().startswith("actorserve: template")
+    assert psutil.Process(pid).num_threads() == 1
+
+
+def test_a_process_with_threads_is_not_copied() -> None:
+    held = threading.Event()
+    thread = threading.Thread(target=held.wait)
+    thread.start()
+    memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), MODEL))
+    try:
+        assert fork_first(memory) is None
+    finally:
+        held.set()
+        thread.join()
+        memory.close()
 
 
 def test_replacements_share_the_templates_memory(server: Server) -> None:
