@@ -2,7 +2,8 @@
 
 A plan is made again as long as no row has got or lost its sequence, nobody could take a row, every row has as much
 room for drafts, and all have blocks for it and are away from their limits; how often that may be is known beforehand.
-Measured (`tools/bench/scheduler`, `tools/bench/pipeline`): see docs/performance.md.
+Measured (`tools/bench/scheduler`, one row, µs of CPU a step with all that comes back of it): planned anew 108, made
+again 27; with the caches taken in between by a worker 168 and 57.
 """
 
 from __future__ import annotations

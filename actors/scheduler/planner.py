@@ -91,10 +91,13 @@ class Planner:
             step.num_draft_tokens[: len(decode)] = self._num_draft_tokens(decode, left, new_blocks)
             step.counts += step.num_draft_tokens
         accounted = self._account(step)
-        plain = not (self.windows.tables or self.snapshots.needed)
-        alike = len(decode) == len(step.rows) == len(self.batch) > 0
-        self._steady = SteadyPlan.of(self.batch, step, self.drafts) if plain and alike else None
+        self._steady = SteadyPlan.of(self.batch, step, self.drafts) if self._can_come_again(step, len(decode)) else None
         return accounted
+
+    def _can_come_again(self, step: PlannedStep, decoding: int) -> bool:
+        """Whether all rows decode, of a model that keeps nothing of them but blocks."""
+        plain = not (self.windows.tables or self.snapshots.needed)
+        return plain and decoding == len(step.rows) == len(self.batch) > 0
 
     def plan_alone(self, sequence: Sequence) -> PlannedStep | None:
         """A step of this sequence and no other."""

@@ -115,7 +115,10 @@ class Results:
         self._finish(batch, done_rows)
 
     def _apply_again(self, planner: Planner, planned: PlannedStep, done: StepDone) -> None:
-        """The same for a step that was planned again, and in which every row drew one token."""
+        """The same for a step that was planned again, and in which every row drew one token.
+
+        The stores are those of `apply`, in their order: a successor finds what it would have found.
+        """
         batch, steady, size = planner.batch, self._steady, planner.prefix.block_size
         if steady is None or steady.planned is not planned:
             steady = self._steady = SteadyResults(batch, planned, self._lifecycle.end_tokens, size)
