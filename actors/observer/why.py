@@ -56,6 +56,9 @@ class Setback(msgspec.Struct, frozen=True):
     restarts: int
 
 
+POOLED = "what its model makes of the prompt is there"
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """All about one choice. Times are in seconds."""
 
@@ -68,6 +71,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     ended: str | None  # why, once its last token is there
     waits_for: list[str]
     stages: list[Stage]
+    pools: bool  # nothing is generated for it
     prompt_tokens: int | None
     cached_tokens: int
     computed_tokens: int
@@ -125,6 +129,7 @@ def explain(scene: Scene, facts: Facts) -> Explanation:
         ended=_end(facts, where),
         waits_for=_waits_for(scene, facts, where, place),
         stages=_stages(facts, scene.now_ns, where == "ended"),
+        pools=facts.params.sampling.pooling is not None,
         prompt_tokens=facts.prompt,
         cached_tokens=facts.cached,
         computed_tokens=facts.computed,
@@ -177,6 +182,8 @@ def _accepted(scene: Scene) -> float | None:
 
 
 def _end(facts: Facts, where: str) -> str | None:
+    if facts.finish == Finish.STOP and facts.params.sampling.pooling is not None:
+        return POOLED
     if facts.finish:
         return ENDS[facts.finish]
     if where != "ended":

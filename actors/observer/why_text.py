@@ -40,7 +40,8 @@ def _tokens(answer: Explanation) -> str:
         parts[0] += f" ({answer.cached_tokens} of them cached)"
     if answer.ended is None and answer.computed_tokens < answer.prompt_tokens:
         parts.append(f"{answer.computed_tokens} of them computed")
-    parts.append(f"{answer.generated_tokens} of at most {answer.limit} generated")
+    if not answer.pools:
+        parts.append(f"{answer.generated_tokens} of at most {answer.limit} generated")
     if answer.tokens_s is not None:
         parts.append(f"{answer.tokens_s:.1f} tokens/s")
     return ", ".join(parts)
@@ -54,7 +55,8 @@ def _survived(answer: Explanation) -> str:
 
 def one_line(answer: Explanation) -> str:
     """For a list."""
-    tokens = f"{answer.prompt_tokens if answer.prompt_tokens is not None else '-'}+{answer.generated_tokens}"
+    tokens = f"{'-' if answer.prompt_tokens is None else answer.prompt_tokens}+{answer.generated_tokens}"
+    tokens = tokens.removesuffix("+1") if answer.pools else tokens
     waits = "; ".join(answer.waits_for)
     name = answer.request_id or "-"
     return f"{answer.slot:>5}  {name:34}  {duration(answer.age_s):>8}  {answer.where:26}  {tokens:>11}  {waits}"

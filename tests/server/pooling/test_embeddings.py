@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from openai import OpenAI
 
+from tests.observer.commands import port_of, run
 from tests.server.pooling.conftest import PROMPTS
 from tests.support.client import http_client
 from tests.support.models.embedders import SENTENCES, cosines, encode, vectors
@@ -174,6 +175,13 @@ def test_figures_count_prompts_and_no_answers(client: httpx.Client) -> None:
     lines = [line for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
     total = {line.split("{")[0]: float(line.split()[-1]) for line in lines if "_tokens_total{" in line}
     assert total["vllm:prompt_tokens_total"] > 0 and total["vllm:generation_tokens_total"] == 0
+
+
+def test_why_knows_of_it(pooling_server: Server, client: httpx.Client) -> None:
+    answer = client.post("/v1/embeddings", json={"input": SENTENCES[0]}, headers={"X-Request-Id": "pooled-one"})
+    assert answer.headers["X-Request-Id"] == "pooled-one"
+    said = run("why", "pooled-one", "--server", port_of(pooling_server)).stdout
+    assert "what its model makes of the prompt is there" in said and "generated" not in said, said
 
 
 def ask_through_deaths(server: Server, kinds: list[str], texts: list[str], clients: int) -> list[Any]:
