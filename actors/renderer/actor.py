@@ -48,7 +48,7 @@ from ..telemetry.trace_events import EventKind
 from .artifacts import Renditions
 from .encode_cache import SegmentCache
 from .oversized import least_tokens
-from .pooled import TooFewTokens, encode_cut, encode_whole, lowered
+from .pooled import PooledTexts, TooFewTokens, lowered
 from .templates.chat_template import ChatTemplate, TemplateProblem, find_templates
 from .templates.escaping import Escaped, Escaping
 from .templates.problem import OutOfMemory
@@ -83,6 +83,7 @@ class RendererActor(Actor):
         self.has_tokenizer = bool(context.model.tokenizer_folder)
         self.tokenizer = load_tokenizer(context.model)
         self.segments = SegmentCache(self.tokenizer)
+        self.pooled = PooledTexts(self.tokenizer, context.model)
         self.renditions = Renditions(self.tokenizer, context.model, self.table.rendition_bytes)
         self.template = ChatTemplate(context.config, context.model)
         self.escaping: Escaping | None = None
@@ -228,7 +229,7 @@ class RendererActor(Actor):
         longest = self.context.model.max_model_len
         if keep is not None:
             try:
-                return encode_cut(self.tokenizer, prompt, keep, message.keep_first, longest)
+                return self.pooled.encode_cut(prompt, keep, message.keep_first)
             except TooFewTokens:
                 text = f"truncate_prompt_tokens: {keep} leaves no room for a text."
                 raise RenderRefused(400, text, "truncate_prompt_tokens") from None
@@ -236,7 +237,7 @@ class RendererActor(Actor):
         for text in texts:
             if least := least_tokens(self.tokenizer, text, longest):
                 raise self._too_long(f"at least {least}", prompt, message.field)
-        return encode_whole(self.tokenizer, prompt)
+        return self.pooled.encode(prompt)
 
     def _truncated(self, tokens: list[int], message: Render) -> list[int]:
         """So many of the prompt as the request wants; by itself, as many as leave room for the answer."""
@@ -275,7 +276,7 @@ class RendererActor(Actor):
                 self._check_ids(prompt.tokens, "prompt")
                 return prompt.tokens
             case PairPrompt():
-                return encode_whole(self.tokenizer, prompt)[0]
+                return self.pooled.encode(prompt)[0]
 
     def _check_length(self, prompt: Prompt, chat: str | None) -> None:
         """400 for a text that is seen to be too long before it is tokenised; also where most of it would be cut off, or

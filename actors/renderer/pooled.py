@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..model.info import ModelInfo
+from ..model.tokenizers.tokenizer import special_tokens, tokenizer_config
 from ..protocol.messages import PairPrompt, TextPrompt
 from .oversized import GIANT, LEAST
 
@@ -18,25 +20,40 @@ class TooFewTokens(ValueError):
     """The tokens around a text are more than there shall be in all."""
 
 
-def encode_whole(tokenizer: Tokenizer, prompt: TextPrompt | PairPrompt) -> tuple[list[int], int]:
-    """(ids, where the second text begins, 0 if there is none or the model does not tell them apart)."""
-    return _read(_encode(tokenizer, prompt))
+class PooledTexts:
+    """Tokenises them. What tokenizer_config.json says of an end token that tokenizer.json does not add, holds."""
 
+    def __init__(self, tokenizer: Tokenizer, model: ModelInfo) -> None:
+        self._tokenizer = tokenizer
+        self._longest = model.max_model_len
+        self._ending: list[int] = []
+        if model.pooling is not None and tokenizer_config(model).get("add_eos_token") is True:
+            end = tokenizer.token_to_id(special_tokens(model).get("eos_token", ""))
+            if end is not None and tokenizer.encode("a").ids[-1:] != [end]:
+                self._ending = [end]
 
-def encode_cut(
-    tokenizer: Tokenizer, prompt: TextPrompt | PairPrompt, keep: int, keep_first: bool, longest: int
-) -> tuple[list[int], int]:
-    """The same, at most `keep` tokens; of a pair the longer text is cut first. TooFewTokens if there is no room."""
-    direction = "right" if keep_first else "left"
-    most = max(LEAST, GIANT * longest)
-    try:
-        tokenizer.enable_truncation(max_length=keep, direction=direction)
-        found = _read(_encode(tokenizer, _shortened(prompt, most, keep_first)))
-    finally:
-        tokenizer.no_truncation()
-    if len(found[0]) > keep:
-        raise TooFewTokens(keep)
-    return found
+    def encode(self, prompt: TextPrompt | PairPrompt) -> tuple[list[int], int]:
+        """(ids, where the second text begins, 0 if there is none or the model does not tell them apart)."""
+        ids, second = _read(_encode(self._tokenizer, prompt))
+        return ids + self._ending_of(prompt), second
+
+    def encode_cut(self, prompt: TextPrompt | PairPrompt, keep: int, keep_first: bool) -> tuple[list[int], int]:
+        """The same, at most `keep` tokens; of a pair the longer text is cut first. TooFewTokens if there is no room."""
+        ending, most = self._ending_of(prompt), max(LEAST, GIANT * self._longest)
+        room = keep - len(ending)
+        if room < 1:
+            raise TooFewTokens(keep)
+        try:
+            self._tokenizer.enable_truncation(max_length=room, direction="right" if keep_first else "left")
+            ids, second = _read(_encode(self._tokenizer, _shortened(prompt, most, keep_first)))
+        finally:
+            self._tokenizer.no_truncation()
+        if len(ids) > room:
+            raise TooFewTokens(keep)
+        return ids + ending, second
+
+    def _ending_of(self, prompt: TextPrompt | PairPrompt) -> list[int]:
+        return [] if isinstance(prompt, TextPrompt) and not prompt.add_special_tokens else self._ending
 
 
 def _encode(tokenizer: Tokenizer, prompt: TextPrompt | PairPrompt) -> Encoding:

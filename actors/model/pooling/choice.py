@@ -22,7 +22,7 @@ from .spec import LAST, MEAN, SEQUENCE, TOKEN, PoolingSpec
 
 GENERATES = "ForCausalLM"
 HEADS = {"ForSequenceClassification": SEQUENCE, "ForTokenClassification": TOKEN}
-EMBEDS = ("Model", "ForMaskedLM", "ForPreTraining", "Encoder")  # beside a decoder's
+EMBEDS = ("Model", "ForMaskedLM", "ForPreTraining")  # beside a decoder's
 WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
 
 

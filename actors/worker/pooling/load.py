@@ -44,7 +44,10 @@ def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec) -> Encoder:
     made.to(dtype).eval()
     with torch.inference_mode():
         encoder = Encoder(model, bool(spec.head))
-        reasons = encoder.choose(info.max_model_len)
+        try:
+            reasons = encoder.choose(info.max_model_len)
+        except Exception as error:  # a model that takes something else than texts fails as it likes
+            raise _refused(info, f"it makes no hidden states of a text ({_first(error)})") from None
         if spec.head:
             try:
                 encoder.check_scores(info.max_model_len)
