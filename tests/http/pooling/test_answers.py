@@ -1,0 +1,87 @@
+"""Answers of models that pool are what /openapi.json says of them, with all numbers in their places."""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from typing import Any
+
+import msgspec
+import pytest
+
+from actorserve.actors.model.pooling.spec import MEAN, SEQUENCE, PoolingSpec
+from actorserve.actors.protocol.messages import TextPrompt
+from actorserve.http.errors import ApiError
+from actorserve.http.generation.job import Job
+from actorserve.http.openapi import answers as said
+from actorserve.http.output.answer import Answer
+from actorserve.http.pooling import answers
+
+ANSWER = Answer("tiny", False, 7, 1_700_000_000)
+EMBEDS = PoolingSpec(tasks=["embed"], base="", methods=[MEAN], normalize=True, hidden=2, width=2)
+LABELS = ["good", "bad", "so so"]
+CLASSIFIES = msgspec.structs.replace(EMBEDS, tasks=["classify"], head=SEQUENCE, labels=LABELS)
+SCORES = msgspec.structs.replace(CLASSIFIES, labels=["near"])
+
+
+def job(*rows: list[float], columns: int = 0) -> Job:
+    """Of one prompt for each of these, of three tokens."""
+    made = Job([TextPrompt("a")] * len(rows), [b""])
+    for choice, row in zip(made.choices, rows, strict=True):
+        width = columns or len(row)
+        choice.pooled = len(row) // width, width, array("f", row).tobytes()
+        choice.prompt_tokens = 3
+    return made
+
+
+def checked(body: dict[str, Any], kind: type) -> Any:
+    """As its struct has it: nothing is missing, nothing is more."""
+    return msgspec.convert(body, kind)
+
+
+async def test_vectors() -> None:
+    whole = checked(answers.embeddings(ANSWER, job([1, 2], [3, 4]), None), said.EmbeddingList)
+    assert [one.embedding for one in whole.data] == [[1, 2], [3, 4]] and whole.usage.total_tokens == 6
+    packed = checked(answers.embeddings(ANSWER, job([1, 2]), "base64"), said.EmbeddingList)
+    assert base64.b64decode(packed.data[0].embedding) == array("f", [1, 2]).tobytes()
+
+
+async def test_a_row_for_each_token() -> None:
+    given = job([1, 2, 3, 4], columns=2)
+    whole = checked(answers.poolings(ANSWER, given, None, "token_embed"), said.PoolingList)
+    assert whole.data[0].data == [[1, 2], [3, 4]]
+    flat = checked(answers.poolings(ANSWER, job([1, 2]), None, "embed"), said.PoolingList)
+    assert flat.data[0].data == [1, 2]
+
+
+async def test_labels() -> None:
+    whole = checked(answers.classes(ANSWER, job([0.25, 0.5, 0.25], [0.75, 0.25, 0]), CLASSIFIES), said.ClassifyList)
+    assert [(one.label, one.num_classes) for one in whole.data] == [("bad", 3), ("good", 3)]
+    assert whole.data[1].probs == [0.75, 0.25, 0]
+
+
+async def test_scores_of_a_head_and_of_vectors() -> None:
+    pairs = [("a", "b"), ("a", "c")]
+    headed = job([0.25], [0.5])
+    made = answers.pair_scores(headed, pairs, SCORES)
+    assert [one.score for one in checked(answers.scores(ANSWER, headed, made), said.ScoreList).data] == [0.25, 0.5]
+    compared = answers.pair_scores(job([1, 0], [3, 4], [0, 0]), pairs, EMBEDS)  # of each text once
+    assert compared == pytest.approx([0.6, 0])
+
+
+@pytest.mark.parametrize(("top", "order"), [(0, [1, 2, 0]), (2, [1, 2])])
+async def test_a_ranking(top: int, order: list[int]) -> None:
+    documents = ["x", "y", "z"]
+    body = answers.ranking(ANSWER, job([0], [0], [0]), [0.1, 0.9, 0.5], documents, top, True)
+    whole = checked(body, said.Ranking)
+    assert [one.index for one in whole.results] == order and whole.results[0].document.text == "y"
+    bare = answers.ranking(ANSWER, job([0]), [0.1], documents, 0, False)
+    assert "document" not in bare["results"][0] and checked(bare, said.Ranking)
+
+
+async def test_what_is_lost_is_told() -> None:
+    given = job([1, 2])
+    given.choices[0].pooled = None
+    with pytest.raises(ApiError, match="lost") as error:
+        answers.embeddings(ANSWER, given, None)
+    assert error.value.status == 500
