@@ -44,6 +44,7 @@ class Route:
     _: KW_ONLY
     query: type | None = None  # the struct of its query's parameters
     generates: Operation | None = None  # it makes tokens
+    pools: bool = False  # of models that make vectors, scores or labels: others refuse it
     ends: str = "[DONE]"  # the last event's data, that is no JSON
     statuses: tuple[int, ...] = ()  # that it may answer beside 200, and 401 where keys are asked for
     error: type = answers.Error
@@ -187,6 +188,7 @@ ROUTES: tuple[Route, ...] = (
         answers.EmbeddingList,
         EmbeddingRequest,
         statuses=ASKS,
+        pools=True,
     ),
     *(
         Route(
@@ -197,6 +199,7 @@ ROUTES: tuple[Route, ...] = (
             answers.ScoreList,
             ScoreRequest,
             statuses=ASKS,
+            pools=True,
         )
         for path in ("/score", "/v1/score")
     ),
@@ -209,6 +212,7 @@ ROUTES: tuple[Route, ...] = (
             answers.Ranking,
             RerankRequest,
             statuses=ASKS,
+            pools=True,
         )
         for path in ("/rerank", "/v1/rerank", "/v2/rerank")
     ),
@@ -220,6 +224,7 @@ ROUTES: tuple[Route, ...] = (
         answers.ClassifyList,
         ClassifyRequest,
         statuses=ASKS,
+        pools=True,
     ),
     Route(
         "post",
@@ -229,6 +234,7 @@ ROUTES: tuple[Route, ...] = (
         answers.PoolingList,
         PoolingRequest,
         statuses=ASKS,
+        pools=True,
     ),
     Route("get", "/tokenizer_info", "tokenizer_info", "The tokenizer's settings", dict),
     Route("get", "/v1/models", "models", "The models by their names", answers.ModelList),

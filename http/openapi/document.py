@@ -44,7 +44,9 @@ def document(settings: Settings, routes: Iterable[Route] = ROUTES) -> Schema:
 
 
 def _is_listed(route: Route, settings: Settings) -> bool:
-    """Is it of the API, and there?"""
+    """Is it of the API, there, and what this model is for?"""
+    if (settings.pooling is None and route.pools) or (settings.pooling is not None and route.generates):
+        return False
     return bool(route.handler) and not route.page and (not route.admin or settings.admin_api_key is not None)
 
 

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from aiohttp import ClientSession, web
 
+from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.protocol.request import ranges_of
 from actorserve.http.app import make_app
 from actorserve.http.errors import ApiError
@@ -57,17 +58,30 @@ def test_it_is_whole() -> None:
 
 def test_every_frontend_writes_the_same() -> None:
     """Schemas stand in the table's order, and not in one that each process has for itself."""
-    wanted = list(dict.fromkeys(route.request.__name__ for route in ROUTES if route.request is not None))
+    wanted = list(
+        dict.fromkeys(route.request.__name__ for route in ROUTES if route.request is not None and not route.pools)
+    )
     assert [name for name in SCHEMAS if name in wanted] == wanted
 
 
 def test_all_of_the_api_is_in_it() -> None:
     """The page is not, nor is administration without its option, nor what is not built yet."""
     found = {(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods}
-    listed = [route for route in ROUTES if route.handler and not (route.page or route.admin)]
+    listed = [route for route in ROUTES if route.handler and not (route.page or route.admin or route.pools)]
     assert found == {(route.method, route.template) for route in listed}
     assert {("post", "/v1/chat/completions"), ("get", "/v1/models/{model}"), ("delete", "/v1/responses/{id}")} < found
     assert not {"/docs", "/pause"} & set(DOCUMENT["paths"])
+
+
+def test_a_model_that_pools_has_other_paths() -> None:
+    spec = PoolingSpec(tasks=["embed"], base="", methods=["mean"], normalize=True, hidden=8, width=8)
+    paths = document(replace(SETTINGS, pooling=spec))["paths"]
+    pooling = {route.template for route in ROUTES if route.pools}
+    assert {"/v1/embeddings", "/score", "/v2/rerank", "/classify", "/pooling"} < pooling <= paths.keys()
+    assert (
+        not {route.template for route in ROUTES if route.generates} & paths.keys()
+        and not pooling & DOCUMENT["paths"].keys()
+    )
 
 
 def test_keys() -> None:
