@@ -23,7 +23,7 @@ from .layers import EMBEDDINGS, FINAL_NORM, HEAD, Axis, Kind, LayerSpec, LinearS
 from .memory.kv import KVSpec, LayerAttention, uniform
 from .moe import MoeShape
 from .quantization import AUTO, CHECKPOINTS, INT8, METHODS, NONE, QuantMethod, is_auto
-from .rope import Rope, read_rope
+from .rope import Growth, Rope, read_rope
 from .values import Unsupported, Values
 
 LARGEST = 1 << 24  # of a size, words of the vocabulary included: beyond it a value is a mistake
@@ -51,6 +51,9 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     residual_scale: float = 1.0  # of what each half of a layer adds
     scale: float | None = None  # of scores of attention; None: by the width of a head
     soft_cap: float | None = None  # of the same
+    chunks: tuple[int | None, ...] = ()  # by layer: a query sees only those of its chunk of so many; empty: no chunks
+    unit_norms: bool = False  # heads of q and k that turn are then made as long as their width's root
+    growth: Growth | None = None  # of queries in layers that do not turn
     logits_scale: float = 1.0
     logits_cap: float | None = None  # cap · tanh(logits / cap)
     layer: LayerSpec = LLAMA.layer.with_biases(lambda field: False)
@@ -86,7 +89,11 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             )
             return KVSpec(layers=(same,) * self.layers)
         sizes = self.heads, self.kv_heads, self.head_dim
-        return uniform(self.windows, *sizes, self.attention_scale, self.soft_cap, self.layer.sinks is not None)
+        plain = uniform(self.windows, *sizes, self.attention_scale, self.soft_cap, self.layer.sinks is not None)
+        if not any(self.chunks):
+            return plain
+        layers = zip(plain.layers, self.chunks, strict=True)
+        return KVSpec(layers=tuple(msgspec.structs.replace(own, chunk=chunk) for own, chunk in layers if own))
 
     def rope_of(self, layer: int) -> Rope | None:
         """How it turns queries and keys; None: not."""

@@ -42,5 +42,6 @@ class MoeShape(msgspec.Struct, frozen=True, kw_only=True):
     normalised: bool = False  # the shares of a token's experts are made to add up to 1
     factor: float = 1.0  # and are multiplied with this
     shared_intermediate_size: int = 0
+    of_inputs: bool = False  # an expert is given its token times the share, in place of what it makes of it
     groups: Groups | None = None
     clamped: ClampedGate | None = None  # how an expert is gated; None: as the model's activation says

@@ -38,6 +38,13 @@ class LongRope(msgspec.Struct, frozen=True):
         return self.long_factors if length > self.original_length else self.short_factors
 
 
+class Growth(msgspec.Struct, frozen=True):
+    """Queries at position p are multiplied with 1 + scale · ln(1 + ⌊(p + 1) / floor⌋)."""
+
+    scale: float
+    floor: float
+
+
 class Rope(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of rotation with its numbers."""
 

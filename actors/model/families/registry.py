@@ -9,6 +9,7 @@ from .glm4 import GLM4
 from .gpt_oss import GPT_OSS
 from .granite import GRANITE
 from .llama import LLAMA
+from .llama4 import LLAMA4
 from .mimo import MIMO
 from .mistral import MISTRAL, MIXTRAL
 from .olmo import OLMO2, OLMO3
@@ -20,6 +21,7 @@ from .smollm3 import SMOLLM3
 
 FAMILIES = (
     LLAMA,
+    LLAMA4,
     MIMO,
     MISTRAL,
     MIXTRAL,

@@ -34,7 +34,7 @@ from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 from ...model.architecture import Architecture
 from ...model.layers import EMBEDDINGS, FINAL_NORM, ROTATED, LayerSpec, LinearSpec
 from ...model.quantization import NONE
-from ...model.rope import Rope
+from ...model.rope import Growth, Rope
 from ..formats.four_bits import ReadFour
 from ..formats.four_bits import joined as join_four_bits
 from ..models.rope import cosines_and_sines
@@ -136,6 +136,10 @@ class CpuBuilder:
         gain = self.get(f"{name}.weight").to(self.dtype, copy=True)
         return self._norm_of(gain, eps)
 
+    def unit_norm(self) -> RMSNorm:
+        """Of single heads, without a gain."""
+        return RMSNorm(torch.ones(self.shape.head_dim), self.shape.norm_eps, self.batch_invariant)
+
     def norm_if(self, name: str | None) -> RMSNorm | None:
         return None if name is None else self.norm(name)
 
@@ -226,6 +230,8 @@ class CpuLayer:
         self.silu_mul = None if self.native is None or build.shape.activation != "silu" else self.native.silu_mul
         self.sum = None if group is None else group.sum_in_order if alike else group.all_reduce
         self.turns = build.shape.rope_of(index) is not None
+        self.grows = not self.turns and build.shape.growth is not None
+        self.unit_norm = build.unit_norm() if self.turns and build.shape.unit_norms else None
         self.attention_norm = build.norm_if(spec.attention_norm)
         self.latent = None if spec.latent is None else LatentAttention(build, spec.latent, index)
         if self.latent is None:
@@ -290,6 +296,10 @@ class CpuLayer:
             self.qk_norm(qk)
         if self.turns:
             self.rotate(qk, rotations)
+        if self.unit_norm is not None:
+            self.unit_norm.in_place(qk)
+        if self.grows:
+            qk[:, : self.shape.heads].mul_(rotations)
         return self.mix(slots, kv, attention, qkv)
 
     def _add(self, linear: CpuLinear | CpuMoe, norm: RMSNorm | None, x: Tensor, inner: Tensor) -> None:
@@ -359,7 +369,12 @@ class CpuModel:
         self.norm = build.norm(FINAL_NORM)
         self.head = self.make_head(build)
         kinds, self.rotation_of = shape.rope_kinds()
-        self.rotations = [rotation_table(rope or shape.rope, shape.turning, max_length) for rope in kinds]
+        self.rotations = [
+            growth_table(shape.growth, max_length)
+            if rope is None and shape.growth is not None
+            else rotation_table(rope or shape.rope, shape.turning, max_length)
+            for rope in kinds
+        ]
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
         self.fused = fused_layers(self)  # for steps of few tokens
         self.taps: ResidualTaps | None = None  # of who drafts by what is between layers
@@ -431,6 +446,12 @@ class CpuModel:
         if self.shape.logits_cap is not None:
             (exact_soft_cap if self.batch_invariant else soft_cap)(own, self.shape.logits_cap)
         return own if self.group is None else self.group.all_gather(own)[:, : self.shape.vocab_size].contiguous()
+
+
+def growth_table(growth: Growth, length: int) -> Tensor:
+    """What queries at each position are multiplied with, [length, 1]."""
+    steps = torch.floor(torch.arange(1, length + 1, dtype=torch.float32) / growth.floor)
+    return (torch.log1p(steps) * growth.scale + 1.0)[:, None]
 
 
 def rotation_table(rope: Rope, head_dim: int, length: int) -> Tensor:

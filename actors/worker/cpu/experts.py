@@ -42,9 +42,12 @@ class Expert(NamedTuple):
 class Experts:
     """Those of one layer that this process has: number `first` and on."""
 
-    def __init__(self, experts: Sequence[Expert], activate: Activate, first: int = 0) -> None:
-        """`activate` makes of what `up` makes what `down` takes."""
+    def __init__(self, experts: Sequence[Expert], activate: Activate, first: int = 0, of_inputs: bool = False) -> None:
+        """`activate` makes of what `up` makes what `down` takes. `of_inputs`: shares multiply tokens, not what becomes
+        of them.
+        """
         self.experts = experts
+        self.of_inputs = of_inputs
         self.activate = activate
         self.first = first
 
@@ -56,6 +59,9 @@ class Experts:
         bounds = np.searchsorted(numbers[order], np.arange(len(self.experts) + 1))
         own = order[bounds[0] : bounds[-1]]
         inputs = x[torch.from_numpy(own // choices)]
+        if self.of_inputs:
+            inputs = inputs * shares.reshape(-1, 1)[torch.from_numpy(own)].to(inputs.dtype)
+            shares = torch.ones_like(shares)
         results = torch.empty_like(inputs)
         hit = np.flatnonzero(np.diff(bounds)).tolist()
         for expert, first, end in zip(

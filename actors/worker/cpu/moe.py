@@ -43,7 +43,7 @@ class CpuMoe:
         self.correction = None if spec.correction is None else build.get(spec.correction).float()
         pairs = [spec.expert(index) for index in range(spec.experts)]
         experts = [Expert(build.linear(*up, few_rows=True), build.linear(down, few_rows=True)) for up, down in pairs]
-        self.experts = Experts(experts, self._gated, spec.first)
+        self.experts = Experts(experts, self._gated, spec.first, self.moe.of_inputs)
         self.shared: Expert | None = None
         if spec.shared_down is not None:
             self.shared = Expert(build.linear(*spec.shared_gate_up), build.linear(spec.shared_down))

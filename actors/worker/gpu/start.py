@@ -87,6 +87,8 @@ def check_shape(config: Config, shape: Architecture) -> None:
     """ConfigError unless the kernels can take this model."""
     if shape.moe is not None:
         check_experts(shape.moe)
+    if any(shape.chunks) or shape.unit_norms or shape.growth is not None:
+        raise ConfigError("model: its attention has chunks, which are computed on a CPU only (--device cpu)")
     if shape.latent is not None:
         raise ConfigError("model: its attention is latent (MLA), which is computed on a CPU only (--device cpu)")
     if config.block_size not in BLOCK_SIZES:

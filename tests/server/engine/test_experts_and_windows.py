@@ -24,6 +24,7 @@ KINDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "qwen3_moe": ({}, ()),
     "gpt_oss": ({}, SMALL),
     "deepseek_v3": ({}, SMALL),
+    "llama4": ({}, SMALL),
     "qwen2_windows": ({"sliding_window": 40}, (*SMALL, "--kv-cache-memory-bytes", "1M")),
 }
 

@@ -122,6 +122,34 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
         {**MLA, "topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0, "rope_parameters": MLA_ROPE},
     ),
     "deepseek_v3": ("deepseek_v3", {**MLA, "n_shared_experts": 1, "num_mtp_layers": 0, "rope_parameters": MLA_ROPE}),
+    "llama4": (
+        "llama4_text",
+        {
+            **{
+                "head_dim": 32,
+                "num_hidden_layers": 4,
+                "num_local_experts": 5,
+                "intermediate_size": 48,
+                "pad_token_id": 0,
+            },
+            **{"intermediate_size_mlp": 96, "interleave_moe_layer_step": 2, "attention_chunk_size": 24},
+            **{"floor_scale": 16, "attn_scale": 0.4, "no_rope_layer_interval": 3, "num_experts_per_tok": 1},
+        },
+    ),
+    "llama4_plain": (
+        "llama4_text",
+        {
+            **{
+                "head_dim": 32,
+                "num_hidden_layers": 3,
+                "num_local_experts": 5,
+                "intermediate_size": 48,
+                "pad_token_id": 0,
+            },
+            **{"intermediate_size_mlp": 96, "attention_chunk_size": 40, "num_experts_per_tok": 2},
+            **{"use_qk_norm": False, "attn_temperature_tuning": False, "rope_parameters": LLAMA3_ROPE},
+        },
+    ),
     "gpt_oss": (
         "gpt_oss",
         {
