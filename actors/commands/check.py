@@ -85,6 +85,8 @@ def _computing(known: dict[str, Any]) -> str:
     if "device" in known:
         each = " each" if known["workers"] > 1 else ""
         parts.append(f"{size(known['weights_bytes'])} of weights{each} in {known['dtype']} on {known['device']}")
+    if "kernels" in known:
+        parts.append(f"kernels: {known['kernels']}")
     if "blocks" in known:
         most = ", less what steps need" if known["estimated"] else ""
         parts.append(f"{size(known['kv_bytes'])} of KV memory ({known['kv_bytes_per_token']:,} bytes a token{most})")

@@ -345,7 +345,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "cannot change a bit (int8, --deterministic); none or off: never"
         ),
     ] = None
-    threads: Annotated[Positive | None, Meta(description="the worker's compute threads on a CPU")] = None
+    threads: Annotated[
+        Positive | None,
+        Meta(
+            description="the worker's compute threads on a CPU; auto, or left out, is as many as a short trial finds "
+            "useful for a large model, and all cores but one for a small one"
+        ),
+    ] = None
     cpu_kernels: Annotated[
         CpuKernels,
         Meta(

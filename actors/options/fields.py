@@ -20,6 +20,7 @@ NUMBER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]+)?) ?(?:([kKmMgGtT])([iI]?))?
 POWERS = "kmgt"
 NO_INTEGER = "not a whole number, such as 4096, 4k (4000), 4K or 4Ki (4096)"
 SECRETS = ("api_key", "admin_api_key")  # messages are seen: they do not say these
+AUTOMATIC = ("threads",)  # numbers that may be said to be left out
 MOST_SHOWN = 80  # characters of a value in a message
 UNITS = {  # of numbers, by the end of their names; others are counts
     "_timeout": "SECONDS",
@@ -101,12 +102,22 @@ def canonical(name: str, value: object) -> object:
     if field is None or not isinstance(value, str):
         return value
     kind = plain_type(field.type)
-    if isinstance(kind, inspect.IntType) and NUMBER.fullmatch(value.strip()):
-        return integer(value)
+    if name in AUTOMATIC and value.strip().lower() == "auto":
+        return None
+    if isinstance(kind, inspect.IntType):
+        return _integer_or_text(value)
     if not isinstance(kind, inspect.LiteralType) or value in kind.values:
         return value
     plain = value.lower().replace("-", "_")
     return next((one for one in kind.values if one == plain), VALUES.get(name, {}).get(plain, value))
+
+
+def _integer_or_text(value: str) -> int | str:
+    """A number's text where it is none: what is wrong with it is said with the option's name."""
+    try:
+        return integer(value)
+    except ValueError:
+        return value
 
 
 def trouble_with(name: str, value: object, message: str) -> str:
@@ -119,7 +130,8 @@ def trouble_with(name: str, value: object, message: str) -> str:
             near = nearest(value, map(str, values)) if isinstance(value, str) else ""
             return f"{shown} is none of {', '.join(map(str, values))}{near}"
         case inspect.IntType() if isinstance(value, int | float | str):
-            return f"{shown} is {_out_of(limits) if type(value) is int else NO_INTEGER}"
+            other = " nor auto" if name in AUTOMATIC else ""
+            return f"{shown} is {_out_of(limits) if type(value) is int else NO_INTEGER + other}"
         case inspect.FloatType() if isinstance(value, int | float | str):
             return f"{shown} is {_out_of(limits) if not isinstance(value, str | bool) else 'not a number'}"
         case inspect.BoolType():

@@ -254,7 +254,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     from .cpu import native
     from .cpu.kv_memory import make_memory, plan_memory
     from .cpu.runner import CpuRunner
-    from .models.weights import load_decoder
+    from .models.weights import files_bytes, load_decoder
     from .speculative.actor import SpeculativeWorkerActor, drafter_by_itself, load_drafter
 
     context.phase_ends(StartPhase.IMPORTS)
@@ -262,8 +262,10 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     group = join_group(context)
     context.phase_ends(StartPhase.GROUP)
     threads = config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size)
-    torch.set_num_threads(threads)
     log.info("kernels: %s", native.start(config.cpu_kernels, threads))
+    if config.threads is None and config.tensor_parallel_size == 1 and not config.deterministic:
+        threads = native.useful_threads(usable_cores(), files_bytes(context.model.folder))
+    torch.set_num_threads(threads)
     start = time.perf_counter()
     model = load_decoder(config, context.model, group)
     context.phase_ends(StartPhase.WEIGHTS)

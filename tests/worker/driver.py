@@ -190,8 +190,8 @@ def rounded_by_chunks(x: torch.Tensor) -> torch.Tensor:
     """What products with 4 bits leave of x: 8 bits, with a step for each 128 numbers of a row; in float64."""
     chunks = torch.nn.functional.pad(x, (0, -x.shape[1] % 128)).unflatten(1, (-1, 128))
     step = chunks.abs().amax(2, keepdim=True).clamp(min=1e-30) / 127
-    rounded: torch.Tensor = ((chunks / step).round().double() * step).flatten(1)
-    return rounded[:, : x.shape[1]]
+    found: torch.Tensor = ((chunks / step).round().double() * step).flatten(1)[:, : x.shape[1]]
+    return found
 
 
 def check_four_bits(model: CpuModel, floats: CpuModel, kinds: set[Weights]) -> None:

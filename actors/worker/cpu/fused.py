@@ -52,7 +52,6 @@ def _plain(layer: CpuLayer, rotations: Tensor | None) -> PlainLayer | None:
         return None
     qkv, out, gate_up, down = own
     qk_norm: RMSNorm | None = getattr(layer.qk_norm, "__self__", None)
-    first, heads, second = (
-        None if norm is None else norm.scaled_gain for norm in (layer.attention_norm, qk_norm, layer.mlp_norm)
-    )
-    return PlainLayer(qkv, out, gate_up, down, first, heads, second, rotations)
+    norms = (layer.attention_norm, qk_norm, layer.mlp_norm)
+    before, heads, between = (None if norm is None else norm.scaled_gain for norm in norms)
+    return PlainLayer(qkv, out, gate_up, down, before, heads, between, rotations)

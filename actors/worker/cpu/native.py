@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 
 from actorserve.kernels.cpu.native.library import Library, NativeError, load
+from actorserve.kernels.cpu.native.linear import int8_linear
 
 from ...model.memory.machine import cpu_flags
 from ...options.config import ConfigError
 
+LARGE = 256 << 20  # bytes of weights, from which on the number of threads is tried
+TRIAL = 16384, 4096  # of a weight of 64 MB
+TRIAL_ROUNDS = 4
+NEARLY = 1.05
 FEW_TOKENS = 64  # of a step whose products are short
 
 
@@ -48,9 +55,34 @@ def current() -> Library | None:
     return _Chosen.library
 
 
-def threads() -> int:
-    """That products take."""
-    return torch.get_num_threads() if _Chosen.library is None else _Chosen.library.threads
+def useful_threads(cores: int, weight_bytes: int) -> int:
+    """How many threads of up to `cores` a model of so many bytes is given.
+
+    More than one less than there are cores only if a product of our own is quicker by them: that is tried, in some
+    tenths of a second at most, with a weight that no cache holds. A small model does not pay for that.
+    """
+    library, usual = _Chosen.library, max(1, cores - 1)
+    if library is None or cores < 2 or weight_bytes < LARGE:
+        return usual
+    rows, columns = TRIAL
+    weight = torch.ones(rows, columns, dtype=torch.int8)
+    product = int8_linear(library, weight, torch.ones(rows), columns, 1, None)
+    x, took = torch.ones(1, columns), dict.fromkeys(sorted({1, cores // 4, cores // 2, usual, cores} - {0}), math.inf)
+    for _ in range(TRIAL_ROUNDS):
+        for count in took:
+            library.set_threads(count)
+            with awake(library, 1):
+                product(x)  # wakes them
+                begin = time.perf_counter()
+                product(x)
+            took[count] = min(took[count], time.perf_counter() - begin)
+    library.set_threads(fewest_useful(took))
+    return library.threads
+
+
+def fewest_useful(took: Mapping[int, float]) -> int:
+    """Of seconds by the number of threads: the least number that is nearly as quick as any."""
+    return min(count for count, seconds in took.items() if seconds <= NEARLY * min(took.values()))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ...model.architecture import Architecture, find_architecture, read_architecture, shard_shape
+from ...model.gguf.folder import gguf_tensors
 from ...model.heads.checkpoints import Head
 from ...model.info import ModelInfo, read_json
 from ...model.layers import EMBEDDINGS, Kind
@@ -83,6 +84,13 @@ def open_weights(
     place = group or Alone()
     own = shard_shape(shape, place.size, config.enable_expert_parallel)
     return own, shard(read, shape, place, config.enable_expert_parallel)
+
+
+def files_bytes(folder: str) -> int:
+    """Of all files of a checkpoint, those that a GGUF's folder names included: about what its weights are."""
+    found = gguf_tensors(Path(folder))
+    paths = set(Path(folder).iterdir()) if found is None else {path for path, _, _ in found[1]}
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:

@@ -35,7 +35,8 @@ def int8_formula(
     """Sums in whole numbers; each step of the rest rounded to float32."""
     step = x.abs().amax(-1, keepdim=True).clamp(min=1e-30) / steps
     whole = (x / step).nan_to_num(0.0).round().long()
-    return (whole @ weight.long().T).float() * scales * step + bias
+    found: torch.Tensor = (whole @ weight.long().T).float() * scales * step + bias
+    return found
 
 
 @pytest.mark.parametrize("variant", NAMES)
@@ -114,8 +115,8 @@ def rounded_by_chunks(x: torch.Tensor) -> torch.Tensor:
     """What 8 bits leave of x, with a step for each 128 numbers of a row, in float64."""
     chunks = torch.nn.functional.pad(x, (0, -x.shape[1] % 128)).unflatten(1, (-1, 128))
     step = chunks.abs().amax(2, keepdim=True).clamp(min=1e-30) / 127
-    rounded: torch.Tensor = ((chunks / step).round().double() * step).flatten(1)
-    return rounded[:, : x.shape[1]]
+    found: torch.Tensor = ((chunks / step).round().double() * step).flatten(1)[:, : x.shape[1]]
+    return found
 
 
 @pytest.mark.parametrize("variant", NAMES)
