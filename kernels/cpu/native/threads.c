@@ -12,6 +12,11 @@
  * Work is taken, not dealt: a thread that the kernel lets wait holds up nobody unless it is within a task. Outputs are
  * divided among tasks and sums never are, so that no bit depends on who does what.
  *
+ * Beside busy neighbours a thread may be sent away in the middle of a task, and all wait for it. Where the caller has
+ * waited so for STALL_NS, it is `alone`: others leave the region and take no task for ALONE_NS, twice as long each time
+ * that this happens again at once. So a machine with more to do than it has cores sees one thread of ours, which waits for
+ * nobody, and one that is free again sees all of them soon.
+ *
  * A wait spins for SPIN_NS where a step is on, then gives the core away some times; where that takes long, others want
  * it, and the thread sleeps. */
 #define _GNU_SOURCE
@@ -33,6 +38,9 @@
 #define SPIN_NS 50000
 #define YIELD_NS 1000000 /* so long it gives the core away, again and again, before it sleeps */
 #define BUSY_NS 20000    /* a core that comes back later than this was another's */
+#define STALL_NS 500000  /* a task takes some µs: who holds one for so long does not run */
+#define ALONE_NS 50000000
+#define MOST_ALONE_NS 1600000000
 #define LINE 64
 
 struct pool {
@@ -41,7 +49,10 @@ struct pool {
     const phase *phases;
     int count;
     _Alignas(LINE) _Atomic uint32_t signal;
-    _Atomic int sleepers;
+    _Atomic int sleepers;      /* for tasks, or until all have left */
+    _Atomic int idle_sleepers; /* for a region */
+    _Atomic int alone;
+    int64_t alone_until, alone_ns; /* the caller's */
     _Atomic int awake;
     _Atomic int stopping;
     _Alignas(LINE) _Atomic uint32_t region;
@@ -72,8 +83,8 @@ static inline void relax(void) {
 #endif
 }
 
-static void tell(pool *own) {
-    if (atomic_load(&own->sleepers) == 0)
+static void tell(pool *own, _Atomic int *sleepers) {
+    if (atomic_load(sleepers) == 0)
         return;
     atomic_fetch_add(&own->signal, 1);
     syscall(SYS_futex, &own->signal, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
@@ -96,7 +107,8 @@ static int came(pool *own, enum wait what, uint32_t value) {
 }
 
 static void sleep_until(pool *own, enum wait what, uint32_t value) {
-    atomic_fetch_add(&own->sleepers, 1);
+    _Atomic int *sleepers = what == WORK ? &own->idle_sleepers : &own->sleepers;
+    atomic_fetch_add(sleepers, 1);
     for (;;) {
         uint32_t seen = atomic_load(&own->signal);
         if (came(own, what, value))
@@ -105,7 +117,7 @@ static void sleep_until(pool *own, enum wait what, uint32_t value) {
         if (what == WORK && atomic_load(&own->awake))
             break; /* a step begins: wait for its work awake */
     }
-    atomic_fetch_sub(&own->sleepers, 1);
+    atomic_fetch_sub(sleepers, 1);
 }
 
 static void wait_until(pool *own, enum wait what, uint32_t value) {
@@ -132,13 +144,31 @@ static void wait_until(pool *own, enum wait what, uint32_t value) {
     }
 }
 
+/* The caller has no task of a phase that is not done. */
+static void wait_for_others(pool *own, int turn) {
+    if (came(own, TASKS, turn))
+        return;
+    int64_t begin = now_ns();
+    wait_until(own, TASKS, turn);
+    int64_t now = now_ns();
+    if (now - begin < STALL_NS || atomic_load(&own->alone))
+        return;
+    own->alone_ns = own->alone_ns ? 2 * own->alone_ns : ALONE_NS;
+    if (own->alone_ns > MOST_ALONE_NS)
+        own->alone_ns = MOST_ALONE_NS;
+    own->alone_until = now + own->alone_ns;
+    atomic_store(&own->alone, 1);
+}
+
 /* All tasks that are left of all phases from the one that is on. */
 static void work(pool *own) {
     int turn = atomic_load(&own->turn);
-    while (turn < own->count) {
+    while (turn < own->count && !(thread_number && atomic_load(&own->alone))) {
         const phase *on = &own->phases[turn];
         uint64_t ticket = atomic_load(&own->taken);
         while ((int)(ticket >> 32) == turn && (int)(uint32_t)ticket < on->count) {
+            if (thread_number && atomic_load(&own->alone))
+                return;
             if (!atomic_compare_exchange_weak(&own->taken, &ticket, ticket + 1))
                 continue;
             on->run(on->arg, (int)(uint32_t)ticket, on->count);
@@ -146,11 +176,14 @@ static void work(pool *own) {
                 atomic_store(&own->finished, 0);
                 atomic_store(&own->taken, (uint64_t)(turn + 1) << 32);
                 atomic_store(&own->turn, turn + 1);
-                tell(own);
+                tell(own, &own->sleepers);
             }
             ticket = atomic_load(&own->taken);
         }
-        wait_until(own, TASKS, turn);
+        if (thread_number)
+            wait_until(own, TASKS, turn);
+        else
+            wait_for_others(own, turn);
         turn = atomic_load(&own->turn);
     }
 }
@@ -169,7 +202,7 @@ static void *serve(void *given) {
         if (region & 1)
             work(own);
         if (atomic_fetch_sub(&own->inside, 1) == 1)
-            tell(own);
+            tell(own, &own->sleepers);
     }
 }
 
@@ -211,7 +244,7 @@ pool *pool_create(int threads) {
 
 void pool_destroy(pool *own) {
     atomic_store(&own->stopping, 1);
-    tell(own);
+    tell(own, &own->idle_sleepers);
     for (int number = 1; number < own->threads; number++)
         pthread_join(own->handles[number], NULL);
     free(own->handles);
@@ -228,8 +261,21 @@ static void run_alone(const phase *phases, int count) {
             phases[turn].run(phases[turn].arg, task, phases[turn].count);
 }
 
+/* Whether the caller does all itself for now; where it did not have to the last time, less long from then on. */
+static int stays_alone(pool *own) {
+    if (!atomic_load(&own->alone)) {
+        if (own->alone_ns && now_ns() - own->alone_until > own->alone_ns)
+            own->alone_ns = 0;
+        return 0;
+    }
+    if (now_ns() < own->alone_until)
+        return 1;
+    atomic_store(&own->alone, 0);
+    return 0;
+}
+
 void pool_run_phases(pool *own, const phase *phases, int count) {
-    if (own->threads == 1) {
+    if (own->threads == 1 || stays_alone(own)) {
         run_alone(phases, count);
         return;
     }
@@ -239,7 +285,7 @@ void pool_run_phases(pool *own, const phase *phases, int count) {
     atomic_store(&own->taken, 0);
     atomic_store(&own->turn, 0);
     atomic_fetch_add(&own->region, 1);
-    tell(own);
+    tell(own, &own->idle_sleepers);
     work(own);
     atomic_fetch_add(&own->region, 1);
     wait_until(own, LEFT, 0);
@@ -251,8 +297,10 @@ void pool_run(pool *own, task_fn run, void *arg) {
 }
 
 void pool_wake(pool *own) {
+    if (stays_alone(own))
+        return;
     atomic_store(&own->awake, 1);
-    tell(own);
+    tell(own, &own->idle_sleepers);
 }
 
 void pool_park(pool *own) { atomic_store(&own->awake, 0); }
