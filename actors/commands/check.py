@@ -89,7 +89,9 @@ def _computing(known: dict[str, Any]) -> str:
         parts.append(f"kernels: {known['kernels']}")
     if "blocks" in known:
         most = ", less what steps need" if known["estimated"] else ""
-        parts.append(f"{size(known['kv_bytes'])} of KV memory ({known['kv_bytes_per_token']:,} bytes a token{most})")
+        kind = f" in {known['kv_cache_dtype']}" if "kv_cache_dtype" in known else ""
+        each = f"{known['kv_bytes_per_token']:,} bytes a token"
+        parts.append(f"{size(known['kv_bytes'])} of KV memory{kind} ({each}{most})")
     return ", ".join(parts)
 
 

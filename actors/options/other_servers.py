@@ -74,7 +74,8 @@ def _opposite(meaning: Meaning | None) -> Meaning | None:
 VALUES = {  # of options: other names of the values; case and - for _ do not matter
     "dtype": {"half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16"}
     | {"float": "float32", "fp32": "float32", "f32": "float32"},
-    "kv_cache_dtype": {"fp8_e4m3": "fp8", "fp8_e4m3fn": "fp8"},
+    "kv_cache_dtype": {"fp8_e4m3": "fp8", "fp8_e4m3fn": "fp8", "half": "float16", "fp16": "float16", "f16": "float16"}
+    | {"bf16": "bfloat16", "float": "float32", "fp32": "float32", "f32": "float32"},
     "device": {"gpu": "cuda"},
     "generation_config": {"vllm": "none"},
     "quantization": {"null": "auto", "awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "modelopt"}
@@ -225,7 +226,7 @@ REFUSED = {  # reason: names
     "KV memory stays where the model is": "--cpu-offload-gb --swap-space --kv-offloading-size --kv-offloading-backend "
     "--enable-hierarchical-cache --hicache-ratio --hicache-size --enable-lmcache --kv-offload -cram --cache-ram",
     "--kv-cache-memory-bytes sets the KV memory": "--num-gpu-blocks-override --max-total-tokens",
-    "--kv-cache-dtype auto or fp8 sets the type of keys and values": "-ctk --cache-type-k -ctv --cache-type-v",
+    "--kv-cache-dtype sets the type of keys and values together": "-ctk --cache-type-k -ctv --cache-type-v",
     "a GGUF file is named as the model: the file itself, or ORGANISATION/NAME:TYPE of the hub": "--hf-file -hff "
     "--model-url -mu",
     "the folder of the model's config.json says it": "--rope-scaling --rope-theta --rope-scale --rope-freq-base "

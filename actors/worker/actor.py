@@ -252,7 +252,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     import torch
 
     from .cpu import native
-    from .cpu.kv_memory import make_memory, plan_memory
+    from .cpu.kv_memory import kv_type, make_memory, plan_memory
     from .cpu.runner import CpuRunner
     from .models.weights import files_bytes, load_decoder
     from .speculative.actor import SpeculativeWorkerActor, drafter_by_itself, load_drafter
@@ -281,7 +281,8 @@ def _start_on_cpu(context: Context) -> WorkerActor:
         room = group.minimum(room)
     blocks = blocks_in(config, plan, context.model.max_model_len, option, room)
     warn_unused_memory(context, blocks, plan)
-    log.info("KV memory: %s", plan.words(config, context.model.max_model_len, blocks, room))
+    words = plan.words(config, context.model.max_model_len, blocks, room)
+    log.info("KV memory of %s: %s", kv_type(config, model).name, words)
     memory = make_memory(config, model, plan, blocks, room)
     ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
     verifier = drafter.make(config, blocks, ids.shape[1], model, group) if drafter else None

@@ -149,6 +149,7 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
         "device": torch.cuda.get_device_name(0),
         "dtype": _types(shape, dtype),
         "weights_bytes": weights,
+        "kv_cache_dtype": "fp8" if config.kv_cache_dtype == "fp8" else str(dtype).removeprefix("torch."),
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
         "available_bytes": free,
     }

@@ -289,6 +289,8 @@ def test_a_gpu_that_may_be_there_is_the_workers_to_judge(folder: Path, monkeypat
     with pytest.raises(ConfigError, match=r"^--speculative-config: method: ngram or draft_model on a GPU; heads are"):
         check_device(make_config({"speculative_config": head}), on_gpu=True)
     check_device(make_config({"deterministic": True}), on_gpu=True)
+    with pytest.raises(ConfigError, match=r"^--kv-cache-dtype int8: on a CPU only; on a GPU auto or fp8"):
+        check_device(make_config({"kv_cache_dtype": "int8"}), on_gpu=True)
     assert find(folder, device="cpu", deterministic=True)
     assert "on a GPU only" in refusal(folder, device="cpu", kv_cache_dtype="fp8")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

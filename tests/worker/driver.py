@@ -19,6 +19,7 @@ from actorserve.actors.options.config import Config, make_config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.cpu.executor import CpuModel
+from actorserve.actors.worker.cpu.kv_memory import kv_dtype
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_decoder
@@ -45,7 +46,7 @@ def make_runner(
 ) -> CpuRunner:
     """A runner; without a log of others', with one slot for each row."""
     model = load_decoder(config, resolve_model(config))
-    pools = make_pools(model.kv, blocks, config.block_size, model.dtype)
+    pools = make_pools(model.kv, blocks, config.block_size, kv_dtype(config, model))
     own = np.zeros((rows, LENGTH), np.int32) if log is None else log
     verifier = DraftVerifier(proposer, rows, own.shape[1]) if proposer else None
     return CpuRunner(model, pools, own, config.block_size, rows, verifier=verifier)

@@ -315,7 +315,14 @@ def test_the_tokens_are_those_without_drafts(name: str, preempt: float, cases: C
     assert driver.drafted > 100
 
 
-@pytest.mark.parametrize("options", [{"dtype": "bfloat16", "deterministic": True}, {"quantization": "int8"}])
+OTHER_TYPES: list[dict[str, Any]] = [
+    {"dtype": "bfloat16", "deterministic": True},
+    {"quantization": "int8"},
+    {"deterministic": True, "kv_cache_dtype": "int8"},
+]
+
+
+@pytest.mark.parametrize("options", OTHER_TYPES)
 @pytest.mark.parametrize("name", ["eagle3_words", pytest.param("mtp", marks=pytest.mark.slow)])
 def test_in_other_types(name: str, options: dict[str, Any], cases: Callable[[str], Case]) -> None:
     """Where bits do not depend on the batch, logits of a step with drafts are those of one without."""

@@ -20,6 +20,7 @@ def test_layers_of_one_shape_share_a_pool_and_what_is_anothers_takes_no_memory()
     kv = KVSpec(layers=(layer(2, 64, 64), layer(1, 512, 64), None, layer(2, 64, 64), layer(2, 64, 64, source=3)))
     assert [tuple(pool) for pool in kv.pools()] == [(2, 64, 64, (0, 3), False), (1, 512, 64, (1,), False)]
     assert kv.block_bytes(16, 2) == 16 * 2 * (2 * 2 * 128 + 576)
+    assert kv.block_bytes(16, 1, 4) == kv.block_bytes(16, 1) + 16 * 4 * 2 * (2 * 2 + 1)
 
 
 def test_states_are_counted_by_their_types() -> None:

@@ -27,19 +27,25 @@ def test_the_same_in_16_bits(dtype: str) -> None:
         assert differing(asyncio.run(in_crowds(server, 12, 1)), expected) == []
 
 
-def test_alone_and_in_a_crowd_and_after_a_death() -> None:
-    with Server(*OPTIONS, "2", "--max-num-batched-tokens", "96") as server:
+KEPT = ["auto", "int8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("float16", "bfloat16"))]
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_alone_and_in_a_crowd_and_after_a_death(kept: str) -> None:
+    """The worker's, and the scheduler's, with keys and values of each type."""
+    with Server(*OPTIONS, "2", "--max-num-batched-tokens", "96", "--kv-cache-dtype", kept) as server:
         expected = asyncio.run(alone(server, 24))
         assert differing(asyncio.run(in_crowds(server, 24, 1)), expected) == []
 
-        async def die_in_the_middle() -> list[Answer]:
+        async def die_in_the_middle(who: str) -> list[Answer]:
             async with http_session(server) as session:
                 tasks = [asyncio.create_task(ask(session, number)) for number in range(24)]
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                os.kill(server.pids()["worker"], signal.SIGKILL)
+                os.kill(server.pids()[who], signal.SIGKILL)
                 return await asyncio.gather(*tasks)
 
-        assert differing(asyncio.run(die_in_the_middle()), expected) == []
+        for who in ("worker", "scheduler"):
+            assert differing(asyncio.run(die_in_the_middle(who)), expected) == [], who
 
 
 @PATIENCE

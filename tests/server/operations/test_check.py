@@ -106,7 +106,7 @@ def test_a_scripted_worker_has_room_for_all() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: on a GPU only"),
+        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: on a GPU only; on a CPU float32, float16, bfloat16, int8"),
         ({"quantization": "int8", "dtype": "bfloat16"}, "--quantization int8: "),
         ({"tensor_parallel_size": 3}, "--tensor-parallel-size: "),
         ({"speculative_config": '{"model": "/none", "num_speculative_tokens": 2}'}, "--speculative-config: "),

@@ -164,6 +164,9 @@ def test_types() -> None:
     device = torch.device("cpu")
     assert kv_kind(make_config({}), torch.float16, device) is torch.float16
     assert kv_kind(make_config({"kv_cache_dtype": "fp8"}), torch.float16, device) is E4M3
+    assert kv_kind(make_config({"kv_cache_dtype": "bfloat16"}), torch.bfloat16, device) is torch.bfloat16
+    with pytest.raises(ConfigError, match=r"^--kv-cache-dtype float16: on a GPU auto, bfloat16 or fp8"):
+        kv_kind(make_config({"kv_cache_dtype": "float16"}), torch.bfloat16, device)
 
 
 @pytest.mark.parametrize(

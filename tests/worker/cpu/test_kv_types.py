@@ -1,0 +1,94 @@
+"""KV memory of every type under a worker: what it answers is the same alone, in a crowd, and after deaths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.memory.kv import KV_TYPES
+from actorserve.actors.worker.cpu import native
+from actorserve.actors.worker.cpu.kv_memory import kv_type, plan_memory
+from actorserve.actors.worker.cpu.window_tables import TabledKV
+from actorserve.actors.worker.models.weights import load_decoder
+from actorserve.actors.worker.speculative.ngram import NgramProposer
+from tests.support.models.checkpoints import VOCABULARY
+from tests.worker.cpu.test_windows_and_states import WINDOWED, Echo, TorchBench, alone, load, run_crowd
+from tests.worker.driver import Driver, Sequence, config_for, make_runner, plain_memory
+
+MAX_TOKENS = 256
+Folders = Callable[..., Path]
+
+
+@pytest.fixture(params=["native", "torch"], autouse=True)
+def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both kinds."""
+    native.start(request.param, 2)
+    yield
+    native.stop()
+
+
+@pytest.mark.parametrize(("kept", "drafts"), [*((kept, 0) for kept in KV_TYPES), ("int8", 4)])
+def test_tokens_are_the_same_alone_and_in_a_crowd(kept: str, drafts: int, checkpoints: Folders) -> None:
+    """Prompts in random chunks, over scattered blocks, rows thrown out and computed again, with and without drafts."""
+    config = config_for(checkpoints("qwen3"), deterministic=True, kv_cache_dtype=kept)
+    random = np.random.default_rng(3)
+    prompts = [random.integers(3, VOCABULARY, size).tolist() * 2 for size in (3, 40, 70, 9, 33)]
+    expected = [
+        Driver(make_runner(config), budget=200, seed=number).run([Sequence(prompt, 24)])[0]
+        for number, prompt in enumerate(prompts)
+    ]
+    proposer = NgramProposer(1, 4) if drafts else None
+    driver = Driver(make_runner(config, proposer=proposer), preempt=0.05, seed=1, drafts=drafts)
+    assert plain_memory(driver.runner)[0].dtype == getattr(torch, kept)
+    assert driver.run([Sequence(prompt, 24) for prompt in prompts]) == expected
+    assert not drafts or driver.accepted > 0
+
+
+@pytest.mark.parametrize("kept", ["float16", "int8"])
+def test_windows_tables_of_other_types(kept: str, checkpoints: Folders) -> None:
+    model, config = load(checkpoints("qwen2_windows", **WINDOWED), deterministic=True, kv_cache_dtype=kept)
+    bench = TorchBench(model, config, num_blocks=plan_memory(config, model, MAX_TOKENS, 0).sequence_blocks)
+    kv: Any = bench.worker.runner.kv  # type: ignore[attr-defined]
+    assert isinstance(kv, TabledKV) and kv.tables[0].pools[0].dtype == getattr(torch, kept)
+    run_crowd(bench, 3, alone(model, config))
+    assert bench.scheduler.prefix.hits + bench.scheduler.hits > 0
+
+
+def test_states_beside_kv_memory_of_another_type(checkpoints: Folders) -> None:
+    inner, config = load(checkpoints("qwen3"), deterministic=True, kv_cache_dtype="int8")
+    model = Echo(inner)
+    bench = TorchBench(model, config, num_blocks=MAX_TOKENS // 8)
+    run_crowd(bench, 5, alone(model, config))
+    assert bench.scheduler.prefix.hits + bench.scheduler.hits > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, "float32"),
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "float16"}, "float16"),
+        ({"quantization": "int8"}, "float16"),
+        ({"quantization": "int4"}, "bfloat16"),
+        ({"quantization": "int8", "kv_cache_dtype": "float32"}, "float32"),
+        ({"dtype": "bfloat16", "kv_cache_dtype": "int8"}, "int8"),
+    ],
+)
+def test_auto_is_what_is_computed_in_and_less_where_weights_are(
+    options: dict[str, Any], kept: str, checkpoints: Folders
+) -> None:
+    base = {"dtype": "auto"} if "quantization" in options else {}
+    config = config_for(checkpoints("llama"), **{**base, **options})
+    model = load_decoder(config, resolve_model(config))
+    assert kv_type(config, model).name == kept
+    per_token = plan_memory(config, model, 256, 0).block_bytes / config.block_size
+    layer = model.kv.layers[0]
+    assert layer is not None
+    heads = 2 * len(model.kv.layers) * layer.kv_heads
+    assert per_token == heads * (KV_TYPES[kept].itemsize * layer.key_dim + KV_TYPES[kept].scale_bytes)
