@@ -7,7 +7,7 @@
 #define LINE 64  /* bytes of a cache line */
 #define ROWS 64  /* queries of heads that share keys, of a tile */
 #define NEAR 16  /* keys whose products are taken together; a multiple of what a tile of any vector has */
-#define AHEAD 16 /* keys that are fetched before they are multiplied */
+#define AHEAD 64 /* keys that are fetched before they are multiplied */
 #define WIDE 16  /* the lanes of the widest vector: rows of numbers are filled up to a multiple */
 #define LEAST_EXP (-87.0f) /* below it e^x is 0 */
 
