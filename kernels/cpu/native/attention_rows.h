@@ -58,7 +58,7 @@ FAST void products(const float *queries, int64_t row, const void **keys, int64_t
 #pragma GCC unroll 16
         for (int k = 0; k < count; k++) {
             vec key = load(at[k], d, number);
-            if (ahead) /* into the second cache: a fifth more is read than into the first, and nearer */
+            if (ahead) /* into the second cache: a tenth quicker than into the first and half as far */
                 __builtin_prefetch(later[k] + d * bytes_of(number), 0, 2);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++)
