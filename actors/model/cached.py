@@ -2,10 +2,15 @@
 
 A folder is made beside its place and renamed, so that it is whole or not there, whoever dies; of two who make the same
 one is kept. Its name holds a hash of all that it is made of: what has changed is made anew.
+
+Of each kind MOST are kept: whoever makes one more removes those that nobody has used for the longest time. Who uses one
+holds a lock on its DONE for life, as do the processes that it forks; what is locked stays.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -18,15 +23,62 @@ from typing import Any
 from ..options.config import ConfigError
 
 DONE = "made-of.json"  # what a folder is made of; by it a whole one is known
+MOST = 64  # folders of a kind
+_held: dict[Path, int] = {}  # files with locks, of folders that this process uses
 
 
 def cached_folder(kind: str, name: str, sources: Any, make: Callable[[], Mapping[str, Any]]) -> Path:
     """The folder of what `make` gives by file names (a text, or what JSON can hold), made where there is none yet."""
     key = hashlib.sha256(json.dumps(sources).encode()).hexdigest()[:16]
     place = _root() / kind / f"{name[:80]}-{key}"
-    if not (place / DONE).is_file():
+    while not _hold(place):
         _write(place, {**make(), DONE: sources})
+        _remove_oldest(place)
     return place
+
+
+def _hold(place: Path) -> bool:
+    """Use a folder, if it is there: nobody removes it then."""
+    if place in _held and (place / DONE).is_file():
+        return True
+    try:
+        file = os.open(place / DONE, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ConfigError(f"model: {place / DONE} cannot be read: {error.strerror}") from None
+    fcntl.flock(file, fcntl.LOCK_SH)
+    if not os.fstat(file).st_nlink:  # it was removed before the lock was had
+        os.close(file)
+        return False
+    with contextlib.suppress(OSError):  # another user's folder: it only is older than it could be
+        os.utime(file)
+    if (before := _held.pop(place, None)) is not None:
+        os.close(before)
+    _held[place] = file
+    return True
+
+
+def _remove_oldest(made: Path) -> None:
+    """Folders that are too many, and that nobody uses; and what a death has left of such."""
+    for left in made.parent.glob(".old-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    used = {}
+    for path in made.parent.glob(f"[!.]*/{DONE}"):
+        with contextlib.suppress(FileNotFoundError):  # another process removes, too
+            used[path.parent] = path.stat().st_mtime_ns
+    for place in sorted(used.keys() - {made}, key=used.__getitem__)[: max(0, len(used) - MOST)]:
+        with contextlib.suppress(OSError):  # it is in use, gone, or another user's
+            _remove(place)
+
+
+def _remove(place: Path) -> None:
+    """All of it, or nothing that anybody finds."""
+    with (place / DONE).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        old = place.with_name(f".old-{place.name}-{os.getpid()}")
+        place.rename(old)
+        shutil.rmtree(old)
 
 
 def file_state(path: Path) -> dict[str, Any]:
