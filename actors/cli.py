@@ -34,6 +34,7 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "bench": "measure a server",
 }
 UNREAD_STATUS = 1
+INTERRUPTED_STATUS = 130  # as of who dies by SIGINT
 OTHER_NAMES = {"serve": "launch"}  # as other servers have them
 
 
@@ -65,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return USAGE_STATUS
+    except KeyboardInterrupt:  # where a command does not hear it itself, it has nothing to say
+        return INTERRUPTED_STATUS
     except BrokenPipeError:
         if not _nobody_reads():
             raise

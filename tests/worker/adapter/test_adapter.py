@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,7 @@ from actorserve.actors.worker.adapter.probe import probe
 from actorserve.actors.worker.adapter.twin import shrink
 from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.quantization.int8 import Int8Linear
+from actorserve.actors.worker.speculative.ngram import NgramProposer
 from tests.support.models.census import write_tiny
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
@@ -220,6 +225,19 @@ def test_the_answers_are_those_of_our_own_layers(checkpoints: Checkpoints) -> No
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("name", ["qwen3", "diffllama", "gptj"])
+def test_drafts_of_ngrams_change_no_token(name: str, tmp_path: Path) -> None:
+    """In flat batches, with gathered contexts, and one row at a time."""
+    model = made(name)
+    model.save_pretrained(tmp_path)
+    config = config_for(tmp_path, **BY_TRANSFORMERS, skip_tokenizer_init=True)
+    prompts = [torch.randint(3, 380, (size,)).tolist() * 3 for size in (3, 9, 5)]
+    plain = Driver(make_runner(config)).run([Sequence(ids, 20) for ids in prompts])
+    driver = Driver(make_runner(config, proposer=NgramProposer(1, 3)), drafts=4, preempt=0.05)
+    assert driver.run([Sequence(ids, 20) for ids in prompts]) == plain
+    assert driver.drafted > 0
+
+
 def test_what_our_layers_lack_is_computed_by_theirs(checkpoints: Checkpoints, tmp_path: Path) -> None:
     folder = shutil.copytree(checkpoints("llama"), tmp_path / "gelu")
     values = json.loads((folder / "config.json").read_text())
@@ -350,14 +368,44 @@ class OwnForCausalLM(LlamaForCausalLM):
 """
 
 
+def with_code(source: Path, target: Path, code: str) -> Path:
+    """A model with a class of its own."""
+    places = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
+    values = {"architectures": ["OwnForCausalLM"], "model_type": "own", "auto_map": places}
+    folder = changed(source, target, **values)
+    (folder / "own.py").write_text(code)
+    return folder
+
+
 def test_code_beside_the_weights_runs_only_if_it_is_trusted(
     checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    places = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
-    values = {"architectures": ["OwnForCausalLM"], "model_type": "own", "auto_map": places}
-    folder = changed(checkpoints("llama"), tmp_path / "own", **values)
-    (folder / "own.py").write_text(CODE)
+    folder = with_code(checkpoints("llama"), tmp_path / "own", CODE)
     with pytest.raises(ConfigError, match=r"OwnForCausalLM cannot be served: .*; --trust-remote-code runs the code"):
         load(folder)
     assert torch.allclose(logits_of(folder, trust_remote_code=True), 3 * logits_of(checkpoints("llama")))
+
+
+def test_code_that_ends_the_process_is_a_refusal(
+    checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = with_code(checkpoints("llama"), tmp_path / "ends", f"{CODE}raise SystemExit(3)\n")
+    with pytest.raises(ConfigError, match=r"OwnForCausalLM cannot be served: .*its code ends the process, with 3"):
+        load(folder, trust_remote_code=True)
+
+
+def test_check_is_interrupted_without_a_word(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """While code of others runs, of which nobody knows how long it takes."""
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    wait = f"import threading\nopen({str(ready)!r}, 'w').write('!')\nthreading.Event().wait()\n"
+    folder = with_code(checkpoints("llama"), tmp_path / "waits", CODE + wait)
+    command = [sys.executable, "-m", "actorserve", "check", str(folder), "--device", "cpu", "--trust-remote-code"]
+    own = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=own) as check:
+        assert ready.read_text() == "!"
+        check.send_signal(signal.SIGINT)
+        said, _ = check.communicate()
+    assert check.returncode == 130 and "Traceback" not in said
