@@ -15,7 +15,7 @@ from torch import nn
 from transformers import initialization
 
 from ...model.quantization import QuantMethod
-from .improve import Maker, groups, is_from_memory, is_table
+from .improve import READ, Maker, groups, is_from_memory, is_table
 
 Chosen = Callable[[], QuantMethod]  # how the weights are kept that came last
 
@@ -109,6 +109,8 @@ class Arrivals:
         return Maker(self.dtype, self.methods[module], self.from_memory)
 
     def _replace(self, module: nn.Module) -> None:
+        if any(name in READ for _, name in self.places[module]):
+            return
         better = self._maker(module).better(module)
         if better is not None:
             for parent, name in self.places[module]:

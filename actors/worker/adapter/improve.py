@@ -31,6 +31,7 @@ TOGETHER = (
     ("gate_proj", "up_proj"),
     ("w1", "w3"),
 )
+READ = ("dt_proj",)  # linear layers whose weights the layer around them reads
 EPSILONS = ("variance_epsilon", "eps", "epsilon")
 
 
@@ -118,6 +119,8 @@ def improve(model: nn.Module, dtype: torch.dtype, method: QuantMethod = NONE, fr
         for names in groups(parent):
             maker.join(parent, names)
         for name, child in list(parent.named_children()):
+            if name in READ:
+                continue
             if id(child) not in done:
                 better = maker.better(child)
                 done[id(child)] = child if better is None else better

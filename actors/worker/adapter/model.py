@@ -1,6 +1,6 @@
 """A decoder of transformers under the project's own batch, KV memory and attention.
 
-Three ways to compute a step, of which a model is given the first that was verified (verify.py):
+Four ways to compute a step, of which a model is given the first that was verified (verify.py):
 - flat: all tokens of all rows are one row for it; positions come with them, and attention is ours;
 - rows: attention is ours, but what it does depends on the order of a row's tokens (states of convolutions and linear
   attention, positions that it counts itself): rows that decode go through it side by side if they can, a chunk of a
@@ -35,6 +35,7 @@ class Tier(enum.Enum):
 
     FLAT = "flat"
     ROWS = "rows"
+    TOKENS = "tokens"
     SINGLE = "single"
 
 
@@ -91,14 +92,21 @@ class AdaptedModel:
             return self._pass(ids[None], positions[None], step)[0]
         out: Tensor | None = None
         for group in self._groups(spans, states):
-            some = [spans[index] for index in group]
             own = None if states is None else StepStates(states.states, states.rows[group], states.fresh[group])
-            hidden = self._group(some, ids, positions, slots, kv, own)
-            if out is None:
-                out = hidden.new_empty(len(ids), *hidden.shape[2:])
-            out[_tokens(some)] = hidden.flatten(0, 1)
+            for some in self._parts([spans[index] for index in group], own):
+                hidden = self._group(some, ids, positions, slots, kv, own)
+                if out is None:
+                    out = hidden.new_empty(len(ids), *hidden.shape[2:])
+                out[_tokens(some)] = hidden.flatten(0, 1)
         assert out is not None
         return out
+
+    def _parts(self, group: list[Span], states: StepStates | None) -> list[list[Span]]:
+        """What is computed at a time: tokens of a row that has a state, one by one, where it must be so."""
+        if self.tier is not Tier.TOKENS or states is None or states.fresh.any() or group[0].size == 1:
+            return [group]
+        (span,) = group
+        return [[span._replace(first=span.first + n, size=1, position=span.position + n)] for n in range(span.size)]
 
     def logits(self, x: Tensor) -> Tensor:
         """See Decoder."""
@@ -107,7 +115,8 @@ class AdaptedModel:
     def _groups(self, spans: Sequence[Span], states: StepStates | None) -> list[list[int]]:
         """Which go through the model side by side: rows that decode from states, if positions can be given."""
         together: list[int] = []
-        if states is not None and self.tier is Tier.ROWS and self.traits.positions and not self.traits.gathered:
+        anywhere = self.traits.positions or not any(self.kv.layers)  # where positions are given, or mean nothing
+        if states is not None and self.tier is not Tier.SINGLE and anywhere and not self.traits.gathered:
             together = [index for index, span in enumerate(spans) if span.size == 1 and not states.fresh[index]]
         alone = [[index] for index in range(len(spans)) if index not in set(together)]
         return [together, *alone] if together else alone
@@ -234,6 +243,7 @@ def describe(traits: Traits, tier: Tier) -> str:
     words: dict[Tier, Any] = {
         Tier.FLAT: "all rows at once",
         Tier.ROWS: "with states of rows" if traits.stateful else "row by row",
+        Tier.TOKENS: "with states of rows, prompts token by token behind their first chunk",
         Tier.SINGLE: "with transformers' own attention, row by row",
     }
     return f"{tier.value}: {words[tier]}"

@@ -90,7 +90,9 @@ def tiers(traits: Traits) -> list[Tier]:
     """Those that could be right, the quickest first."""
     if not traits.paged:
         return [Tier.SINGLE]
-    return [Tier.FLAT, Tier.ROWS, Tier.SINGLE] if traits.positions and not traits.stateful else [Tier.ROWS, Tier.SINGLE]
+    if traits.stateful:
+        return [Tier.ROWS, Tier.TOKENS, Tier.SINGLE]
+    return [Tier.FLAT, Tier.ROWS, Tier.SINGLE] if traits.positions else [Tier.ROWS, Tier.SINGLE]
 
 
 def _words(error: Exception) -> str:

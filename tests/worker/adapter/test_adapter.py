@@ -137,7 +137,14 @@ def test_layers_that_read_the_keys_of_others_keep_none() -> None:
 
 @pytest.mark.parametrize(
     ("name", "tier"),
-    [("olmo2", Tier.FLAT), ("diffllama", Tier.FLAT), ("bart", Tier.ROWS), ("mamba2", Tier.ROWS), ("gptj", Tier.SINGLE)],
+    [
+        ("olmo2", Tier.FLAT),
+        ("diffllama", Tier.FLAT),
+        ("bart", Tier.ROWS),
+        ("mamba2", Tier.ROWS),
+        ("mamba", Tier.TOKENS),
+        ("gptj", Tier.SINGLE),
+    ],
 )
 def test_the_first_right_way_is_taken(name: str, tier: Tier) -> None:
     verdict = verify.verify(made(name), lambda model: improve(model, torch.float32))
