@@ -124,6 +124,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 SLOW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("gemma2", {}, INT8),
     ("gpt_oss", {}, INT8),
+    ("llama4", {}, INT8),
     ("deepseek_v2", {}, FLOAT32),
     ("deepseek_v3", {}, BFLOAT16),
     *((kind, {}, FLOAT32) for kind in ("gemma2", "gemma3", "granite", "olmo2", "glm4", "smollm3")),
