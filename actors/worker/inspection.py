@@ -38,7 +38,7 @@ from ..model.weight_files import read_weights
 from ..options.config import Config
 from ..protocol.topology import System
 from .actor import check_options, uses_gpu
-from .cpu import native
+from .cpu.native import choose
 from .models.weights import choose_dtype, open_checkpoint
 from .speculative.actor import load_drafter
 
@@ -120,7 +120,7 @@ def _memory_on_cpu(
     longest = -(-model.max_model_len // config.block_size)
     yield {
         "device": "cpu",
-        "kernels": native.start(config.cpu_kernels, 1),
+        "kernels": choose(config.cpu_kernels)[1],
         "threads": config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size),
         "kv_cache_dtype": kind.name,
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),

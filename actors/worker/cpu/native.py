@@ -28,21 +28,26 @@ class _Chosen:
     library: Library | None = None
 
 
-def start(option: str, threads: int, variant: str | None = None) -> str:
-    """Load what --cpu-kernels says, compiled if need be, for so many threads; the result says which and why."""
-    _Chosen.library = None
+def choose(option: str, variant: str | None = None) -> tuple[Library | None, str]:
+    """The kernels that --cpu-kernels says, compiled if need be, None for torch's; and which they are, and why."""
     if option == "torch":
-        return "torch (--cpu-kernels torch)"
+        return None, "torch (--cpu-kernels torch)"
     try:
         library = load(cpu_flags(), variant)
     except NativeError as error:
         if option == "native":
             raise ConfigError(f"--cpu-kernels native: {error}") from None
-        return f"torch: {error}"
-    library.set_threads(threads)
-    _Chosen.library = library
+        return None, f"torch: {error}"
     made = f", compiled once in {library.seconds:.1f} s" if library.seconds else ""
-    return f"native ({library.variant}{made})"
+    return library, f"native ({library.variant}{made})"
+
+
+def start(option: str, threads: int) -> str:
+    """From now on these are what is computed with, by so many threads; the result says which and why."""
+    _Chosen.library, words = choose(option)
+    if _Chosen.library is not None:
+        _Chosen.library.set_threads(threads)
+    return words
 
 
 def stop() -> None:
