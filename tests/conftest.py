@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from actorserve.kernels.cpu.native.library import cache_folder
 from tests.support.server import Server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads that spin take what servers of tests need
@@ -17,6 +19,14 @@ OUTPUT_LINES = 60  # lines of a server's output that a failing test shows
 MANY_DESCRIPTORS, MORE, MOST_DESCRIPTORS = 300, 100, 800  # of the 1,024 that some machines allow
 SHORT = ("bench", "chat", "detokenizer", "grammars", "http", "model", "options", "protocol", "renderer", "runtime")
 HERE = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where the user's cache cannot be written, what is compiled once is kept for the run at least."""
+    if cache_folder() is None:
+        kept = tempfile.TemporaryDirectory(prefix="actorserve-cache-")
+        os.environ["XDG_CACHE_HOME"] = kept.name  # processes that share the run inherit it
+        config.add_cleanup(kept.cleanup)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
