@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from actorserve.kernels.pages import Pages, Scoring
+from actorserve.kernels.pages import ByHead, Pages, Scoring
 from actorserve.kernels.triton.moe.weights import ExpertWeights
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
@@ -29,6 +29,7 @@ from actorserve.kernels.triton.silu_mul import silu_mul
 from actorserve.kernels.triton.step_inputs import StepInputs
 
 from ...model.architecture import Architecture
+from ...model.formats.stored import ExpertFloat4Weight
 from ...model.layers import EMBEDDINGS, FINAL_NORM, LayerSpec, LinearSpec
 from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
@@ -37,7 +38,7 @@ from ..quantization.base import GpuLinear, LinearTensors, implementation_of
 from ..quantization.none import BatchInvariantGpuLinear, CublasLinear
 from ..tensor_parallel import TensorParallelGroup, embed
 from .fused import FUSED, FusedLayers
-from .moe import GpuMoe, join_experts
+from .moe import GpuMoe, join_experts, join_mxfp4
 
 
 class GpuBatch(NamedTuple):
@@ -94,8 +95,19 @@ class GpuBuilder:
         return implementation_of(self.shape.method_of(*linears)).gpu_linear(tensors)
 
     def experts(self, experts: Sequence[Sequence[LinearSpec]]) -> ExpertWeights:
-        """The linears of each expert as one, and those of all in one tensor."""
+        """The linears of each expert as one, and those of all in one tensor; what is in MXFP4 stays so."""
+        forms = [self.shape.format_of(linear.name) for linears in experts for linear in linears]
+        if all(isinstance(form, ExpertFloat4Weight) for form in forms):  # what is read is exact in any case
+            return join_mxfp4(experts, lambda linears, kind: self._joined(linears, kind, torch.float32), self.dtype)
         return join_experts(experts, lambda linears, kind: self._joined(linears, kind, self.dtype))
+
+    def by_head(self, sinks: str | None) -> ByHead:
+        """What attention has of each head."""
+        return ByHead() if sinks is None else ByHead(self.exact(sinks))
+
+    def exact(self, name: str) -> Tensor:
+        """A tensor in float32, by its whole name."""
+        return self.get(name).to(self.device, torch.float32)
 
     def norms(self, q_norm: str | None, k_norm: str | None) -> Norms | None:
         if q_norm is None or k_norm is None:
@@ -120,7 +132,7 @@ class GpuLayer:
         self.qkv = build.linear(*spec.qkv)
         self.out = build.linear(spec.out)
         self._make_mlp(build, spec)
-        self.norms = build.norms(spec.q_norm, spec.k_norm)
+        self.norms, self.by_head = build.norms(spec.q_norm, spec.k_norm), build.by_head(spec.sinks)
 
     def _make_mlp(self, build: GpuBuilder, spec: LayerSpec) -> None:
         self.moe = None if spec.moe is None else GpuMoe(build, spec.moe)
@@ -149,10 +161,11 @@ class GpuLayer:
         out = torch.empty(*q.shape[:2], pools.values.shape[3], dtype=q.dtype, device=q.device)
         if decoding:
             pages = Pages(pools.keys, pools.values, inputs.blocks[:decoding], inputs.lengths[:decoding], pools.scales)
-            paged_decode(q[:decoding], pages, self.scoring, batch.scratch, out[:decoding])
+            paged_decode(q[:decoding], pages, self.scoring, batch.scratch, out[:decoding], self.by_head)
         if batch.starts is not None:
             pages = Pages(pools.keys, pools.values, inputs.blocks[decoding:], inputs.lengths[decoding:], pools.scales)
-            paged_prefill(q, batch.starts, pages, self.scoring, out, batch.chunk_scratch, fixed=batch.fixed)
+            beside = batch.chunk_scratch, self.by_head, batch.fixed
+            paged_prefill(q, batch.starts, pages, self.scoring, out, *beside)
         return out
 
     def _sum(self, x: Tensor) -> Tensor:

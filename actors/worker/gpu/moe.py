@@ -7,7 +7,8 @@ An MLP for all tokens takes its own three, and one for its gate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from actorserve.kernels.triton.moe.experts import SILU, Gate, add_up, launch_of, run_experts
 from actorserve.kernels.triton.moe.routing import MOST_CHOICES, MOST_EXPERTS, Routing, route
-from actorserve.kernels.triton.moe.weights import ExpertWeights
+from actorserve.kernels.triton.moe.weights import GROUP, ExpertWeights, as_mxfp4
 from actorserve.kernels.triton.silu_mul import GATES
 
 from ...model.architecture import Architecture
@@ -40,6 +41,8 @@ class Builder(Protocol):
 
     def experts(self, experts: Sequence[Sequence[LinearSpec]]) -> ExpertWeights: ...
 
+    def exact(self, name: str) -> Tensor: ...
+
 
 class GpuMoe:
     """The experts of one layer, or those that this member of a group has."""
@@ -50,7 +53,9 @@ class GpuMoe:
         sigmoid = moe.scoring is Scoring.SIGMOID
         self.routing = Routing(moe.routed, moe.per_token, sigmoid, moe.normalised, moe.factor, spec.first, spec.experts)
         self.batch_invariant = build.batch_invariant
-        self.gate = EXPERT_GATES[build.shape.activation]
+        own = moe.clamped
+        self.gate = EXPERT_GATES[build.shape.activation] if own is None else Gate(False, own.alpha, own.limit, 1.0)
+        self.correction = None if spec.correction is None else build.exact(spec.correction)
         self.act: Callable[[Tensor], Tensor] = GATES[build.shape.activation]
         self.router = build.linear(spec.router)
         pairs = [spec.expert(index) for index in range(spec.experts)]
@@ -68,7 +73,7 @@ class GpuMoe:
         """
         pairs = len(x) * self.routing.choices
         launch = launch_of(x.dtype, pairs, self.routing.experts, self.up.format, self.batch_invariant)
-        routed = route(self.router(x), self.routing, launch.block, slots)
+        routed = route(self.router(x), self.routing, launch.block, slots, self.correction)
         made = run_experts(x, routed, self.up, self.down, self.gate, launch)
         if self.shared is None:
             return add_up(made, routed)
@@ -84,20 +89,43 @@ def check_experts(moe: MoeShape) -> None:
             f"model: {moe.per_token} of {moe.routed} experts for each token; on a GPU up to {MOST_CHOICES} of "
             f"{MOST_EXPERTS} (--device cpu takes any)"
         )
+    if moe.groups is not None or (moe.clamped is not None and moe.shared_intermediate_size):
+        what = "are chosen by groups" if moe.groups is not None else "have a gate of their own, as a shared one has"
+        raise ConfigError(f"model: its experts {what}, which is computed on a CPU only (--device cpu)")
 
 
-def join_experts(
-    experts: Sequence[Sequence[LinearSpec]],
-    read: Callable[[Sequence[LinearSpec], str], Tensor],
-) -> ExpertWeights:
-    """One tensor of all; `read` gives what those of one expert have of a kind, joined, of the type to compute in."""
+Reader = Callable[[Sequence[LinearSpec], str], Tensor]  # what the linears of one expert have of a kind, joined
 
-    def stacked(kind: str) -> Tensor:
-        first = read(experts[0], kind)
-        made = torch.empty(len(experts), *first.shape, dtype=first.dtype, device=first.device)
-        for index, linears in enumerate(experts):
-            made[index] = read(linears, kind) if index else first
-        return made
 
-    weight = stacked("weight")
-    return ExpertWeights(weight, weight.shape[2], bias=stacked("bias") if experts[0][0].bias else None)
+def join_experts(experts: Sequence[Sequence[LinearSpec]], read: Reader) -> ExpertWeights:
+    """One tensor of all."""
+    weight = _stacked(len(experts), (read(linears, "weight") for linears in experts))
+    return ExpertWeights(weight, weight.shape[2], bias=_biases(experts, read))
+
+
+def join_mxfp4(experts: Sequence[Sequence[LinearSpec]], read: Reader, dtype: torch.dtype) -> ExpertWeights:
+    """The same of numbers that a checkpoint has in MXFP4, one expert after the other: nothing is rounded.
+
+    But where a group of workers cuts columns within what shares a scale: there they become floats.
+    """
+    bias = _biases(experts, read)
+    bias = None if bias is None else bias.to(dtype)
+    first = read(experts[0], "weight")
+    if first.shape[1] % GROUP:
+        weight = _stacked(len(experts), (read(linears, "weight").to(dtype) for linears in experts))
+        return ExpertWeights(weight, weight.shape[2], bias=bias)
+    made = [as_mxfp4(read(linears, "weight")[None]) for linears in experts]
+    numbers, scales = torch.cat([one.numbers for one in made]), [one.scales for one in made if one.scales is not None]
+    return ExpertWeights(numbers, first.shape[1], torch.cat(scales), None, bias)
+
+
+def _biases(experts: Sequence[Sequence[LinearSpec]], read: Reader) -> Tensor | None:
+    return _stacked(len(experts), (read(linears, "bias") for linears in experts)) if experts[0][0].bias else None
+
+
+def _stacked(count: int, parts: Iterator[Tensor]) -> Tensor:
+    first = next(parts)
+    made = torch.empty(count, *first.shape, dtype=first.dtype, device=first.device)
+    for index, part in enumerate(chain([first], parts)):
+        made[index] = part
+    return made

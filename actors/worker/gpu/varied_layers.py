@@ -52,7 +52,7 @@ class VariedLayer(GpuLayer):
         self.qkv = build.linear(*spec.qkv)
         self.out = build.linear(spec.out)
         self._make_mlp(build, spec)
-        self.norms = build.norms(spec.q_norm, spec.k_norm)
+        self.norms, self.by_head = build.norms(spec.q_norm, spec.k_norm), build.by_head(spec.sinks)
 
     def compute(self, x: Tensor, added: Tensor | None, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
         """What is still to be added to the residual stream `x` in the end; `added` is what was before."""

@@ -20,6 +20,7 @@ from torch import Tensor
 GROUP = 32  # numbers of a row that share a scale
 HALF = 64  # numbers that lie in the same half of bytes
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of floats of 4 bits, without their sign
 LEAST = 1e-30  # of a scale
 
 
@@ -98,3 +99,20 @@ def mxfp4_weights(blocks: Tensor, scales: Tensor, bias: Tensor | None = None) ->
     inputs = numbers.shape[-1]
     filled = F.pad(scales, (0, padded(inputs) // GROUP - scales.shape[-1])).contiguous()
     return ExpertWeights(packed(numbers), inputs, filled, None, bias)
+
+
+def as_mxfp4(weight: Tensor, bias: Tensor | None = None) -> ExpertWeights:
+    """Of floats [experts, outputs, inputs], each to the nearest; numbers that were of this format stay what they are.
+
+    The scale is the smallest with which the largest of 32 fits: where another one had made these numbers, they are
+    twice as many steps of half the size, or as many as that often over.
+    """
+    inputs = weight.shape[-1]
+    groups = F.pad(weight.float(), (0, padded(inputs) - inputs)).unflatten(-1, (-1, GROUP))
+    part, power = torch.frexp(groups.abs().amax(-1) / LEVELS[-1])  # amax / 6 is part * 2^power, part from 1/2 to 1
+    power = (power - (part == 0.5).int()).clamp_(-126, 127)
+    levels = torch.tensor(LEVELS, device=weight.device)
+    edges = (levels[1:] + levels[:-1]) / 2
+    numbers = torch.bucketize(torch.ldexp(groups.abs(), -power[..., None]), edges).to(torch.uint8)
+    numbers |= (groups < 0).to(torch.uint8) << 3
+    return ExpertWeights(packed(numbers.flatten(-2)), inputs, (power + 127).to(torch.uint8), None, bias)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -17,17 +18,21 @@ if DEVICE.type == "cpu":
 
 from actorserve.actors.model.architecture import read_architecture, shard_shape  # noqa: E402
 from actorserve.actors.model.info import read_json  # noqa: E402
+from actorserve.actors.model.moe import ClampedGate, Groups, MoeShape  # noqa: E402
+from actorserve.actors.options.config import ConfigError  # noqa: E402
 from actorserve.actors.worker.cpu.executor import CpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuBuilder  # noqa: E402
-from actorserve.actors.worker.gpu.moe import GpuMoe  # noqa: E402
+from actorserve.actors.worker.gpu.moe import GpuMoe, check_experts  # noqa: E402
 from actorserve.actors.worker.models.sharding import shard  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
+
+from ..test_stacked_experts import in_mxfp4  # noqa: E402
 
 Folders = Callable[..., Path]
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"), [("qwen3_moe", {}), ("qwen2_moe", {}), ("mixtral", {"num_local_experts": 8})]
+    ("kind", "changes"), [("qwen3_moe", {}), ("qwen2_moe", {}), ("mixtral", {"num_local_experts": 8}), ("gpt_oss", {})]
 )
 def test_members_of_a_group_add_up_to_what_a_cpu_makes(
     kind: str, changes: dict[str, int], checkpoints: Folders
@@ -54,3 +59,36 @@ def test_members_of_a_group_add_up_to_what_a_cpu_makes(
             assert spec is not None and own.moe is not None and spec.experts == own.moe.experts
             total += GpuMoe(build, spec)(x.to(DEVICE), slots).cpu()
         torch.testing.assert_close(total[live], whole[live], rtol=1e-4, atol=1e-5)
+
+
+def test_experts_in_mxfp4_stay_so(checkpoints: Folders, tmp_path: Path) -> None:
+    """gpt-oss' own format: nothing is rounded, whole or in parts of 32 numbers; parts of others become floats."""
+    folder = in_mxfp4(checkpoints("gpt_oss"), tmp_path / "packed")
+    shape = read_architecture(read_json(folder / "config.json"), quantization="none")
+    read = open_checkpoint(folder, shape)
+    x = torch.randn(4, shape.hidden_size, generator=torch.Generator().manual_seed(1))
+    wanted = CpuModel(shape, lambda name: read(name, slice(None), None), torch.float32, 32).layers[0].moe
+    assert wanted is not None
+    for size, divided, form in ((1, False, "mxfp4"), (2, True, "mxfp4"), (2, False, "floats")):
+        total = torch.zeros_like(x)
+        for rank in range(size):
+            place: Any = SimpleNamespace(rank=rank, size=size)
+            own = shard_shape(shape, size, divided)
+            build = GpuBuilder(own, shard(read, shape, place, divided), torch.float32, DEVICE, place)
+            spec = build.layer(0).moe
+            assert spec is not None
+            made = GpuMoe(build, spec)
+            assert (made.up.format, made.down.format) == ("mxfp4", form)
+            total += made(x.to(DEVICE), torch.zeros(4, dtype=torch.int64, device=DEVICE)).cpu()
+        torch.testing.assert_close(total, wanted(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"groups": Groups(count=2, kept=1, best=1)}, {"clamped": ClampedGate(1.7, 7.0), "shared_intermediate_size": 8}],
+)
+def test_what_experts_cannot_be(changes: dict[str, Any]) -> None:
+    moe = MoeShape(experts=8, per_token=2, intermediate_size=64, layers=(True,), routed=8)
+    check_experts(moe)
+    with pytest.raises(ConfigError, match="on a CPU only"):
+        check_experts(msgspec.structs.replace(moe, **changes))

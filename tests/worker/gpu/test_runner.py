@@ -49,7 +49,7 @@ from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner  
 Folders = Callable[..., Path]
 ROWS, BLOCKS, TOKENS = 6, 64, 96
 SLOW_LAYERS = ("gemma2", "glm4", "granite", "olmo2", "olmo3", "seed_oss", "smollm3")
-TYPES = {kind: {"layer_types": ["sliding_attention", "full_attention"]} for kind in ("gemma3", "olmo3")}
+TYPES = {kind: {"layer_types": ["sliding_attention", "full_attention"]} for kind in ("gemma3", "gpt_oss", "olmo3")}
 
 
 def load_model(folder: Path, deterministic: bool = False) -> GpuModel:
@@ -199,12 +199,20 @@ def test_fused_weights_and_a_part_of_a_head_that_turns(checkpoints: Folders) -> 
 
 @pytest.mark.parametrize(
     "kind",
-    ["qwen3_moe", "qwen2_moe", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mixtral", "qwen3_moe, 16"))],
+    [
+        "qwen3_moe",
+        "qwen2_moe",
+        "gpt_oss",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mixtral", "qwen3_moe, 16")),
+    ],
 )
 def test_experts(kind: str, checkpoints: Folders) -> None:
-    """Chunks, rows that decode, and some that fill up; Qwen2-MoE's with a layer without experts before."""
+    """Chunks, rows that decode, and some that fill up; Qwen2-MoE's with a layer without experts before,
+    gpt-oss' with sinks, biases and a window in the first."""
     kind, _, budget = kind.partition(", ")
-    config = config_for(checkpoints(kind, num_hidden_layers=1 + (kind == "qwen2_moe")), block_size=16)
+    config = config_for(
+        checkpoints(kind, num_hidden_layers=1 + (kind != "qwen3_moe"), **TYPES.get(kind, {})), block_size=16
+    )
 
     def sequences() -> list[Sequence]:
         return [Sequence(prompt(20 + 3 * n, n), 2) for n in range(2)]

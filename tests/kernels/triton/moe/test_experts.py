@@ -26,6 +26,7 @@ from actorserve.kernels.triton.moe.weights import (  # noqa: E402
     GROUP,
     HALF,
     ExpertWeights,
+    as_mxfp4,
     int4_weights,
     int8_weights,
     mxfp4_weights,
@@ -281,6 +282,16 @@ def test_sizes_follow_from_how_many_pairs_an_expert_has() -> None:
     }
     assert all(launch_of(torch.bfloat16, pairs, 32, "mxfp4").tile_k == HALF for pairs in (4, 1000, 1 << 16))
     assert padded(2880) == 2944 and padded(128) == 128
+
+
+def test_numbers_of_4_bits_are_made_again_as_they_were() -> None:
+    """Whatever their scales were; of others each becomes the nearest."""
+    source = weights_of("mxfp4", 3, 5, 96, torch.float32, 1)
+    assert torch.equal(floats_of(as_mxfp4(floats_of(source).float())), floats_of(source))
+    weight = random(2, 3, 70)
+    made = floats_of(as_mxfp4(weight))
+    assert ((made - weight.double()).abs() <= weight.double().abs().amax() / 6 + 1e-9).all()
+    assert torch.equal(floats_of(as_mxfp4(torch.zeros(1, 2, 40))), torch.zeros(1, 2, 40, dtype=torch.float64))
 
 
 def test_no_tokens() -> None:
