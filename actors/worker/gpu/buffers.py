@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .graphs import MOST_CHUNKS
+from .graphs import MOST_CHUNKS, StepSize
 
 CHANGES = 4096  # numbers of rows that change which a step has memory for; for more it is made
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -132,3 +132,23 @@ class BufferPool:
     def give_back(self, buffers: StepBuffers) -> None:
         """Their step has ended, and nobody looks at them any more."""
         self._free.append(buffers)
+
+
+def fill_up(
+    numbers: StepNumbers[Ints], size: StepSize, step: StepSize, starts: Ints, rows: Ints, firsts: Ints, draws: Ints
+) -> None:
+    """Write a step's rows, filled up to `size`: those that decode, their like without tokens, those with chunks, their
+    like without tokens, and one that is none and has the tokens that fill up.
+
+    `starts`: where the tokens of each of `rows` begin, and where all end; of each row the first position, if the host
+    knows it, and how many tokens it draws.
+    """
+    n, few, gap = size.rows, step.decoding, size.decoding
+    end = gap + step.chunks
+    numbers.rows[: n + 1] = -1
+    parts = (numbers.rows, rows), (numbers.firsts, firsts), (numbers.starts, starts[:-1])
+    for values, own in (*parts, (numbers.room, draws - 1)):
+        values[:few], values[gap:end] = own[:few], own[few:]
+    numbers.starts[few:gap] = few
+    numbers.starts[end : n + 1] = step.tokens
+    numbers.starts[n + 1] = size.tokens

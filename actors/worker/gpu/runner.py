@@ -23,8 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.kernels.triton import paged_prefill
-from actorserve.kernels.triton.paged_decode import Scratch, split_count
 from actorserve.kernels.triton.rotary_kv import Pools
 from actorserve.kernels.triton.step_inputs import StepInputs, make_inputs
 from actorserve.shm.table.logprobs import Logprobs
@@ -34,18 +32,17 @@ from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition
 from ...protocol.step import NewRow, Step
 from ..speculative.verifier import DraftOutcome
-from .buffers import BufferPool, Sizes, StepBuffers, StepNumbers
+from .buffers import BufferPool, Sizes, StepBuffers, StepNumbers, fill_up
 from .executor import GpuBatch, GpuModel, Hidden
 from .graphs import Graphs, StepSize, capture_sizes, size_for, smallest
 from .rows import DeviceRows, Ints
 from .sampler import PendingStep, RowWork, Sampler
+from .scratch import SplitScratch
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
 
 PLAIN = Rendition()
-PROCESSORS = 16  # multiprocessors that there are taken to be where there is no GPU
-FEW_ROWS = 2  # that a step with prompts is taken to have when their keys are divided
 
 
 class GpuRunner:
@@ -93,19 +90,8 @@ class GpuRunner:
         self._starts = torch.arange(sizes.rows + 1, device=device)
         drawn = capture_sizes([], sizes.draws) if sizes.drafts else capture
         self.sampler = self.sampler_type(model, sizes, self.rows, self._numbers, drawn, logprobs, make_matchers)
-        self._make_scratch()
-
-    def _make_scratch(self) -> None:
-        """Memory for splits of rows that decode, for whatever number of them."""
-        sizes, shape, device = self.sizes, self.model.shape, self.device
-        cuda = device.type == "cuda"
-        processors = torch.cuda.get_device_properties(device).multi_processor_count if cuda else PROCESSORS
-        self._processors = processors
         counts = {*self.decoding.sizes, *(size.decoding for size in self.mixed.sizes), sizes.rows}
-        self._splits = {count: split_count(count, shape.kv_heads, sizes.length, processors) for count in sorted(counts)}
-        most = max(size * splits for size, splits in self._splits.items())
-        self._partial = torch.empty(most * shape.heads * shape.head_dim, device=device)
-        self._sums = torch.empty(most * shape.heads, device=device)
+        self.scratch = SplitScratch(model.shape, sizes.length, counts, device)
 
     @property
     def pending(self) -> Sequence[PendingStep]:
@@ -203,7 +189,7 @@ class GpuRunner:
         rows, firsts, starts = self._at.drawing[:size], self._at.firsts[:size], self._starts[: size + 1]
         inputs = self._inputs.part(size, size)
         self._make_inputs(rows, starts, firsts, inputs, 1)
-        self.sampler.keep(self._forward(GpuBatch(inputs, size, None, self._scratch(size))))
+        self.sampler.keep(self._forward(GpuBatch(inputs, size, None, self.scratch.of(size))))
 
     def _make_inputs(
         self,
@@ -220,14 +206,6 @@ class GpuRunner:
     def _forward(self, batch: GpuBatch) -> Hidden:
         return self.model.forward(batch, self.pools)
 
-    def _scratch(self, rows: int) -> Scratch:
-        """The memory of splits, laid out for so many rows."""
-        shape = self.model.shape
-        splits = self._splits[size_for([*self._splits], rows) or self.sizes.rows]
-        count = rows * shape.heads * splits
-        partial = self._partial[: count * shape.head_dim].view(rows, shape.heads, splits, shape.head_dim)
-        return Scratch(partial, self._sums[:count].view(rows, shape.heads, splits))
-
     # --- any other step ------------------------------------------------------------------------------------------
 
     def _start(self, buffers: StepBuffers, work: RowWork, drawing: Ints) -> None:
@@ -239,7 +217,7 @@ class GpuRunner:
         told = self.sampler.logprobs.prompts_among(rows)
         size = step if told else smallest(self.mixed.sizes, step) or step
         numbers = buffers.numbers
-        _fill_up(numbers, size, step, work, starts)
+        fill_up(numbers, size, step, starts, work.rows, work.sent, work.draws)
         numbers.drawing[:] = -1
         numbers.drawing[: drawing.size] = drawing
         numbers.last[:] = 0
@@ -271,8 +249,9 @@ class GpuRunner:
         self._make_inputs(rows, starts, firsts, inputs, size.tokens, given)
         self._add_inputs(rows, starts, inputs)
         begins = starts[size.decoding : n + 1].int() if size.chunks else None
-        scratch = self._scratch(max(1, size.decoding))
-        batch = GpuBatch(inputs.part(n, size.tokens), size.decoding, begins, scratch, self._chunk_scratch(size))
+        scratch = self.scratch.of(max(1, size.decoding))
+        beside = None if begins is None else self.scratch.of_chunks(size.tokens, self.pools[0].keys)
+        batch = GpuBatch(inputs.part(n, size.tokens), size.decoding, begins, scratch, beside)
         hidden = self._forward(batch)
         self.sampler.keep(hidden.of(at.last[: self._draws(size)]))
         return hidden
@@ -283,15 +262,6 @@ class GpuRunner:
     def _draws(self, size: StepSize) -> int:
         """Tokens that a step of this size may draw."""
         return min(size.tokens if self.sizes.drafts else size.rows, len(self._at.last))
-
-    def _chunk_scratch(self, size: StepSize) -> Scratch | None:
-        """Memory for chunks of so many tokens, if their keys are to be divided: how, follows from the size alone."""
-        shape = self.model.shape
-        if not size.chunks:
-            return None
-        keys, longest = self.pools[0].keys, self.sizes.length
-        splits = paged_prefill.split_count(size.tokens, FEW_ROWS, shape.heads, keys, longest, self._processors)
-        return Scratch.of(size.tokens, shape.heads, shape.head_dim, splits, self.device) if splits > 1 else None
 
     # --- before the first step -----------------------------------------------------------------------------------
 
@@ -331,17 +301,3 @@ class GpuRunner:
         kinds: dict[str, Graphs[Any]] = {"prompts": self.mixed, "decoding": self.decoding}
         kinds |= {"rows that ask": self.sampler.changing, "rows": self.sampler.plain}
         return {name: graphs for name, graphs in kinds.items() if graphs.sizes}
-
-
-def _fill_up(numbers: StepNumbers[Ints], size: StepSize, step: StepSize, work: RowWork, starts: Ints) -> None:
-    """Write a step's rows, filled up to `size`: those that decode, their like without tokens, those with chunks, their
-    like without tokens, and one that is none and has the tokens that fill up."""
-    n, few, gap = size.rows, step.decoding, size.decoding
-    end = gap + step.chunks
-    numbers.rows[: n + 1] = -1
-    parts = (numbers.rows, work.rows), (numbers.firsts, work.sent), (numbers.starts, starts[:-1])
-    for values, own in (*parts, (numbers.room, work.draws - 1)):
-        values[:few], values[gap:end] = own[:few], own[few:]
-    numbers.starts[few:gap] = few
-    numbers.starts[end : n + 1] = step.tokens
-    numbers.starts[n + 1] = size.tokens

@@ -76,7 +76,7 @@ class ModelDraftingRunner(DraftingRunner):
 
     def _draft_scratch(self, rows: int) -> Scratch:
         shape = self.draft.shape
-        splits = split_count(rows, shape.kv_heads, self.sizes.length, self._processors)
+        splits = split_count(rows, shape.kv_heads, self.sizes.length, self.scratch.processors)
         return Scratch.of(rows, shape.heads, shape.head_dim, splits, self.device)
 
     def _add_inputs(self, rows: Tensor, starts: Tensor, inputs: StepInputs) -> None:
