@@ -75,7 +75,6 @@ def test_states_beside_kv_memory_of_another_type(checkpoints: Folders) -> None:
         ({"dtype": "bfloat16"}, "bfloat16"),
         ({"dtype": "float16"}, "float16"),
         ({"quantization": "int8"}, "float16"),
-        ({"quantization": "int4"}, "bfloat16"),
         ({"quantization": "int8", "kv_cache_dtype": "float32"}, "float32"),
         ({"dtype": "bfloat16", "kv_cache_dtype": "int8"}, "int8"),
     ],
