@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from actorserve.actors.worker.cpu import native
 from tests.support.client import http_client
 from tests.support.models.checkpoints import checkpoint
 from tests.support.models.weight_formats import write
@@ -36,9 +37,14 @@ def test_decoded_numbers_are_those_of_transformers(kind: str, name: str, workers
     assert answers(packed, "--quantization", "none", "--dtype", "float32", "-tp", workers) == wanted
 
 
-def test_without_any_option_they_are_int8(tmp_path: Path) -> None:
-    """As in process, prompt by prompt."""
+@pytest.mark.parametrize("kernels", ["torch", "auto"])
+def test_without_any_option_they_are_of_8_bits_or_as_they_are(kernels: str, tmp_path: Path) -> None:
+    """As in process, prompt by prompt: by kernels of our own the checkpoint's 4 bits."""
     packed, _ = write(checkpoint("llama", tmp_path / "source"), "w4a16_zero_points", tmp_path)
-    runner = make_runner(config_for(packed))
+    native.start(kernels, 1)
+    try:
+        runner = make_runner(config_for(packed))
+    finally:
+        native.stop()
     wanted = [Driver(runner, seed=seed).run([Sequence(prompt, 24)])[0] for seed, prompt in enumerate(PROMPTS)]
-    assert answers(packed) == wanted
+    assert answers(packed, "--cpu-kernels", kernels, "--kv-cache-dtype", "float32") == wanted

@@ -56,14 +56,14 @@ def test_a_large_one_has_as_many_as_are_useful(monkeypatch: pytest.MonkeyPatch) 
 def test_values_of_the_options() -> None:
     assert make_config({"threads": "auto"}).threads is None and make_config({"threads": "AUTO"}).threads is None
     assert make_config({"threads": "2"}).threads == 2
-    wrong: list[object] = ["0", "-1", "many", "1.5", "", "none", "2 3", True, [1], 1.5]
-    for value in wrong:
+    numbers: list[object] = ["0", "-1", "many", "1.5", "", "none", "2 3", True, [1], 1.5]
+    for value in numbers:
         with pytest.raises(ConfigError, match=r"--threads: "):
             make_config({"threads": value})
     with pytest.raises(ConfigError, match=r"--threads: many is .* nor auto"):
         make_config({"threads": "many"})
-    others: list[object] = ["", "c", "NATIVES", "cuda", 1, None, True, ["native"]]
-    for value in others:
+    kinds: list[object] = ["", "c", "NATIVES", "cuda", 1, None, True, ["native"]]
+    for value in kinds:
         with pytest.raises(ConfigError, match="--cpu-kernels: "):
             make_config({"cpu_kernels": value})
     assert make_config({"cpu_kernels": "Torch"}).cpu_kernels == "torch"
