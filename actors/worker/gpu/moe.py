@@ -1,6 +1,6 @@
 """A layer's experts on a GPU with what chooses them, in place of its MLP (model/layers.py: MoeSpec).
 
-Six launches, or seven from 17 tokens on, of any size of step and with no look at the device:
+Five launches, or six from 17 tokens on, of any size of step and with no look at the device:
     router · choice (and places) · gate-up of experts · down of experts · sum
 An MLP for all tokens takes its own three, and one for its gate.
 """
