@@ -29,6 +29,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
     return folder
 
 
+@pytest.fixture(autouse=True, scope="module")
+def kernels_of_torch() -> None:
+    """Whatever a module before this one, an LLM in this process say, has left."""
+    native.stop()
+
+
 @pytest.fixture
 def native_kernels() -> Iterator[None]:
     """What is loaded meanwhile computes by kernels of our own, on two threads."""

@@ -1,8 +1,8 @@
 """Whether a model pools, and how: by the options, its architecture's name, and sentence-transformers' files beside it.
 
-An architecture is a stem and an ending: what ends with ForCausalLM goes on with texts, unless sentence-transformers'
-files say that it embeds; ForSequenceClassification and ForTokenClassification have a head; all others embed. Hidden
-states are computed by this server's own layers where it has those of the stem's ForCausalLM and the model is causal,
+An architecture is a stem and an ending: what ends with ForCausalLM or LMHeadModel goes on with texts, unless
+sentence-transformers' files say that it embeds; ForSequenceClassification and ForTokenClassification have a head; all
+others embed. Hidden states are computed by this server's own layers where it has those of the stem's ForCausalLM and the model is causal,
 and else by transformers.
 """
 
@@ -22,6 +22,7 @@ from .spec import LAST, MEAN, SEQUENCE, TOKEN, PoolingSpec
 
 GENERATES = "ForCausalLM"
 HEADS = {"ForSequenceClassification": SEQUENCE, "ForTokenClassification": TOKEN}
+TEXTS = (GENERATES, "LMHeadModel")  # what goes on with them, by its name
 EMBEDS = ("Model", "ForMaskedLM", "ForPreTraining")  # beside a decoder's
 WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
 
@@ -35,7 +36,7 @@ def pools(config: Config, whole: Values, folder: Path) -> bool:
     if config.worker != "model":
         return False
     name = architecture_name(whole)
-    return has_modules(folder) or (not name.endswith(GENERATES) and name.endswith((*HEADS, *EMBEDS)))
+    return has_modules(folder) or (not name.endswith(TEXTS) and name.endswith((*HEADS, *EMBEDS)))
 
 
 def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> tuple[PoolingSpec, int | None]:

@@ -138,7 +138,11 @@ class CpuBuilder:
 
     def unit_norm(self) -> RMSNorm:
         """Of single heads, without a gain."""
-        return RMSNorm(torch.ones(self.shape.head_dim), self.shape.norm_eps, self.batch_invariant)
+        return RMSNorm(
+            torch.ones(self.shape.heads + self.shape.kv_heads, self.shape.head_dim),
+            self.shape.norm_eps,
+            self.batch_invariant,
+        )
 
     def norm_if(self, name: str | None) -> RMSNorm | None:
         return None if name is None else self.norm(name)
