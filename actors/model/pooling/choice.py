@@ -2,8 +2,8 @@
 
 An architecture is a stem and an ending: what ends with ForCausalLM or LMHeadModel goes on with texts, unless
 sentence-transformers' files say that it embeds; ForSequenceClassification and ForTokenClassification have a head; all
-others embed. Hidden states are computed by this server's own layers where it has those of the stem's ForCausalLM and the model is causal,
-and else by transformers.
+others embed. Hidden states are computed by this server's own layers where it has those of the stem's ForCausalLM and
+the model is causal, and else by transformers.
 """
 
 from __future__ import annotations

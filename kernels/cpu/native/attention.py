@@ -200,12 +200,18 @@ class NativeAttention:
         return Places(self._where, ctypes.addressof(rows), ctypes.addressof(self.pool.table))
 
     def advance(self) -> bool:
-        """The same spans, of one token each, a position further on; their tables hold the blocks by then."""
-        if not self._alone:
+        """The same spans, of one token each, a position further on; their tables hold the blocks by then. False, too,
+        where a token goes to a block that does not follow the last one: whoever writes takes the next slot."""
+        if not self._alone or self._jumps(self._spans[:, 2] + 1):
             return False
         self._spans[:, 2] += 1
         self._size = self._needed()
         return True
+
+    def _jumps(self, positions: np.ndarray) -> bool:
+        numbers, within = np.divmod(positions, self._rules.block_size)
+        entered = [(self._blocks[span], int(numbers[span])) for span in np.flatnonzero(within == 0).tolist()]
+        return any(blocks[number] != blocks[number - 1] + 1 for blocks, number in entered)
 
     def attend(self, layer: int, queries: Tensor, out: Tensor, sinks: Tensor | None) -> None:
         """`queries` [tokens, heads, key_dim]; `out` [tokens, heads, value_dim] is contiguous, and of the same type."""

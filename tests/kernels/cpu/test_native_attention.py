@@ -12,6 +12,7 @@ import torch
 from actorserve.actors.model.memory.kv import KVSpec, LayerAttention
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.actors.worker.memory import make_pools
+from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.attention import NativeAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV, PoolMemory, QuantisedPool, Span, quantise
@@ -165,3 +166,20 @@ def test_a_row_that_is_no_number_makes_none_of_another(library: Library) -> None
         memory.pool.write(0, torch.tensor([slot]), nothing, nothing)
         found = memory.attend([(1, 700, 1), (0, 600, 100), (0, 700, 1)])
         assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1]) and found[2].isnan().all()
+
+
+def test_a_step_further_on_is_no_such_step_where_a_block_does_not_follow(library: Library) -> None:
+    """The slot behind the last one is another sequence's then; a block may be known long before it is needed."""
+    rule = rule_of((2, 2, 64, 64))
+    spec = KVSpec(layers=(rule,))
+    pools = make_pools(spec, 8, BLOCK, torch.float32)
+    kv = PagedKV(spec, pools, BLOCK, dtype=torch.float32, library=library)
+    for blocks, moves in (([3, 4, 9], True), ([3, 7, 9], False)):
+        spans = [
+            Span(0, 1, 2 * BLOCK - 3, np.array([1, 2, 6]), one_run=False),
+            Span(1, 1, BLOCK - 2, np.array(blocks), one_run=False),
+        ]
+        attention = StepAttention(kv, spans, spec.layers)
+        assert attention.advance(), "to the last place of a block"
+        assert attention.advance() is moves
+        assert not attention.advance(), "the first row's next block does not follow"
