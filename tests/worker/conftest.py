@@ -13,6 +13,7 @@ import torch
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read when kernels are imported
 
 from actorserve.actors.worker.cpu import native
+from tests.support.compiler import need_compiler
 from tests.support.models.checkpoints import checkpoint
 
 torch.set_num_threads(1)
@@ -38,6 +39,7 @@ def kernels_of_torch() -> None:
 @pytest.fixture
 def native_kernels() -> Iterator[None]:
     """What is loaded meanwhile computes by kernels of our own, on two threads."""
+    need_compiler()
     assert native.start("native", 2).startswith("native")
     yield
     native.stop()

@@ -36,6 +36,7 @@ from actorserve.actors.worker.speculative.verifier import Proposer
 from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.kernels.cpu.penalties import log_sums, top_logprobs
 from actorserve.shm.table.logprobs import Logprobs
+from tests.support.compiler import need_compiler
 
 from .cpu.test_runner import prompt
 from .driver import LENGTH as ROOM
@@ -50,6 +51,8 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     count, kernels = request.param.split()
     torch.set_num_threads(int(count))
+    if kernels == "native":
+        need_compiler()
     native.start(kernels, int(count))
     yield int(count)
     native.stop()

@@ -21,6 +21,7 @@ from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.library import Library
 from actorserve.kernels.cpu.paged_kv import PagedKV, QuantisedPool, Span
 from tests.kernels.reference.layer_attention import layer_attention
+from tests.support.compiler import need_compiler
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 LENGTHS = [(1, 1328), (5, 18), (129, 463), (1, 1), (1, 64), (300, 300), (2, 65), (128, 256)]  # (queries, context)
@@ -35,6 +36,8 @@ class Kernels:
 @pytest.fixture(autouse=True, params=["numpy", "torch", "native"])
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose products decode."""
+    if request.param == "native":
+        need_compiler()
     monkeypatch.setattr(Kernels, "library", native.load(cpu_flags()) if request.param == "native" else None)
     if request.param == "torch":
         monkeypatch.setattr(paged_kv, "pays", lambda pool: False)

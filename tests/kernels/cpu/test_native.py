@@ -16,6 +16,7 @@ import torch
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.linear import FourBits, Scales, float_linear, int4_linear, int8_linear, stride_of
+from tests.support.compiler import need_compiler
 
 NAMES = [one.name for one in native.variants(cpu_flags())]
 
@@ -23,6 +24,7 @@ NAMES = [one.name for one in native.variants(cpu_flags())]
 @pytest.fixture(scope="module")
 def libraries() -> Iterator[dict[str, native.Library]]:
     """Those of all variants."""
+    need_compiler()
     made = {name: native.load(cpu_flags(), name) for name in NAMES}
     yield made
     for one in made.values():
@@ -164,6 +166,7 @@ LOAD = "print(native.load(cpu_flags()).seconds > 0)"
 
 
 def test_two_starts_at_once_and_a_third_one_find_a_whole_library(tmp_path: Path) -> None:
+    need_compiler()
     both = [in_another_process(LOAD, tmp_path) for _ in range(2)]
     assert "True\n" in [one.communicate()[0] for one in both]
     assert in_another_process(LOAD, tmp_path).communicate()[0] == "False\n"
@@ -180,6 +183,7 @@ def slow_compiler(folder: Path) -> Path:
 
 
 def test_who_is_killed_while_it_compiles_leaves_nothing_that_is_loaded(tmp_path: Path) -> None:
+    need_compiler()
     killed = in_another_process(LOAD, tmp_path, CC=str(slow_compiler(tmp_path)))
     deadline = time.monotonic() + 60
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
@@ -212,6 +216,7 @@ def test_without_a_compiler_and_with_a_failing_one_the_reason_is_said(
 def test_a_cache_that_others_may_write_or_we_may_not_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int
 ) -> None:
+    need_compiler()
     folder = tmp_path / "actorserve" / "kernels"
     folder.mkdir(parents=True)
     folder.chmod(mode)

@@ -17,6 +17,7 @@ from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.attention import NativeAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV, PoolMemory, QuantisedPool, Span, quantise
 from tests.kernels.reference.layer_attention import layer_attention
+from tests.support.compiler import need_compiler
 
 NAMES = [one.name for one in native.variants(cpu_flags()) if one.name != "avxvnni"]  # which is AVX2 here
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int8]
@@ -35,6 +36,7 @@ Library = native.Library
 
 @pytest.fixture(scope="module", params=NAMES)
 def library(request: pytest.FixtureRequest) -> Iterator[Library]:
+    need_compiler()
     made = native.load(cpu_flags(), request.param)
     yield made
     made.set_threads(1)

@@ -17,6 +17,7 @@ from actorserve.actors.worker.cpu.kv_memory import kv_type, plan_memory
 from actorserve.actors.worker.cpu.window_tables import TabledKV
 from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.speculative.ngram import NgramProposer
+from tests.support.compiler import need_compiler
 from tests.support.models.checkpoints import VOCABULARY
 from tests.worker.cpu.test_windows_and_states import WINDOWED, Echo, TorchBench, alone, load, run_crowd
 from tests.worker.driver import Driver, Sequence, config_for, make_runner, plain_memory
@@ -28,6 +29,8 @@ Folders = Callable[..., Path]
 @pytest.fixture(params=["native", "torch"], autouse=True)
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Both kinds."""
+    if request.param == "native":
+        need_compiler()
     native.start(request.param, 2)
     yield
     native.stop()

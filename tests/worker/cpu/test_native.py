@@ -9,6 +9,7 @@ import pytest
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.worker.cpu import native
 from actorserve.kernels.cpu.native.library import NativeError
+from tests.support.compiler import need_compiler
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,7 @@ def torch_afterwards() -> Iterator[None]:
 
 
 def test_what_is_asked_for_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_compiler()
     assert native.start("torch", 1).startswith("torch (--cpu-kernels torch)") and native.current() is None
     assert native.start("native", 2).startswith("native (") and native.current() is not None
 
@@ -37,6 +39,7 @@ def test_the_fewest_threads_are_taken_that_are_nearly_as_quick() -> None:
 
 
 def test_a_small_model_pays_for_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_compiler()
     native.start("native", 1)
     monkeypatch.setattr(native, "int8_linear", None)
     assert native.useful_threads(4, native.LARGE - 1) == 3
@@ -46,6 +49,7 @@ def test_a_small_model_pays_for_no_trial(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_large_one_has_as_many_as_are_useful(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_compiler()
     native.start("native", 1)
     monkeypatch.setattr(native, "TRIAL", (64, 64))
     assert native.useful_threads(3, native.LARGE) in (1, 2, 3)
