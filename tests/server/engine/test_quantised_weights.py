@@ -47,4 +47,4 @@ def test_without_any_option_they_are_of_8_bits_or_as_they_are(kernels: str, tmp_
     finally:
         native.stop()
     wanted = [Driver(runner, seed=seed).run([Sequence(prompt, 24)])[0] for seed, prompt in enumerate(PROMPTS)]
-    assert answers(packed, "--cpu-kernels", kernels, "--kv-cache-dtype", "float32") == wanted
+    assert answers(packed, "--cpu-kernels", kernels) == wanted
