@@ -17,6 +17,7 @@ from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.linear import FourBits, Scales, float_linear, int4_linear, int8_linear, stride_of
 from tests.support.compiler import need_compiler
+from tests.worker.driver import rounded_by_chunks
 
 NAMES = [one.name for one in native.variants(cpu_flags())]
 
@@ -111,14 +112,6 @@ def four_bits(scaled: Scales, outputs: int, inputs: int, generator: torch.Genera
             d, m = s * wide[..., 0], t * wide[..., 1]
     exact = numbers.double() * d.repeat_interleave(32, 1)[:, :inputs] - m.repeat_interleave(32, 1)[:, :inputs]
     return FourBits(numbers, scales, scaled, 128 if scaled is Scales.FLOAT_PAIRS else 0), exact
-
-
-def rounded_by_chunks(x: torch.Tensor) -> torch.Tensor:
-    """What 8 bits leave of x, with a step for each 128 numbers of a row, in float64."""
-    chunks = torch.nn.functional.pad(x, (0, -x.shape[1] % 128)).unflatten(1, (-1, 128))
-    step = chunks.abs().amax(2, keepdim=True).clamp(min=1e-30) / 127
-    found: torch.Tensor = ((chunks / step).round().double() * step).flatten(1)[:, : x.shape[1]]
-    return found
 
 
 @pytest.mark.parametrize("variant", NAMES)
