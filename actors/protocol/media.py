@@ -1,0 +1,32 @@
+"""What a prompt has of pictures, films and sounds, as the worker and the scheduler see it.
+
+Leaf module. A media actor makes a `MediaItem` of each; the numbers lie in the media arena, the items with the slot. The
+prompt's token ids hold the model's placeholder ids where embeddings of an item go: of the positions [start,
+start + length) those whose id is a placeholder, in order.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+IMAGE, VIDEO, AUDIO = "image", "video", "audio"
+MODALITIES = (IMAGE, VIDEO, AUDIO)
+
+
+class MediaTensor(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """An array in the arena, C-contiguous. `name` is what the model's processor calls it ("pixel_values")."""
+
+    name: str
+    dtype: str  # numpy's name
+    shape: list[int]
+    offset: int  # bytes from the arena's beginning
+
+
+class MediaItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One picture, film or sound of a prompt."""
+
+    modality: str  # of MODALITIES
+    digest: bytes  # 16 bytes: the same digest and the same model, the same embeddings
+    start: int  # the first of its positions in the prompt; an encoder–decoder's input has none: 0 and length 0
+    length: int  # positions from the first to the last placeholder
+    tensors: list[MediaTensor]
