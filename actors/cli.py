@@ -22,6 +22,7 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "launch": "serve a model",
     "run": "start a server and chat with it in the terminal",
     "chat": "chat in the terminal with a running server",
+    "run-batch": "answer a file of requests in OpenAI's batch format",
     "systemd-unit": "print a unit that runs the server under systemd",
     "check": "say what would be loaded and how much fits, without starting",
     "ps": "list the actors of a running server",

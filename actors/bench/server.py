@@ -49,6 +49,11 @@ class StartedServer:
         """Of the supervisor."""
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        """It was started, and is no more."""
+        return self._process.poll() is not None
+
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:

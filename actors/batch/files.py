@@ -1,0 +1,139 @@
+"""The two files of a batch, as OpenAI has them: JSON Lines of requests, and JSON Lines of answers.
+
+The file of answers is also the memory of the run. A line is appended once its answer is whole, so whoever comes after
+a run that was killed finds in it what is done, drops a last line that was torn off, and sends the rest. One run at a
+time writes to it (flock).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from ..options.config import ConfigError
+
+
+class BatchError(Exception):
+    """The run cannot go on; the message is for people."""
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """A line of the input."""
+
+    custom_id: str
+    url: str
+    body: dict[str, msgspec.Raw]
+    method: str = "POST"
+
+
+class _Answered(msgspec.Struct):
+    custom_id: str
+
+
+_decode = msgspec.json.Decoder(Request).decode
+_decode_answer = msgspec.json.Decoder(_Answered).decode
+
+
+def requests(path: Path) -> Iterator[tuple[int, Request]]:
+    """Each request with the number of its line. ConfigError where a line is none."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, _request(line, f"{path}, line {number}")
+    except OSError as error:
+        raise ConfigError(f"--input-file: {error}") from None
+
+
+def _request(line: bytes, where: str) -> Request:
+    try:
+        request = _decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where} is no request of a batch: {error}") from None
+    if request.method != "POST":
+        raise ConfigError(f"{where}: method must be POST, not {request.method}")
+    if not request.url.startswith("/"):
+        raise ConfigError(f"{where}: url must be a path such as /v1/chat/completions, not {request.url}")
+    if bytes(request.body.get("stream", b"")) == b"true":
+        raise ConfigError(f"{where}: stream must be false: an answer is a line of a file")
+    return request
+
+
+def names(path: Path) -> set[str]:
+    """The custom_id of each line. ConfigError where one is there twice, or a line is no request."""
+    found: dict[str, int] = {}
+    for number, request in requests(path):
+        first = found.setdefault(request.custom_id, number)
+        if first != number:
+            raise ConfigError(f'{path}, line {number}: custom_id "{request.custom_id}" is that of line {first}, too')
+    return set(found)
+
+
+class Answers:
+    """`with Answers(path, names) as answers:` `done` has the custom_ids that are answered; `append` adds one."""
+
+    def __init__(self, path: Path, expected: set[str]) -> None:
+        self._path = path
+        self._expected = expected
+        self.done: set[str] = set()
+
+    def __enter__(self) -> Answers:
+        try:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise ConfigError(f"--output-file: {error}") from None
+        try:
+            self._lock()
+            self._read()
+        except BaseException:
+            os.close(self._file)
+            raise
+        return self
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"--output-file: another run writes to {self._path}") from None
+
+    def _read(self) -> None:
+        """Take over what an earlier run has written."""
+        end = 0
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):  # it was killed here
+                    break
+                end += len(line)
+                self._take(line, number)
+        os.ftruncate(self._file, end)
+
+    def _take(self, line: bytes, number: int) -> None:
+        where = f"--output-file: {self._path}, line {number}"
+        try:
+            name = _decode_answer(line).custom_id
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise ConfigError(f"{where} is no answer of a batch: name a new file") from None
+        if name not in self._expected:
+            raise ConfigError(f'{where} answers "{name}", which is not in the input: name a new file')
+        self.done.add(name)
+
+    def append(self, answer: dict[str, Any]) -> None:
+        """Add a line, whole. BatchError where the disk is full, or the like."""
+        data = memoryview(msgspec.json.encode(answer) + b"\n")
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            raise BatchError(f"{self._path}: {error}") from None
+        self.done.add(answer["custom_id"])
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)

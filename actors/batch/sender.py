@@ -1,0 +1,130 @@
+"""Sends the requests of a batch, so many at once, and keeps each answer once.
+
+What the server answers is the answer, also a 4xx. Where it gives none (a connection that breaks, a server that is
+gone) or says that it cannot just now, the request is sent again, to whoever is ready then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from .files import Answers, Request
+from .servers import BatchServer
+
+BUSY = frozenset({408, 429, 500, 502, 503, 504})
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
+CONNECT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How it is sent."""
+
+    concurrency: int
+    retries: int  # of one request
+    timeout_s: float
+    key: str | None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the requests of this run."""
+
+    answered: int = 0
+    refused: int = 0  # of those: with a status other than 200, or without any answer
+
+
+class Sender:
+    """`await Sender(…).run(requests)`."""
+
+    def __init__(
+        self, server: BatchServer, settings: Settings, answers: Answers, progress: Callable[[], object]
+    ) -> None:
+        self._server = server
+        self._settings = settings
+        self._answers = answers
+        self._progress = progress
+        self.tally = Tally()
+
+    async def run(self, waiting: Iterator[Request]) -> None:
+        """Until all are answered. ServerError once there is no server; what is answered by then is kept."""
+        headers = {"Content-Type": "application/json"}
+        if self._settings.key:
+            headers["Authorization"] = f"Bearer {self._settings.key}"
+        timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s, sock_connect=CONNECT_S)
+        connector = aiohttp.TCPConnector(limit=0, ssl=False)
+        async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
+            await self._all(session, waiting)
+
+    async def _all(self, session: aiohttp.ClientSession, waiting: Iterator[Request]) -> None:
+        tasks = [asyncio.create_task(self._take(session, waiting)) for _ in range(self._settings.concurrency)]
+        try:
+            await asyncio.gather(*tasks)  # the first that fails says why
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _take(self, session: aiohttp.ClientSession, waiting: Iterator[Request]) -> None:
+        """One after the other, of those that nobody has taken."""
+        for request in waiting:
+            answer = await self._answer(session, request)
+            self._answers.append(answer)
+            self.tally.answered += 1
+            self.tally.refused += answer["response"] is None or answer["response"]["status_code"] != 200
+            self._progress()
+
+    async def _answer(self, session: aiohttp.ClientSession, request: Request) -> dict[str, Any]:
+        body = msgspec.json.encode(request.body)
+        for tries in range(self._settings.retries + 1):
+            address = await self._server.address()
+            last = tries == self._settings.retries
+            try:
+                async with session.post(address + request.url, data=body) as response:
+                    said = await response.read()
+                    if response.status not in BUSY or last:
+                        return _line(request, _response(response, said), None)
+                    pause = _pause(response.headers.get("Retry-After", ""), tries)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                self._server.lost()
+                if last:
+                    detail = str(error) or type(error).__name__
+                    return _line(
+                        request, None, {"code": "no_answer", "message": f"the server gave no answer: {detail}"}
+                    )
+                pause = _pause("", tries)
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable: the last try returns")
+
+
+def _pause(retry_after: str, tries: int) -> float:
+    """Seconds until the next try: as the server says, or twice as long each time; not all at the same moment."""
+    if retry_after.isdecimal():
+        return min(float(retry_after), LONGEST_PAUSE_S) + random.random() * FIRST_PAUSE_S
+    return float(min(FIRST_PAUSE_S * 2**tries, LONGEST_PAUSE_S) * (0.5 + random.random()))
+
+
+def _response(response: aiohttp.ClientResponse, said: bytes) -> dict[str, Any]:
+    try:
+        body = msgspec.json.decode(said)
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # of a proxy, say
+        body = said.decode(errors="replace")
+    return {
+        "status_code": response.status,
+        "request_id": response.headers.get("X-Request-Id", ""),
+        "body": body,
+    }
+
+
+def _line(request: Request, response: dict[str, Any] | None, error: dict[str, str] | None) -> dict[str, Any]:
+    """An answer in OpenAI's form."""
+    name = f"batch_req_{uuid.uuid4().hex}"
+    return {"id": name, "custom_id": request.custom_id, "response": response, "error": error}

@@ -1,0 +1,93 @@
+"""Where the requests of a batch go: a server that runs somewhere, or one that was started for it and is started again
+whenever it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from ..bench.server import ServerError, StartedServer, wait_ready
+
+PAUSE_S = 0.2  # between two looks at a server that is not ready
+
+
+class BatchServer(ABC):
+    """`address()` waits for a server that is ready; `lost()` says that a request got no answer there."""
+
+    def __init__(self, ready_s: float) -> None:
+        self._ready_s = ready_s
+        self._ready = True
+        self._looking = asyncio.Lock()
+
+    async def address(self) -> str:
+        """Of a server that was ready when it was last looked at. ServerError once it was not within the time."""
+        async with self._looking:  # one looks, and all others wait for it
+            if not self._ready:
+                await self._wait()
+                self._ready = True
+        return self.base_url
+
+    def lost(self) -> None:
+        """The next one to ask for the address looks first."""
+        self._ready = False
+
+    @property
+    @abstractmethod
+    def base_url(self) -> str:
+        """Without a slash at its end."""
+
+    async def _wait(self) -> None:
+        deadline = time.monotonic() + self._ready_s
+        while True:
+            try:
+                return await asyncio.to_thread(wait_ready, self.base_url, 0.0)
+            except ServerError:
+                if time.monotonic() > deadline:
+                    raise ServerError(f"{self.base_url} was not ready within {self._ready_s:g} s") from None
+            await asyncio.sleep(PAUSE_S)  # somebody else's server has no other way to tell us
+
+
+class RunningServer(BatchServer):
+    """One that is there."""
+
+    def __init__(self, base_url: str, ready_s: float) -> None:
+        super().__init__(ready_s)
+        self._base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._ready = False
+
+    @property
+    def base_url(self) -> str:
+        """As it was given."""
+        return self._base_url
+
+
+class OwnServer(BatchServer):
+    """One that is started here, from words of the command line. `start` and `stop` are for the main thread."""
+
+    def __init__(self, words: Sequence[str], ready_s: float) -> None:
+        super().__init__(ready_s)
+        self._words = words
+        self._server = StartedServer(words, ready_s, own_group=True)
+
+    @property
+    def base_url(self) -> str:
+        """Another one after each start."""
+        return self._server.base_url
+
+    def start(self) -> None:
+        """ServerError if it does not."""
+        self._server.__enter__()
+
+    def stop(self) -> None:
+        """With all its processes."""
+        self._server.__exit__(None, None, None)
+
+    async def _wait(self) -> None:
+        if self._server.ended:
+            self.stop()
+            self._server = StartedServer(self._words, self._ready_s, own_group=True)
+            await asyncio.to_thread(self.start)
+        await super()._wait()

@@ -1,0 +1,167 @@
+"""`actorserve run-batch`, from the command line to its file, with deaths of the run, the server and its actors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from actorserve.actors.cli import main
+from tests.bench.fake import Fake
+from tests.support.server import PACKAGE, Server
+
+DEADLINE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("--worker", "scripted", "--frontends", "2") as made:
+        yield made
+
+
+def write(path: Path, count: int, tokens: int = 4) -> Path:
+    """Chats and completions in turns, and a model that is not there at the end."""
+    with path.open("w") as file:
+        for number in range(count):
+            text = f"request {number}"
+            body: dict[str, Any] = {"max_tokens": tokens, "ignore_eos": True}
+            chat = number % 2 == 0
+            body |= {"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text}
+            if number == count - 1:
+                body["model"] = "nobody"
+            url = "/v1/chat/completions" if chat else "/v1/completions"
+            file.write(json.dumps({"custom_id": f"r{number}", "method": "POST", "url": url, "body": body}) + "\n")
+    return path
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """Of each request its answer; there is one alone."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    found = {line["custom_id"]: line for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+def check(path: Path, count: int) -> None:
+    """Each request has its answer, and the last one the server's refusal."""
+    found = read(path)
+    assert set(found) == {f"r{number}" for number in range(count)}
+    for number in range(count - 1):
+        answer = found[f"r{number}"]
+        assert answer["error"] is None
+        assert answer["response"]["status_code"] == 200
+        assert answer["response"]["body"]["usage"]["completion_tokens"] == 4
+    assert found[f"r{count - 1}"]["response"]["status_code"] == 404
+
+
+def command(source: Path, target: Path, *words: str) -> subprocess.Popen[bytes]:
+    paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(PACKAGE)]))
+    return subprocess.Popen(
+        [sys.executable, "-m", "actorserve", "run-batch", "-i", str(source), "-o", str(target), *words],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+
+
+def wait_for_lines(path: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_each_line_has_its_answer(server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, target = write(tmp_path / "in", 40), tmp_path / "out"
+    words = ["run-batch", "-i", str(source), "-o", str(target), "--base-url", server.base_url + "/v1"]
+    assert main(words) == 0
+    check(target, 40)
+    assert f"40 requests are answered in {target}, 1 of them with an error" in capfd.readouterr().err
+    before = target.read_bytes()
+    assert main(words) == 0  # there is nothing left
+    assert target.read_bytes() == before
+    assert "40 by an earlier run" in capfd.readouterr().err
+
+
+def test_a_run_that_was_killed_goes_on(server: Server, tmp_path: Path) -> None:
+    source, target = write(tmp_path / "in", 300), tmp_path / "out"
+    words = ("--base-url", server.base_url, "--batch-concurrency", "4")
+    for done in (20, 120):
+        process = command(source, target, *words)
+        wait_for_lines(target, done, process)
+        process.kill()
+        process.communicate()
+        assert len(read(target)) >= done  # a torn line would be no JSON, and is cut off by the next run
+    process = command(source, target, *words)
+    assert process.wait(DEADLINE_S) == 0
+    assert process.stderr is not None
+    process.stderr.close()
+    check(target, 300)
+
+
+def test_a_server_and_its_actors_may_be_killed(tmp_path: Path) -> None:
+    """The run has started the server, so it starts another one when all of it has gone."""
+    source, target = write(tmp_path / "in", 400), tmp_path / "out"
+    process = command(source, target, "--worker", "scripted", "--batch-concurrency", "8")
+    victims = ("actorserve: worker", "actorserve: scheduler", "actorserve: frontend", "supervisor")
+    for number, victim in enumerate(victims, 1):
+        wait_for_lines(target, 60 * number, process)
+        supervisor = psutil.Process(process.pid).children()[0]
+        if victim == "supervisor":
+            supervisor.kill()
+        else:
+            found = [one for one in supervisor.children(recursive=True) if victim in " ".join(one.cmdline())]
+            assert found, [one.cmdline() for one in supervisor.children(recursive=True)]
+            found[0].kill()
+    said = process.communicate(timeout=DEADLINE_S)[1]
+    assert process.returncode == 0, said
+    check(target, 400)
+
+
+def test_ctrl_c_says_how_to_go_on(server: Server, tmp_path: Path) -> None:
+    source, target = write(tmp_path / "in", 3000), tmp_path / "out"
+    process = command(source, target, "--base-url", server.base_url, "--batch-concurrency", "2")
+    wait_for_lines(target, 5, process)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=DEADLINE_S)[1].decode()
+    assert process.returncode == 130
+    assert f"{len(read(target))} of 3000 have an answer; the same command goes on" in said
+    assert "Traceback" not in said
+
+
+def test_what_is_busy_is_asked_again(tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    body = {"model": "m", "prompt": "x", "max_tokens": 2, "stream_options": {}}
+    source.write_text(json.dumps({"custom_id": "a", "url": "/v1/completions", "body": body}))
+    with Fake() as fake:
+        fake.refuse = lambda number, body: (503, 429, None)[min(number, 2)]
+        assert main(["run-batch", "-i", str(source), "-o", str(target), "--base-url", fake.base_url]) == 0
+        assert len(fake.bodies) >= 2
+    assert read(target)["a"]["response"]["status_code"] == 200
+
+
+def test_a_server_that_is_not_there_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, target = write(tmp_path / "in", 2), tmp_path / "out"
+    words = ["run-batch", "-i", str(source), "-o", str(target), "--base-url", "http://127.0.0.1:9"]
+    assert main([*words, "--ready-timeout", "0"]) == 1
+    said = capfd.readouterr().err
+    assert "http://127.0.0.1:9 was not ready within 0 s" in said
+    assert "0 of 2 have an answer" in said
+
+
+def test_options_that_contradict_each_other_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["run-batch", "-i", str(write(tmp_path / "in", 1)), "-o", str(tmp_path / "out")]
+    assert main([*words, "--base-url", "http://x", "--max-num-seqs", "4"]) == 2
+    assert main([*words, "--batch-concurrency", "0"]) == 2
+    said = capfd.readouterr().err
+    assert "--base-url names a server that runs" in said
+    assert "--batch-concurrency must be at least 1" in said
