@@ -21,8 +21,8 @@ from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 from tests.grammars.drawing import allowed, model
 from tests.support.models.checkpoints import VOCABULARY
+from tests.support.models.greedy import reference
 
-from .cpu.test_executor import reference
 from .driver import LENGTH, Driver, Sequence, config_for, make_runner, plain_memory
 
 Folders = Callable[..., Path]

@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.client import http_session
 from tests.support.models.checkpoints import checkpoint
+from tests.support.models.greedy import greedy, reference
 from tests.support.server import Server
-from tests.worker.cpu.test_executor import generate, reference
 
 TOKENS = 90
 SMALL = ("--max-num-batched-tokens", "48", "--block-size", "8", "--max-model-len", "512", "--max-num-seqs", "8")
@@ -65,10 +65,11 @@ def test_a_death_in_the_middle_changes_no_text(kind: str, tmp_path: Path) -> Non
     random = np.random.default_rng(1)
     shared = random.integers(3, 300, 150).tolist()
     prompts = [shared[: 15 * number] + random.integers(3, 300, 9).tolist() for number in range(10)]
-    model = reference(folder)
-    wanted = [generate(model, prompt, TOKENS) for prompt in prompts]
     with Server(str(folder), "--threads", "1", "--dtype", "float32", "--debug", *options) as server:
         if kind == "qwen2_windows":
             server.wait_for(r"as 2 of 3 block tables keep 56 tokens", since_start=True)
-        assert asyncio.run(with_deaths(server, prompts, "scheduler", "worker", "scheduler")) == wanted
-        assert asyncio.run(with_deaths(server, prompts)) == wanted
+        answers = asyncio.run(with_deaths(server, prompts, "scheduler", "worker", "scheduler"))
+        assert asyncio.run(with_deaths(server, prompts)) == answers
+    model = reference(folder)
+    assert {len(answer) for answer in answers} == {TOKENS}
+    assert [greedy(model, *texts) for texts in zip(prompts, answers, strict=True)] == answers

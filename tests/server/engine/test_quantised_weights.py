@@ -10,9 +10,9 @@ import pytest
 from actorserve.actors.worker.cpu import native
 from tests.support.client import http_client
 from tests.support.models.checkpoints import checkpoint
+from tests.support.models.greedy import generate, reference
 from tests.support.models.weight_formats import write
 from tests.support.server import Server
-from tests.worker.cpu.test_executor import generate, reference
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 PROMPTS = [np.random.default_rng(seed).integers(3, 300, 20 + 17 * seed).tolist() for seed in range(4)]

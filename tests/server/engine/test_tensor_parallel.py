@@ -15,8 +15,8 @@ import torch
 from actorserve.actors.observer.attach import attach
 from tests.support.client import http_client
 from tests.support.models.checkpoints import VOCABULARY, checkpoint
+from tests.support.models.greedy import greedy, reference
 from tests.support.server import Server
-from tests.worker.cpu.test_executor import generate, reference
 
 TWO = ("-tp", "2", "--threads", "1", "--dtype", "float32")
 
@@ -27,6 +27,15 @@ def ask(server: Server, **body: Any) -> Any:
         answer = client.post("/v1/completions", json=given)
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+def check_greedy(folder: Path, prompts: list[list[int]], body: Any) -> list[list[int]]:
+    """The choices' tokens, which are those of one that has all of the model."""
+    answers: list[list[int]] = [choice["token_ids"] for choice in body["choices"]]
+    model = reference(folder)
+    assert {len(answer) for answer in answers} == {24}
+    assert [greedy(model, *texts) for texts in zip(prompts, answers, strict=True)] == answers
+    return answers
 
 
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama", "llama_biased", "phi3_long", "gemma2", "glm4")]
@@ -44,10 +53,8 @@ def test_two_divide_experts(kind: str, options: tuple[str, ...], tmp_path: Path)
     """Each of them, or some for each."""
     folder = checkpoint(kind, tmp_path)
     prompts = [np.random.default_rng(seed).integers(3, 300, 20 + 17 * seed).tolist() for seed in range(3)]
-    model = reference(folder)
-    wanted = [generate(model, prompt, 24) for prompt in prompts]
     with Server(str(folder), *TWO, *options) as server:
-        assert [choice["token_ids"] for choice in ask(server, prompt=prompts)["choices"]] == wanted
+        check_greedy(folder, prompts, ask(server, prompt=prompts))
 
 
 @pytest.mark.parametrize("kind", ["llama_tied", "qwen3", *SLOW])
@@ -55,20 +62,18 @@ def test_two_say_what_one_says(kind: str, tmp_path: Path) -> None:
     """`llama_tied` has one KV head, which both hold; an odd vocabulary is cut into unequal parts."""
     folder = checkpoint(kind, tmp_path, vocab_size=VOCABULARY - 3)
     prompts = [np.random.default_rng(seed).integers(3, 300, 20 + 17 * seed).tolist() for seed in range(4)]
-    model = reference(folder)
-    wanted = [generate(model, prompt, 24) for prompt in prompts]
     with Server(str(folder), *TWO) as server:
         assert {"worker-0", "worker-1"} <= server.pids().keys()
         body = ask(server, prompt=prompts, logprobs=1, prompt_logprobs=0)
-        assert [choice["token_ids"] for choice in body["choices"]] == wanted
-        ids = torch.tensor([prompts[1] + wanted[1]])
+        answers = check_greedy(folder, prompts, body)
+        ids = torch.tensor([prompts[1] + answers[1]])
         with torch.inference_mode():
-            truth = torch.log_softmax(model(ids).logits[0].float(), -1)
+            truth = torch.log_softmax(reference(folder)(ids).logits[0].float(), -1)
         scored = body["choices"][1]["prompt_logprobs"]
         for at, token in enumerate(prompts[1][1:], 1):
             assert scored[at][str(token)]["logprob"] == pytest.approx(truth[at - 1][token].item(), abs=1e-4)
         told = body["choices"][1]["logprobs"]["token_logprobs"]
-        for at, (token, value) in enumerate(zip(wanted[1], told, strict=True), len(prompts[1]) - 1):
+        for at, (token, value) in enumerate(zip(answers[1], told, strict=True), len(prompts[1]) - 1):
             assert value == pytest.approx(truth[at][token].item(), abs=1e-4)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.numpy import save_file
-from transformers import AutoModelForCausalLM
 
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.model.info import resolve_model
@@ -22,6 +21,7 @@ from actorserve.actors.worker.adapter.model import AdaptedModel
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from tests.support.models.gguf_adapted import KINDS, convert, source
 from tests.support.models.gguf_files import tiny_model
+from tests.support.models.greedy import greedy, reference
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 ON_CPU = {"device": "cpu"}
@@ -71,14 +71,12 @@ def test_a_file_is_as_its_checkpoint(kind: str, tmp_path: Path) -> None:
 )
 def test_answers_are_those_of_transformers(kind: str, types: str, changes: dict[str, Any], tmp_path: Path) -> None:
     file, plain = both(kind, tmp_path, types, **changes)
-    theirs: Any = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    theirs = reference(plain)
     prompts = [torch.randint(3, 380, (3 + 2 * number,)).tolist() for number in range(16)]
     runner = make_runner(config_for(file, **ON_CPU, quantization="none"), rows=16, blocks=256)
     answers = Driver(runner, budget=64).run([Sequence(prompt, 8) for prompt in prompts])
     for prompt, answer in zip(prompts, answers, strict=True):
-        ids = torch.tensor([prompt])
-        told = theirs.generate(ids, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
-        assert answer == told[0, len(prompt) :].tolist()
+        assert len(answer) == 8 and answer == greedy(theirs, prompt, answer)
 
 
 def test_quantised_files_become_int8(tmp_path: Path) -> None:

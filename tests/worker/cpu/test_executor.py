@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,24 +12,11 @@ import torch
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.linear import PackedLinear
 from tests.support.models.checkpoints import KINDS, VOCABULARY
+from tests.support.models.greedy import generate, greedy, reference
 
 from ..driver import Driver, Sequence, config_for, make_runner
 
 Folders = Callable[..., Path]
-
-
-def reference(folder: Path, **options: Any) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, **{"dtype": torch.float32, **options}).eval()
-
-
-def generate(model: Any, prompt: list[int], count: int) -> list[int]:
-    ids = torch.tensor([prompt])
-    out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, eos_token_id=None
-    )
-    return list(out[0, len(prompt) :].tolist())
 
 
 def prompts(lengths: tuple[int, ...], seed: int = 1) -> list[list[int]]:
@@ -95,7 +81,7 @@ def test_greedy_text_is_that_of_transformers(kind: str, preempt: float, checkpoi
     sequences = [Sequence(prompt, 24) for prompt in texts]
     tokens = Driver(runner, preempt=preempt).run(sequences)
     for prompt, drawn in zip(texts, tokens, strict=True):
-        assert drawn == generate(model, prompt, 24)
+        assert len(drawn) == 24 and drawn == greedy(model, prompt, drawn)
     assert len({token for drawn in tokens for token in drawn}) > 40, "the text says nothing if it does not vary"
 
 
