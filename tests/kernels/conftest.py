@@ -6,8 +6,18 @@ import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read when kernels are imported
 
-from tests.support.triton_interpreter import language_is_patched_once, types_are_looked_up_once
+from tests.support.triton_interpreter import (
+    language_is_patched_once,
+    shapes_are_made_once,
+    sums_are_not_computed_twice,
+    types_are_looked_up_once,
+)
 
-__all__ = ["language_is_patched_once", "types_are_looked_up_once"]  # fixtures
+__all__ = [  # fixtures
+    "language_is_patched_once",
+    "shapes_are_made_once",
+    "sums_are_not_computed_twice",
+    "types_are_looked_up_once",
+]
 
 torch.set_num_threads(1)

@@ -5,6 +5,9 @@ TRITON_INTERPRET must be set by whoever imports this: it is read when Triton is 
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,6 +64,62 @@ def types_are_looked_up_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def sums_are_not_computed_twice() -> Iterator[None]:
+    """The interpreter computes each sum of integers in 64 bits as well, compares, and asserts nothing: assertions of
+    kernels are for its option `debug`, which nobody sets."""
+    builder: Any = getattr(interpreter, "interpreter_builder", None)
+    options: Any = getattr(builder, "options", None)
+    if getattr(options, "debug", True) or not hasattr(options, "sanitize_overflow"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(builder, "options", dataclasses.replace(options, sanitize_overflow=False))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shapes_are_made_once() -> Iterator[None]:
+    """Each tensor has a shape, and its type one, of objects that have types of their own: these are the same for all
+    tensors of a shape. A compiler's types are left as they are."""
+    core: Any = interpreter.tl.core
+    block_type, tensor = core.block_type, core.tensor
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        yield
+        return
+    make_type, make_tensor, same_type = block_type.__init__, tensor.__init__, core.dtype.__eq__
+    types: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+    names: dict[tuple[Any, str], str] = {}
+    constants: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+
+    def block(self: Any, element_ty: Any, shape: Any) -> None:
+        key = tuple([one.value if isinstance(one, core.constexpr) else one for one in shape])
+        named = (key, str(element_ty))
+        if named not in names:
+            make_type(self, element_ty, shape)
+            types.setdefault(key, (self.shape, self.numel))
+            names[named] = self.name
+            return
+        self.element_ty, self.name = element_ty, names[named]
+        self.shape, self.numel = types[key]
+
+    def value(self: Any, handle: Any, type: Any) -> None:
+        key = tuple(type.shape.values) if type.is_block() else ()
+        if key not in constants:
+            make_tensor(self, handle, type)
+            constants[key] = self.shape, self.numel
+            return
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = constants[key]
+
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(block_type, "__init__", block)
+        monkey.setattr(tensor, "__init__", value)
+        monkey.setattr(core.dtype, "__eq__", lambda self, other: self is other or same_type(self, other))
+        yield
+
+
+@functools.cache
 def triton_modules(function: Any) -> frozenset[int]:
     """Which of the modules that are replaced a function sees."""
     modules = interpreter.tl, interpreter.tl.core

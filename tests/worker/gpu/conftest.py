@@ -1,5 +1,15 @@
 """What the interpreter patches of Triton's language is patched once."""
 
-from tests.support.triton_interpreter import language_is_patched_once, types_are_looked_up_once
+from tests.support.triton_interpreter import (
+    language_is_patched_once,
+    shapes_are_made_once,
+    sums_are_not_computed_twice,
+    types_are_looked_up_once,
+)
 
-__all__ = ["language_is_patched_once", "types_are_looked_up_once"]  # fixtures
+__all__ = [  # fixtures
+    "language_is_patched_once",
+    "shapes_are_made_once",
+    "sums_are_not_computed_twice",
+    "types_are_looked_up_once",
+]
