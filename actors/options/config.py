@@ -342,7 +342,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(
             description='drafts: JSON such as {"method": "ngram", "num_speculative_tokens": 5}; other methods: '
             "draft_model, eagle, eagle3, mtp, medusa; auto: n-grams for one running request, where they pay and "
-            "cannot change a bit (int8, --deterministic); none or off: never"
+            "cannot change a bit (int8, --deterministic, kernels in C); none or off: never"
         ),
     ] = None
     threads: Annotated[

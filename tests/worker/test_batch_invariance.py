@@ -72,7 +72,8 @@ def run_steps(model: CpuModel, ids: torch.Tensor, steps: list[list[Part]], block
     blocks = np.random.default_rng(len(steps)).permutation(MOST * count).reshape(MOST, count).astype(np.int64)
     tables = BlockTables(blocks, np.ones(MOST, np.bool_))
     pools = make_pools(model.kv, MOST * count, block, model.dtype)
-    kv = PagedKV(model.kv, pools, block, aligned=model.batch_invariant)
+    library = native.current()
+    kv = PagedKV(model.kv, pools, block, model.batch_invariant, model.dtype, library)
     found = torch.full((MOST, LENGTH, model.shape.vocab_size), float("nan"))
     for step in steps:
         rows, starts, counts = (np.array(column, np.int64) for column in zip(*step, strict=True))
@@ -146,6 +147,39 @@ def test_logits_have_the_same_bits_alone_and_in_any_crowd(
 @pytest.mark.parametrize("threads", ["3 torch", "3 native"], indirect=True)
 def test_several_threads_change_none(threads: int, options: dict[str, Any], checkpoints: Folders) -> None:
     check_bits(checkpoints("llama", initializer_range=0.1, **DEEP), options, (7, 32), (32,))
+
+
+PLAIN: list[tuple[str, dict[str, Any]]] = [
+    ("llama", DEEP),
+    *((kind, {}) for kind in ("qwen2_windows", "qwen3", "mistral", "llama_biased", "llama_tied")),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes"), PLAIN, ids=[kind for kind, _ in PLAIN])
+@pytest.mark.parametrize("threads", ["3 native"], indirect=True)
+def test_plain_models_have_the_same_bits_by_native_kernels_unasked(
+    threads: int, kind: str, changes: dict[str, Any], checkpoints: Folders
+) -> None:
+    folder = checkpoints(kind, initializer_range=0.1, **changes)
+    assert load_plain(folder).row_invariant and not load_plain(folder).batch_invariant
+    check_bits(folder, {}, (2, 5, 21, 32), (2, 9, 32))
+
+
+def load_plain(folder: Path, **options: Any) -> CpuModel:
+    config = config_for(folder, **options)
+    model = load_model(config, resolve_model(config))
+    assert isinstance(model, CpuModel)
+    return model
+
+
+@pytest.mark.parametrize("threads", ["3 native"], indirect=True)
+def test_others_do_not_promise_it(threads: int, checkpoints: Folders) -> None:
+    assert not load_plain(checkpoints("qwen3"), dtype="bfloat16").row_invariant
+    assert not load_plain(checkpoints("gemma2")).row_invariant
+    assert not load_plain(checkpoints("qwen3_moe")).row_invariant
+    native.stop()
+    assert not load_plain(checkpoints("qwen3")).row_invariant
+    assert load_plain(checkpoints("qwen3"), quantization="int8").row_invariant
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ from .elementwise import (
     rotate_by_rows,
     soft_cap,
 )
-from .fused import fused_layers
+from .fused import fused_layers, has_native_rows
 from .latent import LatentAttention, LatentStep
 from .linear import PackedLinear, is_large
 from .moe import CpuMoe
@@ -381,6 +381,7 @@ class CpuModel:
         ]
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
         self.fused = fused_layers(self)  # for steps of few tokens
+        self.row_invariant = self.batch_invariant or has_native_rows(self)
         self.taps: ResidualTaps | None = None  # of who drafts by what is between layers
 
     def make_head(self, build: CpuBuilder) -> CpuLinear:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from actorserve.kernels.cpu.native.attention import MOST_DIM, NativeAttention
 from actorserve.kernels.cpu.native.layers import PlainLayer, PlainLayers, PlainShape
 from actorserve.kernels.cpu.native.linear import NativeLinear
 
@@ -40,6 +41,15 @@ def fused_layers(model: CpuModel) -> PlainLayers | None:
         return None
     own = PlainShape(shape.hidden_size, shape.heads, shape.kv_heads, shape.head_dim, inner, shape.norm_eps)
     return PlainLayers(library, own, layers)
+
+
+def has_native_rows(model: CpuModel) -> bool:
+    """Whether all that a plain model does is done by kernels of our own, for each row by itself: a token has the same
+    bits in every batch then, though nobody asked for it."""
+    rules = [rule for rule in model.kv.layers if rule is not None]
+    attends = all(NativeAttention.takes(rule) and max(rule.key_dim, rule.value_dim) <= MOST_DIM for rule in rules)
+    ends = isinstance(model.head, NativeLinear) and model.shape.logits_cap is None
+    return model.fused is not None and attends and ends
 
 
 def _plain(layer: CpuLayer, rotations: Tensor | None) -> PlainLayer | None:

@@ -141,7 +141,7 @@ def load_drafter(config: Config, info: ModelInfo, group: TensorParallelGroup | N
 
 def drafter_by_itself(config: Config, model: Decoder) -> LoadedDrafter | None:
     """What drafts where nobody said so: n-grams, where a token has the same bits however many drafts are verified."""
-    if not is_by_itself(config) or not isinstance(model, CpuModel) or not model.batch_invariant or model.kv.states:
+    if not is_by_itself(config) or not isinstance(model, CpuModel) or not model.row_invariant or model.kv.states:
         return None
     return LoadedDrafter(BY_ITSELF, None, 0)
 

@@ -28,6 +28,7 @@ from actorserve.shm.segment import Segment
 from tests.observer.test_why import look
 from tests.server.lifecycle.test_deaths import all_streams
 from tests.support.client import http_client
+from tests.support.compiler import need_compiler
 from tests.support.models import heads
 from tests.support.models.checkpoints import checkpoint
 from tests.support.models.trained_heads import pairs_head, train
@@ -137,13 +138,16 @@ def test_why_tells_the_share_that_was_accepted(server: Server) -> None:
     assert f"{answer.drafts_accepted:.0%} of all requests' were accepted" in describe(answer)
 
 
-def test_the_server_drafts_by_itself_where_no_bit_can_differ() -> None:
-    """int8 weights: without a word of drafts it says what it says without any, whoever dies, and counts them."""
+@pytest.mark.parametrize("how", [("--quantization", "int8"), ("--dtype", "float32", "--cpu-kernels", "native")])
+def test_the_server_drafts_by_itself_where_no_bit_can_differ(how: tuple[str, ...]) -> None:
+    """Without a word of drafts it says what it says without any, whoever dies, and counts them."""
+    if "native" in how:
+        need_compiler()
     repeats = {"temperature": 0, "ignore_eos": True, "max_tokens": 200}
     bodies = [*KINDS, repeats, {**repeats, "logprobs": 2}, {**repeats, "n": 2, "temperature": 0.3, "seed": 3}]
     said = []
     for options in (("--speculative-config", "none"), ()):
-        with Server(*ONE, "--quantization", "int8", *options) as server:
+        with Server(*ONE, *how, *options) as server:
             answers = [ask(server, **body) for body in bodies]
             with ThreadPoolExecutor(1) as pool:
                 running = pool.submit(ask, server, **{**repeats, "max_tokens": 400})
