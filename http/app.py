@@ -9,13 +9,14 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from .anthropic.errors import body_of
 from .errors import ApiError
 from .handlers.api import Api
 from .handlers.operations import ServerEngine
 from .middleware.context import GO_ON, REFUSED, REQUEST_ID, UNFIT, name_request
 from .middleware.edge import Middlewares, redirect
-from .routes import ROUTES, Route, speaks_anthropic
+from .openapi.error_bodies import BODIES
+from .route import Route
+from .routes import ROUTES, error_of
 from .settings import Settings, printable
 from .transport.json_response import error_response
 
@@ -83,6 +84,6 @@ def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
 def _error_for(request: web.Request, error: ApiError) -> web.Response:
     """An error as the clients of this path read it."""
     response = error_response(error)
-    if speaks_anthropic(request.path):
+    if (body_of := BODIES.get(error_of(request.path))) is not None:
         response.body = msgspec.json.encode(body_of(error, request[REQUEST_ID]))
     return response

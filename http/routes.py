@@ -6,9 +6,7 @@ what it begins at once, and logs and traces what generates. Schemas come from th
 
 from __future__ import annotations
 
-import re
-from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -18,48 +16,9 @@ from .openai.responses.schemas import ResponsesRequest
 from .openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
 from .openapi import answers, dialects
 from .pooling.schemas import ClassifyRequest, EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
+from .route import ASKS, CHAT, MODEL, TAKES_BODY, TEXT, Route
 
-TAKES_BODY = (400, 408, 413, 415)
-MODEL = (404,)
-RENDERS = (422, 500, 503)  # other actors are asked
-ASKS = (*TAKES_BODY, *MODEL, *RENDERS)
-PLAIN = "text/plain"
-Operation = Literal["chat", "text_completion"]  # as the semantic conventions of OpenTelemetry name them
 NOT_TRUE = msgspec.Meta(extra_json_schema={"const": False})  # known, and not supported
-CHAT: Operation = "chat"
-TEXT: Operation = "text_completion"
-
-
-@dataclass(frozen=True)
-class Route:
-    """One method of one path."""
-
-    method: str  # in small letters; *: any
-    path: str  # as aiohttp's router reads it: {name}, or {name:pattern}
-    handler: str  # the attribute of Api (handlers/api.py); empty: it is kept free for administration, and not built yet
-    summary: str = ""
-    answer: type | None = None  # the struct of a JSON answer; None: a text
-    request: type | None = None  # the struct that its body is decoded into
-    event: type | None = None  # the struct of an event's data, where `stream` makes the answer a stream
-    _: KW_ONLY
-    query: type | None = None  # the struct of its query's parameters
-    generates: Operation | None = None  # it makes tokens
-    pools: bool = False  # of models that make vectors, scores or labels: others refuse it
-    ends: str = "[DONE]"  # the last event's data, that is no JSON
-    statuses: tuple[int, ...] = ()  # that it may answer beside 200, and 401 where keys are asked for
-    error: type = answers.Error
-    open: bool = False  # no key is asked for
-    admin: bool = False  # the key of --admin-api-key is asked for; without that option nothing is there
-    page: bool = False  # of the page: it is none of the API's
-    head: bool = True  # HEAD goes where GET does: not where an answer has no end
-    repeatable: bool = False  # takes an Idempotency-Key
-    text: str = PLAIN  # the type of an answer that is a text
-    others: tuple[tuple[int, type], ...] = ()  # statuses with an answer of their own
-
-    @property
-    def template(self) -> str:
-        """The path as documents write it."""
-        return re.sub(r"\{(\w+):[^{}]*\}", r"{\1}", self.path)
 
 
 class ResetOptions(msgspec.Struct):
@@ -308,9 +267,10 @@ PAGE_PATHS = OPEN_PATHS - PROBE_PATHS  # the page's files
 ADMIN_PATHS = frozenset(route.path for route in ROUTES if route.admin)
 UNBUILT_PATHS = frozenset(route.path for route in ROUTES if not route.handler)
 GENERATING = {route.path: route.generates for route in ROUTES if route.generates is not None}
-ANTHROPIC_PATHS = tuple(route.path for route in ROUTES if route.error is dialects.AnthropicError)
+ERRORS = {route.path: route.error for route in ROUTES if route.error is not answers.Error}
 
 
-def speaks_anthropic(path: str) -> bool:
-    """Do Anthropic's clients ask here? Also below their paths, where nothing is."""
-    return path.startswith(ANTHROPIC_PATHS)
+def error_of(path: str) -> type:
+    """The struct of errors as the clients of this path read them, also below it, where nothing is."""
+    below = (error for known, error in ERRORS.items() if path.startswith(f"{known}/"))
+    return ERRORS.get(path) or next(below, answers.Error)

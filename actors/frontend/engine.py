@@ -19,7 +19,9 @@ from functools import partial
 from actorserve.http.dashboard.figures import PageFigures
 from actorserve.http.generation.idempotency_keys import Kept, Key
 from actorserve.http.generation.job import Engine, Job
+from actorserve.http.generation.times import JobTimes
 from actorserve.shm.journals.keyed_log import KeyedLog
+from actorserve.shm.table.stamps import Stamps
 
 from ..protocol.messages import Prompt, ToFrontend
 from ..runtime.process import Context
@@ -28,6 +30,7 @@ from .inbox import FrontendInbox
 from .jobs import Jobs, cannot_finish
 from .observability.client_metrics import ClientMetrics
 from .observability.dashboard import DashboardFigures
+from .observability.job_times import read_times
 from .observability.metrics import ServerMetrics
 from .orphans import OrphanedSlots
 from .renderers import Renderers
@@ -61,6 +64,7 @@ class FrontendEngine(Engine):
             *(context, self.slots, self.renderers, self._calls, self._retained, self._orphans, client_metrics),
             *(self._jobs, vectors),
         )
+        self._stamps = Stamps(table)
         self._status = context.status
         self._metrics = ServerMetrics(context)
         self._page = DashboardFigures(context)
@@ -107,6 +111,9 @@ class FrontendEngine(Engine):
 
     def release(self, job: Job) -> None:
         self._jobs.release(job)
+
+    def times(self, job: Job) -> JobTimes:
+        return read_times(job, self._stamps)
 
     async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
         return await self._calls.tokenize(prompt, token_strings)

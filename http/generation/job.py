@@ -18,6 +18,7 @@ from ..errors import ApiError, overloaded
 from ..output.events import OutputParser
 from .choice import Choice
 from .idempotency_keys import Kept, Key
+from .times import JobTimes
 
 log = logging.getLogger("http")
 FINISH_REASONS = {
@@ -172,6 +173,9 @@ class Engine(Protocol):
 
     def release(self, job: Job) -> None:
         """The request is over for its client: whatever still runs of it is cancelled, unless it is kept."""
+
+    def times(self, job: Job) -> JobTimes:
+        """When what happened to it, as far as it has come."""
 
     def keep(self, key: Key, job: Job, seed: int, created: int) -> None:
         """The answer can be had again by this key, for some minutes."""

@@ -9,7 +9,7 @@ from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs, prompt_logprobs
-from ..output.answer import Answer, Events, encode, usage
+from ..output.answer import EVENTS, Answer, Events, encode, usage
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
 
 AFTER = b'},"logprobs":null,"finish_reason":null}'  # behind the text of one that goes on
@@ -17,6 +17,8 @@ AFTER = b'},"logprobs":null,"finish_reason":null}'  # behind the text of one tha
 
 class ChatAnswer:
     """Implements output.answer.Writer, and makes the whole answer."""
+
+    media_type = EVENTS
 
     def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None = None) -> None:
         self._answer = answer

@@ -11,7 +11,7 @@ from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import LogprobLists, joined, prompt_logprobs
-from ..output.answer import Answer, Events, encode, usage
+from ..output.answer import EVENTS, Answer, Events, encode, usage
 from ..output.events import Content, Piece
 
 AFTER = b',"logprobs":null,"finish_reason":null}'  # behind the text of one that goes on
@@ -19,6 +19,8 @@ AFTER = b',"logprobs":null,"finish_reason":null}'  # behind the text of one that
 
 class CompletionAnswer:
     """Implements output.answer.Writer, and makes the whole answer."""
+
+    media_type = EVENTS
 
     def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None = None) -> None:
         self._answer = answer

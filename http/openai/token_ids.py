@@ -11,7 +11,7 @@ from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs, prompt_logprobs
-from ..output.answer import Answer, Events, encode, usage
+from ..output.answer import EVENTS, Answer, Events, encode, usage
 from .schemas import GenerateRequest, GenerationFields, TokensRequest
 
 OWN = ("stream", "stream_options", "model", "request_id", "cache_salt", "priority")  # beside the sampling parameters
@@ -32,6 +32,8 @@ def completion_of(body: GenerateRequest) -> TokensRequest:
 
 class TokensFormat:
     """Implements output.formats.AnswerFormat."""
+
+    media_type = EVENTS
 
     def __init__(self, answer: Answer, job: Job, progress: StreamProgress | None, request_id: str) -> None:
         self._answer = answer

@@ -13,11 +13,13 @@ import msgspec
 import actorserve
 
 from ..generation.idempotency import CLOSED, MAX_KEY, STATE
-from ..routes import ROUTES, Route
+from ..output.answer import NDJSON
+from ..route import Route
+from ..routes import ROUTES
 from ..settings import Settings
 from .requests import Book, Schema, make_book
 
-JSON, EVENTS = "application/json", "text/event-stream"
+JSON = "application/json"
 
 
 def document(settings: Settings, routes: Iterable[Route] = ROUTES) -> Schema:
@@ -47,7 +49,11 @@ def _is_listed(route: Route, settings: Settings) -> bool:
     """Is it of the API, there, and what this model is for?"""
     if (settings.pooling is None and route.pools) or (settings.pooling is not None and route.generates):
         return False
-    return bool(route.handler) and not route.page and (not route.admin or settings.admin_api_key is not None)
+    return (
+        bool(route.handler)
+        and not (route.page or route.refuses)
+        and (not route.admin or settings.admin_api_key is not None)
+    )
 
 
 def _is_guarded(route: Route, settings: Settings) -> bool:
@@ -92,7 +98,10 @@ def _success(route: Route, book: Book) -> Schema:
     schema = {"type": "object"} if route.answer is dict else book.ref(route.answer)
     answer = _answer(200, schema)
     if route.event is not None:
-        answer["content"][EVENTS] = {"schema": _event([book.ref(route.event), book.ref(route.error)], route)}
+        kinds = [book.ref(route.event), book.ref(route.error)]
+        answer["content"][route.stream] = {
+            "schema": {"anyOf": kinds} if route.stream == NDJSON else _event(kinds, route)
+        }
     return answer
 
 

@@ -13,6 +13,7 @@ from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 
 encode = msgspec.json.Encoder().encode
+EVENTS, NDJSON = "text/event-stream", "application/x-ndjson"  # how a stream is written
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ class Answer:
 
 class Writer(Protocol):
     """Writes one stream's events. Each call's bytes bring the choice to its `state`, or end the stream."""
+
+    @property
+    def media_type(self) -> str:
+        """Of the stream."""
 
     def first(self, choice: Choice) -> bytes:
         """What stands before all text."""

@@ -16,7 +16,7 @@ from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..openai.responses import answers as responses
 from ..openai.responses.events import ResponseEvents
-from .answer import Answer, Writer, counts, usage
+from .answer import EVENTS, Answer, Writer, counts, usage
 
 
 class AnswerFormat(Writer, Protocol):
@@ -39,6 +39,8 @@ def key_of_answer(answer: Answer) -> str:
 
 class MessagesFormat:
     """POST /v1/messages."""
+
+    media_type = EVENTS
 
     def __init__(self, answer: Answer, job: Job, omit_thinking: bool, most: int) -> None:
         """`most`: tokens; where the model's length leaves fewer, the answer ends there, and says so."""
@@ -82,6 +84,8 @@ class MessagesFormat:
 
 class ResponsesFormat:
     """POST /v1/responses. Where a choice's state counts tokens, a response's counts events."""
+
+    media_type = EVENTS
 
     def __init__(
         self,

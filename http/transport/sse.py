@@ -1,4 +1,5 @@
-"""Server-sent events of one request, written to its transport by whoever dispatches the engine's messages.
+"""The stream of one request, server-sent events or lines of JSON, written to its transport by whoever dispatches the
+engine's messages.
 
 A slow reader costs memory for its own text only: while its transport is full, text is merged, and goes out as one event
 when there is room again; a reader that takes nothing for STALL_S is cut off.
@@ -19,7 +20,7 @@ from ..output.answer import Writer
 from .resume import record_of
 
 STALL_S = 30.0
-HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class EventStream:
@@ -41,7 +42,7 @@ class EventStream:
 
     async def begin(self) -> web.StreamResponse:
         """Send the headers and whatever has come so far. From here on an error can only be said inside the stream."""
-        response = web.StreamResponse(headers=HEADERS)
+        response = web.StreamResponse(headers=HEADERS | {"Content-Type": f"{self._writer.media_type}; charset=utf-8"})
         if self._request.version >= (1, 1):
             response.enable_chunked_encoding()
             self._chunked = True

@@ -18,6 +18,7 @@ from actorserve.http.app import make_app
 from actorserve.http.dashboard.figures import PageEngine, PageFigures
 from actorserve.http.generation.idempotency_keys import Kept, Key
 from actorserve.http.generation.job import Job
+from actorserve.http.generation.times import JobTimes
 from actorserve.http.settings import Settings
 from actorserve.http.transport.connection import LONGEST_LINE, Connection
 
@@ -70,6 +71,7 @@ class FakeEngine:
         self.index, self.frontends = 0, 1
         self.payloads: dict[bytes, bytes] = {}
         self.resets: list[bool] = []
+        self.job_times = JobTimes()
         self.kept_jobs: dict[bytes, tuple[Kept, Job]] = {}
 
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
@@ -104,6 +106,9 @@ class FakeEngine:
     def release(self, job: Job) -> None:
         self.running.remove(job)
         self.released.put_nowait(job)
+
+    def times(self, job: Job) -> JobTimes:
+        return self.job_times
 
     async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
         if self.refusal is not None:

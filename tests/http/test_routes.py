@@ -11,7 +11,11 @@ import pytest
 from aiohttp import web
 
 from actorserve.http.app import make_app
-from actorserve.http.routes import GENERATING, PAGE_PATHS, PROBE_PATHS, ROUTES, Route, speaks_anthropic
+from actorserve.http.openapi.answers import Error
+from actorserve.http.openapi.dialects import AnthropicError
+from actorserve.http.openapi.error_bodies import BODIES
+from actorserve.http.route import Route
+from actorserve.http.routes import GENERATING, PAGE_PATHS, PROBE_PATHS, ROUTES, error_of
 from tests.http.serving import SETTINGS, FakeEngine, Served, serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,8 +88,10 @@ def test_what_generates_streams_and_is_repeatable() -> None:
 
 
 def test_whose_errors_are_told() -> None:
-    assert all(map(speaks_anthropic, ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches")))
-    assert not any(map(speaks_anthropic, ("/v1/models", "/v1/responses", "/", "/messages")))
+    below = ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches")
+    assert {error_of(path) for path in below} == {AnthropicError}
+    assert {error_of(path) for path in ("/v1/models", "/v1/responses", "/", "/messages", "/v1/messages2")} == {Error}
+    assert {route.error for route in ROUTES} == {Error, *BODIES}
 
 
 def test_what_is_answered_at_once() -> None:

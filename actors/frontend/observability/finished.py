@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from actorserve.http.generation.times import JobTimes
 from actorserve.http.middleware.context import RequestContext
 from actorserve.http.routes import GENERATING
 
 
-@dataclass(slots=True)
-class Times:
-    """When what happened, in ns of CLOCK_MONOTONIC; of several choices the first beginning and the last end.
+@dataclass(slots=True, kw_only=True)
+class Times(JobTimes):
+    """Those of its job, and of the request: when its head was read, and when all was out."""
 
-    0 is what never happened.
-    """
-
-    began: int  # its head was read
+    began: int
     ended: int
-    arrival: int = 0  # it was given its slots, and sent to a renderer
-    render_begun: int = 0
-    rendered: int = 0
-    admitted: int = 0
-    scheduled: int = 0
-    first_token: int = 0
-    first_told: int = 0
-    last_token: int = 0
 
     def stages(self) -> list[tuple[str, int, int]]:
         """(name, start, end) of each stage that was begun and ended."""
@@ -56,10 +46,13 @@ class FinishedRequest:
     finish_reason: str = ""
     error: str = ""
     replayed: bool = False
-    preemptions: int = 0
     deaths: int = 0  # that it has survived, as far as that is known: of schedulers, workers and frontends
     traceparent: str = ""
     tracestate: str = ""
+
+    @property
+    def preemptions(self) -> int:
+        return self.times.preemptions
 
     @property
     def generates(self) -> bool:

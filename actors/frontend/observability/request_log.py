@@ -21,39 +21,19 @@ from actorserve.http.generation.job import Job
 from actorserve.http.middleware.context import GIVEN_AWAY, GO_ON, NOTED, REFUSED, REPLAYED, REQUEST_ID, RequestContext
 from actorserve.http.routes import GENERATING, RESPONSES
 from actorserve.http.settings import printable
-from actorserve.shm.table.layout import (
-    ADMITTED,
-    ARRIVAL,
-    FIRST_TOKEN,
-    FIRST_TOLD,
-    GENERATION,
-    LAST_TOKEN,
-    RENDER_BEGUN,
-    RENDERED,
-    SCHEDULED,
-    SETBACKS,
-)
-from actorserve.shm.table.stamps import Stamps, setbacks
+from actorserve.shm.table.stamps import Stamps
 from actorserve.shm.table.table import RequestTable
 
 from ...protocol.request import Generation
 from ...runtime.process import Context
 from .finished import FinishedRequest, Times
+from .job_times import NAMES, read_times
 from .log_lines import Logger, log
 
 GONE = 499
 UNKNOWN = "-"
 BEGAN = web.RequestKey("began", int)
 LONGEST_REASON = 200  # characters
-
-FIRST = (
-    ("render_begun", RENDER_BEGUN),
-    ("admitted", ADMITTED),
-    ("scheduled", SCHEDULED),
-    ("first_token", FIRST_TOKEN),
-    ("first_told", FIRST_TOLD),
-)
-LAST = (("rendered", RENDERED), ("last_token", LAST_TOKEN))
 
 
 def watch_ends(context: Context, app: web.Application) -> Callable[[web.BaseRequest, int], None] | None:
@@ -109,7 +89,7 @@ class RequestLog:
 
     def _tell(self, request: web.Request, status: int) -> None:
         noted, headers = request.get(NOTED), request.headers
-        times = Times(request[BEGAN], time.monotonic_ns())
+        times = Times(began=request[BEGAN], ended=time.monotonic_ns())
         end = FinishedRequest(
             noted.request_id if noted is not None else request.get(REQUEST_ID, ""),
             request.path if request.path in GENERATING else printable(request.path),
@@ -131,7 +111,9 @@ class RequestLog:
 
     def _tell_inherited(self, noted: RequestContext) -> None:
         now, error = time.monotonic_ns(), _why(None, noted)
-        self._tell_all(FinishedRequest(noted.request_id, RESPONSES, UNKNOWN, 200, Times(now, now), noted, error=error))
+        self._tell_all(
+            FinishedRequest(noted.request_id, RESPONSES, UNKNOWN, 200, Times(began=now, ended=now), noted, error=error)
+        )
 
     def _tell_all(self, end: FinishedRequest) -> None:
         if end.noted is not None:
@@ -145,27 +127,15 @@ class RequestLog:
         end.finish_reason = reasons[0] or "" if len(set(reasons)) == 1 else ", ".join(one or "none" for one in reasons)
         if end.status == GONE and None not in reasons:  # it had everything when it left
             end.status = 200
-        lives = [self._life(job, choice.index, choice.ref) for choice in job.choices if choice.ref]
-        known = [life for life in lives if life]
-        if not known:
+        known = read_times(job, self._stamps)
+        if not known.arrival:
             return
-        for life in known:
-            preemptions, deaths = setbacks(life[SETBACKS], life[GENERATION])
-            end.preemptions += preemptions
-            end.deaths = max(end.deaths, deaths)
-        times = end.times
-        times.arrival = min(life[ARRIVAL] for life in known)
-        for name, word in FIRST:
-            setattr(times, name, min((life[word] for life in known if life[word] >= life[ARRIVAL]), default=0))
-        for name, word in LAST:
-            setattr(times, name, max((life[word] for life in known if life[word] >= life[ARRIVAL]), default=0))
-        if times.arrival < times.began and not end.replayed:  # it came to a frontend that is dead
+        end.deaths = max(end.deaths, known.deaths)
+        for name in NAMES:
+            setattr(end.times, name, getattr(known, name))
+        if known.arrival < end.times.began and not end.replayed:  # it came to a frontend that is dead
             end.deaths += 1
-            times.began = times.arrival
-
-    def _life(self, job: Job, index: int, ref: int) -> list[int]:
-        """The slot's control words: as they were at its end, or are now."""
-        return job.lives.get(index) or self._stamps.words(ref)
+            end.times.began = known.arrival
 
 
 def _why(error: Any, noted: RequestContext | None) -> str:

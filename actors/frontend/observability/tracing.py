@@ -31,7 +31,8 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 import actorserve
-from actorserve.http.routes import CHAT, GENERATING
+from actorserve.http.route import CHAT
+from actorserve.http.routes import GENERATING
 
 from ...options.otlp import EXPORTERS, GRPC, HTTP, uses_grpc, with_path
 from ...protocol.request import Generation

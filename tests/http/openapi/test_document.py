@@ -21,7 +21,8 @@ from actorserve.http.generation.sampling import check_fields
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from actorserve.http.openapi.answers import Health
 from actorserve.http.openapi.document import document
-from actorserve.http.routes import PROBE_PATHS, ROUTES, Route
+from actorserve.http.route import Route
+from actorserve.http.routes import PROBE_PATHS, ROUTES
 from tests.http import serving
 
 SETTINGS = replace(serving.SETTINGS, reasoning_parser="qwen3")
@@ -67,7 +68,9 @@ def test_every_frontend_writes_the_same() -> None:
 def test_all_of_the_api_is_in_it() -> None:
     """The page is not, nor is administration without its option, nor what is not built yet."""
     found = {(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods}
-    listed = [route for route in ROUTES if route.handler and not (route.page or route.admin or route.pools)]
+    listed = [
+        route for route in ROUTES if route.handler and not (route.page or route.admin or route.pools or route.refuses)
+    ]
     assert found == {(route.method, route.template) for route in listed}
     assert {("post", "/v1/chat/completions"), ("get", "/v1/models/{model}"), ("delete", "/v1/responses/{id}")} < found
     assert not {"/docs", "/pause"} & set(DOCUMENT["paths"])

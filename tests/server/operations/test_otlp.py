@@ -157,7 +157,9 @@ class Exporter(SpanExporter):
 
 
 def ends(count: int) -> Iterable[FinishedRequest]:
-    return (FinishedRequest(f"r{n}", "/v1/chat/completions", "1.2.3.4", 200, Times(1, 2)) for n in range(count))
+    return (
+        FinishedRequest(f"r{n}", "/v1/chat/completions", "1.2.3.4", 200, Times(began=1, ended=2)) for n in range(count)
+    )
 
 
 async def test_the_queue_is_bounded_and_drops_are_said(caplog: pytest.LogCaptureFixture) -> None:

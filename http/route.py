@@ -1,0 +1,53 @@
+"""What is known of one path: the record that all tables of routes are made of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
+
+from .openapi import answers
+from .output.answer import EVENTS
+
+TAKES_BODY = (400, 408, 413, 415)
+MODEL = (404,)
+RENDERS = (422, 500, 503)  # other actors are asked
+ASKS = (*TAKES_BODY, *MODEL, *RENDERS)
+PLAIN = "text/plain"
+Operation = Literal["chat", "text_completion"]  # as the semantic conventions of OpenTelemetry name them
+CHAT: Operation = "chat"
+TEXT: Operation = "text_completion"
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method of one path."""
+
+    method: str  # in small letters; *: any
+    path: str  # as aiohttp's router reads it: {name}, or {name:pattern}
+    handler: str  # the attribute of Api (handlers/api.py); empty: it is kept free for administration, and not built yet
+    summary: str = ""
+    answer: type | None = None  # the struct of a JSON answer; None: a text
+    request: type | None = None  # the struct that its body is decoded into
+    event: type | None = None  # the struct of an event's data, where `stream` makes the answer a stream
+    _: KW_ONLY
+    query: type | None = None  # the struct of its query's parameters
+    generates: Operation | None = None  # it makes tokens
+    pools: bool = False  # of models that make vectors, scores or labels: others refuse it
+    ends: str = "[DONE]"  # the last event's data, that is no JSON
+    statuses: tuple[int, ...] = ()  # that it may answer beside 200, and 401 where keys are asked for
+    stream: str = EVENTS  # the type of an answer that is one
+    error: type = answers.Error
+    open: bool = False  # no key is asked for
+    admin: bool = False  # the key of --admin-api-key is asked for; without that option nothing is there
+    refuses: bool = False  # what others have here is answered with the reason why it is not
+    page: bool = False  # of the page: it is none of the API's
+    head: bool = True  # HEAD goes where GET does: not where an answer has no end
+    repeatable: bool = False  # takes an Idempotency-Key
+    text: str = PLAIN  # the type of an answer that is a text
+    others: tuple[tuple[int, type], ...] = ()  # statuses with an answer of their own
+
+    @property
+    def template(self) -> str:
+        """The path as documents write it."""
+        return re.sub(r"\{(\w+):[^{}]*\}", r"{\1}", self.path)
