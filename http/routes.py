@@ -12,6 +12,7 @@ import msgspec
 
 from .anthropic.schemas import CountRequest, MessagesRequest
 from .dashboard.files import TYPES
+from .dialect_routes.ollama import OLLAMA
 from .openai.responses.schemas import ResponsesRequest
 from .openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
 from .openapi import answers, dialects
@@ -257,6 +258,7 @@ ROUTES: tuple[Route, ...] = (
     Route("*", "/scale_elastic_ep", "", admin=True),
     Route("*", "/v1/load_lora_adapter", "", admin=True),
     Route("*", "/v1/unload_lora_adapter", "", admin=True),
+    *OLLAMA,
 )
 
 # --- what is asked of paths ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,19 @@ from actorserve.actors.model.pooling.spec import PoolingSpec
 def printable(text: str) -> str:
     """What clients send in headers and paths may hold anything, also what is no UTF-8."""
     return "".join(filter(str.isprintable, text))
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What clients may read of the model. What is not known is empty, or 0."""
+
+    architecture: str = ""  # as in config.json
+    family: str = ""  # its model_type
+    hidden: int = 0
+    size: int = 0  # bytes of its weights
+    parameters: int = 0
+    stored_as: str = ""  # the type of most weights, in safetensors' or GGUF's words
+    modified: int = 0  # Unix seconds
 
 
 @dataclass(frozen=True)
@@ -40,3 +54,4 @@ class Settings:
     max_log_len: int | None = None  # characters of a prompt in a line for who debugs
     pooling: PoolingSpec | None = None  # how the model pools, if it makes no texts
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template
+    card: Callable[[], ModelCard] = ModelCard  # files are read for it

@@ -18,6 +18,7 @@ import logging
 import os
 import signal
 import time
+from functools import partial
 from typing import cast
 
 import aiohttp
@@ -44,6 +45,7 @@ from .admission import AdmissionQueue
 from .connections.pool import ConnectionPool, only_about_the_server
 from .engine import FrontendEngine
 from .jobs import about_to_end, cannot_finish
+from .model_card import card_of
 from .observability.request_log import watch_ends
 from .parsers import choose_parsers, unknown_calls
 from .warm_up import is_wanted, warm_up
@@ -215,6 +217,7 @@ class Frontend(LoopActor):
             max_log_len=config.max_log_len,
             pooling=model.pooling,
             tokenizer_info=describe_tokenizer(config, model),
+            card=partial(card_of, config, model),
         )
 
     # --- the end -------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from ..settings import Settings
 from ..transport.body import BodyBudget, read_body
 from ..transport.json_response import json_response
 from .generate import Generator
+from .ollama import OllamaApi
 from .openapi import Described
 from .operations import Operations, ServerEngine
 from .page import Page
@@ -43,6 +44,7 @@ class Api:
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator)
         self.pooling = PoolingApi(self._generator, self._body)
+        self.ollama = OllamaApi(self._generator, self.pooling, self._body)
 
     async def _body(self, request: web.Request) -> bytes:
         return check_depth(await read_body(request, self.settings.max_body_bytes, self._unfinished))

@@ -54,12 +54,17 @@ class PoolingApi:
 
     async def embeddings(self, request: web.Request) -> web.Response:
         """POST /v1/embeddings."""
-        spec = pooling_of(self._settings)
+        pooling_of(self._settings)
         body = read(EmbeddingRequest, await self._read_body(request))
+        answer, job = await self.vectors(request, body)
+        return json_response(answers.embeddings(answer, job, body.encoding_format))
+
+    async def vectors(self, request: web.Request, body: EmbeddingRequest) -> tuple[Answer, Job]:
+        """A vector of each input, whatever the API that asks for them."""
+        spec = pooling_of(self._settings)
         check_task(spec, EMBED)
         prompts, field = inputs(body, self._settings, spec)
-        answer, job = await self._answer(request, body, prompts, embedding(body, spec), field)
-        return json_response(answers.embeddings(answer, job, body.encoding_format))
+        return await self._answer(request, body, prompts, embedding(body, spec), field)
 
     async def pool(self, request: web.Request) -> web.Response:
         """POST /pooling."""

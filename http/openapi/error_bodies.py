@@ -7,8 +7,13 @@ from typing import Any
 
 from ..anthropic import errors as anthropic
 from ..errors import ApiError
+from ..ollama import errors as ollama
 from . import dialects
+from .ollama import OllamaError
 
 ErrorBody = Callable[[ApiError, str], dict[str, Any]]  # of an error and the request's id
 
-BODIES: dict[type, ErrorBody] = {dialects.AnthropicError: anthropic.body_of}  # all else are OpenAI's
+BODIES: dict[type, ErrorBody] = {  # all else are OpenAI's
+    dialects.AnthropicError: anthropic.body_of,
+    OllamaError: ollama.body_of,
+}

@@ -5,7 +5,7 @@ The one form between parsers (output/parsers) and the writers of answers (chat, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -102,6 +102,34 @@ class Turn:
                     self.calls.append(Call(piece.name, piece.id))
                 case Arguments(index=index, text=text):
                     self.calls[index].arguments += text
+
+
+class WholeCalls:
+    """Pieces as they come, for clients that take a call as a whole: one waits until something comes behind it."""
+
+    def __init__(self) -> None:
+        self.told = 0  # calls that were given out
+        self._open: Call | None = None
+
+    def feed(self, pieces: Iterable[Piece]) -> Iterator[Content | ReasoningText | Call]:
+        """What is whole now; take each before the next."""
+        for piece in pieces:
+            if isinstance(piece, Arguments):
+                if self._open is not None:
+                    self._open.arguments += piece.text
+                continue
+            yield from self.finish()
+            if isinstance(piece, CallStart):
+                self._open = Call(piece.name, piece.id)
+            else:
+                yield piece
+
+    def finish(self) -> Iterator[Call]:
+        """The text has ended, or the call has."""
+        if self._open is not None:
+            self.told += 1
+            call, self._open = self._open, None
+            yield call
 
 
 def merged(pieces: Iterable[Piece]) -> list[Piece]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2 as httpx
 import numpy as np
+import ollama
 import pytest
 from openai import OpenAI
 
@@ -237,3 +238,17 @@ def test_fifty_deaths(encoder: Path) -> None:
         kinds = ["worker", "scheduler", "renderer-0", "frontend-0", "detokenizer-0"] * 10
         answers = ask_through_deaths(server, kinds, texts, 4)
     check_answers(answers, texts, vectors(encoder, texts, "mean"))
+
+
+def test_ollamas_client(pooling_server: Server, expected: np.ndarray) -> None:
+    client = ollama.Client(host=pooling_server.base_url)
+    answer = client.embed("embedder", SENTENCES)
+    assert cosines(answer.embeddings, expected).min() > EXACT and (answer.prompt_eval_count or 0) > 0
+    assert np.allclose(np.linalg.norm(answer.embeddings, axis=1), 1, atol=1e-5)
+    assert cosines([client.embeddings("embedder", SENTENCES[0]).embedding], expected[:1]).min() > EXACT
+    assert client.show("embedder").capabilities == ["embedding"]
+    with pytest.raises(ollama.ResponseError, match="generates no text"):
+        client.chat("embedder", messages=[{"role": "user", "content": "a"}])
+    with pytest.raises(ollama.ResponseError, match="maximum"):
+        client.embed("embedder", LONG, truncate=False)
+    assert len(client.embed("embedder", LONG).embeddings) == 1

@@ -1,0 +1,50 @@
+"""What clients may read of the model: its family, its size, how its weights are stored. Read when it is asked for."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+from actorserve.http.settings import ModelCard
+
+from ..model.info import ModelInfo, read_json
+from ..model.weight_files import StoredTensor, read_weights
+from ..options.config import Config, ConfigError
+
+PACKED = ("I32", "I64", "U32")  # several weights in a number: how many there are, their shapes do not say
+
+
+def card_of(config: Config, model: ModelInfo) -> ModelCard:
+    """Of the model that is served; of weights that are not there, as with --load-format dummy, nothing is said."""
+    return _read(Path(model.folder), model.architecture, config.load_format == "dummy" or config.worker == "scripted")
+
+
+@cache
+def _read(folder: Path, architecture: str, without_weights: bool) -> ModelCard:
+    about = read_json(folder / "config.json")
+    text = next((part for name in ("text_config", "llm_config") if isinstance(part := about.get(name), dict)), about)
+    try:
+        tensors = {} if without_weights else read_weights(folder)
+    except ConfigError:
+        tensors = {}
+    packed = any(tensor.dtype in PACKED for tensor in tensors.values())
+    family, hidden = about.get("model_type"), text.get("hidden_size")
+    return ModelCard(
+        architecture,
+        family if isinstance(family, str) else "",
+        hidden if isinstance(hidden, int) else 0,
+        sum(tensor.size for tensor in tensors.values()),
+        0 if packed else sum(math.prod(tensor.shape) for tensor in tensors.values()),
+        _stored_as(tensors),
+        int((folder / "config.json").stat().st_mtime),
+    )
+
+
+def _stored_as(tensors: dict[str, StoredTensor]) -> str:
+    """The type that most bytes of the weights have."""
+    by_type: Counter[str] = Counter()
+    for tensor in tensors.values():
+        by_type[tensor.dtype] += tensor.size
+    return by_type.most_common(1)[0][0] if by_type else ""

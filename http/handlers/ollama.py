@@ -1,0 +1,151 @@
+"""The handlers of Ollama's API."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from ..errors import ApiError, bad_request
+from ..generation.adapter import chat_request
+from ..generation.decoding import check_model
+from ..generation.idempotency import StreamProgress
+from ..generation.job import Job
+from ..generation.prepare import PreparedRequest, ask_chat, ask_completion
+from ..generation.unsupported import read
+from ..middleware.context import CLIENT, name_request
+from ..ollama import about
+from ..ollama.records import OllamaRecords, durations, loaded
+from ..ollama.requests import chat_of, completion_of, generated_chat, model_of, renamed
+from ..ollama.schemas import (
+    Object,
+    OllamaChatRequest,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaModel,
+)
+from ..openai.schemas import GenerationFields
+from ..output.answer import Answer
+from ..pooling.answers import numbers
+from ..pooling.prepare import check_generates
+from ..pooling.schemas import EmbeddingRequest
+from ..transport.json_response import json_response
+from .generate import Generator
+from .pooling import PoolingApi
+
+
+class OllamaApi:
+    """Its handlers, by the names that the table of routes has for them."""
+
+    def __init__(
+        self, generator: Generator, pooling: PoolingApi, read_body: Callable[[web.Request], Awaitable[bytes]]
+    ) -> None:
+        self._generator, self._settings, self._pooling = generator, generator.settings, pooling
+        self._engine = generator.engine
+        self._read_body = read_body
+
+    # --- generating ----------------------------------------------------------------------------------------------
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """POST /api/chat."""
+        check_generates(self._settings)
+        raw = await self._read_body(request)
+        body = read(OllamaChatRequest, raw)
+        body.model = model_of(body.model, self._settings.served)
+        if not body.messages:
+            return json_response(loaded(check_model(body.model, self._settings.served), chats=True))
+        return await self._chat(request, raw, lambda: chat_of(body, self._thinks), chats=True)
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        """POST /api/generate."""
+        check_generates(self._settings)
+        raw = await self._read_body(request)
+        body = read(OllamaGenerateRequest, raw)
+        body.model = model_of(body.model, self._settings.served)
+        if not body.prompt:
+            return json_response(loaded(check_model(body.model, self._settings.served), chats=False))
+        if not body.raw:
+            return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), chats=False)
+        given = completion_of(body)
+        try:
+            asked = ask_completion(given, self._settings, name_request(request, None), request[CLIENT])
+        except ApiError as error:
+            raise renamed(error) from None
+        return await self._answer(request, raw, given, asked, chats=False)
+
+    @property
+    def _thinks(self) -> bool:
+        return self._settings.reasoning_parser is not None
+
+    async def _chat(
+        self, request: web.Request, raw: bytes, make: Callable[[], Object], chats: bool
+    ) -> web.StreamResponse:
+        try:
+            given = chat_request(make())
+            asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
+        except ApiError as error:
+            raise renamed(error) from None
+        return await self._answer(request, raw, given, asked, chats)
+
+    async def _answer(
+        self, request: web.Request, raw: bytes, given: GenerationFields, asked: PreparedRequest, chats: bool
+    ) -> web.StreamResponse:
+        asked.rendering.update(
+            max_tokens=None, cap=given.max_tokens or asked.rendering["cap"]
+        )  # a limit, as far as it goes
+
+        def form(answer: Answer, job: Job, progress: StreamProgress | None) -> OllamaRecords:
+            return OllamaRecords(answer, job, self._engine.times, chats)
+
+        return await self._generator.answer(request, raw, given, asked, form)
+
+    # --- vectors -------------------------------------------------------------------------------------------------
+
+    async def embed(self, request: web.Request) -> web.Response:
+        """POST /api/embed: vectors of the length 1."""
+        body = read(OllamaEmbedRequest, await self._read_body(request))
+        asked = EmbeddingRequest(
+            model=model_of(body.model, self._settings.served),
+            input=[body.input] if isinstance(body.input, str) else list(body.input),
+            dimensions=body.dimensions,
+            truncate_prompt_tokens=None if body.truncate is False else -1,
+            normalize=True,
+        )
+        answer, job = await self._pooling.vectors(request, asked)
+        told = durations(self._engine.times(job), job)
+        made = [numbers(choice) for choice in job.choices]
+        beside = {name: told[name] for name in ("total_duration", "load_duration", "prompt_eval_count")}
+        return json_response({"model": answer.model, "embeddings": made, **beside})
+
+    async def embeddings(self, request: web.Request) -> web.Response:
+        """POST /api/embeddings, the older one: the vector as the model has it."""
+        body = read(OllamaEmbeddingsRequest, await self._read_body(request))
+        if not body.prompt:
+            raise bad_request("prompt is missing.", "prompt")
+        model = model_of(body.model, self._settings.served)
+        asked = EmbeddingRequest(model=model, input=body.prompt, truncate_prompt_tokens=-1)
+        _, job = await self._pooling.vectors(request, asked)
+        return json_response({"embedding": numbers(job.choices[0])})
+
+    # --- the model -----------------------------------------------------------------------------------------------
+
+    async def tags(self, request: web.Request) -> web.Response:
+        return json_response(about.tags(self._settings))
+
+    async def running(self, request: web.Request) -> web.Response:
+        return json_response(about.running(self._settings))
+
+    async def show(self, request: web.Request) -> web.Response:
+        body = read(OllamaModel, await self._read_body(request))
+        check_model(model_of(body.model or body.name, self._settings.served), self._settings.served)
+        return json_response(about.show(self._settings))
+
+    async def version(self, request: web.Request) -> web.Response:
+        return json_response({"version": about.SPOKEN})
+
+    async def refuse(self, request: web.Request) -> web.Response:
+        """Models are not made or fetched by clients. The body is read, so that the connection stays as it was."""
+        await self._read_body(request)
+        text = f"{request.path} is not supported: the server has the model that it was started with."
+        raise ApiError(400, text, code="not_supported")

@@ -1,0 +1,88 @@
+"""What Ollama's API tells of the model."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+from ..settings import ModelCard, Settings
+
+Object = dict[str, Any]
+SPOKEN = "0.12.6"  # the version of Ollama whose API this is: clients ask for a least one
+NEVER = "2318-12-31T23:59:59Z"  # when the model is unloaded
+
+
+def tags(settings: Settings) -> Object:
+    """GET /api/tags."""
+    return {
+        "models": [
+            _entry(name, settings.card()) | {"modified_at": _modified(settings.card())} for name in settings.served
+        ]
+    }
+
+
+def running(settings: Settings) -> Object:
+    """GET /api/ps: what is served is in memory."""
+    card = settings.card()
+    beside = {"expires_at": NEVER, "size_vram": 0, "context_length": settings.max_model_len}
+    return {"models": [_entry(name, card) | beside for name in settings.served]}
+
+
+def show(settings: Settings) -> Object:
+    """POST /api/show."""
+    card = settings.card()
+    family = card.family or "unknown"
+    about: Object = {
+        "general.architecture": family,
+        "general.parameter_count": card.parameters,
+        f"{family}.context_length": settings.max_model_len,
+        f"{family}.embedding_length": card.hidden,
+        f"{family}.vocab_size": settings.vocab_size,
+    }
+    return {
+        "modelfile": f"FROM {settings.served[0]}\n",
+        "parameters": "\n".join(f"{name} {value}" for name, value in settings.sampling_defaults.items()),
+        "template": settings.tokenizer_info.get("chat_template", ""),
+        "details": _details(card),
+        "model_info": about,
+        "capabilities": capabilities(settings),
+        "modified_at": _modified(card),
+    }
+
+
+def capabilities(settings: Settings) -> list[str]:
+    """What the model can be asked for."""
+    if settings.pooling is not None:
+        return ["embedding"]
+    found = {"tools": settings.tool_parser is not None, "thinking": settings.reasoning_parser is not None}
+    return ["completion", *(name for name, there in found.items() if there)]
+
+
+def _entry(name: str, card: ModelCard) -> Object:
+    """Names of one model have one digest, which is that of what is told of it."""
+    digest = hashlib.sha256(repr(card).encode()).hexdigest()
+    return {"name": name, "model": name, "size": card.size, "digest": digest, "details": _details(card)}
+
+
+def _details(card: ModelCard) -> Object:
+    return {
+        "parent_model": "",
+        "format": "gguf" if card.stored_as.startswith(("Q", "IQ")) else "safetensors",
+        "family": card.family,
+        "families": [card.family] if card.family else [],
+        "parameter_size": _short(card.parameters),
+        "quantization_level": card.stored_as,
+    }
+
+
+def _short(count: int) -> str:
+    """As people write a model's size: 3.5M, 8.0B."""
+    for unit, letter in ((1_000_000_000, "B"), (1_000_000, "M"), (1_000, "K")):
+        if count >= unit:
+            return f"{count / unit:.1f}{letter}"
+    return str(count) if count else ""
+
+
+def _modified(card: ModelCard) -> str:
+    return f"{datetime.fromtimestamp(card.modified, UTC):%Y-%m-%dT%H:%M:%SZ}"

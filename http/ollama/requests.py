@@ -1,0 +1,197 @@
+"""Requests of Ollama's API to the chat request, or the completion, that asks for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from ..errors import ApiError, bad_request
+from ..generation.adapter import encoded, with_names
+from ..generation.decoding import decode
+from ..openai.schemas import TokensRequest
+from .schemas import (
+    MadeCall,
+    Object,
+    OllamaChatRequest,
+    OllamaFields,
+    OllamaGenerateRequest,
+    OllamaOptions,
+    OllamaTurn,
+)
+
+NAMES = {  # of the options that have another name in chat
+    "num_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+}
+SAME = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty")
+OURS = {  # chat's fields as this API names them
+    **{chat: f"options.{own}" for own, chat in NAMES.items()},
+    **{name: f"options.{name}" for name in SAME},
+    "response_format": "format",
+    "chat_template_kwargs": "think",
+    "reasoning_effort": "think",
+}
+NOTHING: dict[str, tuple[float, ...]] = {"typical_p": (0, 1), "tfs_z": (0, 1), "mirostat": (0,)}
+THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
+LATEST = ":latest"
+
+
+def model_of(given: str | None, served: Iterable[str]) -> str | None:
+    """The served name that is meant: names have a tag there, and without one the latest is meant."""
+    if given and given not in served and given.endswith(LATEST):
+        return given.removesuffix(LATEST)
+    return given
+
+
+def chat_of(body: OllamaChatRequest, thinks: bool) -> Object:
+    """The JSON object of the chat request. `thinks`: it is known how the model marks its thinking."""
+    chat = _common(body, thinks) | {"messages": _messages(body.messages or [])}
+    if body.tools:
+        chat["tools"] = body.tools
+    return chat
+
+
+def generated_chat(body: OllamaGenerateRequest, thinks: bool) -> Object:
+    """The same of one text, and perhaps a system's before it."""
+    _check_generate(body)
+    user = OllamaTurn("user", body.prompt or "", images=body.images)
+    system = [OllamaTurn("system", body.system)] if body.system else []
+    return _common(body, thinks) | {"messages": _messages([*system, user])}
+
+
+def completion_of(body: OllamaGenerateRequest) -> TokensRequest:
+    """The completion that a raw prompt asks for."""
+    _check_generate(body)
+    for field in ("system", "images"):
+        if getattr(body, field):
+            raise bad_request(f"{field} does not go with raw: the prompt is taken as it is.", field)
+    if body.think:
+        raise bad_request("think does not go with raw: the prompt is taken as it is.", "think")
+    given = _common(body, True)
+    if given.pop("logprobs", False):
+        given["logprobs"] = given.pop("top_logprobs", 0)
+    return decode(TokensRequest, encoded(given | {"prompt": body.prompt or "", "suffix": body.suffix}, None))
+
+
+def renamed(error: ApiError) -> ApiError:
+    """An error of the chat request that names the field as this API does."""
+    return with_names(error, OURS)
+
+
+def _check_generate(body: OllamaGenerateRequest) -> None:
+    for field, instead in (("template", "the server's --chat-template"), ("context", "/api/chat with all messages")):
+        if getattr(body, field):
+            raise bad_request(f"{field} is not supported; use {instead}.", field)
+    if body.suffix and not body.raw:
+        raise bad_request("suffix goes with raw: a conversation has no text behind the answer.", "suffix")
+
+
+def _common(body: OllamaFields, thinks: bool) -> Object:
+    chat: Object = {"stream": body.stream is not False, **_sampling(body.options or OllamaOptions())}
+    if body.model is not None:
+        chat["model"] = body.model
+    if body.logprobs:
+        chat |= {"logprobs": True, "top_logprobs": body.top_logprobs or 0}
+    elif body.top_logprobs:
+        raise bad_request("top_logprobs goes with logprobs: true.", "top_logprobs")
+    return chat | _format(body.format) | _thinking(body.think, thinks)
+
+
+def _sampling(options: OllamaOptions) -> Object:
+    for field, nothing in NOTHING.items():
+        value = getattr(options, field)
+        if value is not None and value not in nothing:
+            raise bad_request(f"options.{field} is not supported; leave it out.", f"options.{field}")
+    found: Object = {name: value for name in SAME if (value := getattr(options, name)) is not None}
+    found |= {chat: value for own, chat in NAMES.items() if (value := getattr(options, own)) is not None}
+    if found.get("max_tokens", 1) < 1:
+        del found["max_tokens"]
+    if found.get("seed", 0) < 0:
+        del found["seed"]
+    penalty, reach = options.repeat_penalty, options.repeat_last_n
+    if penalty not in (None, 1) and reach not in (None, -1):
+        if reach != 0:
+            text = "options.repeat_last_n: repeat_penalty looks back on the whole text here; -1 says so."
+            raise bad_request(text, "options.repeat_last_n")
+        del found["repetition_penalty"]
+    return found
+
+
+def _format(given: str | Object | None) -> Object:
+    match given:
+        case None | "":
+            return {}
+        case "json":
+            return {"response_format": {"type": "json_object"}}
+        case str():
+            raise bad_request(f"format must be json or a JSON schema, not {given[:64]!r}.", "format")
+    schema = {"name": "format", "schema": given, "strict": False}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _thinking(given: bool | str | None, thinks: bool) -> Object:
+    if given is None:
+        return {}
+    if given and not thinks:
+        raise bad_request("think: this model does not support thinking.", "think")
+    chat: Object = {"chat_template_kwargs": dict.fromkeys(THINKING_SWITCHES, bool(given))} if thinks else {}
+    return chat | ({"reasoning_effort": given} if isinstance(given, str) else {})
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def _messages(turns: list[OllamaTurn]) -> list[Object]:
+    """Calls get ids, and results those of the calls that they answer: some templates want them."""
+    chat: list[Object] = []
+    waiting: list[tuple[str, str]] = []  # (id, function) of calls without a result
+    for index, turn in enumerate(turns):
+        message: Object = {"role": turn.role, "content": _content(turn)}
+        if turn.thinking:
+            message["reasoning_content"] = turn.thinking
+        if turn.tool_calls:
+            message["tool_calls"] = [_call(call, f"call_{index}_{at}") for at, call in enumerate(turn.tool_calls)]
+            waiting += [(call["id"], call["function"]["name"]) for call in message["tool_calls"]]
+        if turn.role == "tool":
+            message |= _answered(turn, waiting)
+        chat.append(message)
+    return chat
+
+
+def _content(turn: OllamaTurn) -> str | list[Object]:
+    if not turn.images:
+        return turn.content or ""
+    text: list[Object] = [{"type": "text", "text": turn.content}] if turn.content else []
+    return [*({"type": "image_url", "image_url": {"url": _data_url(image)}} for image in turn.images), *text]
+
+
+def _data_url(image: str) -> str:
+    """What is base64 says of which kind it is by how it begins."""
+    kinds = {"iVBOR": "png", "R0lGOD": "gif", "UklGR": "webp"}
+    kind = next((kind for start, kind in kinds.items() if image.startswith(start)), "jpeg")
+    return image if image.startswith("data:") else f"data:image/{kind};base64,{image}"
+
+
+def _call(call: MadeCall, given: str) -> Object:
+    arguments = msgspec.json.encode(call.function.arguments).decode()
+    return {
+        "id": call.id or given,
+        "type": "function",
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+
+
+def _answered(turn: OllamaTurn, waiting: list[tuple[str, str]]) -> Object:
+    """Which call a result is of: the one that it names, else the first of that function, else the first."""
+    fits = (
+        lambda call: call[0] == turn.tool_call_id,
+        lambda call: turn.tool_call_id is None and call[1] == turn.tool_name,
+        lambda call: turn.tool_call_id is None and turn.tool_name is None,
+    )
+    found = next((call for fit in fits for call in waiting if fit(call)), None)
+    if found is not None:
+        waiting.remove(found)
+    call_id = turn.tool_call_id or (found[0] if found is not None else None)
+    name = turn.tool_name or (found[1] if found is not None else None)
+    return {key: value for key, value in (("tool_call_id", call_id), ("name", name)) if value is not None}

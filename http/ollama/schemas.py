@@ -1,0 +1,112 @@
+"""The bodies of Ollama's API as msgspec structs. null means absent for every field."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Object = dict[str, Any]
+Think = bool | Literal["low", "medium", "high", "max"]
+
+
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: Object = {}
+
+
+class MadeCall(msgspec.Struct):
+    """A call that the assistant has made."""
+
+    function: CalledFunction
+    id: str | None = None
+
+
+class OllamaTurn(msgspec.Struct):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: list[str] | None = None  # base64
+    tool_calls: list[MadeCall] | None = None
+    tool_name: str | None = None  # whose result this is
+    tool_call_id: str | None = None
+
+
+class OllamaOptions(msgspec.Struct):
+    """How to generate. What belongs to who starts the server (`num_ctx`, `num_gpu` and so on) is passed over."""
+
+    num_predict: int | None = None  # below 1: up to the model's length
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repeat_last_n: int | None = None  # tokens that penalties look back on: -1, all, and 0, none
+    typical_p: float | None = None  # these three: only the values that change nothing
+    tfs_z: float | None = None
+    mirostat: int | None = None
+
+
+class OllamaModel(msgspec.Struct, kw_only=True):
+    """POST /api/show."""
+
+    model: str | None = None
+    name: str | None = None  # its older name
+    verbose: bool | None = None
+
+
+class OllamaFields(msgspec.Struct, kw_only=True):
+    """What chat and generate have in common."""
+
+    model: str | None = None
+    stream: bool | None = None  # true if left out
+    format: str | Object | None = None  # json, or a JSON schema
+    options: OllamaOptions | None = None
+    think: Think | None = None
+    keep_alive: Any = None  # the model stays as long as the server
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    truncate: bool | None = None  # a prompt that is too long is refused
+
+
+class OllamaChatRequest(OllamaFields, kw_only=True):
+    """POST /api/chat."""
+
+    messages: list[OllamaTurn] | None = None
+    tools: list[Object] | None = None
+
+
+class OllamaGenerateRequest(OllamaFields, kw_only=True):
+    """POST /api/generate."""
+
+    prompt: str | None = None
+    suffix: str | None = None
+    system: str | None = None
+    images: list[str] | None = None
+    raw: bool | None = None  # the prompt is no turn of a conversation: no template is applied
+    template: str | None = None  # known, and refused
+    context: list[int] | None = None  # likewise
+
+
+class OllamaEmbedRequest(msgspec.Struct, kw_only=True):
+    """POST /api/embed."""
+
+    input: str | list[str]
+    model: str | None = None
+    truncate: bool | None = None  # true if left out
+    dimensions: int | None = None
+    options: OllamaOptions | None = None
+    keep_alive: Any = None
+
+
+class OllamaEmbeddingsRequest(msgspec.Struct, kw_only=True):
+    """POST /api/embeddings, the older one."""
+
+    model: str | None = None
+    prompt: str | None = None
+    options: OllamaOptions | None = None
+    keep_alive: Any = None

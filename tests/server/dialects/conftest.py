@@ -1,0 +1,39 @@
+"""One server for all dialects: a model that says what its scripts say, behind two frontends that may be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.server.api.test_tool_calls import QWEN
+from tests.support.scripted import LAST, scripted
+from tests.support.server import Server
+
+LONG = "".join(f"{number} bottles, " for number in range(300))
+
+
+@pytest.fixture(scope="session")
+def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = scripted(
+        tmp_path_factory.mktemp("dialects"),
+        {**QWEN.scripts, "long": LONG},
+        template=f"{{% if false %}}{QWEN.mark}{{% endif %}}{LAST}",
+    )
+    options = ("--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "tiny")
+    with Server(str(folder), *options) as running:
+        yield running
+
+
+@pytest.fixture
+def kill_frontends(scripted_server: Server) -> Callable[[], None]:
+    """All of them, one after the other, each once the one before is up again."""
+
+    def kill() -> None:
+        for name in ("frontend-0", "frontend-1"):
+            os.kill(scripted_server.pids()[name], signal.SIGKILL)
+            scripted_server.wait_for(rf"{name} is up")
+
+    return kill
