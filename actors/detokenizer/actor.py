@@ -99,7 +99,7 @@ class DetokenizerActor(Actor):
         self.context.log.error("%s is given up: detokenizers died on it", request_name(self.table, ref))
         if self.table.prompt_length(ref) is not None:
             self.table.set_stop(ref, DEADLY)
-            self.context.post("scheduler", Stopped([ref]))
+            self.context.post_to_owners(Stopped, [ref])
 
     def _begin(self, ref: int, from_start: bool) -> Followed | None:
         """Follow a slot; None where there is no text to come: it was reused, or is given up."""
@@ -165,7 +165,7 @@ class DetokenizerActor(Actor):
     def _stop(self, followed: Followed) -> None:
         """A stop string was found: the scheduler must not go on with this sequence."""
         self.table.set_stop(followed.ref, followed.stream.tokens)
-        self.context.post("scheduler", Stopped([followed.ref]))
+        self.context.post_to_owners(Stopped, [followed.ref])
 
     def _end(self, followed: Followed, finish: int) -> tuple[int, str | int | None]:
         """Why the text ends, as a client is told."""

@@ -53,7 +53,8 @@ class FrontendEngine(Engine):
         self.slots = Slots(table, system.first_slot(own), count, vectors)
         self.renderers = Renderers(context)
         self._calls = Calls(
-            own, context.incarnation, count, self.renderers.ask, partial(context.post_alone, "scheduler")
+            *(own, context.incarnation, count, self.renderers.ask),
+            [partial(context.post_alone, scheduler) for scheduler in system.schedulers],
         )
         self._log = KeyedLog(context.files["recent"], *system.recent, own)
         self._retained = RetainedAnswers(self._log, table, count, context.config.idempotency_window)
@@ -156,6 +157,9 @@ class FrontendEngine(Engine):
 
     def not_ready(self) -> list[str]:
         return self._metrics.not_ready()
+
+    def degraded(self) -> list[str]:
+        return self._metrics.degraded()
 
     def metrics(self, accept: str = "") -> tuple[Iterable[bytes], str]:
         return self._metrics.metrics(accept)

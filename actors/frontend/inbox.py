@@ -116,7 +116,7 @@ class FrontendInbox:
             if not use.jobs and not self._retained.holds(use.ref):
                 late.append(use.ref)
         if late:
-            self._context.post("scheduler", Cancel(late))
+            self._context.post_to_owners(Cancel, late)
 
     def _failed(self, message: Failed) -> None:
         error = ApiError(message.status, message.message, message.param, message.code)

@@ -204,7 +204,7 @@ class Jobs:
             if use is not None and use.phase is SlotPhase.RUNNING:
                 running.append(ref)
         if running:
-            self._context.post("scheduler", Cancel(running))
+            self._context.post_to_owners(Cancel, running)
         return bool(running)
 
     def let_go(self, refs: Iterable[int]) -> None:

@@ -71,7 +71,7 @@ class OrphanedSlots:
             self._table.cancel(ref)
         if running:
             self._context.log.info("%d sequences of a predecessor are cancelled", len(running))
-            self._context.post("scheduler", Cancel(running))
+            self._context.post_to_owners(Cancel, running)
 
     def _give_up_reserved(self) -> None:
         """Connections whose streams could go on have not come: their clients have gone."""

@@ -6,7 +6,7 @@ Who dies while it has one finds it again in its lane: the answer comes later, or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from actorserve.http.errors import ApiError, overloaded
 
@@ -33,11 +33,11 @@ class Calls:
         life: int,
         most: int,
         ask_renderer: Callable[[Message], None],
-        ask_scheduler: Callable[[Message], None],
+        ask_schedulers: Sequence[Callable[[Message], None]],
     ) -> None:
         self.numbers = call_numbers(frontend, life)
         self._most = most
-        self._ask_renderer, self._ask_scheduler = ask_renderer, ask_scheduler
+        self._ask_renderer, self._ask_schedulers = ask_renderer, ask_schedulers
         self._open: dict[int, asyncio.Future[Message]] = {}
 
     async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
@@ -55,9 +55,12 @@ class Calls:
         return answer.text
 
     async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
-        """Nothing that was computed before is found as a prefix any more."""
-        number = next(self.numbers)
-        await self._ask(number, ResetPrefixCache(number, reset_running_requests), self._ask_scheduler)
+        """Nothing that was computed before is found as a prefix any more, in any engine."""
+        asked = []
+        for ask_scheduler in self._ask_schedulers:
+            number = next(self.numbers)
+            asked.append(self._ask(number, ResetPrefixCache(number, reset_running_requests), ask_scheduler))
+        await asyncio.gather(*asked)
 
     def give_up(self, error: ApiError) -> None:
         """Whoever waits for an answer gets this error, and nothing is asked any more."""

@@ -25,6 +25,8 @@ class InProcess:
 
         if config.tensor_parallel_size > 1:
             raise ConfigError("--tensor-parallel-size: one process has one worker; leave in_process out")
+        if config.engines > 1:
+            raise ConfigError("--data-parallel-size: one process has one engine; leave in_process out")
         system = System(config, find_model(config))
         self._memory = Memory(system)
         self.boot: Boot = self._memory.boot(system.by_name["frontend-0"])

@@ -69,7 +69,7 @@ class Meter:
 def rates_between(before: Look, after: Look) -> Rates:
     """Of two looks at one server; the counters of a new life may have begun again at 0."""
     seconds = max(1e-9, after.snapshot.at_s - before.snapshot.at_s)
-    old, new = (look.snapshot.actor("scheduler").gauges for look in (before, after))
+    old, new = (look.snapshot.sums("scheduler") for look in (before, after))
 
     def increase(name: str) -> int:
         return max(0, new[name] - old[name])
@@ -96,8 +96,8 @@ def rates_between(before: Look, after: Look) -> Rates:
 
 
 def _step_seconds(before: Snapshot, after: Snapshot) -> float | None:
-    """Of the first worker: those that share a model run the same steps."""
-    old, new = (next(actor.gauges for actor in look.actors if actor.kind == "worker") for look in (before, after))
+    """Of all workers together: those that share a model run the same steps, and so does their mean."""
+    old, new = (look.sums("worker") for look in (before, after))
     steps, spent = new["steps"] - old["steps"], new["step_ns"] - old["step_ns"]
     return spent / steps / SECOND if steps > 0 and spent > 0 else None
 

@@ -45,6 +45,9 @@ class Facts:
     computed: int  # tokens whose KV is in them
     full_since: int  # CLOCK_MONOTONIC ns since which its client is too slow for what is written to it; 0: it is not
 
+    engine: int = 0  # that it belongs to, once there is a prompt
+    moves: int = 0  # how often it has changed its engine
+
     @property
     def slot(self) -> int:
         return slot_of(self.ref)
@@ -66,7 +69,7 @@ class Requests:
         segment, system = self.server.segment, self.server.system
         self.table = RequestTable.attach(segment, system.table_offset)
         self._stamps = Stamps(self.table)
-        self.kv = KVMap(segment.map, system.kv_map_offset, *system.kv_map_sizes)
+        self.maps = [KVMap(segment.map, offset, *system.kv_map_sizes) for offset in system.kv_map_offsets]
         self._decode = msgspec.msgpack.Decoder(Generation).decode
         self._answers = self._open_answers()
 
@@ -90,8 +93,9 @@ class Requests:
         return sorted(found, key=lambda facts: (facts.life.arrival, facts.ref))
 
     def _held(self) -> dict[int, int]:
-        """Blocks by the refs that hold them."""
-        return {ref: len(self.kv.held(ref)) for ref in self.kv.holders()}
+        """Blocks by the refs that hold them, each in the engine that it belongs to."""
+        of = self.table.engine
+        return {ref: len(kv.held(ref)) for at, kv in enumerate(self.maps) for ref in kv.holders() if of(ref) == at}
 
     def _full(self) -> dict[int, int]:
         """Since when, by the refs whose clients are too slow."""
@@ -107,6 +111,7 @@ class Requests:
     def _facts(self, ref: int, held: dict[int, int], full: dict[int, int]) -> Facts | None:
         """None if the slot was opened anew meanwhile."""
         table, packed = self.table, self.table.params(ref)
+        engine = table.engine(ref) or 0
         finish = Finish(table.finish(ref))
         facts = Facts(
             ref=ref,
@@ -121,8 +126,10 @@ class Requests:
             generated=table.generated(ref),
             finish=finish,
             held=held.get(ref, 0),
-            computed=(self.kv.computed(ref) or 0) if ref in held else 0,
+            computed=(self.maps[engine].computed(ref) or 0) if ref in held else 0,
             full_since=full.get(ref, 0),
+            engine=engine,
+            moves=table.moves(ref)[0],
         )
         life = self._stamps.life(ref)  # last: it says whether all the rest is of one use
         return None if life is None else replace(facts, life=life)

@@ -83,6 +83,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     client_slow_s: float | None  # since when its client is too slow for what is written to it
     queue_place: int | None  # 1: the next one
     queue_length: int
+    engine: int | None  # that it belongs to, where there are several
+    moves: int  # how often that has changed
     preemptions: int
     deaths: int  # of schedulers and workers
     replaced: list[Setback]
@@ -97,13 +99,20 @@ class Scene:
     everything: list[Facts]
     now_ns: int
 
-    def kind(self, kind: str) -> list[ActorStatus]:
-        return [actor for actor in self.snapshot.actors if actor.kind == kind]
+    def kind(self, kind: str, engine: int | None = None) -> list[ActorStatus]:
+        """All of a kind, or those of one engine."""
+        specs = self.system.by_name
+        found = [actor for actor in self.snapshot.actors if actor.kind == kind]
+        return found if engine is None else [actor for actor in found if specs[actor.name].engine == engine]
 
-    @property
-    def waiting(self) -> list[Facts]:
-        """Admitted and without a row, the next one first."""
-        found = [facts for facts in self.everything if facts.life.at.get(Stamp.ADMITTED) and _is_waiting(facts)]
+    def scheduler(self, facts: Facts) -> ActorStatus:
+        """Whose the request is."""
+        return self.snapshot.actor(self.system.scheduler_of(facts.engine))
+
+    def waiting(self, engine: int) -> list[Facts]:
+        """Admitted there and without a row, the next one first."""
+        own = (facts for facts in self.everything if facts.engine == engine)
+        found = [facts for facts in own if facts.life.at.get(Stamp.ADMITTED) and _is_waiting(facts)]
         by_priority = self.system.config.scheduling_policy == "priority"
         return sorted(found, key=lambda f: (f.params.priority if by_priority else 0, f.life.at[Stamp.ADMITTED]))
 
@@ -114,7 +123,8 @@ def _is_waiting(facts: Facts) -> bool:
 
 def explain(scene: Scene, facts: Facts) -> Explanation:
     """What can be said of one choice."""
-    place = next((at for at, other in enumerate(scene.waiting, 1) if other.ref == facts.ref), None)
+    queue = scene.waiting(facts.engine)
+    place = next((at for at, other in enumerate(queue, 1) if other.ref == facts.ref), None)
     where = _where(scene, facts)
     life = facts.life
     first, last = life.at.get(Stamp.FIRST_TOKEN), life.at.get(Stamp.LAST_TOKEN)
@@ -140,7 +150,9 @@ def explain(scene: Scene, facts: Facts) -> Explanation:
         text_lag_tokens=0 if facts.finish in UNTOLD or life.at.get(Stamp.END_TOLD) else facts.generated - facts.text,
         client_slow_s=(scene.now_ns - facts.full_since) / SECOND if facts.full_since else None,
         queue_place=place,
-        queue_length=len(scene.waiting),
+        queue_length=len(queue),
+        engine=facts.engine if len(scene.system.engines) > 1 and facts.prompt is not None else None,
+        moves=facts.moves,
         preemptions=life.preemptions,
         deaths=life.deaths,
         replaced=_replaced(scene, facts, where == "ended"),
@@ -177,7 +189,7 @@ def _where_rendered(scene: Scene, facts: Facts) -> str:
 
 
 def _accepted(scene: Scene) -> float | None:
-    gauges = scene.snapshot.actor("scheduler").gauges
+    gauges = scene.snapshot.sums("scheduler")
     return gauges["accepted_tokens"] / gauges["draft_tokens"] if gauges["draft_tokens"] else None
 
 
@@ -217,10 +229,18 @@ def _replaced(scene: Scene, facts: Facts, ended: bool) -> list[Setback]:
     found = []
     for actor in scene.snapshot.actors:
         started = scene.now_ns - int(actor.up_s * SECOND)
-        on_its_way = actor.name in own or kind_of(actor.kind).requests == "all"
+        on_its_way = actor.name in own or _may_pass(scene, facts, actor)
         if actor.restarts and on_its_way and started > facts.life.arrival and not (ended and started > last):
             found.append(Setback(actor.name, (started - facts.life.arrival) / SECOND, actor.restarts))
     return found
+
+
+def _may_pass(scene: Scene, facts: Facts, actor: ActorStatus) -> bool:
+    """May any request pass this actor, or any of its engine?"""
+    if kind_of(actor.kind).requests != "all":
+        return False
+    mine = scene.system.by_name[actor.name].engine == facts.engine
+    return mine or facts.moves > 0 or not kind_of(actor.kind).by_engine
 
 
 # --- what it waits for ---------------------------------------------------------------------------------------------
@@ -234,11 +254,11 @@ def _waits_for(scene: Scene, facts: Facts, where: str, place: int | None) -> lis
     elif where == "telling its end":
         found = []
     elif where == "queued to the scheduler":
-        found = [_actor(scene.snapshot.actor("scheduler"))]
+        found = [_actor(scene.scheduler(facts))]
     elif where.startswith("waiting"):
-        found = [*_troubles(scene, "scheduler", "worker"), _queue(scene, facts, place)]
+        found = [*_troubles(scene, facts, "scheduler", "worker"), _queue(scene, facts, place)]
     else:
-        found = _troubles(scene, "worker", "scheduler") or ["the worker's next step"]
+        found = _troubles(scene, facts, "worker", "scheduler") or ["the worker's next step"]
     if facts.cancelled:
         found.append("its client has gone: it ends as soon as the scheduler hears of it")
     return found + _of_text(scene, facts, where)
@@ -272,10 +292,10 @@ def _of_text(scene: Scene, facts: Facts, where: str) -> list[str]:
 
 def _queue(scene: Scene, facts: Facts, place: int | None) -> str:
     """Why the queue stands: its first one must go first, so what that lacks is what all lack."""
-    queue, config = scene.waiting, scene.system.config
+    queue, config = scene.waiting(facts.engine), scene.system.config
     first = queue[0] if queue else facts
-    gauges = scene.snapshot.actor("scheduler").gauges
-    running = sum(1 for other in scene.everything if other.held)
+    gauges = scene.scheduler(facts).gauges
+    running = sum(1 for other in scene.everything if other.held and other.engine == facts.engine)
     needed = -(-first.known // config.block_size)
     if running >= config.max_num_seqs:
         reason = f"a row: all {config.max_num_seqs} of --max-num-seqs are taken"
@@ -289,8 +309,9 @@ def _queue(scene: Scene, facts: Facts, place: int | None) -> str:
     return f"{place - 1} before it, the first of which waits for {reason}"
 
 
-def _troubles(scene: Scene, *kinds: str) -> list[str]:
-    return [_actor(actor) for kind in kinds for actor in scene.kind(kind) if actor.state != "ready"]
+def _troubles(scene: Scene, facts: Facts, *kinds: str) -> list[str]:
+    """Of the engine that the request belongs to."""
+    return [_actor(actor) for kind in kinds for actor in scene.kind(kind, facts.engine) if actor.state != "ready"]
 
 
 def _actor(actor: ActorStatus) -> str:

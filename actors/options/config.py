@@ -321,6 +321,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tensor_parallel_size: Annotated[
         int, Meta(ge=1, le=64, description="workers that share the model, each with a part of every layer")
     ] = 1
+    data_parallel_size: Annotated[
+        int,
+        Meta(ge=1, le=64, description="engines: each a scheduler and workers with a model and KV memory of their own"),
+    ] = 1
+    data_parallel_rank: Annotated[
+        NonNegative | None,
+        Meta(description="be this one of --data-parallel-size servers, among which somebody else divides requests"),
+    ] = None
     enable_expert_parallel: Annotated[
         bool,
         Meta(description="of a model with experts each worker of the group has some as a whole, not a part of each"),
@@ -370,6 +378,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.served_model_name or [self.model or "actorserve-demo"]
 
     @property
+    def engines(self) -> int:
+        """That this server has."""
+        return self.data_parallel_size if self.data_parallel_rank is None else 1
+
+    @property
+    def first_engine(self) -> int:
+        """The number by which others know the first of them."""
+        return self.data_parallel_rank or 0
+
+    @property
     def scheme(self) -> str:
         """Of the server's addresses."""
         return "http" if self.ssl_certfile is None else "https"
@@ -392,6 +410,7 @@ def make_config(values: dict[str, object]) -> Config:
     except msgspec.ValidationError as error:
         raise ConfigError(with_option(str(error), values)) from None
     config = with_access(config)
+    _check_engines(config)
     if config.speculative_config is not None:
         from .speculative import read_speculative
 
@@ -410,3 +429,12 @@ def make_config(values: dict[str, object]) -> Config:
 
         make_context(config)
     return config
+
+
+def _check_engines(config: Config) -> None:
+    """ConfigError if options contradict each other."""
+    size, rank = config.data_parallel_size, config.data_parallel_rank
+    if rank is not None and rank >= size:
+        raise ConfigError(f"--data-parallel-rank {rank}: there are 0 to {size - 1} with --data-parallel-size {size}")
+    if config.record is not None and config.engines > 1:
+        raise ConfigError("--record: it keeps what one scheduler acts on; --data-parallel-size must be 1")

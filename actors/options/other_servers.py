@@ -106,6 +106,7 @@ SAME = {  # field: names that take the same value
     "max_num_queued_reqs": "--max-queued-requests",
     "max_num_batched_tokens": "-b --batch-size --chunked-prefill-size --max-prefill-tokens",
     "tensor_parallel_size": "--tp --tp-size",
+    "data_parallel_size": "--dp --dp-size",
     "frontends": "--api-server-count -asc",
     "renderers": "--tokenizer-worker-num",
     "detokenizers": "--detokenizer-worker-num",
@@ -197,15 +198,15 @@ WITH_VALUE = frozenset(  # of the needless; the others are on or off
 )
 
 LORA = "there are no LoRA adapters; merge them into the weights"
-PARALLEL = "a server shares a model over the GPUs of one machine by --tensor-parallel-size alone; start several of them"
+PARALLEL = "a server is on one machine, with --tensor-parallel-size for each model and --data-parallel-size of them"
 CLIENTS = "clients say it with each request, and the model's generation_config.json where they do not"
 SPECULATION = 'drafts are set by --speculative-config \'{"method": "ngram", "num_speculative_tokens": 5}\''
 REFUSED = {  # reason: names
     LORA: "--enable-lora --lora --lora-scaled --lora-modules --lora-paths --max-loras --max-cpu-loras --max-lora-rank "
     "--max-loras-per-batch --lora-dtype --lora-extra-vocab-size --fully-sharded-loras --enable-lora-bias "
     "--lora-backend",
-    PARALLEL: "-pp --pp --pp-size --pipeline-parallel-size -dp --dp --dp-size --data-parallel-size -dpl "
-    "--data-parallel-size-local --data-parallel-rank --data-parallel-address --data-parallel-backend --headless "
+    PARALLEL: "-pp --pp --pp-size --pipeline-parallel-size -dpl "
+    "--data-parallel-size-local --data-parallel-address --data-parallel-backend --headless "
     "--nnodes --node-rank --dist-init-addr --master-addr --master-port --ep --ep-size "
     "--enable-eplb --expert-parallel-size -dcp --decode-context-parallel-size --distributed-executor-backend "
     "--enable-dp-attention --disaggregation-mode --kv-transfer-config -ts --tensor-split -sm --split-mode --rpc",
@@ -260,7 +261,6 @@ REFUSED = {  # reason: names
 HARMLESS = {  # values of the refused that say what is so anyway
     **dict.fromkeys(REFUSED[PARALLEL].split(), ("1",)),
     "--node-rank": ("0",),
-    "--data-parallel-rank": ("0",),
     "--distributed-executor-backend": ("mp",),
     "--disaggregation-mode": ("null",),
     "--task": ("auto", "generate"),

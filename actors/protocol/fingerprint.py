@@ -79,7 +79,7 @@ def _places(system: System) -> list[object]:
         *(system.size, system.actors, system.templates, system.board_offset, system.board_blocks),
         *(system.mailbox_offsets, system.trace_offsets, system.phase_offsets, system.lanes),
         [(actor.name, system.histogram_place(actor)) for actor in system.actors],
-        *(system.table_offset, system.table_sizes, system.kv_map_offset, system.kv_map_sizes),
+        *(system.table_offset, system.table_sizes, system.kv_map_offsets, system.kv_map_sizes),
         *(system.journal, system.answers, system.recent, system.logprobs, system.vectors, system.slots_per_frontend),
         [(system.frontend_of(slot), system.detokenizer_of(slot)) for slot in slots],
         [system.first_slot(actor.index) for actor in system.of_kind("frontend")],

@@ -38,6 +38,7 @@ class Sends:
 
     to: str
     bodies: bool = False  # a record may be as long as a request's body, or as its tokens
+    small: bool = False  # the records are few and short
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,8 @@ class ActorKind:
     # how many, and what they say to each other
     count: str = ""  # the option that says how many there are; one if there is none
     group: bool = False  # all act as one: they share the lanes that lead here, die together and are replaced together
+    by_engine: bool = False  # each engine has its own, and lanes between such kinds stay within one; those of a kind to
+    # itself lead to the other engines
     receives: Any = Any  # the union of the messages that it takes
     sends: tuple[Sends, ...] = ()
     has_clients: bool = (
@@ -88,6 +91,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         late_imports="actorserve.actors.worker.actor:import_late",
         count="tensor_parallel_size",
         group=True,
+        by_engine=True,
         receives=messages.ToWorker,
         sends=(Sends("scheduler"),),
         early_imports="actorserve.actors.worker.actor:import_early",
@@ -108,8 +112,9 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         name="scheduler",
         module="actorserve.actors.scheduler.actor",
         actor="actorserve.actors.scheduler.actor:SchedulerActor",
+        by_engine=True,
         receives=messages.ToScheduler,
-        sends=(Sends("worker"), Sends("detokenizer"), Sends("frontend")),
+        sends=(Sends("worker"), Sends("detokenizer"), Sends("frontend"), Sends("scheduler", small=True)),
         restart_order=3,
         changeable=frozenset({"max_num_batched_tokens", "scheduling_policy"}),
         gauges=SchedulerGauge,

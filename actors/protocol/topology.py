@@ -30,6 +30,7 @@ from .request import BY_TOKEN
 
 MAX_TABLES = 2  # block tables of windows take no more blocks than the one of all tokens
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
+SMALLEST = 64 << 10  # of one that is hardly used
 TABLE_BUDGET = 512 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
 MOST_QUEUED = 2048  # unless it asks for more; load generators begin a thousand requests at once if not told otherwise
 PARAMS_BYTES = 32 << 10  # parameter area of one slot
@@ -45,8 +46,9 @@ class ActorSpec(msgspec.Struct, frozen=True):
 
     name: str
     kind: str
-    index: int
+    index: int  # among those of its kind, of its engine if there are such
     position: int
+    engine: int = 0  # whose it is; of those that belong to none it says nothing
 
     @property
     def traits(self) -> ActorKind:
@@ -70,11 +72,19 @@ class System:
     def __init__(self, config: Config, model: ModelInfo) -> None:
         self.config = config
         self.model = model
-        names = [(kind, index) for kind in KINDS.values() for index in range(_count(kind, config))]
-        self.actors = [
-            ActorSpec(_name(kind, index, config), kind.name, index, position)
-            for position, (kind, index) in enumerate(names)
+        self.engines = range(config.engines)
+        names = [
+            (kind, engine, index)
+            for kind in KINDS.values()
+            for engine in (self.engines if kind.by_engine else (0,))
+            for index in range(_count(kind, config))
         ]
+        self.actors = [
+            ActorSpec(_name(kind, index, engine, config), kind.name, index, position, engine)
+            for position, (kind, engine, index) in enumerate(names)
+        ]
+        self.meetings = [f"meeting@{engine}" if engine else "meeting" for engine in self.engines]  # files, by engine
+        self.schedulers = [actor.name for actor in self.of_kind("scheduler")]  # by engine
         behind = len(self.actors)
         self.template = ActorSpec(TEMPLATE, TEMPLATE, 0, behind)  # no actor, but on the board behind them
         own = [kind.name for kind in KINDS.values() if kind.early_imports and config.worker == "model"]
@@ -109,12 +119,12 @@ class System:
             queued = config.max_num_queued_reqs
         else:
             size = table_bytes(1, *self._slot_sizes)
-            room = TABLE_BUDGET // size // config.frontends - config.max_num_seqs - SPARE_SLOTS
+            room = TABLE_BUDGET // size // config.frontends - config.max_num_seqs * config.engines - SPARE_SLOTS
             queued = max(16, min(MOST_QUEUED, room))
-        return queued, config.max_num_seqs + queued + SPARE_SLOTS
+        return queued, config.max_num_seqs * config.engines + queued + SPARE_SLOTS
 
     def _place(self) -> None:
-        """Lay out the segment: board, sleeping words, histograms, traces, phases, lanes, request table, KV map."""
+        """Lay out the segment: board, sleeping words, histograms, traces, phases, lanes, request table, KV maps."""
         self.board_offset = 0
         offset = board_bytes(self.board_blocks)
         self.mailbox_offsets: dict[str, int] = {}
@@ -138,14 +148,16 @@ class System:
         for source in self._senders():
             for sends in source.traits.sends:
                 capacity = self._capacity(sends)
-                for target, readers in self._targets(KINDS[sends.to]):
+                for target, readers in self._targets(source, KINDS[sends.to]):
                     self.lanes.append(Lane(source.name, target, readers, offset, capacity))
                     offset += ring_bytes(capacity, len(readers))
         self.table_offset = -(-offset // 4096) * 4096
-        self.kv_map_offset = self.table_offset + table_bytes(self.slots, *self._slot_sizes)
+        first = whole(self.table_offset + table_bytes(self.slots, *self._slot_sizes), CACHE_LINE)
         self.sequence_blocks = -(-self.max_tokens // self.config.block_size)
         self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # of one block table: no worker has more
-        self.size = self.kv_map_offset + kv_map_bytes(*self.kv_map_sizes)
+        self.kv_map_bytes = whole(kv_map_bytes(*self.kv_map_sizes), CACHE_LINE)
+        self.kv_map_offsets = [first + self.kv_map_bytes * engine for engine in self.engines]
+        self.size = first + self.kv_map_bytes * len(self.engines)
 
     @property
     def kv_map_sizes(self) -> tuple[int, int, int, int]:
@@ -156,10 +168,29 @@ class System:
         """Those that are started last come first: so an inbox hears a request's senders in the order of its way."""
         return [actor for kind in reversed(KINDS) for actor in self.of_kind(kind)]
 
-    def _targets(self, kind: ActorKind) -> list[tuple[str, tuple[str, ...]]]:
-        """(name, readers) of each lane from one actor to this kind: those of a group get everything by one lane."""
-        names = tuple(actor.name for actor in self.of_kind(kind.name))
-        return [(kind.name, names)] if kind.group else [(name, (name,)) for name in names]
+    def _targets(self, source: ActorSpec, kind: ActorKind) -> list[tuple[str, tuple[str, ...]]]:
+        """(name, readers) of each lane from this actor to this kind: those of a group get everything by one lane."""
+        found: list[tuple[str, tuple[str, ...]]] = []
+        for engine in self._heard_by(source, kind):
+            names = tuple(actor.name for actor in self.of_kind(kind.name) if actor.engine == engine)
+            found += [(self.group_of(kind, engine), names)] if kind.group else [(name, (name,)) for name in names]
+        return found
+
+    def _heard_by(self, source: ActorSpec, kind: ActorKind) -> list[int]:
+        """The engines whose actors of this kind hear this actor."""
+        if not kind.by_engine:
+            return [0]
+        if not source.traits.by_engine:
+            return list(self.engines)
+        return [engine for engine in self.engines if (engine == source.engine) != (kind is source.traits)]
+
+    def group_of(self, kind: ActorKind, engine: int) -> str:
+        """The name of the lanes to all of an engine's group."""
+        return kind.name if len(self.engines) == 1 else f"{kind.name}@{engine}"
+
+    def workers_of(self, engine: int) -> list[ActorSpec]:
+        """That share its model."""
+        return [actor for actor in self.of_kind("worker") if actor.engine == engine]
 
     def histogram_specs(self, kind: str) -> list[HistogramSpec]:
         """What actors of a kind count in."""
@@ -215,6 +246,8 @@ class System:
 
     def _capacity(self, sends: Sends) -> int:
         """A record may fill a third of its lane."""
+        if sends.small:
+            return SMALLEST
         return 4 * (self.config.max_body_bytes // CACHE_LINE * CACHE_LINE) + SMALL if sends.bodies else SMALL
 
     @cached_property
@@ -223,6 +256,10 @@ class System:
 
     def of_kind(self, kind: str) -> list[ActorSpec]:
         return [actor for actor in self.actors if actor.kind == kind]
+
+    def scheduler_of(self, engine: int | None) -> str:
+        """Whom to tell of a slot of this engine. None: of a slot that has no prompt yet; the first passes it on."""
+        return self.schedulers[engine or 0]
 
     @property
     def with_clients(self) -> list[ActorSpec]:
@@ -241,11 +278,14 @@ class System:
 
 
 def _count(kind: ActorKind, config: Config) -> int:
-    """How many actors of this kind there are."""
+    """How many actors of this kind there are, in an engine if they are of engines."""
     return int(getattr(config, kind.count)) if kind.count else 1
 
 
-def _name(kind: ActorKind, index: int, config: Config) -> str:
-    """The kind's own if there can be no other; a group of one is not told apart, either."""
+def _name(kind: ActorKind, index: int, engine: int, config: Config) -> str:
+    """The kind's own if there can be no other; a group of one is not told apart, either. Of several engines each has
+    its number behind an @.
+    """
     alone = not kind.count or (kind.group and _count(kind, config) == 1)
-    return kind.name if alone else f"{kind.name}-{index}"
+    name = kind.name if alone else f"{kind.name}-{index}"
+    return f"{name}@{engine}" if kind.by_engine and config.engines > 1 else name

@@ -19,6 +19,7 @@ import numpy as np
 from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import slot_of
 
+from ..engines.routing import Router
 from ..grammar.compiler import GrammarError
 from ..model.tokenizers.tokenizer import load_tokenizer, special_tokens
 from ..protocol.block_hash import extend_hashes, first_hash
@@ -90,6 +91,7 @@ class RendererActor(Actor):
         if context.config.escape_special_tokens:
             self.escaping = Escaping(self.tokenizer, find_templates(context.config, context.model).values())
         self.bos = self.tokenizer.token_to_id(special_tokens(context.model).get("bos_token", ""))
+        self.router = Router(context) if len(context.system.engines) > 1 else None
         self.frontend = ""  # who is being answered: calls name no slot
         self.worn_out = False  # Python itself is not to be trusted any more
 
@@ -167,7 +169,7 @@ class RendererActor(Actor):
         if gone:
             self.context.post(frontend, Failed(gone, GONE, "the client has gone"))
         if refs:
-            self.context.post("scheduler", Admit(refs))
+            self.context.post_to_owners(Admit, refs)
             self.context.post(frontend, Rendered(refs, self.table.prompt_length(refs[0]) or 0))
 
     def _write(self, refs: list[int], message: Render) -> None:
@@ -196,10 +198,11 @@ class RendererActor(Actor):
         """Into the slots that are still wanted."""
         ids = np.array(tokens, np.int32).tobytes()
         hashes = extend_hashes(first_hash(message.cache_salt), ids, self.table.block_size)
+        engine = 0 if self.router is None else self.router.choose(hashes, len(tokens), len(refs))
         self._stamp(refs, Stamp.RENDERED)
         for ref in refs:
             if self._is_wanted(ref):
-                self.table.write_prompt(ref, ids, hashes, limit, rendition)
+                self.table.write_prompt(ref, ids, hashes, limit, rendition, engine)
 
     def _pooled_tokens(self, message: Render) -> tuple[list[int], int]:
         """The ids of a prompt of which nothing is generated, and where the second of two texts begins."""

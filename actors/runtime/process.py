@@ -122,6 +122,19 @@ class Context:
         """
         self.outboxes[target].post(message)
 
+    def post_to_owners(self, make: Callable[[list[int]], messages.Message], refs: list[int]) -> None:
+        """Queue a message of these slots for the schedulers of the engines that they belong to now. A scheduler that
+        has given one away meanwhile passes on what it gets.
+        """
+        if len(self.system.schedulers) == 1:
+            self.post(self.system.schedulers[0], make(refs))
+            return
+        owned: dict[str, list[int]] = {}
+        for ref in refs:
+            owned.setdefault(self.system.scheduler_of(self.table.engine(ref)), []).append(ref)
+        for scheduler, some in owned.items():
+            self.post(scheduler, make(some))
+
     def post_alone(self, target: str, message: messages.Message) -> None:
         """As a record of its own: if its reader dies on this one, it need not do others again."""
         self.post(target, message)

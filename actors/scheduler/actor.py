@@ -1,17 +1,20 @@
 """The scheduler actor: turns messages into calls of Scheduler, and its plans and moves into messages.
 
-It never touches a tensor. Who it hears: renderers (Admit), frontends (Cancel), detokenizers (Stopped), the worker.
+It never touches a tensor. Who it hears: renderers (Admit), frontends (Cancel), detokenizers (Stopped), the worker, and
+schedulers of other engines (recovery/handover.py).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.table.table import slot_of
 
 from ..options.speculative import is_by_itself, most_drafts
+from ..protocol.kinds import KINDS
 from ..protocol.messages import (
     Admit,
     Advance,
@@ -34,6 +37,7 @@ from .limits import Limits
 from .metrics.gauges import GaugeWriter
 from .metrics.request_stats import RequestStats
 from .policy.plan_timing import PlanTiming
+from .recovery.handover import Handover
 from .recovery.takeover import Contradiction
 from .scheduler import Scheduler
 
@@ -61,7 +65,7 @@ class SchedulerActor(Actor):
         system = context.system
         self._detokenizers = [actor.name for actor in system.of_kind("detokenizer")]
         self._add = context.trace.add
-        kv = KVMap(context.segment.map, system.kv_map_offset, *system.kv_map_sizes)
+        kv = KVMap(context.segment.map, system.kv_map_offsets[context.spec.engine], *system.kv_map_sizes)
         self.scheduler = Scheduler(
             context.table, limits, context.model.end_tokens, kv, RequestStats(context.table, context.histograms)
         )
@@ -69,12 +73,14 @@ class SchedulerActor(Actor):
         self.gauges = GaugeWriter(self.scheduler, context.status, context.board.gauges(context.spec.position))
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
         self.epochs = 0
-        self.scheduler.recover(self._admit)
+        self._workers = system.group_of(KINDS["worker"], context.spec.engine)
+        self.handover = Handover(context, self.scheduler) if len(system.engines) > 1 else None
+        self.scheduler.recover(self._admit, None if self.handover is None else self.handover.recovered())
         self._post_to_workers(Hello())
 
     def _post_to_workers(self, message: Message) -> None:
         """All of a group run the same steps, and get them by one ring; its first member answers for it."""
-        self.context.post("worker", message)
+        self.context.post(self._workers, message)
 
     def handle(self, message: ToScheduler) -> None:
         """One message; each may come twice."""
@@ -84,14 +90,14 @@ class SchedulerActor(Actor):
                 scheduler.apply(message)
                 self._trace(APPLIED, message.step)
             case Admit():
-                for ref in message.refs:
+                for ref in self._own(message.refs, Admit):
                     self._admit(ref)
             case Cancel():
-                for ref in message.refs:
+                for ref in self._own(message.refs, Cancel):
                     if self.context.table.is_cancelled(ref):
                         scheduler.end(ref, Finish.ABORT)
             case Stopped():
-                for ref in message.refs:
+                for ref in self._own(message.refs, Stopped):
                     scheduler.end(ref, Finish.STOP_STRING)
             case ResetPrefixCache():
                 self._reset_prefix_cache(message)
@@ -100,11 +106,17 @@ class SchedulerActor(Actor):
             case StepFailed():
                 self._step_failed(message)
 
+    def _own(self, refs: list[int], make: Callable[[list[int]], Message]) -> list[int]:
+        """Those of this engine, where there are others."""
+        return refs if self.handover is None else self.handover.own(refs, make)
+
     def _admit(self, ref: int) -> None:
         """A sequence of which schedulers die must not take the server with it."""
         try:
             with self.context.in_flight.hold(ref):
                 self.scheduler.admit(ref)
+                if self.handover is not None:
+                    self.handover.admitted(ref)
             log_debug(self.context.log, "%s was admitted", self.context.table, ref)
         except GivenUp:
             self.context.log.error("%s is given up: schedulers died on it", request_name(self.context.table, ref))
@@ -124,10 +136,7 @@ class SchedulerActor(Actor):
         if message.incarnation == self.worker:
             return
         if self.worker:
-            if not message.replaced:
-                self._blame()
-            running = len(self.scheduler.batch)
-            self.scheduler.stats.survived(self.scheduler.batch.running())
+            running = self._lose_worker(message.replaced)
             self.context.log.warning("the worker was replaced: %d requests are computed again", running)
         first, self.worker = not self.worker, message.incarnation
         if self.scheduler.limits.drafts_alone:
@@ -136,6 +145,33 @@ class SchedulerActor(Actor):
             self.scheduler.begin_epoch(self._next_epoch(), message.num_blocks, self.worker, message.layout)
         self.gauges.write()
         wake(self.context.eventfds["supervisor"])  # now requests can be served
+        if self.handover is not None:
+            self.handover.met(message.incarnation)
+            for scheduler in self.handover.others:  # one that has lost its worker may wait for somebody to give to
+                wake(self.context.eventfds[scheduler])
+
+    def _lose_worker(self, replaced: bool) -> int:
+        """Who ran survives, or is to blame if the worker's end was not wanted; how many they were."""
+        if not replaced:
+            self._blame()
+        running = self.scheduler.batch.running()
+        self.scheduler.stats.survived(running)
+        return len(running)
+
+    def _give_away(self, handover: Handover) -> int:
+        """While there is no worker others go on with what is here."""
+        if not handover.is_alone:
+            return 0
+        if self.scheduler.pool.count:
+            self._lose_worker(handover.was_replaced())
+            self.scheduler.begin_epoch(self._next_epoch(), 0)  # what the worker has still said counts no more
+            self.gauges.write()
+        given = handover.give_all()
+        if given:
+            where = ", ".join(f"{count} in engine {engine}" for engine, count in given.items())
+            self.context.log.warning("there is no worker now: requests go on elsewhere, %s", where)
+            self.gauges.write()
+        return len(given)
 
     def _blame(self) -> None:
         """A worker that dies again and again on one request must not take the server with it."""
@@ -177,7 +213,7 @@ class SchedulerActor(Actor):
 
     def do_work(self) -> int:
         """Plan as far ahead as is good, tell detokenizers what moved."""
-        done = 0
+        done = 0 if self.handover is None else self._give_away(self.handover)
         while not self._holds() and (step := self.scheduler.plan()) is not None:
             self._post_to_workers(step)
             planned = self.scheduler.in_flight[-1]

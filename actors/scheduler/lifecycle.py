@@ -19,6 +19,8 @@ from .metrics.request_stats import RequestStats
 from .sequence import Sequence
 from .waiting import WaitingQueue
 
+MOVED = 1 << 40  # a sequence of another engine comes before those that have waited here
+
 
 class Lifecycle:
     """`sequences`: admitted and not finished, by ref. `moved`: those whose log or finish word has moved, `ended` those
@@ -39,6 +41,7 @@ class Lifecycle:
         self.waiting = WaitingQueue(limits.by_priority)
         self.moved: dict[int, None] = {}
         self.ended: list[int] = []
+        self.recovers = False  # what is admitted now was a predecessor's
         self.arrivals = self.prompted = self.rejected = self.finished = 0
         self._table, self._stats, self._let_go = table, stats, let_go
         self._most = limits.max_num_seqs + limits.max_queued
@@ -56,7 +59,7 @@ class Lifecycle:
             self._end_with(ref, Finish.ABORT)
         elif table.stop(ref):
             self._end_with(ref, Finish.STOP_STRING)
-        elif len(self.sequences) >= self._most and not table.generated(ref):
+        elif len(self.sequences) >= self._most and not (table.generated(ref) or table.moves(ref)[0]):
             self.rejected += 1
             self._end_with(ref, Finish.REJECTED)
         else:
@@ -70,13 +73,14 @@ class Lifecycle:
     def _enqueue(self, ref: int, prompt_tokens: int) -> None:
         self.arrivals += 1
         params = self._decoder.decode(self._table.params(ref))
-        sequence = Sequence(ref, self.arrivals, params, self.end_tokens)
+        arrival = self.arrivals - MOVED if self._table.moves(ref)[0] else self.arrivals
+        sequence = Sequence(ref, arrival, params, self.end_tokens)
         sequence.num_prompt_tokens = prompt_tokens
         sequence.max_tokens = self._table.limit(ref)
         sequence.num_generated_tokens = self._table.generated(ref)
         sequence.has_run = sequence.num_generated_tokens > 0
         self.sequences[ref] = sequence
-        if self._stats.admitted(ref):
+        if self._stats.admitted(ref, self.recovers):
             self.prompted += prompt_tokens
         self.waiting.add(sequence)
         if sequence.num_generated_tokens:
@@ -107,6 +111,13 @@ class Lifecycle:
         del self.sequences[sequence.ref]
         self.finished += 1
         self._stats.ended(sequence)
+
+    def drop(self, sequence: Sequence) -> None:
+        """It goes on elsewhere: what it holds here is free, and nothing is said of it."""
+        if sequence.ref in self.waiting:
+            self.waiting.remove(sequence.ref)
+        self._let_go(sequence)
+        del self.sequences[sequence.ref]
 
     def _end_with(self, ref: int, code: Finish) -> None:
         self._table.set_finish(ref, code)

@@ -16,7 +16,7 @@ its block's hash (in the KV map), finish word, held (in the KV map).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -169,13 +169,18 @@ class Scheduler:
         for ref in self.lifecycle.take_ended():
             self.kv.set_announced(ref)
 
-    def recover(self, admit: Callable[[int], None] | None = None) -> int:
-        """Admit a predecessor's sequences, tell ends that it could not tell any more. Returns how many go on."""
-        admit = admit or self.admit
-        for ref in sorted(self.table.current_refs(0, self.table.slots), key=self.table.arrival_ns):
+    def recover(self, admit: Callable[[int], None] | None = None, refs: Iterable[int] | None = None) -> int:
+        """Admit a predecessor's sequences, tell ends that it could not tell any more. Returns how many go on. `refs`:
+        those that are its own, if others have some, too.
+        """
+        admit, self.lifecycle.recovers = admit or self.admit, True
+        if refs is None:
+            refs = self.table.current_refs(0, self.table.slots)
+        for ref in sorted(refs, key=self.table.arrival_ns):
             if self.table.finish(ref) and not self.kv.is_announced(ref):
                 self.lifecycle.has_ended(ref)
             admit(ref)
+        self.lifecycle.recovers = False
         return len(self.sequences)
 
     # --- steps ---------------------------------------------------------------------------------------------------

@@ -36,8 +36,10 @@ class Activity:
             log.info("%s", describe_load(figures), extra={"fields": figures})
 
     def _gauges(self) -> list[int]:
-        (scheduler,) = self._memory.system.of_kind("scheduler")
-        return self._memory.board.gauges(scheduler.position)
+        """The sums of all schedulers'."""
+        schedulers = self._memory.system.of_kind("scheduler")
+        words = (self._memory.board.gauges(scheduler.position) for scheduler in schedulers)
+        return [sum(values) for values in zip(*words, strict=True)]
 
 
 def figures_between(before: list[int], now: list[int], seconds: float) -> dict[str, float | None]:

@@ -86,7 +86,7 @@ class Recovery:
     def _end_others(self, child: Child) -> None:
         """Kill those that are started again together with this one."""
         children = self._supervisor.children
-        others = [other for other in children if child.traits.group and other.traits is child.traits]
+        others = [other for other in children if child.traits.group and is_together(other, child)]
         group = [child, *(other for other in others if other is not child and not other.gone.is_set())]
         for member in group:
             member.group = group
@@ -101,6 +101,11 @@ class Recovery:
             for member in child.group:
                 member.waits = False
                 self._supervisor.start(member)
+
+
+def is_together(one: Child, other: Child) -> bool:
+    """Of one kind, and of one engine where the kind is of engines."""
+    return one.traits is other.traits and one.spec.engine == other.spec.engine
 
 
 def _may_restart(child: Child) -> bool:

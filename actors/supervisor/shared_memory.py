@@ -45,7 +45,7 @@ class Memory:
             "journal": RequestJournal.create(*system.journal),
             "answers": ResponseJournal.create(system.answers),
             "recent": KeyedLog.create(*system.recent),
-            "meeting": os.memfd_create("actorserve-meeting", os.MFD_CLOEXEC),
+            **{name: os.memfd_create("actorserve-meeting", os.MFD_CLOEXEC) for name in system.meetings},
             "logprobs": Logprobs.create(*system.logprobs),
         }
         if system.vectors is not None:
@@ -115,7 +115,8 @@ class Memory:
 
     def kv_tokens(self) -> int:
         """How many tokens the KV memory holds; of workers that share a model each has a part of all of them."""
-        return self.board.gauge(self.system.of_kind("worker")[0].position, WorkerGauge.KV_TOKENS)
+        firsts = (self.system.workers_of(engine)[0] for engine in self.system.engines)
+        return sum(self.board.gauge(worker.position, WorkerGauge.KV_TOKENS) for worker in firsts)
 
     def phase_ends(self, phase: StartPhase, now: int | None = None) -> None:
         """Of the server's start."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 
 import msgspec
 
@@ -94,6 +95,14 @@ class Snapshot(msgspec.Struct, frozen=True):
             if actor.name == name:
                 return actor
         raise KeyError(name)
+
+    def sums(self, kind: str) -> dict[str, int]:
+        """The gauges of all actors of a kind, added up."""
+        found: Counter[str] = Counter()
+        for actor in self.actors:
+            if actor.kind == kind:
+                found.update(actor.gauges)
+        return found
 
     @property
     def ready(self) -> bool:

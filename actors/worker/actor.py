@@ -75,6 +75,7 @@ class WorkerActor(Actor):
         self.epoch = 0  # of the scheduler's view that the rows belong to; 0: none
         self.broken = False  # a step of the epoch failed, so that its rows are not what the scheduler thinks
         self.step = 0
+        self._scheduler = context.system.scheduler_of(context.spec.engine)
         self.reports = context.spec.index == 0  # for its group: all of it come to the same
         self._report_ready()
 
@@ -101,7 +102,7 @@ class WorkerActor(Actor):
 
     def _post(self, message: Message) -> None:
         if self.reports:
-            self.context.post("scheduler", message)
+            self.context.post(self._scheduler, message)
 
     def _run(self, message: Step) -> None:
         if message.epoch != self.epoch:
@@ -179,7 +180,7 @@ def start(context: Context) -> WorkerActor:
         return pooling_start.start(context)
     on_gpu = uses_gpu(context.config)
     check_options(context.config, on_gpu)
-    if context.spec.index == 0:
+    if _speaks_for_all(context):
         from ..model.memory.machine import without_effect
 
         for words in without_effect(context.config, on_gpu):
@@ -190,6 +191,11 @@ def start(context: Context) -> WorkerActor:
     from .gpu import start as gpu_start
 
     return gpu_start.start(context)
+
+
+def _speaks_for_all(context: Context) -> bool:
+    """What holds for all workers is said once."""
+    return context.spec.index == context.spec.engine == 0
 
 
 def uses_gpu(config: Config) -> bool:
@@ -208,8 +214,11 @@ def check_options(config: Config, on_gpu: bool) -> None:
     import torch
 
     check_device(config, on_gpu)
-    if on_gpu and config.tensor_parallel_size > torch.cuda.device_count():
-        raise ConfigError(f"--tensor-parallel-size: there are {torch.cuda.device_count()} GPUs here")
+    count = torch.cuda.device_count() if on_gpu else 0
+    if on_gpu and config.tensor_parallel_size > count:
+        raise ConfigError(f"--tensor-parallel-size: there are {count} GPUs here")
+    if on_gpu and (wanted := config.tensor_parallel_size * config.engines) > count:
+        raise ConfigError(f"--data-parallel-size: {wanted} GPUs are needed, and there are {count} here")
 
 
 def import_early() -> None:
@@ -242,10 +251,11 @@ def join_group(context: Context, device: torch.device | None = None) -> TensorPa
     size = context.config.tensor_parallel_size
     if size == 1:
         return None
-    first = context.system.of_kind("worker")[0]
-    life = context.board.incarnation(first.position)
+    engine = context.spec.engine
+    life = context.board.incarnation(context.system.workers_of(engine)[0].position)
     limit = context.config.step_timeout
-    return TensorParallelGroup(context.spec.index, size, context.files["meeting"], life, device, limit)
+    meeting = context.files[context.system.meetings[engine]]
+    return TensorParallelGroup(context.spec.index, size, meeting, life, device, limit)
 
 
 def _start_on_cpu(context: Context) -> WorkerActor:
@@ -261,10 +271,11 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     config, log = context.config, context.log
     group = join_group(context)
     context.phase_ends(StartPhase.GROUP)
-    threads = config.threads or max(1, (usable_cores() - 1) // config.tensor_parallel_size)
+    cores = max(1, usable_cores() // config.engines)
+    threads = config.threads or max(1, (usable_cores() - 1) // (config.tensor_parallel_size * config.engines))
     log.info("kernels: %s", native.start(config.cpu_kernels, threads))
     if config.threads is None and config.tensor_parallel_size == 1 and not config.deterministic:
-        threads = native.useful_threads(usable_cores(), files_bytes(context.model.folder))
+        threads = native.useful_threads(cores, files_bytes(context.model.folder))
     torch.set_num_threads(threads)
     start = time.perf_counter()
     model = load_decoder(config, context.model, group)
@@ -298,7 +309,7 @@ def warn_unused_memory(context: Context, blocks: int, plan: KVMemory) -> None:
     from ..model.memory.machine import unused_memory
 
     words = unused_memory(context.config, context.model.max_model_len, blocks, plan)
-    if words and context.spec.index == 0:
+    if words and _speaks_for_all(context):
         context.log.warning("%s", words)
 
 

@@ -24,6 +24,9 @@ class ServerEngine(Engine, Protocol):
     def not_ready(self) -> list[str]:
         """Why a request could not be served now: actors, each with its reason; empty when it could."""
 
+    def degraded(self) -> list[str]:
+        """Actors that cannot do their part, each with its reason, where requests are served all the same."""
+
     def load(self) -> int:
         """Requests that are being answered, by all frontends."""
 
@@ -47,6 +50,8 @@ class Operations:
     async def ready(self, request: web.Request) -> web.Response:
         if missing := self._engine.not_ready():
             return json_response({"status": "not ready", "waiting_for": missing}, 503)
+        if missing := self._engine.degraded():
+            return json_response({"status": "degraded", "waiting_for": missing})
         return json_response({"status": "ready"})
 
     async def version(self, request: web.Request) -> web.Response:

@@ -242,7 +242,8 @@ class Health(Said):
 
 
 class Ready(Said):
-    status: Literal["ready"]
+    status: Literal["ready", "degraded"]
+    waiting_for: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class NotReady(Said):

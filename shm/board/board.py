@@ -40,6 +40,9 @@ class ActorState(IntEnum):
     STOPPED = 3
 
 
+READY = int(ActorState.READY)  # an attribute of an enumeration is slow to come by
+
+
 class Order(IntEnum):
     """What the supervisor wants of an actor beside its work."""
 
@@ -92,7 +95,8 @@ class Board:
 
     def is_ready(self, index: int) -> bool:
         """The life that counts has said that it is ready."""
-        return self.snapshot(index).state is ActorState.READY
+        block = self.word(index, 0)
+        return self.words[block + STATE] == self.words[block + INCARNATION] << 32 | READY
 
     def gauge(self, index: int, number: int) -> int:
         """One general word, as the actor or, until its successor starts, a dead one wrote it."""

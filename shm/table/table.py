@@ -2,12 +2,15 @@
 
 Messages are hints, this is the truth. Every word has one writer; a slot's control words fill a cache line a writer:
     line 0  frontend      generation | cancel | params length | arrival, first told, end told (ns) | seed
-    line 1  renderer      limit | hashed | rendition length, then prompt | render begun, rendered (ns)
+    line 1  renderer      limit | hashed | rendition length | engine, then prompt | render begun, rendered (ns)
     line 2  scheduler     cached | tokens, then finish | admitted, scheduled, first token, last token (ns) | setbacks
     line 3  detokenizer   text | stop
 A cursor is `generation << 32 | value` in one word, so that it is read and written whole together with the generation
 that it speaks of; whoever asks for another generation finds nothing there. Order of stores: data before the cursor that
 publishes it, the tokens cursor before `finish`; a reader loads the cursor first, `finish` before the tokens cursor.
+The engine word says which engine's scheduler writes line 2. The renderer stores the first one, before the prompt; from
+then on the word is that scheduler's, which may store another engine's number there: behind all that it has stored in
+line 2, and then it stores nothing in the slot any more.
 
 Per slot there follow: parameters (the frontend's), what the renderer made of them, token ids int32 (prompt by the
 renderer, then generated ones by the scheduler), 16-byte hashes of the prompt's blocks (the renderer's). A slot is free
@@ -29,6 +32,7 @@ from .layout import (
     CACHED,
     CANCEL,
     CONTROL_WORDS,
+    ENGINE,
     FINISH,
     GENERATION,
     HASHED,
@@ -47,6 +51,9 @@ from .layout import (
 
 if TYPE_CHECKING:
     from .arrays import TableArrays
+
+MOST_ENGINES = 0xFFFF  # the engine word's value: deaths << 24 | moves << 16 | engine
+MOVES_SHIFT, DEATHS_SHIFT, MOST_MOVES = 16, 24, 0xFF
 
 __all__ = ["RequestTable", "generation_of", "make_ref", "slot_of", "table_bytes"]
 
@@ -153,10 +160,16 @@ class RequestTable(TableLayout):
     # --- the renderer's ------------------------------------------------------------------------------------------
 
     def write_prompt(
-        self, ref: int, tokens: Sequence[int] | bytes | memoryview, hashes: bytes, limit: int, rendition: bytes = b""
+        self,
+        ref: int,
+        tokens: Sequence[int] | bytes | memoryview,
+        hashes: bytes,
+        limit: int,
+        rendition: bytes = b"",
+        engine: int = 0,
     ) -> None:
-        """The prompt (ids, or int32 as bytes), its blocks' hashes, the most tokens to generate, and what else was made
-        of the request; the prompt's length last.
+        """The prompt (ids, or int32 as bytes), its blocks' hashes, the most tokens to generate, what else was made of
+        the request, and whose it is from now on; the prompt's length last.
         """
         if len(rendition) > self.rendition_bytes:
             raise ValueError(f"{len(rendition)} bytes of rendition, at most {self.rendition_bytes} fit")
@@ -175,6 +188,7 @@ class RequestTable(TableLayout):
         self._set(ref, RENDITION, len(rendition))
         self._set(ref, LIMIT, limit)
         self._set(ref, HASHED, hashed)
+        self._set(ref, ENGINE, engine)
         store_fence()
         self._set(ref, PROMPT, len(data))  # SYNC: table.prompt, pairs with prompt_length
 
@@ -197,6 +211,24 @@ class RequestTable(TableLayout):
         size = self._get(ref, RENDITION) or 0 if self.prompt_length(ref) is not None else 0
         place = self.rendition_start(ref & LOW32)
         return self.segment.map[place : place + size]
+
+    # --- the engine's, whose scheduler owns the slot -------------------------------------------------------------
+
+    def engine(self, ref: int) -> int | None:
+        """Whose scheduler writes to this slot; None before there is a prompt."""
+        value = self._get(ref, ENGINE)
+        return None if value is None else value & MOST_ENGINES
+
+    def moves(self, ref: int) -> tuple[int, int]:
+        """(how often the sequence has changed its engine, workers' deaths of which it is suspect)."""
+        value = self._get(ref, ENGINE) or 0
+        return value >> MOVES_SHIFT & MOST_MOVES, value >> DEATHS_SHIFT
+
+    def move(self, ref: int, engine: int, deaths: int = 0) -> None:
+        """From now on the slot is that engine's: its owner's last store."""
+        moves = min(MOST_MOVES, self.moves(ref)[0] + 1)
+        store_fence()  # SYNC: table.engine: what the next owner reads is there
+        self._set(ref, ENGINE, min(MOST_MOVES, deaths) << DEATHS_SHIFT | moves << MOVES_SHIFT | engine)
 
     # --- the scheduler's -----------------------------------------------------------------------------------------
 

@@ -125,6 +125,9 @@ class FakeEngine:
             raise self.refusal
         self.resets.append(reset_running_requests)
 
+    def degraded(self) -> list[str]:
+        return []
+
     def not_ready(self) -> list[str]:
         return self.missing
 

@@ -22,14 +22,15 @@ class DashboardFigures:
     def __init__(self, context: Context) -> None:
         system = context.system
         self._snapshots = SnapshotReader(system, context.segment, os.getppid())
-        self._blocks = KVView(context.segment, system.kv_map_offset, *system.kv_map_sizes[:3])
+        sizes = system.kv_map_sizes[:3]
+        self._maps = [KVView(context.segment, offset, *sizes) for offset in system.kv_map_offsets]
 
     def figures(self) -> PageFigures:
         """The server as it is now."""
         seen = self._snapshots.look()
         lanes = [PageLane(lane.source, lane.target, lane.sent_records, lane.waiting_records) for lane in seen.lanes]
-        held, cached = self._blocks.look()
-        gauges = seen.actor("scheduler").gauges
+        held, cached = (b"".join(parts) for parts in zip(*(one.look() for one in self._maps), strict=True))
+        gauges = seen.sums("scheduler")
         engine = PageEngine(
             running=gauges["running"],
             waiting=gauges["waiting"],

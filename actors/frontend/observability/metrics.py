@@ -6,13 +6,14 @@ Nobody is asked: everything lies in shared memory and in /proc, so that it can b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from operator import add
 
-from actorserve.http.metrics import Distribution, Exporter, Family, Kind, Labels
+from actorserve.http.metrics import Distribution, Exporter, Family, Labels
 
 from ...protocol.kinds import KINDS, SUPERVISOR, kind_of
+from ...protocol.topology import ActorSpec
 from ...runtime.process import Context
 from ...telemetry.gauges import FrontendGauge
 from ...telemetry.gauges import SchedulerGauge as Gauge
@@ -31,17 +32,30 @@ class ServerMetrics:
         self._board = context.board
         self._own = context.name
         self._snapshots = SnapshotReader(context.system, context.segment, os.getppid())
-        self._labels = {"model_name": context.config.served_names()[0], "engine": "0"}
         self._config = context.config
-        self._scheduler = context.system.by_name["scheduler"].position
+        self._model = {"model_name": context.config.served_names()[0]}
+        first = context.config.first_engine
+        self._engines = [{**self._model, "engine": str(first + engine)} for engine in context.system.engines]
+        self._labels = self._engines[0] if len(self._engines) == 1 else self._model  # of what is of no single engine
+        self._schedulers = [actor.position for actor in context.system.of_kind("scheduler")]
         self._frontends = [actor.position for actor in context.system.of_kind("frontend")]
         self._histograms = [
-            (spec, [context.system.histograms(context.segment, actor)[spec.key] for actor in actors])
+            (spec, labels, [context.system.histograms(context.segment, actor)[spec.key] for actor in actors])
             for kind in reversed(KINDS)
-            for actors in [context.system.of_kind(kind)]
+            for labels, actors in self._by_engine(kind)
             for spec in context.system.histogram_specs(kind)
         ]
         self.metrics = Exporter(self._families).parts
+
+    def _by_engine(self, kind: str) -> list[tuple[Labels, list[ActorSpec]]]:
+        """(labels, actors) of a kind: of each engine, or of the server."""
+        actors = self._system.of_kind(kind)
+        if not KINDS[kind].by_engine:
+            return [(self._labels, actors)]
+        return [
+            (labels, [actor for actor in actors if actor.engine == engine])
+            for engine, labels in enumerate(self._engines)
+        ]
 
     def load(self) -> int:
         """Requests that all frontends are answering."""
@@ -51,8 +65,23 @@ class ServerMetrics:
 
     def not_ready(self) -> list[str]:
         """Why a request could not be served now: actors, each with its reason."""
-        actors = [(actor, self._trouble(actor)) for actor in self._snapshots.look().actors]
-        return [f"{actor.name}: {trouble}" for actor, trouble in actors if trouble]
+        troubled = self._troubled()
+        return [] if self._serves(troubled) else _reasons(troubled)
+
+    def degraded(self) -> list[str]:
+        """Actors that cannot do their part, where requests are served all the same."""
+        troubled = self._troubled()
+        return _reasons(troubled) if self._serves(troubled) else []
+
+    def _troubled(self) -> dict[str, str]:
+        found = [(actor, self._trouble(actor)) for actor in self._snapshots.look().actors]
+        return {actor.name: trouble for actor, trouble in found if trouble}
+
+    def _serves(self, troubled: Iterable[str]) -> bool:
+        """Is an engine left, and all that engines need?"""
+        specs = [self._system.by_name.get(name) for name in troubled]
+        down = {spec.engine for spec in specs if spec is not None and spec.traits.by_engine}
+        return len(down) < len(self._engines) and all(spec is not None and spec.traits.by_engine for spec in specs)
 
     def _trouble(self, actor: ActorStatus) -> str | None:
         """A worker's loop turns once a step, which may be long: only --step-timeout tells whether it hangs."""
@@ -83,9 +112,8 @@ class ServerMetrics:
         return sum(self._board.gauge(position, gauge) for position in self._frontends)
 
     def _families(self) -> Iterator[Family]:
-        words = self._board.gauges(self._scheduler)
         yield from self._plain()
-        yield from self._engine(words)
+        yield from self._of_schedulers()
         yield from self._counted()
         yield from self._actors(self._snapshots.look())
         yield from self._starts()
@@ -93,31 +121,37 @@ class ServerMetrics:
     def _plain(self) -> Iterator[Family]:
         """What the records of the kinds say is shown as it is: the sum over all actors of a kind."""
         for kind in KINDS.values():
-            positions = [actor.position for actor in self._system.of_kind(kind.name)]
             for metric in kind.metrics:
-                value = sum(self._board.gauge(position, metric.gauge) for position in positions)
-                yield self._one(metric.type, metric.name, metric.help, value)
+                family = Family(metric.type, metric.name, metric.help)
+                for labels, actors in self._by_engine(kind.name):
+                    value = sum(self._board.gauge(actor.position, metric.gauge) for actor in actors)
+                    family.samples.append((labels, value))
+                yield family
 
-    def _engine(self, words: list[int]) -> Iterator[Family]:
-        """The scheduler's numbers, under vLLM's names."""
-        total = words[Gauge.BLOCKS_TOTAL]
-        used = (total - words[Gauge.BLOCKS_FREE]) / total if total else 0.0
-        why = {"capacity": float(words[Gauge.WAITING]), "deferred": 0.0}  # nothing waits for anything else
-        yield self._by("vllm:num_requests_waiting_by_reason", "Of these, for what", "reason", why, "gauge")
-        yield self._one("gauge", "vllm:kv_cache_usage_perc", "Share of KV blocks that are held, 1 is all", used)
-        yield self._one("gauge", "vllm:cache_config_info", "How the KV memory is made", 1, self._cache(total))
-        ends = {reason: float(words[gauge]) for reason, gauge in ENDS.items()}
-        yield self._by("vllm:request_success", "Sequences that have ended", "finished_reason", ends)
-        refused = {
-            "queue_full": float(words[Gauge.REJECTED]),
-            "no_free_slot": float(self._of_frontends(FrontendGauge.REFUSED)),
-        }
-        yield self._by("vllm:admission_rejections", "Refused sequences", "reason", refused)
-        accepted = {at: float(words[gauge]) for at, gauge in ACCEPTED_AT.items()}
-        yield self._by("vllm:spec_decode_num_accepted_tokens_per_pos", "Those at each place", "position", accepted)
-        survived = {died: float(words[gauge]) for died, gauge in SURVIVED.items()}
-        survived["frontend"] = float(self._of_frontends(FrontendGauge.SURVIVED_FRONTEND))
-        yield self._by("actorserve:requests_recovered", "Sequences that went on after a death", "died", survived)
+    def _of_schedulers(self) -> Iterator[Family]:
+        """The schedulers' numbers, under vLLM's names."""
+        waiting = Family("gauge", "vllm:num_requests_waiting_by_reason", "Of these, for what")
+        usage = Family("gauge", "vllm:kv_cache_usage_perc", "Share of KV blocks that are held, 1 is all")
+        cache = Family("gauge", "vllm:cache_config_info", "How the KV memory is made")
+        ends = Family("counter", "vllm:request_success", "Sequences that have ended")
+        refused = Family("counter", "vllm:admission_rejections", "Refused sequences")
+        accepted = Family("counter", "vllm:spec_decode_num_accepted_tokens_per_pos", "Those at each place")
+        survived = Family("counter", "actorserve:requests_recovered", "Sequences that went on after a death")
+        for labels, position in zip(self._engines, self._schedulers, strict=True):
+            words = self._board.gauges(position)
+            total = words[Gauge.BLOCKS_TOTAL]
+            used = (total - words[Gauge.BLOCKS_FREE]) / total if total else 0.0
+            why = {"capacity": words[Gauge.WAITING], "deferred": 0}  # nothing waits for anything else
+            _add(waiting, labels, "reason", why)
+            usage.samples.append((labels, used))
+            cache.samples.append(({**labels, **self._cache(total)}, 1))
+            _add(ends, labels, "finished_reason", {reason: words[gauge] for reason, gauge in ENDS.items()})
+            _add(refused, labels, "reason", {"queue_full": words[Gauge.REJECTED]})
+            _add(accepted, labels, "position", {at: words[gauge] for at, gauge in ACCEPTED_AT.items()})
+            _add(survived, labels, "died", {died: words[gauge] for died, gauge in SURVIVED.items()})
+        _add(refused, self._labels, "reason", {"no_free_slot": self._of_frontends(FrontendGauge.REFUSED)})
+        _add(survived, self._labels, "died", {"frontend": self._of_frontends(FrontendGauge.SURVIVED_FRONTEND)})
+        yield from (waiting, usage, cache, ends, refused, accepted, survived)
 
     def _cache(self, blocks: int) -> Labels:
         config, tokens = self._config, blocks * self._config.block_size
@@ -130,20 +164,14 @@ class ServerMetrics:
             "gpu_memory_utilization": str(config.gpu_memory_utilization),
         }
 
-    def _one(self, kind: Kind, name: str, text: str, value: float, more: Labels | None = None) -> Family:
-        return Family(kind, name, text, [({**self._labels, **(more or {})}, value)])
-
-    def _by(self, name: str, text: str, label: str, values: dict[str, float], kind: Kind = "counter") -> Family:
-        return Family(kind, name, text, [({**self._labels, label: key}, value) for key, value in values.items()])
-
     def _counted(self) -> Iterable[Family]:
         """The histograms; those of all frontends are one."""
         families: dict[str, Family] = {}
-        for spec, histograms in self._histograms:
+        for spec, labels, histograms in self._histograms:
             counted = reduce(add, (histogram.read() for histogram in histograms))
             shown = Distribution(_bounds(spec), counted.counts, counted.sum / spec.scale)
             family = families.setdefault(spec.name, Family("histogram", spec.name, spec.help))
-            family.samples.append(({**self._labels, **dict(spec.labels)}, shown))
+            family.samples.append(({**labels, **dict(spec.labels)}, shown))
         return families.values()
 
     def _actors(self, seen: Snapshot) -> Iterator[Family]:
@@ -163,6 +191,15 @@ class ServerMetrics:
             totals.samples.append(({"actor": name}, sum(took.values())))
         yield phases
         yield totals
+
+
+def _add(family: Family, labels: Labels, label: str, values: Mapping[str, int]) -> None:
+    """A sample of each value, with its own label."""
+    family.samples.extend(({**labels, label: key}, float(value)) for key, value in values.items())
+
+
+def _reasons(troubled: Mapping[str, str]) -> list[str]:
+    return [f"{name}: {trouble}" for name, trouble in troubled.items()]
 
 
 def _bounds(spec: HistogramSpec) -> list[float]:

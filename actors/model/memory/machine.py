@@ -171,10 +171,12 @@ def weight_bytes(shape: Architecture, dtype: Sized) -> int:
 
 
 def kv_memory_room(config: Config) -> tuple[str, int]:
-    """The option that says how much KV memory there may be, and the bytes."""
+    """The option that says how much KV memory an engine may have, and the bytes: each has its part of a share of all,
+    and as much as is given in bytes.
+    """
     if config.kv_cache_memory_bytes is not None:
         return "--kv-cache-memory-bytes", config.kv_cache_memory_bytes
-    return "--kv-cache-memory-fraction", int(available_bytes() * config.kv_cache_memory_fraction)
+    return "--kv-cache-memory-fraction", int(available_bytes() * config.kv_cache_memory_fraction / config.engines)
 
 
 def count_blocks(

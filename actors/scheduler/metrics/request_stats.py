@@ -45,12 +45,13 @@ class RequestStats:
         self.ends: Counter[int] = Counter()
         self.survived_scheduler = self.survived_worker = 0
 
-    def admitted(self, ref: int) -> bool:
-        """A sequence is taken up; False if it was before, by a predecessor whose death it survives."""
+    def admitted(self, ref: int, recovers: bool = True) -> bool:
+        """A sequence is taken up; False if it was before: by a predecessor whose death it survives, or elsewhere."""
         if self._stamps.set_first(ref, Stamp.ADMITTED, time.monotonic_ns()):
             return True
-        self._stamps.set_back(ref, deaths=1)
-        self.survived_scheduler += 1
+        if recovers:
+            self._stamps.set_back(ref, deaths=1)
+            self.survived_scheduler += 1
         return False
 
     def planned(self, rows: list[NewRow]) -> None:

@@ -47,6 +47,14 @@ class Suspects:
         if ref in self._found and computed >= self._found[ref].position:
             del self._found[ref]
 
+    def adopt(self, ref: int, deaths: int, position: int) -> None:
+        """Another engine's workers died on it."""
+        self._found[ref] = Suspicion(deaths, position)
+
+    def deaths(self, ref: int) -> int:
+        """Of which it is suspect."""
+        return self._found[ref].deaths if ref in self._found else 0
+
     def forget(self, ref: int) -> None:
         """It has ended."""
         self._found.pop(ref, None)

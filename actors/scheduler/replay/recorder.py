@@ -216,7 +216,8 @@ def plan_of(encode: Callable[[Step], bytes], step: Step) -> RecordedPlan:
 def _life_at_start(context: Context) -> RecordedLife:
     """All that a scheduler finds besides the request table."""
     system, incarnation = context.system, context.incarnation
-    kv_map = bytes(context.segment.map[system.kv_map_offset : system.size]) if incarnation > FIRST else b""
+    start = system.kv_map_offsets[0]
+    kv_map = bytes(context.segment.map[start : start + system.kv_map_bytes]) if incarnation > FIRST else b""
     return RecordedLife(
         at_ns=time.monotonic_ns(),
         wall_ns=time.time_ns(),

@@ -88,7 +88,8 @@ class PrivateMemory:
         BoardWriter(board, position, head.incarnation, SCHEDULER_KEPT).set_in_flight(*head.in_flight)
         RequestTable.create(segment, system.table_offset, *system.table_sizes)
         if head.kv_map:
-            segment.map[system.kv_map_offset : system.size] = zlib.decompress(head.kv_map)
+            kv_map = zlib.decompress(head.kv_map)
+            segment.map[system.kv_map_offsets[0] : system.kv_map_offsets[0] + len(kv_map)] = kv_map
 
     def restore(self, facts: Found, flags: Flags, message: int) -> None:
         """Bring the table to what was read while this message was handled."""

@@ -16,8 +16,8 @@ ALL = "all"
 def choose(children: Sequence[Child], what: str) -> list[Child]:
     """Those of this kind, or name; with one of a group all of it, since they have the same options."""
     named = [child for child in children if what in (ALL, child.spec.kind, child.name)]
-    groups = {child.spec.kind for child in named if child.traits.group}
-    return [child for child in children if child in named or child.spec.kind in groups]
+    groups = {_group(child) for child in named if child.traits.group}
+    return [child for child in children if child in named or _group(child) in groups]
 
 
 def in_batches(chosen: Sequence[Child]) -> list[list[Child]]:
@@ -25,8 +25,14 @@ def in_batches(chosen: Sequence[Child]) -> list[list[Child]]:
     batches: list[list[Child]] = []
     for kind in restart_order():
         own = [child for child in chosen if child.traits is kind]
-        batches += [own] if kind.group and own else [[child] for child in own]
+        groups = [[child for child in own if _group(child) == group] for group in sorted(set(map(_group, own)))]
+        batches += groups if kind.group else [[child] for child in own]
     return batches
+
+
+def _group(child: Child) -> tuple[str, int]:
+    """Whom it is replaced with, where its kind is replaced as groups: the same model's."""
+    return child.spec.kind, child.spec.engine
 
 
 def to_be_tried(batches: Sequence[Sequence[Child]]) -> list[Child]:

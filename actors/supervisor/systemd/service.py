@@ -36,12 +36,13 @@ class Service:
         self._unheard = False  # the last message did not reach the manager
 
     def is_warm(self) -> bool:
-        """The scheduler has met its worker, and the warm-up request was answered, if there is one."""
-        system = self._supervisor.system
-        if not self._gauge(SchedulerGauge.BLOCKS_TOTAL):
+        """Schedulers have met their workers, and the warm-up request was answered, if there is one."""
+        system, board = self._supervisor.system, self._supervisor.memory.board
+        positions = (scheduler.position for scheduler in system.of_kind("scheduler"))
+        if not all(board.gauge(position, SchedulerGauge.BLOCKS_TOTAL) for position in positions):
             return False
         first = system.of_kind("frontend")[0].position
-        return not system.config.warm_up or self._supervisor.memory.board.gauge(first, FrontendGauge.WARM) > 0
+        return not system.config.warm_up or board.gauge(first, FrontendGauge.WARM) > 0
 
     def ready(self) -> None:
         """The server serves."""
@@ -88,8 +89,9 @@ class Service:
         return f"{state}: {running} running, {waiting} waiting, {rate:.0f} tokens/s, {restarts} restarts"
 
     def _gauge(self, number: SchedulerGauge) -> int:
-        (scheduler,) = self._supervisor.system.of_kind("scheduler")
-        return self._supervisor.memory.board.gauge(scheduler.position, number)
+        """The sum of all schedulers'."""
+        system, board = self._supervisor.system, self._supervisor.memory.board
+        return sum(board.gauge(scheduler.position, number) for scheduler in system.of_kind("scheduler"))
 
     def _tell(self, **fields: object) -> None:
         try:

@@ -50,7 +50,8 @@ from .varied_layers import make_model
 
 def start(context: Context) -> GpuWorkerActor:
     """The actor, ready to run steps; ConfigError if the model, or memory for it, cannot be had."""
-    device = torch.device("cuda", context.spec.index)
+    spec = context.spec
+    device = torch.device("cuda", spec.engine * context.config.tensor_parallel_size + spec.index)
     torch.cuda.set_device(device)
     context.phase_ends(StartPhase.IMPORTS)
     await_freed_memory(context.config, device)

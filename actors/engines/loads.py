@@ -1,0 +1,45 @@
+"""Which engines can go on with requests, and how much each has to do: words on the board, so that nobody is asked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from actorserve.shm.board.board import Board
+
+from ..protocol.topology import System
+from ..telemetry.gauges import SchedulerGauge
+
+BLOCKS, RUNNING, WAITING = map(int, (SchedulerGauge.BLOCKS_TOTAL, SchedulerGauge.RUNNING, SchedulerGauge.WAITING))
+
+
+class Load(NamedTuple):
+    """Sequences of one engine."""
+
+    running: int
+    waiting: int
+
+
+class EngineLoads:
+    """All engines, by their numbers."""
+
+    def __init__(self, board: Board, system: System) -> None:
+        self._board = board
+        self._schedulers = [actor.position for actor in system.of_kind("scheduler")]
+        self._workers = [[actor.position for actor in system.workers_of(engine)] for engine in system.engines]
+
+    @property
+    def engines(self) -> range:
+        return range(len(self._schedulers))
+
+    def is_up(self, engine: int) -> bool:
+        """Its scheduler has met the workers, and all of them live. A moment later that may be over, which is no error:
+        who gets what he cannot compute gives it away.
+        """
+        scheduler, ready = self._schedulers[engine], self._board.is_ready
+        met = self._board.gauge(scheduler, BLOCKS) > 0
+        return met and ready(scheduler) and all(map(ready, self._workers[engine]))
+
+    def load(self, engine: int) -> Load:
+        """What it has to do, some milliseconds ago at most."""
+        gauge, scheduler = self._board.gauge, self._schedulers[engine]
+        return Load(gauge(scheduler, RUNNING), gauge(scheduler, WAITING))

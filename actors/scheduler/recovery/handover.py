@@ -1,0 +1,116 @@
+"""Sequences change their engine: what a scheduler gives to another one, and what it does with messages of slots that
+are not its own. A server with one engine has none of this.
+
+Who owns a slot says the engine word (shm/table/table.py). To give one away is, in this order:
+    1  its row and blocks are let go of, in the KV map, too
+    2  the engine word gets the other's number
+    3  Admit is posted to the other's scheduler
+A scheduler that dies before 2 has a successor that owns the slot still, and begins with it anew; one that dies between
+2 and 3, or before what it posted is in the lane, has a successor that posts Admit of every slot without an end that
+names another engine. The receiver admits what is its own, once: it asks the word and not the message, and takes the
+sequence up where its log stands. If it dies before, the message is still in its lane, and its successor finds the word.
+
+Admit, Cancel and Stopped of a slot that names another engine are posted on to that one; of an earlier use, or of one
+that has ended, they are dropped. Who sends them has stored the cancel or stop word before, and a scheduler reads these
+when it admits: so it does not matter which of Admit and Cancel comes first. An Advance says only that there is
+something to look at, whoever says it. StepDone and WorkerReady stay within an engine.
+
+A sequence that was part of the step at which a worker died may be why. How often that was is in the engine word, too:
+the next engine tries it alone when a single engine would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ...engines.routing import Router
+from ...protocol.messages import Admit, Message
+from ...runtime.in_flight import Ended
+from ...runtime.process import Context
+from ..scheduler import Scheduler
+from .suspects import MARGIN
+
+MOST_REFS = 512  # of one message
+
+
+class Handover:
+    """One engine's part."""
+
+    def __init__(self, context: Context, scheduler: Scheduler) -> None:
+        self._context, self._table = context, context.table
+        self._scheduler = scheduler
+        self._engine = context.spec.engine
+        self._workers = [worker.position for worker in context.system.workers_of(self._engine)]
+        self._lives: list[int] = []  # of the workers that were met
+        self._router = Router(context)
+
+    # --- whose a slot is -----------------------------------------------------------------------------------------
+
+    def own(self, refs: Iterable[int], make: Callable[[list[int]], Message]) -> list[int]:
+        """Those of this engine; the others' go on to their owners."""
+        table, mine = self._table, []
+        others: dict[int, list[int]] = {}
+        for ref in refs:
+            engine = table.engine(ref)
+            if engine == self._engine:
+                mine.append(ref)
+            elif engine is not None and not table.finish(ref):
+                others.setdefault(engine, []).append(ref)
+        self._post(others, make)
+        return mine
+
+    def recovered(self) -> list[int]:
+        """What a predecessor owned; what it may have given away without saying so is said again."""
+        return self.own(self._table.current_refs(0, self._table.slots), Admit)
+
+    def admitted(self, ref: int) -> None:
+        """It is this engine's from now on, with the suspicion that it brings along."""
+        sequence, deaths = self._scheduler.sequences.get(ref), self._table.moves(ref)[1]
+        if sequence is not None and deaths:
+            self._scheduler.suspects.adopt(ref, deaths, sequence.num_tokens + MARGIN)
+
+    def _post(self, refs: dict[int, list[int]], make: Callable[[list[int]], Message]) -> None:
+        for engine, some in refs.items():
+            for start in range(0, len(some), MOST_REFS):
+                scheduler = self._context.system.schedulers[engine]
+                self._context.post(scheduler, make(some[start : start + MOST_REFS]))
+
+    # --- when the worker is gone ---------------------------------------------------------------------------------
+
+    def met(self, first: int) -> None:
+        """The group whose first member is in this life computes."""
+        board = self._context.board
+        self._lives = [first, *map(board.incarnation, self._workers[1:])]
+
+    @property
+    def is_alone(self) -> bool:
+        """Is there no worker, or one that has not said yet that it is there?"""
+        board = self._context.board
+        if self._lives:
+            return any(map(int.__ne__, map(board.incarnation, self._workers), self._lives))
+        return not all(map(board.is_ready, self._workers))
+
+    def was_replaced(self) -> bool:
+        """The worker that was met has ended since it was told to: no request is to blame."""
+        return any(self._context.board.ended(position) == Ended.REPLACED for position in self._workers)
+
+    def give_all(self) -> dict[int, int]:
+        """All sequences go to engines that can compute them; how many went to which. None, while there is no such."""
+        sequences = sorted(self._scheduler.sequences.values(), key=lambda sequence: sequence.arrival)
+        engines = self._router.up(but=self._engine) if sequences else []
+        if not engines:
+            return {}
+        given: dict[int, list[int]] = {}
+        for sequence in sequences:
+            engine = self._router.choose(self._table.hashes(sequence.ref), sequence.num_tokens, among=engines)
+            deaths = self._scheduler.suspects.deaths(sequence.ref)
+            self._scheduler.lifecycle.drop(sequence)
+            self._table.move(sequence.ref, engine, deaths)
+            given.setdefault(engine, []).append(sequence.ref)
+        self._post(given, Admit)
+        return {engine: len(refs) for engine, refs in given.items()}
+
+    @property
+    def others(self) -> list[str]:
+        """The schedulers of all other engines."""
+        return [name for name in self._context.system.schedulers if name != self._context.name]

@@ -1,0 +1,310 @@
+"""Sequences change their engine: two schedulers over one request table, of which each may die at any store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from actorserve.actors.engines.loads import EngineLoads
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import make_config
+from actorserve.actors.protocol.messages import Admit, Cancel, Finish, Stopped, WorkerReady
+from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.step import Step, StepDone
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.runtime.in_flight import Ended
+from actorserve.actors.runtime.process import Context
+from actorserve.actors.scheduler.actor import SchedulerActor
+from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.actors.telemetry.gauges import SchedulerGauge
+from actorserve.shm.board.board import ActorState, BoardWriter
+
+PROMPT = list(range(3, 43))
+TOKEN = 7
+
+
+class Died(BaseException):
+    """A kill -9 at this line."""
+
+
+class Engine:
+    """One scheduler process, and its worker, which this test plays."""
+
+    def __init__(self, servers: Servers, number: int) -> None:
+        self.servers, self.number = servers, number
+        self.name = f"scheduler@{number}"
+        self.steps: list[Step] = []
+        self.worker = servers.system.workers_of(number)[0]
+        self.start(first=True)
+        self.begin_worker()
+
+    def start(self, first: bool = False) -> None:
+        """A life of the scheduler, after the one before; what its constructor posts is posted as all the rest."""
+        memory = self.servers.memory
+        if not first:
+            self.context.close()
+        memory.raise_incarnation(memory.system.by_name[self.name])
+        self.context: Context = Context(memory.boot(memory.system.by_name[self.name]))
+        self.context.post = self._post  # type: ignore[method-assign]
+        self.steps.clear()
+        self.actor = SchedulerActor(self.context)
+        self.context.set_state(ActorState.READY)
+
+    def begin_worker(self) -> None:
+        self.life = BoardWriter(self.servers.memory.board, self.worker.position)
+        self.life.set_state(ActorState.READY)
+
+    def meet(self) -> None:
+        """The worker says that it is there."""
+        incarnation = self.servers.memory.board.incarnation(self.worker.position)
+        self.turn(WorkerReady(incarnation, self.servers.blocks))
+
+    def kill_worker(self, how: Ended = Ended.DIED) -> None:
+        self.servers.memory.raise_incarnation(self.worker, how)
+        self.steps.clear()
+
+    def _post(self, target: str, message: Any) -> None:
+        if isinstance(message, Step):
+            self.steps.append(message)
+        elif target in self.servers.lanes:
+            self.servers.lanes[target].append(message)
+
+    def turn(self, *messages: Any) -> None:
+        for message in messages:
+            self.actor.handle(message)
+        self.actor.do_work()
+        self.actor.scheduler.check_integrity()
+
+    def compute(self, count: int = 4) -> None:
+        """The worker does so many steps of what it is given."""
+        for _ in range(count):
+            self.turn(self.answer(self.steps.pop(0)))
+
+    def answer(self, step: Step) -> StepDone:
+        planned = next(one for one in self.actor.scheduler.in_flight)
+        return StepDone.make(step, [TOKEN] * len(planned.samples), 0.01)
+
+    @property
+    def refs(self) -> set[int]:
+        return set(self.actor.scheduler.sequences)
+
+
+class Servers:
+    """Two engines; what their schedulers post to each other waits in `lanes` until `deliver`."""
+
+    def __init__(self, blocks: int = 64, rows: int = 4, queued: int = 8) -> None:
+        given = {"max_num_seqs": rows, "max_model_len": 256, "data_parallel_size": 2, "max_num_queued_reqs": queued}
+        config = make_config({**given, "debug": True})
+        self.blocks = blocks
+        self.system = System(config, resolve_model(config))
+        self.memory = Memory(self.system)
+        self.lanes: dict[str, list[Any]] = {name: [] for name in self.system.schedulers}
+        self.engines = [Engine(self, number) for number in self.system.engines]
+        for engine in self.engines:
+            engine.meet()
+        self.table = self.engines[0].context.table
+        self._next = 0
+
+    def submit(self, engine: int, prompt: list[int] = PROMPT, limit: int = 30) -> int:
+        """A prompt that the renderer has given to this engine."""
+        params = msgspec.msgpack.encode(Generation(Sampling(seed=1), ignore_eos=True))
+        ref = self.table.open_slot(self._next, params, self._next + 1)
+        self._next += 1
+        self.table.write_prompt(ref, prompt, b"", limit, engine=engine)
+        self.engines[engine].turn(Admit([ref]))
+        return ref
+
+    def deliver(self) -> int:
+        """All that was posted from one scheduler to the other."""
+        count = 0
+        for engine in self.engines:
+            messages, self.lanes[engine.name] = self.lanes[engine.name], []
+            engine.turn(*messages)
+            count += len(messages)
+        return count
+
+    def check(self, *refs: int) -> None:
+        """Each of these is in exactly one scheduler, that of the engine which its word names."""
+        for ref in refs:
+            owners = [engine.number for engine in self.engines if ref in engine.refs]
+            assert owners == [self.table.engine(ref)]
+
+    def close(self) -> None:
+        for engine in self.engines:
+            engine.context.close()
+        self.memory.close()
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    made = Servers()
+    yield made
+    made.close()
+
+
+def test_who_has_lost_its_worker_gives_all_away_and_logs_go_on(servers: Servers) -> None:
+    first, second = servers.engines
+    refs = [servers.submit(0) for _ in range(3)]
+    first.compute()
+    before = [servers.table.generated(ref) for ref in refs]
+    assert min(before) > 0
+    first.kill_worker()
+    first.turn()
+    assert not first.refs and [servers.table.engine(ref) for ref in refs] == [1, 1, 1]
+    servers.deliver()
+    servers.check(*refs)
+    second.compute()
+    assert all(servers.table.generated(ref) > count for ref, count in zip(refs, before, strict=True))
+    first.begin_worker()
+    first.meet()
+    assert not first.refs and not first.steps
+    assert first.actor.scheduler.stats.survived_worker == 3 and not second.actor.scheduler.stats.survived_scheduler
+
+
+def test_what_the_dead_worker_has_said_counts_no_more(servers: Servers) -> None:
+    first = servers.engines[0]
+    ref = servers.submit(0)
+    late = first.answer(first.steps[0])
+    first.kill_worker()
+    first.turn()
+    first.turn(late)
+    assert not servers.table.generated(ref) and not first.refs
+
+
+def test_without_another_engine_they_wait_for_the_first_that_is_up(servers: Servers) -> None:
+    first, second = servers.engines
+    ref = servers.submit(0)
+    for engine in (second, first):
+        engine.kill_worker()
+        engine.turn()
+    assert first.refs == {ref} and not first.steps
+    second.begin_worker()
+    second.meet()
+    first.turn()
+    servers.deliver()
+    servers.check(ref)
+    assert second.refs == {ref} and second.steps
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_death_before_and_behind_the_engine_word(servers: Servers, stored: bool) -> None:
+    """Before it the successor owns the slot still, behind it the successor says what was not said."""
+    first, second = servers.engines
+    refs = [servers.submit(0) for _ in range(2)]
+    first.compute()
+    first.kill_worker()
+    move = first.context.table.move
+
+    def dies(ref: int, engine: int, deaths: int = 0) -> None:
+        if stored:
+            move(ref, engine, deaths)
+        raise Died
+
+    first.context.table.move = dies  # type: ignore[method-assign]
+    with pytest.raises(Died):
+        first.turn()
+    assert not servers.lanes["scheduler@1"]
+    first.start()
+    assert refs[0] not in first.refs if stored else refs[0] in first.refs
+    first.turn()
+    servers.deliver()
+    servers.check(*refs)
+    assert second.refs == set(refs)
+    servers.lanes["scheduler@1"].append(Admit(refs))  # it may come twice
+    servers.deliver()
+    servers.check(*refs)
+
+
+def test_a_receiver_that_dies_before_it_has_heard_finds_the_word(servers: Servers) -> None:
+    first, second = servers.engines
+    ref = servers.submit(0)
+    first.kill_worker()
+    first.turn()
+    second.start()
+    assert second.refs == {ref}
+    servers.deliver()
+    servers.check(ref)
+
+
+@pytest.mark.parametrize(("make", "finish"), [(Cancel, Finish.ABORT), (Stopped, Finish.STOP_STRING)])
+@pytest.mark.parametrize("late", [False, True])
+def test_what_comes_to_the_wrong_engine_goes_on_to_the_owner(
+    servers: Servers, make: Any, finish: Finish, late: bool
+) -> None:
+    """Before its Admit, or behind it."""
+    first = servers.engines[0]
+    ref = servers.submit(0)
+    first.kill_worker()
+    first.turn()
+    if late:
+        servers.deliver()
+    if make is Cancel:
+        servers.table.cancel(ref)
+    else:
+        servers.table.set_stop(ref, 1)
+    first.turn(make([ref]))
+    if not late:
+        servers.lanes["scheduler@1"].reverse()
+    servers.deliver()
+    assert servers.table.finish(ref) == finish and not any(engine.refs for engine in servers.engines)
+    first.turn(make([ref]))
+    assert not servers.deliver(), "of one that has ended nobody is told"
+
+
+def test_a_full_engine_rejects_none_that_another_has_taken() -> None:
+    servers = Servers(blocks=16, rows=1, queued=0)
+    try:
+        first, second = servers.engines
+        refs = [servers.submit(0), servers.submit(1)]
+        first.kill_worker()
+        first.turn()
+        servers.deliver()
+        servers.check(*refs)
+        assert not any(servers.table.finish(ref) for ref in refs) and second.refs == set(refs)
+        assert servers.table.finish(servers.submit(1)) == Finish.REJECTED
+    finally:
+        servers.close()
+
+
+def test_a_suspicion_goes_along(servers: Servers) -> None:
+    """The third worker that dies on a sequence convicts it, whosever that was; its neighbour goes on."""
+    deadly, neighbour = servers.submit(0), servers.submit(1)
+    for deaths in range(1, DEATHS_BEFORE_TRIAL + 2):
+        engine = next(one for one in servers.engines if deadly in one.refs)
+        engine.compute(2)  # it is part of the oldest step
+        engine.kill_worker()
+        engine.turn()
+        servers.deliver()
+        if deaths <= DEATHS_BEFORE_TRIAL:
+            owner = next(one for one in servers.engines if deadly in one.refs)
+            assert owner is not engine and owner.actor.scheduler.suspects.deaths(deadly) == deaths
+        engine.begin_worker()
+        engine.meet()
+    assert servers.table.finish(deadly) == Finish.ERROR
+    assert not servers.table.finish(neighbour)
+
+
+def test_a_worker_that_was_replaced_blames_nobody(servers: Servers) -> None:
+    first, second = servers.engines
+    ref = servers.submit(0)
+    first.kill_worker(Ended.REPLACED)
+    first.turn()
+    servers.deliver()
+    assert second.refs == {ref} and not second.actor.scheduler.suspects
+
+
+def test_loads_are_those_of_the_board(servers: Servers) -> None:
+    first = servers.engines[0]
+    servers.submit(0)
+    loads = EngineLoads(servers.memory.board, servers.system)
+    assert [loads.is_up(engine) for engine in loads.engines] == [True, True]
+    assert sum(loads.load(0)) == 1 and not sum(loads.load(1))
+    first.kill_worker()
+    assert not loads.is_up(0)
+    first.turn()
+    position = servers.system.by_name["scheduler@0"].position
+    assert not servers.memory.board.gauge(position, SchedulerGauge.BLOCKS_TOTAL)
