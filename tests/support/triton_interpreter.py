@@ -87,7 +87,9 @@ def shapes_are_made_once() -> Iterator[None]:
     if os.environ.get("TRITON_INTERPRET") != "1":
         yield
         return
+    semantic: Any = type(interpreter.interpreter_semantic)
     make_type, make_tensor, same_type = block_type.__init__, tensor.__init__, core.dtype.__eq__
+    make_alike = semantic.broadcast_impl_value
     types: dict[tuple[Any, ...], tuple[Any, Any]] = {}
     names: dict[tuple[Any, str], str] = {}
     constants: dict[tuple[Any, ...], tuple[Any, Any]] = {}
@@ -103,18 +105,24 @@ def shapes_are_made_once() -> Iterator[None]:
         self.element_ty, self.name = element_ty, names[named]
         self.shape, self.numel = types[key]
 
-    def value(self: Any, handle: Any, type: Any) -> None:
-        key = tuple(type.shape.values) if type.is_block() else ()
+    def value(self: Any, handle: Any, kind: Any) -> None:
+        key = tuple(kind.shape.values) if kind.is_block() else ()
         if key not in constants:
-            make_tensor(self, handle, type)
+            make_tensor(self, handle, kind)
             constants[key] = self.shape, self.numel
             return
-        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.handle, self.type, self.dtype = handle, kind, kind.scalar
         self.shape, self.numel = constants[key]
+
+    def broadcast(self: Any, lhs: Any, rhs: Any) -> Any:
+        one, other = lhs.type, rhs.type
+        alike = one.shape is other.shape if one.is_block() and other.is_block() else one.is_block() == other.is_block()
+        return (lhs, rhs) if alike else make_alike(self, lhs, rhs)
 
     with pytest.MonkeyPatch.context() as monkey:
         monkey.setattr(block_type, "__init__", block)
         monkey.setattr(tensor, "__init__", value)
+        monkey.setattr(semantic, "broadcast_impl_value", broadcast)
         monkey.setattr(core.dtype, "__eq__", lambda self, other: self is other or same_type(self, other))
         yield
 
