@@ -12,6 +12,7 @@ import msgspec
 
 from .anthropic.schemas import CountRequest, MessagesRequest
 from .dashboard.files import TYPES
+from .dialect_routes.cohere import COHERE
 from .dialect_routes.ollama import OLLAMA
 from .openai.responses.schemas import ResponsesRequest
 from .openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
@@ -259,6 +260,7 @@ ROUTES: tuple[Route, ...] = (
     Route("*", "/v1/load_lora_adapter", "", admin=True),
     Route("*", "/v1/unload_lora_adapter", "", admin=True),
     *OLLAMA,
+    *COHERE,
 )
 
 # --- what is asked of paths ----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from ..pooling.prepare import check_generates
 from ..settings import Settings
 from ..transport.body import BodyBudget, read_body
 from ..transport.json_response import json_response
+from .cohere import CohereApi
 from .generate import Generator
 from .ollama import OllamaApi
 from .openapi import Described
@@ -44,31 +45,34 @@ class Api:
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator)
         self.pooling = PoolingApi(self._generator, self._body)
+        self.cohere = CohereApi(self._generator, self.pooling, self._body)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body)
 
     async def _body(self, request: web.Request) -> bytes:
         return check_depth(await read_body(request, self.settings.max_body_bytes, self._unfinished))
 
+    async def _body_to_generate(self, request: web.Request) -> bytes:
+        """Read before anything is refused: an answer that does not wait for it leaves it on the connection."""
+        body = await self._body(request)
+        check_generates(self.settings)
+        return body
+
     # --- generating ----------------------------------------------------------------------------------------------
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        check_generates(self.settings)
-        return await self._generator.chat(request, await self._body(request))
+        return await self._generator.chat(request, await self._body_to_generate(request))
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
-        check_generates(self.settings)
-        return await self._generator.completions(request, await self._body(request))
+        return await self._generator.completions(request, await self._body_to_generate(request))
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
-        check_generates(self.settings)
-        return await self.responses.create(request, await self._body(request))
+        return await self.responses.create(request, await self._body_to_generate(request))
 
     async def count_input(self, request: web.Request) -> web.StreamResponse:
         return await self.responses.count(request, await self._body(request))
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
-        check_generates(self.settings)
-        return await self._generator.messages(request, await self._body(request))
+        return await self._generator.messages(request, await self._body_to_generate(request))
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         body = read(CountRequest, await self._body(request))
@@ -81,8 +85,7 @@ class Api:
         return json_response(count(len(tokens)))
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        check_generates(self.settings)
-        return await self._generator.generate(request, await self._body(request))
+        return await self._generator.generate(request, await self._body_to_generate(request))
 
     # --- text and models -----------------------------------------------------------------------------------------
 

@@ -49,8 +49,8 @@ class OllamaApi:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """POST /api/chat."""
+        raw = await self._read_body(request)  # first: what is not read is left on the connection
         check_generates(self._settings)
-        raw = await self._read_body(request)
         body = read(OllamaChatRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.messages:
@@ -59,8 +59,8 @@ class OllamaApi:
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """POST /api/generate."""
+        raw = await self._read_body(request)  # first: what is not read is left on the connection
         check_generates(self._settings)
-        raw = await self._read_body(request)
         body = read(OllamaGenerateRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.prompt:

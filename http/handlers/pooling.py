@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from aiohttp import web
 
@@ -42,6 +43,7 @@ from ..pooling.schemas import (
 from ..transport.json_response import json_response
 from .generate import Generator
 
+T = TypeVar("T", bound=PoolingFields)
 FIRST, SECOND = ("text_1", "queries", "data_1"), ("text_2", "documents", "items", "data_2")
 
 
@@ -52,10 +54,15 @@ class PoolingApi:
         self._generator, self._settings = generator, generator.settings
         self._read_body = read_body
 
+    async def _read(self, kind: type[T], request: web.Request) -> T:
+        """Its body, which is read before anything is refused: it would be left on the connection."""
+        raw = await self._read_body(request)
+        pooling_of(self._settings)
+        return read(kind, raw)
+
     async def embeddings(self, request: web.Request) -> web.Response:
         """POST /v1/embeddings."""
-        pooling_of(self._settings)
-        body = read(EmbeddingRequest, await self._read_body(request))
+        body = await self._read(EmbeddingRequest, request)
         answer, job = await self.vectors(request, body)
         return json_response(answers.embeddings(answer, job, body.encoding_format))
 
@@ -68,8 +75,8 @@ class PoolingApi:
 
     async def pool(self, request: web.Request) -> web.Response:
         """POST /pooling."""
+        body = await self._read(PoolingRequest, request)
         spec = pooling_of(self._settings)
-        body = read(PoolingRequest, await self._read_body(request))
         wanted = of_task(body, spec)
         prompts, field = inputs(body, self._settings, spec)
         answer, job = await self._answer(request, body, prompts, wanted, field)
@@ -77,8 +84,8 @@ class PoolingApi:
 
     async def classify(self, request: web.Request) -> web.Response:
         """POST /classify."""
+        body = await self._read(ClassifyRequest, request)
         spec = pooling_of(self._settings)
-        body = read(ClassifyRequest, await self._read_body(request))
         check_task(spec, CLASSIFY)
         prompts, field = inputs(body, self._settings, spec)
         answer, job = await self._answer(request, body, prompts, classification(body, spec), field)
@@ -86,8 +93,7 @@ class PoolingApi:
 
     async def score(self, request: web.Request) -> web.Response:
         """POST /score."""
-        pooling_of(self._settings)
-        body = read(ScoreRequest, await self._read_body(request))
+        body = await self._read(ScoreRequest, request)
         (one, first), (other, second) = (_given(body, names) for names in (FIRST, SECOND))
         compared = pairs(first, second, (one, other))
         answer, job, made = await self._scores(request, body, compared, other)
@@ -95,8 +101,7 @@ class PoolingApi:
 
     async def rerank(self, request: web.Request) -> web.Response:
         """POST /rerank."""
-        pooling_of(self._settings)
-        body = read(RerankRequest, await self._read_body(request))
+        body = await self._read(RerankRequest, request)
         texts = [one if isinstance(one, str) else one.text for one in body.documents]
         compared = pairs([body.query], texts, ("query", "documents"))
         if body.max_tokens_per_doc is not None and body.truncate_prompt_tokens is None:

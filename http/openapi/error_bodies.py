@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..anthropic import errors as anthropic
+from ..cohere import errors as cohere
 from ..errors import ApiError
 from ..ollama import errors as ollama
 from . import dialects
+from .cohere import CohereError
 from .ollama import OllamaError
 
 ErrorBody = Callable[[ApiError, str], dict[str, Any]]  # of an error and the request's id
@@ -16,4 +18,5 @@ ErrorBody = Callable[[ApiError, str], dict[str, Any]]  # of an error and the req
 BODIES: dict[type, ErrorBody] = {  # all else are OpenAI's
     dialects.AnthropicError: anthropic.body_of,
     OllamaError: ollama.body_of,
+    CohereError: cohere.body_of,
 }

@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import cohere
 import httpx2 as httpx
 import numpy as np
 import ollama
 import pytest
+from cohere.core.api_error import ApiError as CohereError
 from openai import OpenAI
 
 from tests.observer.commands import port_of, run
@@ -252,3 +254,35 @@ def test_ollamas_client(pooling_server: Server, expected: np.ndarray) -> None:
     with pytest.raises(ollama.ResponseError, match="maximum"):
         client.embed("embedder", LONG, truncate=False)
     assert len(client.embed("embedder", LONG).embeddings) == 1
+
+
+def test_coheres_client(pooling_server: Server, expected: np.ndarray) -> None:
+    client = cohere.ClientV2(api_key="-", base_url=pooling_server.base_url)
+    kinds = ["float", "base64", "binary", "ubinary"]
+    answer = client.embed(model="embedder", texts=SENTENCES, input_type="search_document", embedding_types=kinds)
+    floats = np.array(answer.embeddings.float_)
+    assert cosines(floats, expected).min() > EXACT and answer.texts == SENTENCES
+    raw = [np.frombuffer(base64.b64decode(one), np.float32) for one in answer.embeddings.base64 or []]
+    assert np.allclose(raw, floats)
+    bits = np.packbits(floats > 0, axis=1)
+    assert np.array_equal(answer.embeddings.ubinary or [], bits)
+    assert np.array_equal(answer.embeddings.binary or [], bits.astype(np.int16) - 128)
+    assert answer.meta is not None and answer.meta.billed_units is not None and answer.meta.billed_units.input_tokens
+    with pytest.raises(CohereError, match="int8"):
+        client.embed(model="embedder", texts=["a"], input_type="search_query", embedding_types=["int8"])
+    ranked = client.rerank(model="embedder", query=SENTENCES[0], documents=SENTENCES, top_n=2)
+    assert ranked.results[0].index == 0 and len(ranked.results) == 2
+
+
+def test_what_is_cut_for_coheres_client(pooling_server: Server) -> None:
+    client = cohere.ClientV2(api_key="-", base_url=f"{pooling_server.base_url}/cohere")
+
+    def vector(text: str, **fields: Any) -> list[float]:
+        asked: dict[str, Any] = {"model": "embedder", "texts": [text], "input_type": "search_document", **fields}
+        return (client.embed(embedding_types=["float"], **asked).embeddings.float_ or [])[0]
+
+    assert vector(LONG) == vector(LONG, truncate="END")
+    with pytest.raises(CohereError, match="maximum"):
+        vector(LONG, truncate="NONE")
+    text = "one two three four five six"
+    assert vector(text, truncate="START", max_tokens=4) != vector(text, truncate="END", max_tokens=4)

@@ -1,0 +1,184 @@
+"""Cohere's answers: a message, or the events of a stream, which another process can go on with."""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Any
+from uuid import UUID
+
+from actorserve.actors.protocol.messages import TokenLogprobs
+
+from ..errors import ApiError
+from ..generation.choice import Choice
+from ..generation.job import Job
+from ..output.answer import EVENTS, Answer, encode
+from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
+from ..pooling.answers import matrix, numbers
+
+Object = dict[str, Any]
+REASONS = {"stop": "COMPLETE", "length": "MAX_TOKENS", "tool_calls": "TOOL_CALL"}
+ALL_BITS = 128  # what separates a signed byte from an unsigned one
+
+
+class CohereMessage:
+    """Implements output.formats.AnswerFormat. A stream has one block open at a time: a content, or a call."""
+
+    media_type = EVENTS
+
+    def __init__(self, answer: Answer, job: Job) -> None:
+        self._answer, self._job = answer, job
+        self._open = ""  # the kind of the block that is: text, thinking or call; empty: none
+        self._contents = self._calls = 0  # that have begun
+
+    # --- whole -----------------------------------------------------------------------------------------------------
+
+    def whole(self) -> Object:
+        (choice,) = self._job.choices
+        news, turn = choice.take(), Turn()
+        turn.add(news.pieces)
+        content: list[Object] = []
+        if turn.reasoning:
+            content.append({"type": "thinking", "thinking": turn.reasoning})
+        if turn.content or not (turn.calls or content):
+            content.append({"type": "text", "text": turn.content})
+        message: Object = {"role": "assistant", "content": content}
+        if turn.calls:
+            message["tool_calls"] = [
+                _call(call.id or self._answer.call_id(0, index), call.name, call.arguments)
+                for index, call in enumerate(turn.calls)
+            ]
+        logprobs = {"logprobs": [_logprob(one) for one in news.logprobs]} if self._answer.wants.logprobs else {}
+        return {"id": self._id, "message": message, **self._ends(choice), **logprobs}
+
+    @property
+    def _id(self) -> str:
+        """A UUID that whoever writes the answer makes alike."""
+        return str(UUID(int=self._answer.seed << 64 | self._answer.created))
+
+    def _ends(self, choice: Choice) -> Object:
+        reason = choice.finish_reason or ""
+        told = REASONS.get(reason, "ERROR")
+        if reason == "stop" and isinstance(choice.stop_reason, str):
+            told = "STOP_SEQUENCE"
+        counts = {"input_tokens": self._job.prompt_tokens, "output_tokens": self._job.completion_tokens}
+        usage = {"billed_units": counts, "tokens": counts, "cached_tokens": self._job.cached_tokens}
+        return {"finish_reason": told, "usage": usage}
+
+    # --- streamed --------------------------------------------------------------------------------------------------
+
+    def first(self, choice: Choice) -> bytes:
+        message = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
+        return _event("message-start", id=self._id, delta={"message": message})
+
+    def update(self, choice: Choice) -> bytes:
+        news = choice.take()
+        for _ in self._events(news.skipped, []):
+            pass  # the client has them
+        events = list(self._events(news.pieces, news.logprobs))
+        if news.ended:
+            events += self._close()
+            events.append(_event("message-end", delta=self._ends(choice)))
+        return b"".join(events)
+
+    def _events(self, pieces: Iterable[Piece], logprobs: list[TokenLogprobs]) -> Iterator[bytes]:
+        told = iter(logprobs)
+        for piece in pieces:
+            match piece:
+                case Content(text=text):
+                    yield from self._begin("text")
+                    delta: Object = {"delta": {"message": {"content": {"text": text}}}}
+                    if (one := _joined(told)) is not None:
+                        delta["logprobs"] = one
+                    yield _event("content-delta", index=self._contents - 1, **delta)
+                case ReasoningText(text=text):
+                    yield from self._begin("thinking")
+                    content = {"thinking": text}
+                    yield _event("content-delta", index=self._contents - 1, delta={"message": {"content": content}})
+                case CallStart(name=name, id=own):
+                    yield from self._close()
+                    call = _call(own or self._answer.call_id(0, self._calls), name, "")
+                    self._open, self._calls = "call", self._calls + 1
+                    yield _event("tool-call-start", index=self._calls - 1, delta={"message": {"tool_calls": call}})
+                case Arguments(text=text):
+                    part = {"function": {"arguments": text}}
+                    yield _event("tool-call-delta", index=self._calls - 1, delta={"message": {"tool_calls": part}})
+
+    def _begin(self, kind: str) -> Iterator[bytes]:
+        if self._open != kind:
+            yield from self._close()
+            self._open, self._contents = kind, self._contents + 1
+            content = {"type": kind, kind: ""}
+            yield _event("content-start", index=self._contents - 1, delta={"message": {"content": content}})
+
+    def _close(self) -> Iterator[bytes]:
+        if self._open:
+            is_call, self._open = self._open == "call", ""
+            index = (self._calls if is_call else self._contents) - 1
+            yield _event("tool-call-end" if is_call else "content-end", index=index)
+
+    def state(self, choice: Choice) -> int:
+        return choice.state
+
+    def closing(self) -> bytes:
+        return b""
+
+    def failed(self, error: ApiError) -> bytes:
+        return _event("message-end", delta={"error": error.message, "finish_reason": "ERROR"})
+
+
+def _call(own_id: str, name: str, arguments: str) -> Object:
+    return {"id": own_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _logprob(one: TokenLogprobs) -> Object:
+    return {"text": one.text.decode(errors="replace"), "token_ids": [one.id], "logprobs": [one.logprob]}
+
+
+def _joined(told: Iterator[TokenLogprobs]) -> Object | None:
+    """All that came with one text, as one: the first text of an update takes them."""
+    tokens = list(told)
+    if not tokens:
+        return None
+    text = b"".join(one.text for one in tokens).decode(errors="replace")
+    return {"text": text, "token_ids": [one.id for one in tokens], "logprobs": [one.logprob for one in tokens]}
+
+
+def _event(kind: str, **fields: object) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), encode({"type": kind, **fields}))
+
+
+# --- vectors ---------------------------------------------------------------------------------------------------------
+
+
+def vectors(answer: Answer, job: Job, types: Iterable[str], texts: list[str]) -> Object:
+    """POST /v2/embed."""
+    made: Object = {kind: [_vector(choice, kind) for choice in job.choices] for kind in types}
+    return {
+        "id": str(UUID(int=answer.seed << 64 | answer.created)),
+        "response_type": "embeddings_by_type",
+        "embeddings": made,
+        "texts": texts,
+        "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": job.prompt_tokens}},
+    }
+
+
+def _vector(choice: Choice, kind: str) -> list[float] | list[int] | str:
+    match kind:
+        case "base64":
+            return base64.b64encode(matrix(choice)[2]).decode()
+        case "binary":
+            return [byte - ALL_BITS for byte in _packed(numbers(choice))]
+        case "ubinary":
+            return list(_packed(numbers(choice)))
+    return numbers(choice)
+
+
+def _packed(values: list[float]) -> array[int]:
+    """One bit a number: is it above 0? The first is the highest of its byte; the last byte is filled up with zeros."""
+    packed = array("B", bytes((len(values) + 7) // 8))
+    for index, value in enumerate(values):
+        if value > 0:
+            packed[index // 8] |= 1 << 7 - index % 8
+    return packed

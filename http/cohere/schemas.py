@@ -1,0 +1,103 @@
+"""The bodies of Cohere's API, version 2, as msgspec structs. null means absent for every field."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Object = dict[str, Any]
+EmbeddingType = Literal["float", "base64", "binary", "ubinary", "int8", "uint8"]
+
+
+class CoherePart(msgspec.Struct):
+    """A part of a content; which field it must have depends on its type."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    image_url: Object | str | None = None
+    document: Object | None = None
+
+
+class CohereFunction(msgspec.Struct):
+    name: str
+    arguments: str = "{}"
+
+
+class CohereCall(msgspec.Struct):
+    id: str
+    function: CohereFunction
+
+
+class CohereTurn(msgspec.Struct):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | list[CoherePart] | None = None
+    tool_plan: str | None = None
+    tool_calls: list[CohereCall] | None = None
+    tool_call_id: str | None = None
+
+
+class CohereThinking(msgspec.Struct):
+    type: Literal["enabled", "disabled"]
+    token_budget: int | None = None
+
+
+class CohereFormat(msgspec.Struct):
+    type: Literal["text", "json_object"]
+    json_schema: Object | None = None
+    schema: Object | None = None
+
+
+class CohereCitations(msgspec.Struct):
+    mode: str | None = None
+
+
+class CohereDocument(msgspec.Struct):
+    data: Object | str
+    id: str | None = None
+
+
+class CohereChatRequest(msgspec.Struct, kw_only=True):
+    """POST /v2/chat."""
+
+    messages: list[CohereTurn]
+    model: str | None = None
+    stream: bool | None = None
+    tools: list[Object] | None = None
+    strict_tools: bool | None = None
+    tool_choice: Literal["REQUIRED", "NONE"] | None = None
+    documents: list[str | CohereDocument] | None = None
+    citation_options: CohereCitations | None = None  # only OFF: no citations are made
+    response_format: CohereFormat | None = None
+    safety_mode: Literal["CONTEXTUAL", "STRICT", "OFF"] | None = None  # for templates that know it
+    thinking: CohereThinking | None = None
+    max_tokens: int | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    k: int | None = None
+    p: float | None = None
+    logprobs: bool | None = None
+    priority: int | None = None
+
+
+class CohereInput(msgspec.Struct):
+    content: list[CoherePart]
+
+
+class CohereEmbedRequest(msgspec.Struct, kw_only=True):
+    """POST /v2/embed."""
+
+    model: str | None = None
+    texts: list[str] | None = None
+    inputs: list[CohereInput] | None = None
+    images: list[str] | None = None  # known, and refused
+    input_type: str | None = None
+    embedding_types: list[EmbeddingType] | None = None  # float if left out
+    output_dimension: int | None = None
+    truncate: Literal["NONE", "START", "END"] | None = None  # END if left out
+    max_tokens: int | None = None
+    priority: int | None = None

@@ -1,0 +1,64 @@
+"""The handlers of Cohere's API."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from ..cohere.answers import CohereMessage, vectors
+from ..cohere.requests import chat_of, embedding_of, renamed
+from ..cohere.schemas import CohereChatRequest, CohereEmbedRequest
+from ..errors import ApiError
+from ..generation.adapter import chat_request
+from ..generation.idempotency import StreamProgress
+from ..generation.job import Job
+from ..generation.prepare import ask_chat
+from ..generation.unsupported import read
+from ..middleware.context import CLIENT, name_request
+from ..output.answer import Answer
+from ..pooling.prepare import check_generates, pooling_of
+from ..transport.json_response import json_response
+from .generate import Generator
+from .pooling import PoolingApi
+
+
+class CohereApi:
+    """Its handlers, by the names that the table of routes has for them."""
+
+    def __init__(
+        self, generator: Generator, pooling: PoolingApi, read_body: Callable[[web.Request], Awaitable[bytes]]
+    ) -> None:
+        self._generator, self._settings, self._pooling = generator, generator.settings, pooling
+        self._read_body = read_body
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """POST /v2/chat."""
+        raw = await self._read_body(request)  # first: what is not read is left on the connection
+        check_generates(self._settings)
+        body = read(CohereChatRequest, raw)
+        try:
+            given = chat_request(chat_of(body, self._settings.reasoning_parser is not None))
+            asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
+        except ApiError as error:
+            raise renamed(error) from None
+        cap = given.max_completion_tokens or asked.rendering["cap"]
+        asked.rendering.update(max_tokens=None, cap=cap)  # more than the model's length is no error here
+
+        def form(answer: Answer, job: Job, progress: StreamProgress | None) -> CohereMessage:
+            return CohereMessage(answer, job)
+
+        return await self._generator.answer(request, raw, given, asked, form)
+
+    async def embed(self, request: web.Request) -> web.Response:
+        """POST /v2/embed."""
+        raw = await self._read_body(request)
+        pooling_of(self._settings)
+        body = read(CohereEmbedRequest, raw)
+        asked, types = embedding_of(body)
+        try:
+            answer, job = await self._pooling.vectors(request, asked)
+        except ApiError as error:
+            raise renamed(error) from None
+        texts = [part for part in asked.input or [] if isinstance(part, str)]
+        return json_response(vectors(answer, job, types, texts))

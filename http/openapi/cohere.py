@@ -1,0 +1,40 @@
+"""The answers of Cohere's API as msgspec structs, for /openapi.json. They may say more than is in them here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .answers import Said
+
+Object = dict[str, Any]
+
+
+class CohereError(Said):
+    id: str | None
+    message: str
+
+
+class CohereUsage(Said):
+    billed_units: Object
+    tokens: Object
+    cached_tokens: int
+
+
+class CohereAnswer(msgspec.Struct):
+    id: str
+    message: Object
+    finish_reason: str
+    usage: CohereUsage
+
+
+class CohereEvent(msgspec.Struct):
+    type: str
+
+
+class CohereVectors(msgspec.Struct):
+    id: str
+    embeddings: dict[str, list[Any]]
+    texts: list[str]
+    meta: Object
