@@ -12,6 +12,7 @@ import os
 import select
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import actorserve
 
@@ -33,25 +34,29 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "drain": "let running requests end, then end the server",
     "replay": "run the scheduler again on what --record has kept, or another policy on it",
     "bench": "measure a server",
+    "models": "list, download and remove models in the hub's cache",
+    "collect-env": "say what a report of a fault should say of this machine",
+    "completion": "print what makes a shell complete commands, or the manual page",
 }
+EVERY = "*"
 UNREAD_STATUS = 1
 INTERRUPTED_STATUS = 130  # as of who dies by SIGINT
 OTHER_NAMES = {"serve": "launch"}  # as other servers have them
 
 
 def make_parser(command: str | None) -> argparse.ArgumentParser:
-    """The parser of all commands, of which only the one named `command` knows its arguments."""
+    """The parser of all commands, of which only the one named `command` knows its arguments; all, if that is EVERY."""
     parser = Parser("actorserve", description="A large-language-model server over the OpenAI API.")
     parser.add_argument("--version", action="version", version=f"actorserve {actorserve.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, help_text in COMMANDS.items():
         others = [other for other, named in OTHER_NAMES.items() if named == name]
         own = commands.add_parser(name, help=help_text, allow_abbrev=False, aliases=others)
-        if name == OTHER_NAMES.get(command or "", command):
+        if command == EVERY or name == OTHER_NAMES.get(command or "", command):
             module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
             own.description = module.DESCRIPTION
             own.formatter_class = argparse.RawDescriptionHelpFormatter
-            own.set_defaults(run=module.run)
+            own.set_defaults(run=module.run, all_commands=partial(make_parser, EVERY))
             module.add_arguments(own)
     return parser
 

@@ -1,0 +1,148 @@
+"""`actorserve collect-env`: what a report of a fault should say of the machine."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+import actorserve
+
+from ..model.memory.machine import available_bytes, cpu_flags, total_bytes, usable_cores
+
+DESCRIPTION = """Say what a report of a fault should say of this machine: versions, processor, memory, GPUs, limits and
+the variables that change what the server does. Nothing is started, and no key is shown."""
+PACKAGES = (
+    *("torch", "triton", "transformers", "tokenizers", "safetensors", "huggingface_hub", "msgspec", "aiohttp"),
+    *("uvloop", "jinja2", "numpy", "llguidance", "posix-ipc", "prometheus-client"),
+)
+PREFIXES = ("ACTORSERVE_", "CUDA_", "HF_", "OMP_", "TRITON_", "XDG_", "MALLOC_")
+VARIABLES = ("CC", "LD_PRELOAD", "LD_LIBRARY_PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+HIDDEN = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PROXY")  # in a name: its value is nobody's business
+INTERESTING = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm")
+GIB = float(1 << 30)
+ANSWER_S = 20.0  # for a program that is asked
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One form for people, one for programs."""
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Always 0: what cannot be found out says so in its place."""
+    facts = {name: find() for name, find in TOPICS.items()}
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(facts)).decode())
+        return 0
+    for topic, found in facts.items():
+        print(f"{topic}:")
+        for name, value in found.items():
+            print(f"  {name}: {value}")
+        if not found:
+            print("  none")
+    return 0
+
+
+def _versions() -> dict[str, str]:
+    found = {"actorserve": actorserve.__version__, "python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _system() -> dict[str, str]:
+    release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
+    return {
+        "system": release.get("PRETTY_NAME", platform.system()),
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()),
+        "compiler": _first_line(os.environ.get("CC", "cc"), "--version"),
+        "python": sys.executable,
+        "container": "yes"
+        if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()
+        else "not known to be",
+    }
+
+
+def _processor() -> dict[str, str]:
+    flags = cpu_flags()
+    return {
+        "architecture": platform.machine(),
+        "model": _cpu_name(),
+        "cores that may be used": f"{usable_cores()} of {os.cpu_count()}",
+        "instructions": " ".join(flag for flag in INTERESTING if flag in flags) or "none that matter here",
+    }
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Model"):
+            return value.strip()
+    return "not said"
+
+
+def _memory() -> dict[str, str]:
+    shared = shutil.disk_usage(SHARED_MEMORY)
+    return {
+        "available": f"{available_bytes() / GIB:.1f} of {total_bytes() / GIB:.1f} GiB",
+        str(SHARED_MEMORY): f"{shared.free / GIB:.1f} of {shared.total / GIB:.1f} GiB free",
+    }
+
+
+def _gpus() -> dict[str, str]:
+    said = _output("nvidia-smi", "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader")
+    lines = said.splitlines()
+    return {"nvidia-smi": "; ".join(lines)} if lines else {"nvidia-smi": "nothing"}
+
+
+def _limits() -> dict[str, str]:
+    named = {"open files": resource.RLIMIT_NOFILE, "locked memory": resource.RLIMIT_MEMLOCK}
+    named |= {"processes": resource.RLIMIT_NPROC, "address space": resource.RLIMIT_AS}
+    return {name: " of ".join(map(_limit, resource.getrlimit(limit))) for name, limit in named.items()}
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+
+
+def _variables() -> dict[str, str]:
+    names = [name for name in sorted(os.environ) if name.startswith(PREFIXES) or name in VARIABLES]
+    return {name: "(set)" if any(part in name for part in HIDDEN) else os.environ[name] for name in names}
+
+
+def _first_line(*command: str) -> str:
+    return (_output(*command).splitlines() or ["none"])[0]
+
+
+def _output(*command: str) -> str:
+    """Of a program that may not be there, or may not answer."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+TOPICS: dict[str, Callable[[], dict[str, str]]] = {
+    "versions": _versions,
+    "system": _system,
+    "processor": _processor,
+    "memory": _memory,
+    "GPUs": _gpus,
+    "limits": _limits,
+    "variables": _variables,
+}

@@ -1,0 +1,92 @@
+"""`actorserve models list | pull | remove`: the models in the hub's cache on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..model.names import find_folder
+from ..options.config import ConfigError
+
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRepoInfo, HFCacheInfo
+
+DESCRIPTION = """The models of the Hugging Face hub that lie on this machine, where `actorserve launch NAME` finds them.
+
+    actorserve models list
+    actorserve models pull Qwen/Qwen3-0.6B
+    actorserve models remove Qwen/Qwen3-0.6B"""
+MIB = float(1 << 20)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is done, and with which model."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listed = actions.add_parser("list", help="those that are here, with their sizes", allow_abbrev=False)
+    listed.add_argument("--json", action="store_true", help="as JSON")
+    pulled = actions.add_parser("pull", help="download one, or what is new of it", allow_abbrev=False)
+    pulled.add_argument("--revision", help="a branch, a tag or a commit")
+    removed = actions.add_parser("remove", help="delete one from the cache", allow_abbrev=False, aliases=["rm"])
+    for one in (pulled, removed):
+        one.add_argument("model", metavar="NAME", help="on the hub, such as Qwen/Qwen3-0.6B, or org/name:Q4_K_M")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0. ConfigError where the hub or the cache has no such model."""
+    return {"list": _list, "pull": _pull, "remove": _remove, "rm": _remove}[arguments.action](arguments)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found: list[dict[str, Any]] = [
+        {
+            "name": repo.repo_id,
+            "bytes": repo.size_on_disk,
+            "revisions": sorted(ref for revision in repo.revisions for ref in revision.refs),
+            "path": str(repo.repo_path),
+        }
+        for repo in sorted(_models(_cache()), key=lambda repo: repo.repo_id)
+    ]
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        return 0
+    for model in found:
+        print(f"{model['bytes'] / MIB:10,.1f} MiB  {model['name']}  {' '.join(model['revisions'])}".rstrip())
+    if not found:
+        print("no models in the cache", file=sys.stderr)
+    return 0
+
+
+def _pull(arguments: argparse.Namespace) -> int:
+    if Path(arguments.model).exists():
+        raise ConfigError(f"{arguments.model} is a path of this machine: name a model of the hub")
+    print(find_folder(arguments.model, arguments.revision))
+    return 0
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    cache = _cache()
+    repo = next((repo for repo in _models(cache) if repo.repo_id == arguments.model), None)
+    if cache is None or repo is None:
+        raise ConfigError(f"{arguments.model} is not in the cache; `actorserve models list` says what is")
+    plan = cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
+    plan.execute()
+    print(f"{plan.expected_freed_size / MIB:,.1f} MiB of {repo.repo_id} are removed")
+    return 0
+
+
+def _models(cache: HFCacheInfo | None) -> list[CachedRepoInfo]:
+    return [repo for repo in cache.repos if repo.repo_type == "model"] if cache is not None else []
+
+
+def _cache() -> HFCacheInfo | None:
+    """None where nothing was ever downloaded."""
+    from huggingface_hub import CacheNotFound, scan_cache_dir
+
+    try:
+        return scan_cache_dir()
+    except CacheNotFound:
+        return None

@@ -1,0 +1,44 @@
+"""`actorserve collect-env`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+
+import pytest
+
+from actorserve.actors.cli import main
+
+
+def test_what_a_report_needs_is_there_and_no_key(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ACTORSERVE_API_KEY", "of-nobody")
+    monkeypatch.setenv("HF_TOKEN", "hf_nobody")
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:word@proxy")
+    monkeypatch.setenv("ACTORSERVE_MAX_NUM_SEQS", "16")
+    assert main(["collect-env", "--json"]) == 0
+    said = capfd.readouterr().out
+    found = json.loads(said)
+    assert found["versions"]["torch"] == importlib.metadata.version("torch")
+    assert "cores that may be used" in found["processor"]
+    assert found["limits"]["open files"].count(" of ") == 1
+    variables = found["variables"]
+    assert variables["ACTORSERVE_MAX_NUM_SEQS"] == "16"
+    assert {variables[name] for name in ("ACTORSERVE_API_KEY", "HF_TOKEN", "HTTPS_PROXY")} == {"(set)"}
+    assert not any(secret in said for secret in ("of-nobody", "hf_nobody", "word@"))
+    assert main(["collect-env"]) == 0
+    text = capfd.readouterr().out
+    assert f"  torch: {found['versions']['torch']}" in text
+    assert all(f"{topic}:" in text for topic in found)
+
+
+def test_programs_that_are_missing_or_fail_are_no_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CC", "/bin/false")
+    assert main(["collect-env", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["system"]["compiler"] == "none"
+    assert found["GPUs"] == {"nvidia-smi": "nothing"}

@@ -1,0 +1,67 @@
+"""`actorserve models`, on a cache of the hub's own layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from actorserve.actors.cli import main
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.utils._cache_manager.HF_HUB_CACHE", str(tmp_path), raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return tmp_path
+
+
+def put(cache: Path, name: str, size: int, kind: str = "models") -> Path:
+    repo = cache / f"{kind}--{name.replace('/', '--')}"
+    (repo / "blobs").mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(COMMIT)
+    (repo / "snapshots" / COMMIT).mkdir(parents=True)
+    (repo / "blobs" / "one").write_bytes(b"x" * size)
+    (repo / "snapshots" / COMMIT / "model.safetensors").symlink_to(repo / "blobs" / "one")
+    return repo
+
+
+def test_what_lies_in_the_cache_is_listed(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    put(cache, "org/b", 3 << 20)
+    put(cache, "org/a", 1 << 20)
+    put(cache, "org/texts", 9, kind="datasets")
+    assert main(["models", "list"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["1.0", "MiB", "org/a", "main"], ["3.0", "MiB", "org/b", "main"]]
+    assert main(["models", "list", "--json"]) == 0
+    assert [model["bytes"] for model in json.loads(capfd.readouterr().out)] == [1 << 20, 3 << 20]
+
+
+def test_nothing_is_listed_where_nothing_is(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "list"]) == 0
+    assert capfd.readouterr() == ("", "no models in the cache\n")
+    cache.rmdir()
+    assert main(["models", "list"]) == 0
+
+
+def test_one_is_removed_and_the_others_stay(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    gone, kept = put(cache, "org/a", 1 << 20), put(cache, "org/b", 5)
+    assert main(["models", "remove", "org/a"]) == 0
+    assert capfd.readouterr().out == "1.0 MiB of org/a are removed\n"
+    assert not gone.exists()
+    assert (kept / "blobs" / "one").exists()
+    assert main(["models", "rm", "org/a"]) == 2
+    assert "org/a is not in the cache" in capfd.readouterr().err
+
+
+def test_what_is_no_name_of_the_hub_is_told(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "pull", str(cache)]) == 2
+    assert "is a path of this machine" in capfd.readouterr().err
+    assert main(["models", "pull", "org/none"]) == 2
+    assert "org/none" in capfd.readouterr().err
