@@ -21,8 +21,9 @@ from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.models.sharding import Alone, shard
 from actorserve.actors.worker.models.weights import open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
+from tests.support.models.greedy import generate, reference
 
-from .cpu.test_executor import generate, prompts, reference
+from .cpu.test_executor import prompts
 from .driver import Driver, Sequence, config_for, make_runner
 
 Folders = Callable[..., Path]

@@ -22,9 +22,10 @@ from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.models.sharding import Alone, shard
 from actorserve.actors.worker.models.weights import open_checkpoint
+from tests.support.models.greedy import generate, reference
 
 from ..driver import Driver, Sequence, config_for, make_runner, plain_memory
-from .test_executor import generate, prompts, reference
+from .test_executor import prompts
 
 Folders = Callable[..., Path]
 ALL = slice(None)

@@ -29,9 +29,9 @@ from actorserve.actors.worker.cpu.window_tables import TabledKV
 from actorserve.actors.worker.models.weights import load_decoder
 from tests.scheduler.engine_model import BLOCK, MAX_TOKENS, Bench
 from tests.support.models.checkpoints import VOCABULARY
+from tests.support.models.greedy import generate, reference
 
 from ..driver import config_for
-from .test_executor import generate, reference
 
 Folders = Callable[..., Path]
 ROWS, BUDGET = 5, 24

@@ -29,8 +29,8 @@ from actorserve.actors.worker.quantization.int8 import Int8Linear
 from actorserve.kernels.cpu.native.linear import Weights
 from tests.support.models.checkpoints import YARN_ROPE
 from tests.support.models.gguf_files import KINDS, convert, meaning, random_blocks
+from tests.support.models.greedy import generate, reference
 
-from ..cpu.test_executor import generate, reference
 from ..cpu.test_runner import prompt
 from ..driver import Driver, Sequence, check_four_bits, config_for, make_runner
 
