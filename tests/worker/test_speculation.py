@@ -90,7 +90,7 @@ def test_the_tokens_are_those_without_drafts(kind: str, preempt: float, checkpoi
 
     def sequences() -> list[Sequence]:
         seed = 7 if kind == "qwen2_moe" else 0  # with the others' prompts two of its words are equally likely
-        return [Sequence(prompt(5 + 19 * n, n + seed), 40, sampling) for n, sampling in enumerate(SAMPLINGS)]
+        return [Sequence(prompt(5 + 11 * n, n + seed), 20, sampling) for n, sampling in enumerate(SAMPLINGS)]
 
     plain = make_runner(config, rows=len(SAMPLINGS))
     expected = Driver(plain, preempt=preempt).run(sequences())
@@ -100,7 +100,7 @@ def test_the_tokens_are_those_without_drafts(kind: str, preempt: float, checkpoi
         assert driver.run(sequences()) == expected
         assert driver.drafted > 0
         if proposer is oracle:
-            assert driver.drafted > driver.accepted > (10 if preempt else 50)
+            assert driver.drafted > driver.accepted > 10
 
 
 def test_rows_with_other_wishes_have_no_drafts(checkpoints: Folders) -> None:
