@@ -13,6 +13,7 @@ import msgspec
 from .anthropic.schemas import CountRequest, MessagesRequest
 from .dashboard.files import TYPES
 from .dialect_routes.cohere import COHERE
+from .dialect_routes.llamacpp import LLAMACPP
 from .dialect_routes.ollama import OLLAMA
 from .openai.responses.schemas import ResponsesRequest
 from .openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
@@ -261,6 +262,7 @@ ROUTES: tuple[Route, ...] = (
     Route("*", "/v1/unload_lora_adapter", "", admin=True),
     *OLLAMA,
     *COHERE,
+    *LLAMACPP,
 )
 
 # --- what is asked of paths ----------------------------------------------------------------------------------------

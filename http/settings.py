@@ -55,3 +55,5 @@ class Settings:
     pooling: PoolingSpec | None = None  # how the model pools, if it makes no texts
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template
     card: Callable[[], ModelCard] = ModelCard  # files are read for it
+    special_tokens: Callable[[], frozenset[str]] = frozenset  # of the tokenizer; a file is read for it
+    max_num_seqs: int = 1

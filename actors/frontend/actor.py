@@ -45,7 +45,7 @@ from .admission import AdmissionQueue
 from .connections.pool import ConnectionPool, only_about_the_server
 from .engine import FrontendEngine
 from .jobs import about_to_end, cannot_finish
-from .model_card import card_of
+from .model_card import added_tokens, card_of
 from .observability.request_log import watch_ends
 from .parsers import choose_parsers, unknown_calls
 from .warm_up import is_wanted, warm_up
@@ -218,6 +218,8 @@ class Frontend(LoopActor):
             pooling=model.pooling,
             tokenizer_info=describe_tokenizer(config, model),
             card=partial(card_of, config, model),
+            special_tokens=partial(added_tokens, model),
+            max_num_seqs=config.max_num_seqs,
         )
 
     # --- the end -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What clients may read of the model: its family, its size, how its weights are stored. Read when it is asked for."""
+"""What clients may read of the model: family, size, type of its weights, special tokens. Read when it is asked for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from functools import cache
 from pathlib import Path
+
+import msgspec
 
 from actorserve.http.settings import ModelCard
 
@@ -19,6 +21,25 @@ PACKED = ("I32", "I64", "U32")  # several weights in a number: how many there ar
 def card_of(config: Config, model: ModelInfo) -> ModelCard:
     """Of the model that is served; of weights that are not there, as with --load-format dummy, nothing is said."""
     return _read(Path(model.folder), model.architecture, config.load_format == "dummy" or config.worker == "scripted")
+
+
+def added_tokens(model: ModelInfo) -> frozenset[str]:
+    """The tokens that its tokenizer knows beside its words: special ones."""
+    return _read_added(Path(model.tokenizer_folder)) if model.tokenizer_folder else frozenset()
+
+
+class _Added(msgspec.Struct):
+    content: str
+
+
+class _TokenizerFile(msgspec.Struct):
+    added_tokens: list[_Added] = []
+
+
+@cache
+def _read_added(folder: Path) -> frozenset[str]:
+    found = msgspec.json.decode((folder / "tokenizer.json").read_bytes(), type=_TokenizerFile)
+    return frozenset(token.content for token in found.added_tokens)
 
 
 @cache

@@ -141,7 +141,7 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
     check_fields(body, settings.vocab_size)
     body = _salted(body, settings, client)
     params = parameters(body, settings.sampling_defaults, request_id)
-    prompts = completion_prompts(body)
+    prompts = completion_prompts(body, settings.special_tokens)
     _check_texts(settings, {"prompt": any(isinstance(prompt, TextPrompt) for prompt in prompts), "echo": body.echo})
     if len(prompts) * len(params) > MAX_SEQUENCES:
         raise bad_request(f"At most {MAX_SEQUENCES} prompts times n are taken in one request.", "prompt")

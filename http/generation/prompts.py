@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TextPrompt, 
 from ..errors import bad_request
 from ..openai.schemas import ChatMessage, ChatRequest, ChatTool, CompletionRequest, ContentPart
 from .decoding import decode
+from .infill import infill_tokens
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 512
@@ -108,8 +110,23 @@ def _raw(name: str, value: object) -> bytes | None:
         raise bad_request(f"{name} is nested too deeply.", name) from None
 
 
-def completion_prompts(request: CompletionRequest) -> list[Prompt]:
-    """One text, several texts, one list of ids, or several lists of ids."""
+def completion_prompts(request: CompletionRequest, special: Callable[[], Collection[str]] = frozenset) -> list[Prompt]:
+    """One text, several texts, one list of ids, or several lists of ids. `special`: the tokenizer's special tokens,
+    of which some say that a suffix stands behind.
+    """
+    prompts = _prompts(request)
+    if not request.suffix:
+        return prompts
+    tokens = infill_tokens(special(), "suffix")
+    texts = [prompt.text for prompt in prompts if isinstance(prompt, TextPrompt)]
+    if len(texts) < len(prompts):
+        raise bad_request("suffix goes with a prompt that is a text.", "suffix")
+    if request.echo:
+        raise bad_request("echo does not go with suffix.", "echo")
+    return [TextPrompt(tokens.prompt(text, request.suffix), request.add_special_tokens is not False) for text in texts]
+
+
+def _prompts(request: CompletionRequest) -> list[Prompt]:
     prompt: Any = request.prompt
     special = request.add_special_tokens is not False
     if prompt is None:

@@ -33,7 +33,6 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "functions": NOTHING,
     "modalities": (None, [], ["text"]),
     "moderation": NOTHING,
-    "suffix": NOTHING,
     "web_search_options": (None,),
     # Anthropic's
     "compaction": NOTHING,

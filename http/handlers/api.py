@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from aiohttp import web
 
-from actorserve.actors.protocol.messages import Prompt, TextPrompt
+from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TextPrompt
 
 from ..anthropic.answers import count
 from ..anthropic.requests import prompt_of, renamed
@@ -24,6 +25,7 @@ from ..transport.body import BodyBudget, read_body
 from ..transport.json_response import json_response
 from .cohere import CohereApi
 from .generate import Generator
+from .llamacpp import LlamaApi
 from .ollama import OllamaApi
 from .openapi import Described
 from .operations import Operations, ServerEngine
@@ -46,6 +48,7 @@ class Api:
         self.responses = ResponsesApi(self._generator)
         self.pooling = PoolingApi(self._generator, self._body)
         self.cohere = CohereApi(self._generator, self.pooling, self._body)
+        self.llamacpp = LlamaApi(self._generator, self._body)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body)
 
     async def _body(self, request: web.Request) -> bytes:
@@ -92,31 +95,53 @@ class Api:
     async def tokenize(self, request: web.Request) -> web.Response:
         body = read(TokenizeRequest, await self._body(request))
         check_model(body.model, self.settings.served)
-        if (bytes(body.messages) not in (b"", b"null")) == (body.prompt is not None):
-            raise bad_request("Either prompt or messages must be given.", "prompt")
+        given = [body.prompt is not None, bytes(body.messages) not in (b"", b"null"), body.content is not None]
+        if sum(given) != 1:
+            raise bad_request("Either prompt or messages, or content, must be given.", "prompt")
+        if body.parse_special is False:
+            raise bad_request("parse_special: special tokens in texts always become ones here.", "parse_special")
         tools_of(ChatRequest(messages=body.messages, tools=body.tools))
-        if body.prompt is not None:
-            prompt: Prompt = TextPrompt(body.prompt, body.add_special_tokens is not False)
+        if body.content is not None:
+            prompt: Prompt = TextPrompt(body.content, body.add_special is True)
+        elif body.prompt is not None:
+            prompt = TextPrompt(body.prompt, body.add_special_tokens is not False)
         else:
-            chat = ChatRequest(
-                messages=body.messages,
-                add_special_tokens=body.add_special_tokens,
-                add_generation_prompt=body.add_generation_prompt,
-                continue_final_message=body.continue_final_message,
-                chat_template_kwargs=body.chat_template_kwargs,
-                tools=body.tools,
-                chat_template=body.chat_template,
-            )
-            check_template(chat, self.settings.trust_request_chat_template)
-            prompt = chat_prompt(chat)
-        tokens, strings = await self.engine.tokenize(prompt, bool(body.return_token_strs))
-        length = self.settings.max_model_len
-        return json_response({"count": len(tokens), "max_model_len": length, "tokens": tokens, "token_strs": strings})
+            prompt = self.conversation(body)
+        told = bool(body.return_token_strs) or bool(body.with_pieces)
+        tokens, strings = await self.engine.tokenize(prompt, told)
+        shown: list[Any] = list(tokens)
+        if body.with_pieces:
+            shown = [{"id": token, "piece": piece} for token, piece in zip(tokens, strings or [], strict=True)]
+        about = {"count": len(tokens), "max_model_len": self.settings.max_model_len}
+        return json_response(about | {"tokens": shown, "token_strs": strings if body.return_token_strs else None})
+
+    def conversation(self, body: TokenizeRequest) -> ChatPrompt:
+        """The prompt that its messages make."""
+        chat = ChatRequest(
+            messages=body.messages,
+            add_special_tokens=body.add_special_tokens,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            chat_template_kwargs=body.chat_template_kwargs,
+            tools=body.tools,
+            chat_template=body.chat_template,
+        )
+        check_template(chat, self.settings.trust_request_chat_template)
+        return chat_prompt(chat)
+
+    async def apply_template(self, request: web.Request) -> web.Response:
+        """The text of a conversation's prompt: that of its tokens, special ones among them."""
+        body = read(TokenizeRequest, await self._body(request))
+        check_model(body.model, self.settings.served)
+        tools_of(ChatRequest(messages=body.messages, tools=body.tools))
+        tokens, _ = await self.engine.tokenize(self.conversation(body), False)
+        return json_response({"prompt": await self.engine.detokenize(tokens)})
 
     async def detokenize(self, request: web.Request) -> web.Response:
         body = read(DetokenizeRequest, await self._body(request))
         check_model(body.model, self.settings.served)
-        return json_response({"prompt": await self.engine.detokenize(check_tokens(body.tokens, "tokens"))})
+        text = await self.engine.detokenize(check_tokens(body.tokens, "tokens"))
+        return json_response({"prompt": text, "content": text})
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:
         return json_response(self.settings.tokenizer_info)

@@ -65,7 +65,7 @@ class OllamaApi:
         body.model = model_of(body.model, self._settings.served)
         if not body.prompt:
             return json_response(loaded(check_model(body.model, self._settings.served), chats=False))
-        if not body.raw:
+        if not (body.raw or body.suffix):  # what stands between two texts is no turn of a conversation
             return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), chats=False)
         given = completion_of(body)
         try:

@@ -83,8 +83,6 @@ def _check_generate(body: OllamaGenerateRequest) -> None:
     for field, instead in (("template", "the server's --chat-template"), ("context", "/api/chat with all messages")):
         if getattr(body, field):
             raise bad_request(f"{field} is not supported; use {instead}.", field)
-    if body.suffix and not body.raw:
-        raise bad_request("suffix goes with raw: a conversation has no text behind the answer.", "suffix")
 
 
 def _common(body: OllamaFields, thinks: bool) -> Object:

@@ -185,6 +185,11 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     tools: list[msgspec.Raw] | None = None
     chat_template: str | None = None
 
+    content: str | None = None  # these four are llama.cpp's
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """POST /detokenize."""

@@ -226,15 +226,23 @@ class ModelList(Said):
     has_more: bool
 
 
+class TokenPiece(Said):
+    """As llama.cpp's clients read it: bytes where they are no text by themselves."""
+
+    id: int
+    piece: str | list[int]
+
+
 class TokenizeAnswer(Said):
     count: int
     max_model_len: int
-    tokens: list[int]
+    tokens: list[int | TokenPiece]
     token_strs: list[str] | None
 
 
 class DetokenizeAnswer(Said):
     prompt: str
+    content: str  # the same, for llama.cpp's clients
 
 
 class Health(Said):

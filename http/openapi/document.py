@@ -20,6 +20,7 @@ from ..settings import Settings
 from .requests import Book, Schema, make_book
 
 JSON = "application/json"
+PLAIN: dict[type, str] = {dict: "object", list: "array"}  # answers of which no more is said
 
 
 def document(settings: Settings, routes: Iterable[Route] = ROUTES) -> Schema:
@@ -64,7 +65,7 @@ def _structs(routes: Iterable[Route]) -> Iterator[type]:
     """Of all that is answered."""
     for route in routes:
         kinds = (route.answer, route.event, route.error, *(kind for _, kind in route.others))
-        yield from (kind for kind in kinds if kind is not None and kind is not dict)
+        yield from (kind for kind in kinds if kind is not None and kind not in PLAIN)
 
 
 def _operation(route: Route, book: Book) -> Schema:
@@ -95,7 +96,7 @@ def _answer(status: int, schema: Schema) -> Schema:
 def _success(route: Route, book: Book) -> Schema:
     if route.answer is None:
         return {"description": "OK", "content": {route.text: {"schema": {"type": "string"}}}}
-    schema = {"type": "object"} if route.answer is dict else book.ref(route.answer)
+    schema = {"type": PLAIN[route.answer]} if route.answer in PLAIN else book.ref(route.answer)
     answer = _answer(200, schema)
     if route.event is not None:
         kinds = [book.ref(route.event), book.ref(route.error)]

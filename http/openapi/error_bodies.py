@@ -8,9 +8,11 @@ from typing import Any
 from ..anthropic import errors as anthropic
 from ..cohere import errors as cohere
 from ..errors import ApiError
+from ..llamacpp import errors as llamacpp
 from ..ollama import errors as ollama
 from . import dialects
 from .cohere import CohereError
+from .llamacpp import LlamaError
 from .ollama import OllamaError
 
 ErrorBody = Callable[[ApiError, str], dict[str, Any]]  # of an error and the request's id
@@ -19,4 +21,5 @@ BODIES: dict[type, ErrorBody] = {  # all else are OpenAI's
     dialects.AnthropicError: anthropic.body_of,
     OllamaError: ollama.body_of,
     CohereError: cohere.body_of,
+    LlamaError: llamacpp.body_of,
 }

@@ -208,6 +208,7 @@ def _completion(schema: Schema, book: Book) -> None:
     fields["prompt"] = {"anyOf": [{"type": "string"}, texts, tokens, lists]}
     schema["required"] = ["prompt"]
     _constraints(fields)
+    fields["suffix"]["description"] = "For models whose tokenizers have tokens for what stands between two texts."
     fields["max_tokens"]["description"] = f"null: {COMPLETION_MAX_TOKENS}. 0 goes with echo."
 
 
@@ -216,10 +217,12 @@ def _tokenize(schema: Schema, book: Book) -> None:
     _conversation(fields, book)
     messages = fields["messages"]
     fields["messages"] = {"anyOf": [messages, NULL]}
+    forms = {"prompt": "string", "messages": "array", "content": "string"}
     schema["oneOf"] = [
-        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}, "messages": NULL}},
-        {"required": ["messages"], "properties": {"messages": {"type": "array"}, "prompt": NULL}},
+        {"required": [name], "properties": {name: {"type": kind}} | {other: NULL for other in forms if other != name}}
+        for name, kind in forms.items()
     ]
+    fields["parse_special"] = {"enum": [True, None], "description": "Special tokens in texts always become ones."}
 
 
 def _detokenize(schema: Schema, book: Book) -> None:

@@ -253,7 +253,7 @@ async def test_tokenize(served: Served) -> None:
 
 
 async def test_detokenize(served: Served) -> None:
-    assert (await served.ask("POST", "/detokenize", {"tokens": [1, 2]})).json == {"prompt": "text"}
+    assert (await served.ask("POST", "/detokenize", {"tokens": [1, 2]})).json == {"prompt": "text", "content": "text"}
     assert served.engine.asked == [[1, 2]]
 
 

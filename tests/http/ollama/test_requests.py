@@ -91,7 +91,7 @@ def test_one_prompt() -> None:
     assert [turn["role"] for turn in made["messages"]] == ["system", "user"]
     raw = completion_of(generate(raw=True, logprobs=True, top_logprobs=2, options={"num_predict": 5}))
     assert (raw.prompt, raw.logprobs, raw.max_tokens, raw.stream) == ("a", 2, 5, True)
-    for field, value in (("template", "x"), ("context", [1]), ("suffix", "b")):
+    for field, value in (("template", "x"), ("context", [1])):
         with pytest.raises(ApiError) as raised:
             generated_chat(generate(**{field: value}), True)
         assert raised.value.param == field

@@ -136,7 +136,6 @@ ASKING: dict[str, list[Any]] = {
     "repetition_detection": [{"a": 1}],
     "functions": [[{"name": "a"}]],
     "function_call": [{"name": "a"}],
-    "suffix": ["a"],
     "prompt_embeds": ["a"],
     "kv_transfer_params": [{"a": 1}],
     "modalities": [["audio"], ["text", "audio"]],

@@ -158,7 +158,7 @@ def answered(kind: str, body: dict[str, Any]) -> bool:
         ("CompletionRequest", {"prompt": None}, False),
         ("CompletionRequest", {"prompt": "a", "logit_bias": {"x": 1}}, False),
         ("CompletionRequest", {"prompt": "a", "stop": ""}, False),
-        ("CompletionRequest", {"prompt": "a", "suffix": "b"}, False),
+        ("CompletionRequest", {"prompt": "a", "suffix": "b"}, True),
         ("CompletionRequest", {"prompt": "a", "allowed_token_ids": []}, False),
         ("TokenizeRequest", {"prompt": "a"}, True),
         ("TokenizeRequest", {"messages": HI, "prompt": None}, True),

@@ -55,16 +55,17 @@ RULES = re.compile(
             "This Idempotency-Key was used",
             "^(response_format|structured_outputs|tool_choice|tools)",  # whether it can be compiled
             "^(guided_(json|regex|choice|grammar)|json_schema|regex|ebnf|grammar)",
-            "Either prompt or messages",
+            "Either prompt or messages|parse_special",
             "chat template|template",  # its own words on a conversation
             "nested too deep",
+            "no tokens for what stands between|suffix goes with|echo does not go with suffix",
         ]
     )
 )
 HELD = re.compile(r"^vllm:(?:num_requests_running|num_requests_waiting|kv_cache_usage_perc)\{.*\} (\S+)$", re.M)
 OURS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/models/{model}")
 UNSURE = re.compile(
-    r"\{id\}|/v1/(messages|responses)|/api/|/v2/|/openapi.json"
+    r"\{id\}|/v1/(messages|responses)|/api/|/v2/|/(completions?|infill|apply-template)$|/openapi.json"
 )  # perhaps nothing drawn is what these can answer
 SHORT = 3  # tokens and choices of an answer
 QUICK, MANY = 6, 200  # cases of one operation and mode; with 6 it takes 15 s, half of which is drawing them

@@ -12,6 +12,8 @@ from tests.server.api.test_tool_calls import QWEN
 from tests.support.scripted import LAST, scripted
 from tests.support.server import Server
 
+INFILL = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+FILLED = " return a + b"
 LONG = "".join(f"{number} bottles, " for number in range(300))
 
 
@@ -19,7 +21,8 @@ LONG = "".join(f"{number} bottles, " for number in range(300))
 def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = scripted(
         tmp_path_factory.mktemp("dialects"),
-        {**QWEN.scripts, "long": LONG},
+        {**QWEN.scripts, "long": LONG, "infill": "".join(INFILL) + FILLED},
+        INFILL,
         template=f"{{% if false %}}{QWEN.mark}{{% endif %}}{LAST}",
     )
     options = ("--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "tiny")

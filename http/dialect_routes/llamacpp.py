@@ -1,0 +1,53 @@
+"""The paths of llama.cpp's server that no other API has; /tokenize and /detokenize take its bodies, too."""
+
+from __future__ import annotations
+
+from ..llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest, LlamaSlotsQuery
+from ..openai.schemas import TokenizeRequest
+from ..openapi import llamacpp as answers
+from ..route import ASKS, TEXT, Route
+
+LLAMACPP: tuple[Route, ...] = (
+    *(
+        Route(
+            "post",
+            path,
+            handler,
+            summary,
+            answers.LlamaPart,
+            request,
+            answers.LlamaPart,
+            generates=TEXT,
+            ends="",
+            statuses=ASKS,
+            error=answers.LlamaError,
+            repeatable=True,
+        )
+        for path, handler, summary, request in (
+            ("/completion", "llamacpp.completion", "Go on with a text, as llama.cpp has it", LlamaCompletionRequest),
+            ("/completions", "llamacpp.completion", "Go on with a text, as llama.cpp has it", LlamaCompletionRequest),
+            ("/infill", "llamacpp.infill", "What stands between two texts", LlamaInfillRequest),
+        )
+    ),
+    Route("get", "/props", "llamacpp.props", "Model and settings", answers.LlamaProps, error=answers.LlamaError),
+    Route(
+        "get",
+        "/slots",
+        "llamacpp.slots",
+        "Sequences that run, and that could",
+        list,
+        query=LlamaSlotsQuery,
+        statuses=(400, 503),
+        error=answers.LlamaError,
+    ),
+    Route(
+        "post",
+        "/apply-template",
+        "apply_template",
+        "The text of a conversation's prompt",
+        answers.LlamaPrompt,
+        TokenizeRequest,
+        statuses=ASKS,
+        error=answers.LlamaError,
+    ),
+)

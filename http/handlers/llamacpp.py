@@ -1,0 +1,103 @@
+"""The handlers of llama.cpp's server that no other API has."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+import actorserve
+from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
+
+from ..errors import ApiError, bad_request, overloaded
+from ..generation.decoding import decode_query
+from ..generation.idempotency import StreamProgress
+from ..generation.job import Engine, Job
+from ..generation.prepare import ask_completion
+from ..generation.unsupported import read
+from ..llamacpp.answers import LlamaCompletion, settings_of
+from ..llamacpp.requests import completion_of, infill_of, renamed
+from ..llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest, LlamaSlotsQuery
+from ..middleware.context import CLIENT, name_request
+from ..output.answer import Answer
+from ..pooling.prepare import check_generates
+from ..transport.json_response import json_response
+from .generate import Generator
+
+
+class LlamaApi:
+    """Its handlers, by the names that the table of routes has for them."""
+
+    def __init__(self, generator: Generator, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
+        self._generator, self._settings = generator, generator.settings
+        self._engine: Engine = generator.engine
+        self._read_body = read_body
+
+    async def completion(self, request: web.Request) -> web.StreamResponse:
+        """POST /completion."""
+        raw = await self._read_body(request)
+        check_generates(self._settings)
+        return await self._answer(request, raw, read(LlamaCompletionRequest, raw))
+
+    async def infill(self, request: web.Request) -> web.StreamResponse:
+        """POST /infill."""
+        raw = await self._read_body(request)
+        check_generates(self._settings)
+        body = read(LlamaInfillRequest, raw)
+        return await self._answer(request, raw, infill_of(body, self._settings.special_tokens()))
+
+    async def _answer(self, request: web.Request, raw: bytes, body: LlamaCompletionRequest) -> web.StreamResponse:
+        try:
+            given = completion_of(body)
+            asked = ask_completion(given, self._settings, name_request(request, None), request[CLIENT])
+        except ApiError as error:
+            raise renamed(error) from None
+        if len(asked.prompts) != 1:
+            raise bad_request("prompt: one is taken at a time.", "prompt")
+        cap = given.max_tokens or asked.rendering["cap"]
+        asked.rendering.update(max_tokens=None, cap=cap)  # more than the model's length is no error here
+        (prompt,) = asked.prompts
+        text = prompt.text if isinstance(prompt, TextPrompt) else ""
+        if isinstance(prompt, TokenPrompt):
+            text = await self._engine.detokenize(prompt.tokens)
+        settings = settings_of(body, given, self._settings.sampling_defaults)
+        about = {"generation_settings": settings, "prompt": text}
+
+        def form(answer: Answer, job: Job, progress: StreamProgress | None) -> LlamaCompletion:
+            return LlamaCompletion(answer, job, self._engine.times, body, about)
+
+        return await self._generator.answer(request, raw, given, asked, form)
+
+    # --- the server ----------------------------------------------------------------------------------------------
+
+    async def props(self, request: web.Request) -> web.Response:
+        """GET /props."""
+        settings, about = self._settings, self._settings.tokenizer_info
+        return json_response(
+            {
+                "default_generation_settings": {"params": settings.sampling_defaults, "n_ctx": settings.max_model_len},
+                "total_slots": settings.max_num_seqs,
+                "model_alias": settings.served[0],
+                "model_path": settings.served[0],
+                "modalities": {"vision": False, "audio": False},
+                "chat_template": about.get("chat_template", ""),
+                "bos_token": about.get("bos_token") or "",
+                "eos_token": about.get("eos_token") or "",
+                "build_info": f"actorserve {actorserve.__version__}",
+                "endpoint_slots": True,
+                "endpoint_props": False,
+                "endpoint_metrics": True,
+            }
+        )
+
+    async def slots(self, request: web.Request) -> web.Response:
+        """GET /slots: sequences that can run at once, and how many of them do; who waits has none."""
+        query, running = decode_query(LlamaSlotsQuery, request.query), self._engine.page_figures().engine.running
+        if query.fail_on_no_slot and running >= self._settings.max_num_seqs:
+            raise overloaded("No slot is free.")
+        context = self._settings.max_model_len
+        slots = [
+            {"id": number, "n_ctx": context, "is_processing": number < running}
+            for number in range(self._settings.max_num_seqs)
+        ]
+        return json_response(slots)

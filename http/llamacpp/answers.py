@@ -1,0 +1,161 @@
+"""Answers of llama.cpp's /completion: one object, or events of which the last has the counts and times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from actorserve.actors.protocol.messages import TokenLogprobs
+
+from ..errors import ApiError
+from ..generation.choice import Choice, ChoiceUpdate
+from ..generation.job import Job
+from ..generation.logprobs import LOWEST
+from ..generation.times import JobTimes
+from ..openai.schemas import GenerationFields
+from ..output.answer import EVENTS, Answer, encode
+from ..output.events import Content
+from .errors import body_of
+from .schemas import LlamaCompletionRequest
+
+Object = dict[str, Any]
+MS = 1_000_000  # ns
+SLOT = (1 << 32) - 1  # the part of a ref that is the slot's number
+SETTINGS = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "ignore_eos")
+
+
+class LlamaCompletion:
+    """Implements output.formats.AnswerFormat."""
+
+    media_type = EVENTS
+
+    def __init__(
+        self,
+        answer: Answer,
+        job: Job,
+        times: Callable[[Job], JobTimes],
+        body: LlamaCompletionRequest,
+        about: Object,
+    ) -> None:
+        """`about`: what stands at the end of every answer: the prompt's text, and how it was generated."""
+        self._answer, self._job, self._times, self._body, self._about = answer, job, times, body, about
+        self._has_line = False
+
+    def whole(self) -> Object:
+        (choice,) = self._job.choices
+        news = choice.take()
+        ids = news.ids if self._body.return_tokens else []
+        return self._part(choice, news, ids) | self._end(choice)
+
+    # --- streamed --------------------------------------------------------------------------------------------------
+
+    def first(self, choice: Choice) -> bytes:
+        return b""
+
+    def update(self, choice: Choice) -> bytes:
+        news = choice.take()
+        self._has_line = self._has_line or "\n" in _text(news.skipped)
+        events = []
+        if news.pieces or news.ids or news.logprobs:
+            part = self._part(choice, news, news.ids)
+            if self._body.timings_per_token:
+                part["timings"] = self._timings()
+            events.append(_event(part))
+        if news.ended:
+            events.append(_event(self._part(choice, ChoiceUpdate([], [], [], True), []) | self._end(choice)))
+        return b"".join(events)
+
+    def state(self, choice: Choice) -> int:
+        return choice.state
+
+    def closing(self) -> bytes:
+        return b""
+
+    def failed(self, error: ApiError) -> bytes:
+        return _event(body_of(error))
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def _part(self, choice: Choice, news: ChoiceUpdate, ids: list[int]) -> Object:
+        text = _text(news.pieces)
+        self._has_line = self._has_line or "\n" in text
+        part: Object = {
+            "index": choice.index,
+            "content": text,
+            "tokens": ids,
+            "stop": False,
+            "id_slot": choice.ref & SLOT,
+            "tokens_predicted": choice.tokens,
+            "tokens_evaluated": choice.prompt_tokens,
+        }
+        if self._answer.wants.logprobs and news.logprobs:
+            part["completion_probabilities"] = [_probability(one) for one in news.logprobs]
+        return part
+
+    def _end(self, choice: Choice) -> Object:
+        word = choice.stop_reason if isinstance(choice.stop_reason, str) else ""
+        kinds = {"stop": "word" if word else "eos", "length": "limit"}
+        return {
+            "stop": True,
+            "model": self._answer.model,
+            **self._about,
+            "has_new_line": self._has_line,
+            "truncated": False,
+            "stop_type": kinds.get(choice.finish_reason or "", "none"),
+            "stopping_word": word,
+            "tokens_cached": choice.cached_tokens,
+            "timings": self._timings(),
+        }
+
+    def _timings(self) -> Object:
+        (choice,) = self._job.choices
+        times = self._times(self._job)
+        computed = choice.prompt_tokens - choice.cached_tokens
+        return {
+            "cache_n": choice.cached_tokens,
+            **_rate("prompt", computed, times.prefill),
+            **_rate("predicted", choice.tokens, times.decode),
+        }
+
+
+def _rate(name: str, count: int, took: int) -> Object:
+    """How many tokens in which time."""
+    ms = took / MS
+    return {
+        f"{name}_n": count,
+        f"{name}_ms": ms,
+        f"{name}_per_token_ms": ms / count if count else 0.0,
+        f"{name}_per_second": 1000 * count / ms if ms else 0.0,
+    }
+
+
+def settings_of(body: LlamaCompletionRequest, given: GenerationFields, defaults: dict[str, float]) -> Object:
+    """How it is generated: as the request has it, or the model's generation_config.json."""
+    found: Object = {}
+    for name in SETTINGS:
+        value = getattr(given, name)
+        if value is None:
+            value = defaults.get(name)
+        if value is not None:
+            found[name] = value
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    found |= {"n_predict": given.max_tokens or -1, "stop": stops, "stream": bool(body.stream)}
+    if given.seed is not None:
+        found["seed"] = given.seed
+    return found | {"n_probs": body.n_probs or 0, "grammar": body.grammar or ""}
+
+
+def _text(pieces: Iterable[object]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, Content))
+
+
+def _probability(one: TokenLogprobs) -> Object:
+    def entry(text: bytes, token: int, logprob: float) -> Object:
+        shown = text.decode(errors="replace")
+        return {"id": token, "token": shown, "bytes": list(text), "logprob": max(logprob, LOWEST)}
+
+    return entry(one.text, one.id, one.logprob) | {"top_logprobs": [entry(*best) for best in one.best]}
+
+
+def _event(body: Object) -> bytes:
+    return b"data: " + encode(body) + b"\n\n"

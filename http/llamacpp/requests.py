@@ -1,0 +1,72 @@
+"""Requests of llama.cpp's server to the completion that asks for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..errors import ApiError, bad_request
+from ..generation.adapter import encoded, with_names
+from ..generation.decoding import decode
+from ..generation.infill import infill_tokens
+from ..openai.schemas import Object, TokensRequest
+from .schemas import NOTHING, Biases, LlamaCompletionRequest, LlamaInfillRequest
+
+SAME = (
+    *("model", "stream", "temperature", "top_k", "top_p", "min_p", "top_n_sigma", "stop", "presence_penalty"),
+    *("frequency_penalty", "ignore_eos", "grammar", "json_schema"),
+)
+NAMES = {"max_tokens": "n_predict", "repetition_penalty": "repeat_penalty", "logprobs": "n_probs"}
+NEVER = -100  # a bias; what it is added to is far from it
+
+
+def renamed(error: ApiError) -> ApiError:
+    """An error of the completion that names the field as this API does."""
+    return with_names(error, NAMES)
+
+
+def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
+    """The completion."""
+    for field, nothing in NOTHING.items():
+        value = getattr(body, field)
+        if value is not None and value not in nothing:
+            raise bad_request(f"{field} is not supported; leave it out.", field)
+    if body.n_predict == 0:
+        raise bad_request("n_predict must be -1 or at least 1, not 0.", "n_predict")
+    given: Object = {name: value for name in SAME if (value := getattr(body, name)) not in (None, "", {})}
+    given |= {"prompt": body.prompt, "return_token_ids": True}
+    if body.n_predict is not None and body.n_predict > 0:
+        given["max_tokens"] = body.n_predict
+    if body.seed is not None and body.seed >= 0:
+        given["seed"] = body.seed
+    if body.n_probs:
+        given["logprobs"] = body.n_probs
+    if body.logit_bias:
+        given["logit_bias"] = _biases(body.logit_bias)
+    return decode(TokensRequest, encoded(given | _penalty(body), None))
+
+
+def infill_of(body: LlamaInfillRequest, special: Collection[str]) -> LlamaCompletionRequest:
+    """With the prompt that asks for what stands between; `special`: the tokenizer's special tokens."""
+    tokens = infill_tokens(special, "input_suffix")
+    extra = [(file.filename or f"file{number}", file.text) for number, file in enumerate(body.input_extra or [])]
+    body.prompt = tokens.prompt(body.input_prefix, body.input_suffix, extra) + body.prompt
+    return body
+
+
+def _penalty(body: LlamaCompletionRequest) -> Object:
+    if body.repeat_penalty is None or body.repeat_last_n == 0:
+        return {}
+    if body.repeat_penalty != 1 and body.repeat_last_n not in (None, -1):
+        text = "repeat_last_n: repeat_penalty looks back on the whole text here; -1 says so."
+        raise bad_request(text, "repeat_last_n")
+    return {"repetition_penalty": body.repeat_penalty}
+
+
+def _biases(given: Biases) -> dict[str, float]:
+    pairs = given.items() if isinstance(given, dict) else given
+    found: dict[str, float] = {}
+    for token, bias in pairs:
+        if bias is True:
+            raise bad_request("logit_bias: a bias is a number, or false for a token that must not come.", "logit_bias")
+        found[str(token)] = NEVER if bias is False else bias
+    return found

@@ -1,0 +1,90 @@
+"""The bodies of llama.cpp's server as msgspec structs. null means absent for every field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..openai.schemas import Object
+
+Biases = list[tuple[int, float | bool]] | dict[str, float | bool]
+NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they have one of these values
+    "dry_multiplier": (0,),
+    "dynatemp_range": (0,),
+    "lora": ([],),
+    "min_keep": (0, 1),
+    "mirostat": (0,),
+    "n_indent": (0,),
+    "post_sampling_probs": (False,),
+    "response_fields": ([],),
+    "return_progress": (False,),
+    "samplers": ([], ""),
+    "t_max_predict_ms": (0, -1),
+    "typical_p": (0, 1),
+    "xtc_probability": (0,),
+}
+
+
+class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
+    """POST /completion. `id_slot`, `cache_prompt` and `n_keep` are passed over: all slots share what they have."""
+
+    prompt: str | list[int]
+    stream: bool | None = None
+    n_predict: int | None = None  # below 0: up to the model's length
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    top_n_sigma: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None  # -1: all, 0: no penalty
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    ignore_eos: bool | None = None
+    logit_bias: Biases | None = None  # false: never
+    n_probs: int | None = None
+    grammar: str | None = None
+    json_schema: Object | None = None
+    return_tokens: bool | None = None
+    timings_per_token: bool | None = None
+    id_slot: int | None = None
+    cache_prompt: bool | None = None
+    n_keep: int | None = None
+    model: str | None = None
+
+    dry_multiplier: Any = None  # these are in NOTHING
+    dynatemp_range: Any = None
+    lora: Any = None
+    min_keep: Any = None
+    mirostat: Any = None
+    n_indent: Any = None
+    post_sampling_probs: Any = None
+    response_fields: Any = None
+    return_progress: Any = None
+    samplers: Any = None
+    t_max_predict_ms: Any = None
+    typical_p: Any = None
+    xtc_probability: Any = None
+
+
+class ExtraFile(msgspec.Struct):
+    text: str
+    filename: str = ""
+
+
+class LlamaInfillRequest(LlamaCompletionRequest, kw_only=True):
+    """POST /infill: what stands between two texts."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[ExtraFile] | None = None  # of the same repository
+    prompt: str = ""  # the beginning of what is filled in
+
+
+class LlamaSlotsQuery(msgspec.Struct):
+    """The query of /slots."""
+
+    fail_on_no_slot: bool = False

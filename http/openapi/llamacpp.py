@@ -1,0 +1,48 @@
+"""The answers of llama.cpp's server as msgspec structs, for /openapi.json. They may say more than is in them here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from .answers import Said
+
+Object = dict[str, Any]
+
+
+class LlamaErrorDetail(Said):
+    code: int
+    message: str
+    type: str
+
+
+class LlamaError(Said):
+    error: LlamaErrorDetail
+
+
+class LlamaPart(msgspec.Struct, kw_only=True):
+    """An event of a stream, or the whole answer: the last has the times."""
+
+    index: int
+    content: str
+    tokens: list[int]
+    stop: bool
+    id_slot: int
+    tokens_predicted: int
+    tokens_evaluated: int
+    stop_type: str | UnsetType = UNSET
+    timings: dict[str, float] | UnsetType = UNSET
+
+
+class LlamaProps(msgspec.Struct):
+    default_generation_settings: Object
+    total_slots: int
+    model_path: str
+    chat_template: str
+    build_info: str
+
+
+class LlamaPrompt(Said):
+    prompt: str

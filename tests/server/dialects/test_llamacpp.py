@@ -1,0 +1,152 @@
+"""llama.cpp's bodies and answers by a running server: whole, streamed, filling in, errors; and a death."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from openai import OpenAI
+
+from tests.server.api.test_tool_calls import QWEN
+from tests.server.dialects.conftest import FILLED, LONG
+from tests.support.client import http_client
+from tests.support.server import Server
+
+NONE = QWEN.scripts["none"]
+
+
+@pytest.fixture(scope="module")
+def client(scripted_server: Server) -> Iterator[httpx.Client]:
+    with http_client(scripted_server) as made:
+        yield made
+
+
+def whole(client: httpx.Client, path: str = "/completion", **body: Any) -> Any:
+    answer = client.post(path, json={"prompt": "<none>", **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def events(client: httpx.Client, path: str = "/completion", **body: Any) -> Iterator[Any]:
+    with client.stream("POST", path, json={"prompt": "<none>", "stream": True, **body}) as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line:
+                yield json.loads(line.removeprefix("data: "))
+
+
+def ask(client: httpx.Client, path: str = "/completion", **body: Any) -> Any:
+    """The whole answer, which must be the stream's, too."""
+    answer = whole(client, path, return_tokens=True, **body)
+    *parts, last = events(client, path, **body)
+    assert [part["stop"] for part in parts] == [False] * len(parts) and last["stop"]
+    assert "".join(part["content"] for part in parts) == answer["content"] and last["content"] == ""
+    assert [token for part in parts for token in part["tokens"]] == answer["tokens"]
+    for name in ("tokens_predicted", "tokens_evaluated", "stop_type", "stopping_word", "prompt", "has_new_line"):
+        assert last[name] == answer[name], name
+    return answer
+
+
+def test_a_text(client: httpx.Client) -> None:
+    answer = ask(client)
+    assert answer["content"] == NONE and answer["prompt"] == "<none>" and answer["model"] == "tiny"
+    assert (answer["stop_type"], answer["tokens_evaluated"]) == ("eos", 1)
+    assert answer["tokens_predicted"] == len(answer["tokens"]) == answer["timings"]["predicted_n"] > 5
+    assert answer["timings"]["prompt_ms"] > 0 and answer["timings"]["predicted_per_second"] > 0
+    assert answer["generation_settings"]["n_predict"] == -1 and not answer["has_new_line"]
+
+
+def test_ids_in_and_limits(client: httpx.Client) -> None:
+    ids = client.post("/tokenize", json={"content": "<none>"}).json()["tokens"]
+    answer = ask(client, "/completions", prompt=ids, n_predict=3)
+    assert (answer["stop_type"], answer["tokens_predicted"], answer["prompt"]) == ("limit", 3, "<none>")
+    assert ask(client, n_predict=1_000_000)["stop_type"] == "eos"
+    stopped = ask(client, stop=["needed"], temperature=0, seed=-1, repeat_penalty=1.0, cache_prompt=True, id_slot=-1)
+    assert (stopped["stop_type"], stopped["stopping_word"], stopped["content"]) == ("word", "needed", "No <tool> is ")
+
+
+def test_probabilities(client: httpx.Client) -> None:
+    told = whole(client, n_probs=3)["completion_probabilities"]
+    streamed = [one for part in events(client, n_probs=3) for one in part.get("completion_probabilities", [])]
+    assert [one["id"] for one in streamed] == [one["id"] for one in told]
+    assert all(len(one["top_logprobs"]) == 3 and one["top_logprobs"][0]["id"] == one["id"] for one in told)
+
+
+def test_grammars_and_biases(client: httpx.Client) -> None:
+    assert whole(client, grammar='root ::= "yes" | "no"')["content"] in ("yes", "no")
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
+    assert json.loads(whole(client, json_schema=schema)["content"]) == {"a": 1}
+    first = whole(client, n_predict=1, return_tokens=True)["tokens"][0]
+    assert whole(client, n_predict=1, return_tokens=True, logit_bias=[[first, False]])["tokens"] != [first]
+    assert [part["timings"]["predicted_n"] for part in events(client, timings_per_token=True)][-1] > 5
+
+
+def test_filling_in(client: httpx.Client, scripted_server: Server) -> None:
+    answer = ask(client, "/infill", input_prefix="def add(a, b):\n", input_suffix="\n", prompt="")
+    assert answer["content"] == FILLED
+    assert answer["prompt"] == "<|fim_prefix|>def add(a, b):\n<|fim_suffix|>\n<|fim_middle|>"
+    with OpenAI(base_url=f"{scripted_server.base_url}/v1", api_key="-", max_retries=0) as openai:
+        completed = openai.completions.create(model="tiny", prompt="def add(a, b):\n", suffix="\n")
+    assert completed.choices[0].text == FILLED
+    generated = client.post("/api/generate", json={"prompt": "def", "suffix": "\n", "stream": False}).json()
+    assert generated["response"] == FILLED
+
+
+def test_no_filling_in_without_tokens(demo_server: Server) -> None:
+    with http_client(demo_server) as client:
+        answer = client.post("/infill", json={"input_prefix": "a", "input_suffix": "b"})
+        assert answer.status_code == 400 and "input_suffix" in answer.json()["error"]["message"]
+        answer = client.post("/v1/completions", json={"prompt": "a", "suffix": "b"})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "suffix"
+
+
+def test_the_server(client: httpx.Client) -> None:
+    props = client.get("/props").json()
+    assert props["total_slots"] == 64 and QWEN.mark in props["chat_template"] and props["model_alias"] == "tiny"
+    slots = client.get("/slots?fail_on_no_slot=1").json()
+    assert len(slots) == 64 and not any(slot["is_processing"] for slot in slots)
+    assert client.get("/health").json() == {"status": "ok"}
+
+
+def test_texts_and_tokens(client: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "<none>"}]
+    assert client.post("/apply-template", json={"messages": messages}).json() == {"prompt": "<none>"}
+    pieces = client.post("/tokenize", json={"content": "<none>no", "with_pieces": True}).json()["tokens"]
+    assert pieces[0]["piece"] == "<none>" and "".join(one["piece"] for one in pieces) == "<none>no"
+    ids = [one["id"] for one in pieces]
+    assert client.post("/detokenize", json={"tokens": ids}).json()["content"] == "<none>no"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({"model": "nobody"}, 404, "nobody"),
+        ({"mirostat": 2}, 400, "mirostat"),
+        ({"n_predict": 0}, 400, "n_predict"),
+        ({"repeat_penalty": 0}, 400, "repeat_penalty"),
+        ({"repeat_penalty": 1.3, "repeat_last_n": 64}, 400, "repeat_last_n"),
+        ({"n_probs": 1000}, 400, "n_probs"),
+        ({"grammar": "root ::= ("}, 400, "grammar"),
+        ({"prompt": "<none>" * 3000}, 400, "maximum context length"),
+    ],
+)
+def test_errors(client: httpx.Client, body: dict[str, Any], status: int, text: str) -> None:
+    answer = client.post("/completion", json={"prompt": "a", **body})
+    error = answer.json()["error"]
+    assert error.keys() == {"code", "message", "type"} and error["code"] == answer.status_code == status
+    assert text in error["message"]
+    assert (error["type"] == "exceed_context_size_error") == ("maximum" in text)
+
+
+def test_a_stream_outlives_its_frontend(client: httpx.Client, kill_frontends: Callable[[], None]) -> None:
+    text, tokens = "", []
+    for number, part in enumerate(events(client, prompt="<long>")):
+        text += part["content"]
+        tokens += part["tokens"]
+        if number in (5, 20):
+            kill_frontends()
+    assert text == LONG and part["stop_type"] == "eos" and len(tokens) == part["tokens_predicted"]
+    assert part["timings"]["predicted_ms"] > 0
