@@ -53,6 +53,7 @@ class Settings:
     request_id_headers: bool = True
     max_log_len: int | None = None  # characters of a prompt in a line for who debugs
     pooling: PoolingSpec | None = None  # how the model pools, if it makes no texts
+    engines: range = range(1)  # the numbers by which X-data-parallel-rank names them
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template
     card: Callable[[], ModelCard] = ModelCard  # files are read for it
     special_tokens: Callable[[], frozenset[str]] = frozenset  # of the tokenizer; a file is read for it

@@ -4,45 +4,85 @@ others. Whose prefix cache holds how much of the prompt stands in the KV maps, w
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
 from collections.abc import Sequence
 
-from ..protocol.topology import System
+from actorserve.shm.kv_map.index import CachedPrefixes
+from actorserve.shm.layout import HASH_BYTES
+
 from ..runtime.process import Context
 from .loads import EngineLoads, Load
 
-EACH_SEQUENCE = 16  # tokens that one in an engine costs those beside it; more would outweigh what is cached
+EACH_RUNNING = 16  # tokens that a sequence in an engine costs those beside it; more would outweigh what is cached
+EACH_WAITING = 64
 DOWN = 1 << 30  # what it costs to wait for an engine to be there again
+SENT_S = 3.0  # for so long a prompt counts as cached where it was sent, though nobody has computed it yet
+MOST_SENT = 1 << 14  # blocks
 
 
 class Router:
     """One actor's view of all engines: it counts what it has sent itself until that is seen on the board."""
 
     def __init__(self, context: Context) -> None:
-        system: System = context.system
+        system, config = context.system, context.config
         self._loads = EngineLoads(context.board, system)
+        self._block_size = config.block_size
+        places = system.kv_map_offsets if config.enable_prefix_caching else []
+        self._maps = [CachedPrefixes(context.segment, offset, system.kv_map_sizes) for offset in places]
+        self._recent: OrderedDict[bytes, tuple[int, float]] = OrderedDict()  # engine and end, by block
         count = len(system.engines)
         self._seen = [Load(0, 0)] * count
         self._sent = [0] * count  # since the load was another
-        self._total = [0] * count
+        self._chosen, self._last = 0, [0] * count  # choices, and at which of them each engine was chosen last
 
     def up(self, but: int | None = None) -> list[int]:
         """The engines that can compute now, but one."""
         return [engine for engine in self._loads.engines if engine != but and self._loads.is_up(engine)]
 
     def choose(self, hashes: bytes, tokens: int, sequences: int = 1, among: Sequence[int] = ()) -> int:
-        """The engine for a prompt of so many tokens and these blocks, of so many sequences; there is always one."""
+        """The engine for a prompt of so many tokens and these blocks, of so many sequences; there is always one.
+
+        At the same cost it is the one that was not chosen for longest, so that all caches are filled.
+        """
         engines = among or self._loads.engines
-        if len(engines) == 1:
-            return engines[0]
-        best = min(engines, key=lambda engine: (self._cost(engine), self._total[engine]))
+        keys = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)] if self._maps else []
+        costs = {engine: tokens - self._cached(keys, engine) + self._beside(engine) for engine in engines}
+        best = min(engines, key=lambda engine: (costs[engine], self._last[engine]))
         self._sent[best] += sequences
-        self._total[best] += sequences
+        self._chosen += 1
+        self._last[best] = self._chosen
+        self._remember(keys, best)
         return best
 
-    def _cost(self, engine: int) -> int:
-        """Of what is beside it there."""
+    def _cached(self, keys: list[bytes], engine: int) -> int:
+        """Tokens of the longest prefix that is there. Its blocks are let go of from the end, so a half of what may be
+        is looked at each time, and not every block.
+        """
+        if not keys or not self._has(keys[0], engine):
+            return 0
+        low, high = 1, len(keys)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._has(keys[middle - 1], engine) else (low, middle - 1)
+        return low * self._block_size
+
+    def _has(self, key: bytes, engine: int) -> bool:
+        sent = self._recent.get(key)
+        return (sent is not None and sent[0] == engine and sent[1] > time.monotonic()) or key in self._maps[engine]
+
+    def _remember(self, keys: list[bytes], engine: int) -> None:
+        end = time.monotonic() + SENT_S
+        for key in keys:
+            self._recent[key] = engine, end
+            self._recent.move_to_end(key)
+        while len(self._recent) > MOST_SENT:
+            self._recent.popitem(last=False)
+
+    def _beside(self, engine: int) -> int:
+        """What all that is there costs."""
         load = self._loads.load(engine)
         if load != self._seen[engine]:
             self._seen[engine], self._sent[engine] = load, 0
-        cost = EACH_SEQUENCE * (load.running + load.waiting + self._sent[engine])
+        cost = EACH_RUNNING * (load.running + self._sent[engine]) + EACH_WAITING * load.waiting
         return cost if self._loads.is_up(engine) else cost + DOWN

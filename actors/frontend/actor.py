@@ -216,6 +216,7 @@ class Frontend(LoopActor):
             request_id_headers=config.enable_request_id_headers,
             max_log_len=config.max_log_len,
             pooling=model.pooling,
+            engines=range(config.first_engine, config.first_engine + config.engines),
             tokenizer_info=describe_tokenizer(config, model),
             card=partial(card_of, config, model),
             special_tokens=partial(added_tokens, model),

@@ -86,6 +86,7 @@ class Render(Message, frozen=True, tag=1):
     constraint: bytes | None = None  # JSON of a Constraint (grammar/compiler.py)
     constrained_by: str = "response_format"  # the field that wants it
     pools: bool = False  # nothing is generated: the prompt may be as long as the model takes
+    engine: int | None = None  # that shall compute it; None: whichever costs least
     field: str = ""  # where its prompts stand in the request, if not in `messages` or `prompt`
 
 

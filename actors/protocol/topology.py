@@ -160,9 +160,10 @@ class System:
         self.size = first + self.kv_map_bytes * len(self.engines)
 
     @property
-    def kv_map_sizes(self) -> tuple[int, int, int, int]:
-        """As KVMap takes them."""
-        return self.slots, self.sequence_blocks, MAX_TABLES * self.max_blocks, MAX_SNAPSHOTS
+    def kv_map_sizes(self) -> tuple[int, int, int, int, int]:
+        """As KVMap takes them: with an index where there is somebody else who looks for prefixes."""
+        groups = 1 << (self.max_blocks - 1).bit_length() if len(self.engines) > 1 else 0
+        return self.slots, self.sequence_blocks, MAX_TABLES * self.max_blocks, MAX_SNAPSHOTS, groups
 
     def _senders(self) -> list[ActorSpec]:
         """Those that are started last come first: so an inbox hears a request's senders in the order of its way."""

@@ -198,7 +198,8 @@ class RendererActor(Actor):
         """Into the slots that are still wanted."""
         ids = np.array(tokens, np.int32).tobytes()
         hashes = extend_hashes(first_hash(message.cache_salt), ids, self.table.block_size)
-        engine = 0 if self.router is None else self.router.choose(hashes, len(tokens), len(refs))
+        among = () if message.engine is None else (message.engine,)
+        engine = 0 if self.router is None else self.router.choose(hashes, len(tokens), len(refs), among)
         self._stamp(refs, Stamp.RENDERED)
         for ref in refs:
             if self._is_wanted(ref):

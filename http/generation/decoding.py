@@ -16,6 +16,7 @@ PATH = re.compile(r" - at `\$\.?(.*)`$")
 STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(?P<number>-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)', re.S)
 MOST_REWRITTEN = 256 << 10  # bytes of a body that is read twice
 EXACT = 1 << 53  # from here on, a float's integer need not be the one that was written
+RANK = "X-data-parallel-rank"
 log = logging.getLogger("http")
 
 
@@ -89,3 +90,16 @@ def check_model(asked: str | None, served: list[str]) -> str:
     if asked not in served:
         raise ApiError(404, f"The model `{asked:.256}` does not exist.", "model", "model_not_found")
     return asked
+
+
+def engine_of(headers: Mapping[str, str], engines: range) -> int | None:
+    """Which of this server's engines X-data-parallel-rank names, if it is there; 400 if it names none of them."""
+    given = headers.get(RANK)
+    if given is None:
+        return None
+    if given.isdecimal() and given.isascii() and int(given) in engines:
+        return engines.index(int(given))
+    numbers = f"{engines[0]}" if len(engines) == 1 else f"between {engines[0]} and {engines[-1]}"
+    raise bad_request(
+        f"{RANK} must be {numbers}, the number of an engine (--data-parallel-size), not {given:.64}.", RANK
+    )

@@ -20,7 +20,7 @@ from ..errors import ApiError, overloaded
 from ..generation.adapter import chat_request
 from ..generation.beam_search import BeamSearch, check_beams
 from ..generation.choice import read_state
-from ..generation.decoding import check_model
+from ..generation.decoding import check_model, engine_of
 from ..generation.idempotency import StreamProgress, check_same, key_of, last_event
 from ..generation.idempotency_keys import Key
 from ..generation.job import Engine, Job
@@ -187,6 +187,7 @@ class Generator:
 
     def submit(self, request: web.Request, job: Job, answer: Answer, key: Key | None, streamed: bool) -> StreamProgress:
         """Begin to generate, or go on with what was begun; what has been given out of the answer."""
+        pin(request, job, self.settings)
         record = record_of(request)
         before = record.predecessor if record else None
         behind = last_event(request.headers, len(job.choices)) if streamed else None
@@ -222,6 +223,12 @@ async def _has_started(job: Job, on_wire: bool) -> None:
     except ApiError:
         if not on_wire:
             raise
+
+
+def pin(request: web.Request, job: Job, settings: Settings) -> None:
+    """It is computed by the engine that the request names, if it names one."""
+    if (engine := engine_of(request.headers, settings.engines)) is not None:
+        job.rendering = {**job.rendering, "engine": engine}
 
 
 def new_job(asked: PreparedRequest) -> Job:

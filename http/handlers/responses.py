@@ -26,7 +26,7 @@ from ..openai.schemas import ChatRequest
 from ..output import answer as answers
 from ..output.formats import AnswerFormat, ResponsesFormat
 from ..transport.json_response import json_response
-from .generate import Generator, new_job, stream_answer
+from .generate import Generator, new_job, pin, stream_answer
 
 GRAIN = 8  # characters of an event that may be asked for again
 
@@ -115,6 +115,7 @@ class ResponsesApi:
         answer = ResponseAnswer(key, model, created, echo(body, self._settings.sampling_defaults))
         job = new_job(asked)
         job.seed = seed
+        pin(request, job, self._settings)
         request[NOTED] = RequestContext(request[REQUEST_ID], model, job, answer.id, background=True)
         self._engine.submit(job)
         begun = answer.response("in_progress")

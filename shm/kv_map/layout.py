@@ -6,6 +6,7 @@ Layout, from the region's offset; who writes what, and when, stands in map.py.
               table: int32[blocks of a sequence]
     a block   hash: 16 bytes, then of all blocks cached: a byte
     a snapshot of states   likewise
+    index     ENTRIES uint32 for each of its groups (index.py)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ HEADER_WORDS = 3
 HEADER_BYTES = CACHE_LINE
 SLOT_WORDS = 4
 BLOCK_BYTES = 4  # of a block's number in a table
+ENTRIES = 4  # of a group of the index
 
 
 class KVMapPlaces(NamedTuple):
@@ -34,11 +36,16 @@ class KVMapPlaces(NamedTuple):
     cached: int
     snapshot_hashes: int
     saved: int
+    entries: int
     end: int
 
 
-def kv_map_places(offset: int, slots: int, sequence_blocks: int, blocks: int, snapshots: int = 0) -> KVMapPlaces:
-    """Of a map at this offset, for so many slots of so many blocks each, and so many blocks and snapshots in all."""
+def kv_map_places(
+    offset: int, slots: int, sequence_blocks: int, blocks: int, snapshots: int = 0, groups: int = 0
+) -> KVMapPlaces:
+    """Of a map at this offset, for so many slots of so many blocks each, so many blocks and snapshots in all, and an
+    index of so many groups.
+    """
     held = offset + HEADER_BYTES
     computed = held + slots * WORD_BYTES
     told = computed + slots * WORD_BYTES
@@ -48,10 +55,11 @@ def kv_map_places(offset: int, slots: int, sequence_blocks: int, blocks: int, sn
     cached = hashes + blocks * HASH_BYTES
     snapshot_hashes = cached + blocks
     saved = snapshot_hashes + snapshots * HASH_BYTES
-    areas = tables, hashes, cached, snapshot_hashes, saved
-    return KVMapPlaces(offset, held, computed, told, stale, *areas, saved + snapshots)
+    index = whole(saved + snapshots, CACHE_LINE) if groups else saved + snapshots
+    areas = tables, hashes, cached, snapshot_hashes, saved, index
+    return KVMapPlaces(offset, held, computed, told, stale, *areas, index + groups * ENTRIES * BLOCK_BYTES)
 
 
-def kv_map_bytes(slots: int, sequence_blocks: int, blocks: int, snapshots: int = 0) -> int:
+def kv_map_bytes(slots: int, sequence_blocks: int, blocks: int, snapshots: int = 0, groups: int = 0) -> int:
     """Bytes of such a map."""
-    return kv_map_places(0, slots, sequence_blocks, blocks, snapshots).end
+    return kv_map_places(0, slots, sequence_blocks, blocks, snapshots, groups).end

@@ -11,6 +11,7 @@ leaves behind, and for that the order in which one thread stores is enough. Wher
               table: int32, the blocks in the order of the tokens
     a block   cached (a byte): its 16-byte hash is valid, and so are its contents
     a snapshot of states (where the worker's model has some)   cached: likewise
+    index     for other actors' looks alone, where there is one (index.py)
 Knows neither why a block is held nor what a hash is made of.
 """
 
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..layout import HASH_BYTES, LOW32
+from .index import IndexWriter
 from .layout import BLOCKS, HEADER_WORDS, TAKEOVERS, WORKER, kv_map_bytes, kv_map_places
 
 __all__ = ["KVMap", "kv_map_bytes"]
@@ -66,10 +68,18 @@ class KVMap:
     """A view of the map at `offset` (a multiple of 8) of zeroed memory, which is a map of no worker."""
 
     def __init__(
-        self, memory: mmap.mmap, offset: int, slots: int, sequence_blocks: int, blocks: int, snapshots: int = 0
+        self,
+        memory: mmap.mmap,
+        offset: int,
+        slots: int,
+        sequence_blocks: int,
+        blocks: int,
+        snapshots: int = 0,
+        groups: int = 0,
     ) -> None:
+        """`groups` of an index, by which others find what is cached; none if there is nobody else."""
         self.sequence_blocks, self.blocks = sequence_blocks, blocks
-        places = kv_map_places(offset, slots, sequence_blocks, blocks, snapshots)
+        places = kv_map_places(offset, slots, sequence_blocks, blocks, snapshots, groups)
         self._header: Ints = np.ndarray(HEADER_WORDS, np.int64, memory, places.header)
         self._held: Ints = np.ndarray(slots, np.int64, memory, places.held)
         self._computed: Ints = np.ndarray(slots, np.int64, memory, places.computed)
@@ -78,6 +88,8 @@ class KVMap:
         self._tables: NDArray[np.int32] = np.ndarray((slots, sequence_blocks), np.int32, memory, places.tables)
         self._keys = CachedKeys(memory, places.hashes, places.cached, blocks)
         self.snapshots = CachedKeys(memory, places.snapshot_hashes, places.saved, snapshots)
+        at = places.entries, places.hashes
+        self._index = IndexWriter(memory, at, self._keys.flags, groups) if groups else None
 
     @classmethod
     def private(cls, slots: int, sequence_blocks: int, blocks: int, snapshots: int = 0) -> KVMap:
@@ -172,6 +184,8 @@ class KVMap:
     def cache(self, block: int, key: bytes) -> None:
         """The block's contents are final and found by `key`; it was not cached."""
         self._keys.cache(block, key)
+        if self._index is not None:
+            self._index.add(block, key)
 
     def uncache(self, block: int) -> None:
         """The block may be written again. To be stored before it is given away."""

@@ -32,12 +32,16 @@ from .layout import (
     CACHED,
     CANCEL,
     CONTROL_WORDS,
+    DEATHS_SHIFT,
     ENGINE,
     FINISH,
     GENERATION,
     HASHED,
     LAST_GENERATION,
     LIMIT,
+    MOST_ENGINES,
+    MOST_MOVES,
+    MOVES_SHIFT,
     PARAMS,
     PROMPT,
     RENDITION,
@@ -51,9 +55,6 @@ from .layout import (
 
 if TYPE_CHECKING:
     from .arrays import TableArrays
-
-MOST_ENGINES = 0xFFFF  # the engine word's value: deaths << 24 | moves << 16 | engine
-MOVES_SHIFT, DEATHS_SHIFT, MOST_MOVES = 16, 24, 0xFF
 
 __all__ = ["RequestTable", "generation_of", "make_ref", "slot_of", "table_bytes"]
 
