@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from actorserve.actors.model.encoder_decoder.spec import EncoderSpec
 from actorserve.actors.model.pooling.spec import PoolingSpec
 
 
@@ -54,6 +55,7 @@ class Settings:
     max_log_len: int | None = None  # characters of a prompt in a line for who debugs
     pooling: PoolingSpec | None = None  # how the model pools, if it makes no texts
     engines: range = range(1)  # the numbers by which X-data-parallel-rank names them
+    encoder: EncoderSpec | None = None  # where a part of the model's own reads the prompt
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template
     card: Callable[[], ModelCard] = ModelCard  # files are read for it
     special_tokens: Callable[[], frozenset[str]] = frozenset  # of the tokenizer; a file is read for it

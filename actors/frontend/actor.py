@@ -217,6 +217,7 @@ class Frontend(LoopActor):
             max_log_len=config.max_log_len,
             pooling=model.pooling,
             engines=range(config.first_engine, config.first_engine + config.engines),
+            encoder=model.encoder,
             tokenizer_info=describe_tokenizer(config, model),
             card=partial(card_of, config, model),
             special_tokens=partial(added_tokens, model),

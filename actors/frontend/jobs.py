@@ -140,8 +140,10 @@ class Jobs:
         length = self._table.prompt_length(ref)
         if length is None:
             return
-        packed = self._table.rendition(ref)
-        job.rendered(index, length, bool(packed) and self._decode_rendition(packed).opened)
+        rendition = self._decode_rendition(packed) if (packed := self._table.rendition(ref)) else None
+        if rendition is not None and rendition.encoder:  # the prompt is what was read; what follows are its marks
+            length = rendition.encoder
+        job.rendered(index, length, rendition is not None and rendition.opened)
         if job.wants_ids and not job.choices[index].prompt_ids:
             job.choices[index].prompt_ids = self._table.token_ids(ref, 0, length).tolist()
 

@@ -272,6 +272,7 @@ def _settings(config: Config, model: ModelInfo) -> Settings:
         created=0,
         has_tokenizer=bool(model.tokenizer_folder),
         pooling=model.pooling,
+        encoder=model.encoder,
     )
 
 

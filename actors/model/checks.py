@@ -161,6 +161,9 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
     if model.pooling is not None:
         check_pooling(config, model, model.pooling)
         return
+    if model.encoder is not None:
+        check_adapted(config, model)
+        return
     shape = _read_shape(config, model)
     if shape is None:
         check_adapted(config, model)

@@ -11,6 +11,8 @@ import msgspec
 
 from ..options.config import Config, ConfigError
 from .architecture import LARGEST, architecture_name, find_architecture
+from .encoder_decoder.choice import has_encoder, read_encoder
+from .encoder_decoder.spec import EncoderSpec
 from .generation import end_tokens, sampling_defaults
 from .gguf.folder import SOURCES, check_header, model_folder
 from .memory.machine import may_have_gpu
@@ -47,6 +49,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     end_tokens: list[int]
     sampling_defaults: dict[str, float]  # of generation_config.json, by the request fields' names
     pooling: PoolingSpec | None = None  # where it makes no texts
+    encoder: EncoderSpec | None = None  # where a part of its own reads the prompt
 
 
 def resolve_model(config: Config) -> ModelInfo:
@@ -99,38 +102,43 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     whole = Values(folder / "config.json", read_json(folder / "config.json"))
     text = next((part for name in TEXT_PARTS if (part := whole.object(name)) is not None), whole)
     pooling, longest = None, None
-    if pools(config, whole, folder):
+    path = folder / "generation_config.json"
+    generation = Values(path, read_json(path, missing_ok=True))
+    words = text.needed("vocab_size", LARGEST)
+    reads = has_encoder(whole) and config.runner != "pooling" and config.convert in ("auto", "none")
+    encoder, length = read_encoder(config, whole, generation, words) if reads else (None, 0)
+    if encoder is not None:
+        pass
+    elif pools(config, whole, folder):
         pooling, longest = read_pooling(config, whole, text, folder)
     else:
         _check_decoder(whole)
-    if config.worker == "model" and pooling is None:
+    if config.worker == "model" and pooling is None and encoder is None:
         shape = find_architecture(whole.values, config.model_impl, config.quantization, whole.file)
         if complete and shape is not None and config.load_format != "dummy":
             check_index(folder, shape)
     if complete and config.tokenizer is None and not config.skip_tokenizer_init:
         check_source(folder, config.tokenizer_mode)
-    words = text.needed("vocab_size", LARGEST)
-    path = folder / "generation_config.json"
-    generation = Values(path, read_json(path, missing_ok=True))
     return ModelInfo(
         folder=str(folder),
         tokenizer_folder=str(folder),
         architecture=architecture_name(whole),
         vocab_size=words,
-        max_model_len=_model_length(config, text, longest),
+        max_model_len=_model_length(config, text, longest) if encoder is None else length,
         end_tokens=[] if pooling is not None else end_tokens(generation, text, words),
         sampling_defaults=sampling_defaults(generation) if config.generation_config == "auto" else {},
         pooling=pooling,
+        encoder=encoder,
     )
 
 
 def _check_decoder(whole: Values) -> None:
-    """ConfigError of a model that reads its prompt by an encoder, such as T5."""
+    """ConfigError of a model with an encoder that writes nothing we know of."""
     name = architecture_name(whole)
     if whole.values.get("is_encoder_decoder") is True and not name.endswith("ForCausalLM"):
         raise ConfigError(
-            f"model: {name} cannot be served: it has an encoder ({whole.file} says is_encoder_decoder); models that go "
-            "on with texts by a decoder alone can"
+            f"model: {name} cannot be served: it has an encoder ({whole.file} says is_encoder_decoder), and of those "
+            "models can be served that write (ForConditionalGeneration)"
         )
 
 

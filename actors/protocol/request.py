@@ -223,6 +223,14 @@ class ThinkBudget(msgspec.Struct, array_like=True, frozen=True, gc=False):
     end: list[int]
 
 
+class Hearing(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a model that listens has to write in front of its text, and whether timestamps go with the text."""
+
+    detects: bool = False  # the first token is the likeliest of its languages
+    forced: list[int] = []  # then these
+    timestamps: bool = False
+
+
 class Rendition(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What the renderer made of a request's parameters, for the worker and the detokenizer."""
 
@@ -231,10 +239,12 @@ class Rendition(msgspec.Struct, array_like=True, frozen=True, gc=False):
     budget: ThinkBudget | None = None
     grammar: bytes = b""  # zlib of what llguidance reads; the answer keeps to it
     second: int = 0  # of a pair of texts, where the second begins, for models that tell them apart; 0: there is one
+    encoder: int = 0  # tokens at the log's beginning that an encoder reads; fillers follow up to a block's end
+    hearing: Hearing | None = None
 
     def is_plain(self) -> bool:
         """It asks nothing of the worker."""
-        return not (self.bad_words or self.budget or self.grammar or self.second)
+        return not (self.bad_words or self.budget or self.grammar or self.second or self.hearing)
 
 
 @cache

@@ -21,6 +21,7 @@ from actorserve.shm.table.table import slot_of
 
 from ..engines.routing import Router
 from ..grammar.compiler import GrammarError
+from ..model.encoder_decoder.spec import EncoderSpec
 from ..model.tokenizers.tokenizer import load_tokenizer, special_tokens
 from ..protocol.block_hash import extend_hashes, first_hash
 from ..protocol.messages import (
@@ -48,6 +49,7 @@ from ..runtime.process import RENEW, Actor, Context, run
 from ..telemetry.trace_events import EventKind
 from .artifacts import Renditions
 from .encode_cache import SegmentCache
+from .encoder_input import lay_out
 from .oversized import least_tokens
 from .pooled import PooledTexts, TooFewTokens, lowered
 from .templates.chat_template import ChatTemplate, TemplateProblem, find_templates
@@ -192,7 +194,23 @@ class RendererActor(Actor):
             )
         self._check_length(message.prompt, text)
         tokens = self._truncated(self._prompt_tokens(message.prompt, text), message)
+        if (spec := self.context.model.encoder) is not None:
+            self._write_encoded(refs, message, spec, tokens, rendition)
+            return
         self._store(refs, message, tokens, self._limit(len(tokens), message), rendition)
+
+    def _write_encoded(
+        self, refs: list[int], message: Render, spec: EncoderSpec, tokens: list[int], rendition: bytes
+    ) -> None:
+        """The same of a prompt that an encoder reads."""
+        if len(tokens) > spec.longest:
+            raise self._too_long(str(len(tokens)), message.prompt, longest=spec.longest)
+        log = lay_out(spec, self.table.block_size, tokens, spec.start, rendition)
+        limit = self._limit(len(log.tokens), message)
+        if limit > log.room and message.max_tokens is not None:
+            text = f"max_tokens: {limit} is more than the {log.room} tokens that this model's decoder writes."
+            raise RenderRefused(400, text, "max_tokens", TOO_LONG)
+        self._store(refs, message, log.tokens, min(limit, log.room), log.rendition)
 
     def _store(self, refs: list[int], message: Render, tokens: list[int], limit: int, rendition: bytes) -> None:
         """Into the slots that are still wanted."""
@@ -249,7 +267,8 @@ class RendererActor(Actor):
         if keep is None:
             return tokens
         if keep < 0:
-            keep = max(1, self.context.model.max_model_len - (message.max_tokens or 1))
+            spec, longest = self.context.model.encoder, self.context.model.max_model_len
+            keep = max(1, longest - (message.max_tokens or 1)) if spec is None else spec.longest
         return tokens[:keep] if message.keep_first else tokens[max(0, len(tokens) - keep) :]
 
     def _stamp(self, refs: list[int], stamp: Stamp) -> None:
@@ -292,11 +311,11 @@ class RendererActor(Actor):
         if least := least_tokens(tokenizer, text, self.context.model.max_model_len):
             raise self._too_long(f"at least {least}", prompt)
 
-    def _too_long(self, count: str, prompt: Prompt, field: str = "") -> RenderRefused:
+    def _too_long(self, count: str, prompt: Prompt, field: str = "", longest: int = 0) -> RenderRefused:
         field = field or ("messages" if isinstance(prompt, ChatPrompt) else "prompt")
         text = (
-            f"This model's maximum context length is {self.context.model.max_model_len} tokens. However, your prompt "
-            f"has {count} tokens. Please shorten it."
+            f"This model's maximum context length is {longest or self.context.model.max_model_len} tokens. However, "
+            f"your prompt has {count} tokens. Please shorten it."
         )
         return RenderRefused(400, text, field, TOO_LONG)
 

@@ -58,6 +58,7 @@ class SchedulerActor(Actor):
             prefix_caching=config.enable_prefix_caching,
             by_priority=config.scheduling_policy == "priority",
             pools=context.model.pooling is not None,
+            whole_prompts=context.model.encoder is not None,
             drafts=most_drafts(config),
             drafts_alone=is_by_itself(config),
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3,

@@ -44,6 +44,7 @@ class Lifecycle:
         self.recovers = False  # what is admitted now was a predecessor's
         self.arrivals = self.prompted = self.rejected = self.finished = 0
         self._table, self._stats, self._let_go = table, stats, let_go
+        self._whole = limits.whole_prompts
         self._most = limits.max_num_seqs + limits.max_queued
         self._decoder = msgspec.msgpack.Decoder(Generation)
 
@@ -74,7 +75,7 @@ class Lifecycle:
         self.arrivals += 1
         params = self._decoder.decode(self._table.params(ref))
         arrival = self.arrivals - MOVED if self._table.moves(ref)[0] else self.arrivals
-        sequence = Sequence(ref, arrival, params, self.end_tokens)
+        sequence = Sequence(ref, arrival, params, self.end_tokens, self._whole)
         sequence.num_prompt_tokens = prompt_tokens
         sequence.max_tokens = self._table.limit(ref)
         sequence.num_generated_tokens = self._table.generated(ref)

@@ -48,6 +48,7 @@ class Planner:
         self._adopted: deque[tuple[Sequence, int]] = deque()  # of which the worker is not told yet, with their tickets
         self._starved = False  # in the last plan a prompt found no block for its windows
         self._steady: SteadyPlan | None = None
+        self._room = budget  # for prompts in this plan, before any was given some
         self._turn = 0  # the row that decodes first where the budget is too small for all
 
     def plan(self) -> PlannedStep | None:
@@ -69,7 +70,7 @@ class Planner:
         new = self._announce_adopted()
         decode = self._with_blocks(self._decode_rows(), new_blocks)
         rows, counts = [decode], [np.ones(len(decode), np.int64)]
-        left = min(self.budget - len(decode), self.chunk_size(len(decode)))
+        left = self._room = min(self.budget - len(decode), self.chunk_size(len(decode)))
         kept = self.budget - len(decode) - left  # from prompts, so that the step is short
         chunk_rows, chunk_counts = self._prefill_chunks(left, new_blocks)
         left -= sum(chunk_counts)
@@ -101,7 +102,7 @@ class Planner:
 
     def plan_alone(self, sequence: Sequence) -> PlannedStep | None:
         """A step of this sequence and no other."""
-        self._starved = False
+        self._starved, self._room = False, self.budget
         new: list[NewRow] = []
         new_blocks: list[tuple[int, int, int]] = []
         batch = self.batch
@@ -257,9 +258,9 @@ class Planner:
         """
         batch, size = self.batch, self.prefix.block_size
         sequence, computed = batch.at(row), int(batch.num_computed_tokens[row])
-        if sequence.whole:  # one that is longer than any step gets a step of its own
+        if sequence.whole:  # one that is longer than what is left for prompts is the only one of its step
             due = int(batch.num_known_tokens[row]) - computed
-            return due if budget >= min(due, self.budget) else 0
+            return due if budget >= min(due, self._room) else 0
         due = min(budget, int(batch.num_known_tokens[row]) - computed)
         count = self.snapshots.cut(sequence, computed, due)
         if self.windows.tables:
@@ -290,7 +291,7 @@ class Planner:
     def _start_next(self, left: int, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
         """Move the first waiting sequence into a row, if it can be; one that cannot be cut, if it fits in."""
         sequence = self.waiting.first()
-        if sequence is None or (sequence.whole and left < min(sequence.num_tokens, self.budget)):
+        if sequence is None or (sequence.whole and left < min(sequence.num_tokens, self._room)):
             return None
         return self._start(sequence, new, new_blocks)
 

@@ -29,7 +29,8 @@ class Sequence:
         "window_blocks", "window_first",
     )  # fmt: skip
 
-    def __init__(self, ref: int, arrival: int, params: Generation, end_tokens: list[int]) -> None:
+    def __init__(self, ref: int, arrival: int, params: Generation, end_tokens: list[int], whole: bool = False) -> None:
+        """`whole`: no prompt of this model can be computed in parts."""
         self.ref = ref
         self.slot = slot_of(ref)
         self.arrival = arrival  # order of admission; a preempted sequence keeps its place
@@ -39,7 +40,7 @@ class Sequence:
         self.ends = self.stop_ids if params.ignore_eos else self.stop_ids | frozenset(end_tokens)
         pooling = params.sampling.pooling
         self.pools = pooling is not None  # it ends with its prompt: of the one token that it draws nobody is told
-        self.whole = pooling is not None and pooling.whole  # its prompt is computed in one step
+        self.whole = whole or (pooling is not None and pooling.whole)  # its prompt is computed in one step
         self.cacheable = params.sampling.prompt_logprobs < 0 and not self.whole  # or each of its tokens is computed
         self.salt = first_hash(params.cache_salt)
         self.sampling = _with_suppressed(params.sampling, [*end_tokens, *params.stop_token_ids])

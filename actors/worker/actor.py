@@ -178,6 +178,10 @@ def start(context: Context) -> WorkerActor:
         from .pooling import start as pooling_start
 
         return pooling_start.start(context)
+    if context.model.encoder is not None:
+        from .encoder_decoder import start as reading_start
+
+        return reading_start.start(context)
     on_gpu = uses_gpu(context.config)
     check_options(context.config, on_gpu)
     if _speaks_for_all(context):
@@ -234,7 +238,7 @@ def import_late(config: Config) -> None:
         return
     import_early()
     on_gpu = ("gpu.start", "gpu.runner", "gpu.actor") if uses_gpu(config) else ()
-    for name in ("pooling.start", *on_gpu):
+    for name in ("pooling.start", "encoder_decoder.start", *on_gpu):
         importlib.import_module(f".{name}", __package__)
 
 

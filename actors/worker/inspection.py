@@ -57,6 +57,9 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
     if model.pooling is not None:
         yield from _pooling(config, model, model.pooling, values)
         return
+    if model.encoder is not None:
+        yield from _encoder_decoder(config, model)
+        return
     shape = find_architecture(values, config.model_impl, config.quantization)
     if shape is None:
         yield from _adapted(config, model)
@@ -96,6 +99,26 @@ def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[s
     yield {"way": f"layers of transformers, whole prompts, {way['way']}", "dtype": dtype}
     yield {"device": "cpu", "weights_bytes": int(numbers * each), "kv_bytes_per_token": 0}
     yield {"blocks": System(config, model).max_blocks, "kv_bytes": 0, "estimated": False}
+
+
+def _encoder_decoder(config: Config, model: ModelInfo) -> Facts:
+    """Of layers of transformers that read a prompt, and others that write."""
+    from .adapter.facts import weight_bytes as bytes_of
+    from .encoder_decoder.load import describe_encoder_decoder, types_of
+
+    check_options(config, uses_gpu(config))
+    found, kv, shell = describe_encoder_decoder(config, model)
+    dtype, method = types_of(config, model, found)
+    name = str(dtype).removeprefix("torch.")
+    yield {
+        "parameters": sum(parameter.numel() for parameter in shell.parameters()),
+        "layers": sum(layer is not None and layer.source is None for layer in kv.layers),
+        "way": f"layers of transformers, an encoder and a decoder, {found.verdict.way.value}",
+        "dtype": name if method is NONE else f"{method.name} and {name}",
+        "weights_bytes": bytes_of(shell, dtype, method),
+    }
+    kind = kv_type_on_cpu(config, name, method is not NONE)
+    yield from _memory_on_cpu(config, model, kv, dtype, kind)
 
 
 def _adapted(config: Config, model: ModelInfo) -> Facts:

@@ -18,7 +18,9 @@ from actorserve.kernels.triton.grammar_mask import apply_mask
 
 from ..grammar.compiler import unpack
 from ..grammar.matchers import Matchers
+from ..model.encoder_decoder.spec import SpeechSpec
 from ..protocol.request import Rendition, Sampling, ThinkBudget
+from .speech_rules import SpeechRules
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 NEVER = float("-inf")
@@ -65,9 +67,12 @@ class RowProcessor:
     suppressed: Tensor | None = None
     thinking: ThinkingState | None = None
     penalized: bool = False
+    speech: SpeechRules | None = None
 
     def mask(self, logits: Tensor) -> None:
         """Change the row's logits [words] in place: -inf for words that must not be drawn."""
+        if self.speech is not None:
+            self.speech.mask(logits, self.answer)
         if self.allowed is not None:
             kept = logits[self.allowed]
             logits.fill_(NEVER)[self.allowed] = kept
@@ -109,6 +114,7 @@ class LogitsProcessors:
     def __init__(self, rows: int, words: int, make_matchers: Callable[[], Matchers] | None = None) -> None:
         """`make_matchers` is called when the first request with a grammar comes."""
         self._size = rows, words
+        self.speech: SpeechSpec | None = None  # of a model that listens
         self._make_matchers = make_matchers
         self._matchers: Matchers | None = None
         self._processors: dict[int, RowProcessor] = {}
@@ -138,6 +144,8 @@ class LogitsProcessors:
             processor.allowed = torch.tensor(sampling.allowed_token_ids)
         if sampling.min_tokens and sampling.suppress:
             processor.suppressed = torch.tensor(sampling.suppress)
+        if rendition.hearing is not None and self.speech is not None:
+            processor.speech = SpeechRules(self.speech, rendition.hearing)
         if rendition.budget is not None:
             processor.thinking = ThinkingState(rendition.budget, rendition.opened)
         for token in answer:

@@ -136,10 +136,24 @@ def _salted(body: Request, settings: Settings, client: str) -> Request:
     return msgspec.structs.replace(body, cache_salt=f"{client} {body.cache_salt or ''}")
 
 
+def _check_encoded(body: CompletionRequest) -> None:
+    """400 for what there is not where an encoder reads the prompt: no text follows its tokens, which have no logits."""
+    for name, wanted in (
+        ("prompt_logprobs", body.prompt_logprobs is not None),
+        ("echo", bool(body.echo)),
+        ("use_beam_search", bool(body.use_beam_search)),
+        ("max_tokens", body.max_tokens == 0),
+    ):
+        if wanted:
+            raise bad_request(f"{name}: not with this model, whose prompt is read by an encoder.", name)
+
+
 def ask_completion(body: CompletionRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A completion request, checked. `client` is the key's name (idempotency_keys.client_of)."""
     check_fields(body, settings.vocab_size)
     body = _salted(body, settings, client)
+    if settings.encoder is not None:
+        _check_encoded(body)
     params = parameters(body, settings.sampling_defaults, request_id)
     prompts = completion_prompts(body, settings.special_tokens)
     _check_texts(settings, {"prompt": any(isinstance(prompt, TextPrompt) for prompt in prompts), "echo": body.echo})

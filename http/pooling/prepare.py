@@ -64,6 +64,12 @@ def check_generates(settings: Settings) -> None:
         tasks = ", ".join(settings.pooling.tasks)
         text = f"model: this model pools ({tasks}) and generates no text; --runner generate serves one that does."
         raise ApiError(400, text, "model", "model_not_supported")
+    if settings.encoder is not None and settings.encoder.speech is not None:
+        text = (
+            "model: this model writes down what it hears: send a sound to /v1/audio/transcriptions or "
+            "/v1/audio/translations."
+        )
+        raise ApiError(400, text, "model", "model_not_supported")
 
 
 def check_task(spec: PoolingSpec, task: str, field: str = "model") -> None:

@@ -92,7 +92,8 @@ def _holding(kv: KVMap, sequence: Sequence, num_blocks: int, limits: Limits) -> 
     where = f"the table of slot {sequence.slot}"
     if computed is None or computed > sequence.num_tokens + limits.drafts:
         raise Contradiction(f"{where}: {computed} tokens are computed, {sequence.num_tokens} are known")
-    computed = 0 if sequence.whole else min(computed, sequence.num_tokens - 1)
+    in_parts = computed < sequence.num_prompt_tokens or sequence.pools
+    computed = 0 if sequence.whole and in_parts else min(computed, sequence.num_tokens - 1)
     if not len(table) or table.min() < 0 or table.max() >= num_blocks:
         raise Contradiction(f"{where} names a block that is not there, or none")
     needed = (

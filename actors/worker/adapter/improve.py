@@ -11,7 +11,7 @@ What a model does beside that stays its own; verify.py compares all of it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -111,12 +111,20 @@ class NormModule(nn.Module):
         return self.norm(x)
 
 
-def improve(model: nn.Module, dtype: torch.dtype, method: QuantMethod = NONE, from_memory: bool | None = None) -> None:
-    """All parts of a model that can be had better. `from_memory`: see PackedLinear, where it is known."""
+def improve(
+    model: nn.Module,
+    dtype: torch.dtype,
+    method: QuantMethod = NONE,
+    from_memory: bool | None = None,
+    apart: Collection[nn.Module] = (),
+) -> None:
+    """All parts of a model that can be had better. `from_memory`: see PackedLinear, where it is known; children of
+    `apart` are given different tensors.
+    """
     maker = Maker(dtype, method, is_from_memory(model, dtype) if from_memory is None else from_memory)
     done: dict[int, nn.Module] = {}  # by the module that was there: some are in several places
     for parent in list(model.modules()):
-        for names in groups(parent):
+        for names in groups(parent) if parent not in apart else ():
             maker.join(parent, names)
         for name, child in list(parent.named_children()):
             if name in READ:

@@ -302,15 +302,23 @@ class CpuRunner:
         self.scattered[(row, 0) if self.scattered.ndim > 1 else row] = (np.diff(blocks) != 1).any()
         for name, value in drawn.row().items():
             getattr(self.sampling, name)[row] = value
+        rendition = self._render(row, new)
         prompt, answer = (
-            self.log[slot, : new.num_prompt_tokens],
+            self.log[slot, self._begin(row) : new.num_prompt_tokens],
             self.log[slot, new.num_prompt_tokens : new.num_known_tokens],
         )
-        rendition = self.read_rendition(new.ref)
         self.logits_processors.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist())
         self.logprobs.place(row, slot, drawn, new.num_prompt_tokens)
         if self.verifier is not None:
             self.verifier.place(row, self.log[slot, : new.num_known_tokens], new.num_computed_tokens)
+
+    def _render(self, row: int, new: NewRow) -> Rendition:
+        """What was made of its request."""
+        return self.read_rendition(new.ref)
+
+    def _begin(self, row: int) -> int:
+        """Where in a row's log the tokens begin that its text goes on with."""
+        return 0
 
     def _inputs(self, rows: Ints, counts: Ints, starts: Ints) -> BatchInputs:
         """The tokens of a step as one flat batch."""

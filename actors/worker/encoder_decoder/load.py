@@ -1,0 +1,152 @@
+"""An encoder–decoder of transformers, from its folder to a model whose way of computing was tried. ConfigError if there
+is none.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedModel
+
+from ...model.info import ModelInfo, read_json
+from ...model.memory.kv import KVSpec
+from ...model.memory.machine import float_on_cpu
+from ...model.quantization import METHODS, NONE, QuantMethod
+from ...model.weight_files import some
+from ...options.config import Config, ConfigError
+from ..adapter.hollow import hollow
+from ..adapter.hooks import Unfit, register
+from ..adapter.improve import improve
+from ..adapter.load import VERSION, code_of_others
+from ..adapter.twin import shrink
+from ..adapter.verify import randomise
+from ..memory import large_blocks_apart
+from .model import EncoderDecoder
+from .passes import EncoderDecoderPasses
+from .verify import READ, Verdict, describe, verify
+
+log = logging.getLogger("worker")
+TWIN_WORDS = 128
+
+
+class Tried(NamedTuple):
+    """What is known before weights are read."""
+
+    config: Any  # transformers'
+    kind: Any  # the model's class
+    verdict: Verdict
+
+
+def load_encoder_decoder(config: Config, info: ModelInfo) -> EncoderDecoder:
+    """The model of `info.folder`, ready to run."""
+    found = try_encoder_decoder(config, info)
+    dtype, method = types_of(config, info, found)
+    with torch.inference_mode(), torch.random.fork_rng(devices=[]), large_blocks_apart():
+        model = _random(config, found, dtype) if config.load_format == "dummy" else _read(info, found, dtype)
+        passes = EncoderDecoderPasses(model.eval())
+        try:
+            kv, cross = describe(passes, found.verdict.way)
+        except Unfit as error:
+            raise _refused(info, f"it {error}") from None
+        if found.verdict.improved:
+            improve(model, dtype, method, apart=cross)
+    return EncoderDecoder(passes, kv, found.verdict.way, dtype, method is not NONE)
+
+
+def describe_encoder_decoder(config: Config, info: ModelInfo) -> tuple[Tried, KVSpec, Any]:
+    """The same without weights: how it is computed, what it keeps, and the model as a shell that has shapes only."""
+    found = try_encoder_decoder(config, info)
+    shell: Any = hollow(partial(found.kind, found.config))
+    return found, describe(EncoderDecoderPasses(shell), found.verdict.way)[0], shell
+
+
+def try_encoder_decoder(config: Config, info: ModelInfo) -> Tried:
+    """How a model can be computed; ConfigError says why it cannot."""
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    register()
+    if read_json(Path(info.folder) / "config.json").get("quantization_config") is not None:
+        raise _refused(info, "quantised weights are not read for an encoder and a decoder; int8 is made at load")
+    kind: Any = getattr(transformers, info.architecture, None)
+    if kind is None:
+        raise _refused(info, f"{VERSION} has no class of this name")
+    with code_of_others(lambda reason: _refused(info, f"{VERSION} does not read its config.json ({reason})")):
+        whole = AutoConfig.from_pretrained(info.folder, local_files_only=True)
+    with code_of_others(lambda reason: _refused(info, f"no small model of it can be made to try it on ({reason})")):
+        small = shrink(whole, TWIN_WORDS)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            twin = kind(small).float().eval()
+    randomise(twin)
+    with code_of_others(lambda reason: _refused(info, f"a small model of it fails ({reason})")):
+        try:
+            verdict = verify(twin, _reader(small, TWIN_WORDS), partial(improve, dtype=torch.float32))
+        except Unfit as error:
+            raise _refused(info, f"it {error}") from None
+    log.info(
+        "%s by the layers of transformers %s, tried in %.1f s: %s",
+        *(info.architecture, transformers.__version__, verdict.seconds, verdict.way.value),
+    )
+    return Tried(whole, kind, verdict)
+
+
+def _reader(small: Any, words: int) -> Callable[[int], Tensor]:
+    """What the encoder of a tiny model may be given."""
+
+    def read(row: int) -> Tensor:
+        generator = torch.Generator().manual_seed(row)
+        if getattr(small, "num_mel_bins", None):
+            return torch.randn(1, small.num_mel_bins, 2 * small.max_source_positions, generator=generator)
+        return torch.randint(3, words - 8, (1, READ[row]), generator=generator)
+
+    return read
+
+
+def types_of(config: Config, info: ModelInfo, found: Tried) -> tuple[torch.dtype, QuantMethod]:
+    """What is computed in, and how weights are kept."""
+    method = METHODS.get(config.quantization, NONE)
+    if method.stored_as is not None:
+        raise ConfigError(f"--quantization {method.name}: the model's weights are not of this format")
+    if method is not NONE and not found.verdict.improved:
+        raise ConfigError(f"--quantization {method.name}: {info.architecture} is right with its own products only")
+    if method.computes_in is not None:
+        if (reason := method.refusal(config.dtype, on_gpu=False)) is not None:
+            raise ConfigError(f"--quantization {method.name}: {reason}")
+        return getattr(torch, method.computes_in), method
+    stored = str(getattr(found.config, "dtype", None)).removeprefix("torch.")
+    return getattr(torch, float_on_cpu(config, stored)), method
+
+
+def _random(config: Config, found: Tried, dtype: torch.dtype) -> PreTrainedModel:
+    torch.manual_seed(config.seed)
+    made: Any = found.kind(copy.deepcopy(found.config))
+    model: PreTrainedModel = made.to(dtype)
+    return model
+
+
+def _read(info: ModelInfo, found: Tried, dtype: torch.dtype) -> PreTrainedModel:
+    """With the weights of the folder: all that the model has."""
+
+    def refused(reason: str) -> ConfigError:
+        return ConfigError(f"model: the weights in {info.folder} cannot be loaded: {reason}")
+
+    with code_of_others(refused):
+        model, about = found.kind.from_pretrained(
+            info.folder, config=found.config, dtype=dtype, local_files_only=True, output_loading_info=True
+        )
+    if missing := sorted(about["missing_keys"]):
+        raise ConfigError(f"model: the weights in {info.folder} do not fit its config.json: it lacks {some(missing)}")
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _refused(info: ModelInfo, reason: str) -> ConfigError:
+    return ConfigError(f"model: {info.architecture} cannot be served: {reason} ({Path(info.folder) / 'config.json'})")

@@ -1,0 +1,109 @@
+"""Passes through the parts of an encoder–decoder of transformers: its encoder, its decoder, and what makes logits.
+
+What a model does between its decoder and its logits (scales, a bias) stands in its own forward pass and nowhere else:
+that is what runs, with a decoder that answers with rows which it is given.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+
+from ..adapter.hooks import Unfit
+from .caches import CrossKeysValues, make_caches
+
+
+class EncoderDecoderPasses:
+    """Of one model."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        found: Any = model
+        self.model = model
+        self.encoder, self.decoder = found.get_encoder(), found.get_decoder()
+        self.layers = _layers(model.config)
+        self._own_configs()
+        names = inspect.signature(self.decoder.forward).parameters
+        if "past_key_values" not in names or "encoder_hidden_states" not in names:
+            raise Unfit("has a decoder without a cache, or without cross attention")
+        self._positions: Tensor | None = None
+        self.positions = self._take_positions()
+        self.width = int(getattr(model.config, "d_model", 0) or model.config.hidden_size)
+
+    def _own_configs(self) -> None:
+        """How the decoder attends is not how the encoder does."""
+        copies: dict[int, Any] = {}
+        for module in self.decoder.modules():
+            config = getattr(module, "config", None)
+            if config is not None:
+                module.config = copies.setdefault(id(config), copy.deepcopy(config))
+
+    def _take_positions(self) -> bool:
+        """Have the decoder's positions said by who computes a pass; False where it has no table of them."""
+        table = getattr(self.decoder, "embed_positions", None)
+        if table is None or "position_ids" not in inspect.signature(table.forward).parameters:
+            return False
+        own = table.forward
+
+        def forward(ids: Any, *args: Any, **kwargs: Any) -> Tensor:
+            if self._positions is None:
+                result: Tensor = own(ids, *args, **kwargs)
+                return result
+            result = own(ids, position_ids=self._positions)
+            return result if result.dim() == 3 else result[None]
+
+        table.forward = forward
+        return True
+
+    def encode(self, given: Tensor) -> Tensor:
+        """The encoder's answer [1, positions, width] to ids [1, positions], or to features of a sound."""
+        name = "input_ids" if given.dim() == 2 else "input_features"
+        answer: Tensor = self.encoder(**{name: given})[0]
+        return answer
+
+    def decode(self, ids: Tensor, positions: Tensor | None, whose: CrossKeysValues, answer: Tensor | None) -> Tensor:
+        """Hidden states [1, tokens, width] of ids [1, tokens]; `positions` [tokens], where they are not the order."""
+        known = answer is None
+        seen = ids.new_zeros(1, 1, self.width, dtype=self.model.dtype) if answer is None else answer
+        self._positions = positions
+        try:
+            made = self.decoder(
+                input_ids=ids,
+                encoder_hidden_states=seen,
+                past_key_values=make_caches(whose, self.layers, known),
+                use_cache=True,
+            )
+        finally:
+            self._positions = None
+        hidden: Tensor = made[0]
+        return hidden
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """[rows, vocabulary] of rows of hidden states."""
+        self.decoder.forward = lambda *args, **kwargs: BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=rows[None]
+        )
+        try:
+            out = self.model(
+                encoder_outputs=BaseModelOutput(last_hidden_state=rows.new_zeros(1, 1, self.width)),
+                decoder_input_ids=torch.zeros(1, len(rows), dtype=torch.long),
+                use_cache=False,
+            )
+        finally:
+            del self.decoder.forward
+        logits: Tensor = out.logits[0]
+        return logits
+
+
+def _layers(config: Any) -> int:
+    """Of the decoder."""
+    for name in ("decoder_layers", "num_decoder_layers", "num_hidden_layers", "num_layers"):
+        value = getattr(config, name, None)
+        if value is not None:
+            return int(value)
+    raise Unfit("does not say how many layers its decoder has")
