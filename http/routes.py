@@ -16,7 +16,14 @@ from .dialect_routes.cohere import COHERE
 from .dialect_routes.llamacpp import LLAMACPP
 from .dialect_routes.ollama import OLLAMA
 from .openai.responses.schemas import ResponsesRequest
-from .openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
+from .openai.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerateRequest,
+    InvocationRequest,
+    TokenizeRequest,
+)
 from .openapi import answers, dialects
 from .pooling.schemas import ClassifyRequest, EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
 from .route import ASKS, CHAT, MODEL, TAKES_BODY, TEXT, Route
@@ -197,6 +204,18 @@ ROUTES: tuple[Route, ...] = (
         PoolingRequest,
         statuses=ASKS,
         pools=True,
+    ),
+    Route(
+        "post",
+        "/invocations",
+        "invocations.invoke",
+        "What another path does, by the body's fields (SageMaker)",
+        dict,
+        InvocationRequest,
+        answers.ChatCompletionChunk,
+        generates=CHAT,
+        statuses=ASKS,
+        repeatable=True,
     ),
     Route("get", "/tokenizer_info", "tokenizer_info", "The tokenizer's settings", dict),
     Route("get", "/v1/models", "models", "The models by their names", answers.ModelList),

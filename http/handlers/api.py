@@ -17,6 +17,7 @@ from ..generation.adapter import chat_request
 from ..generation.decoding import check_model
 from ..generation.prompts import chat_prompt, check_template, check_tokens, tools_of
 from ..generation.unsupported import read
+from ..middleware.context import BODY
 from ..middleware.edge import check_depth
 from ..openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from ..pooling.prepare import check_generates
@@ -25,6 +26,7 @@ from ..transport.body import BodyBudget, read_body
 from ..transport.json_response import json_response
 from .cohere import CohereApi
 from .generate import Generator
+from .invocations import Invocations
 from .llamacpp import LlamaApi
 from .ollama import OllamaApi
 from .openapi import Described
@@ -49,9 +51,12 @@ class Api:
         self.pooling = PoolingApi(self._generator, self._body)
         self.cohere = CohereApi(self._generator, self.pooling, self._body)
         self.llamacpp = LlamaApi(self._generator, self._body)
+        self.invocations = Invocations(self, self._body)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body)
 
     async def _body(self, request: web.Request) -> bytes:
+        if BODY in request:
+            return request[BODY]
         return check_depth(await read_body(request, self.settings.max_body_bytes, self._unfinished))
 
     async def _body_to_generate(self, request: web.Request) -> bytes:

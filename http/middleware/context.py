@@ -59,6 +59,7 @@ def _text_of(prompt: Prompt) -> str:
 REQUEST_ID = web.RequestKey("request_id", str)
 CLIENT = web.RequestKey("client", str)  # whose key it sent (idempotency_keys.client_of); empty without keys
 MAX_REQUEST_ID = 128  # characters
+BODY = web.RequestKey("body", bytes)  # that was read before the handler that takes it was found
 REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too
 NOTED = web.RequestKey("noted", RequestContext)
 EXPECTS = web.RequestKey("expects", bool)  # 100 Continue, before it sends its body

@@ -196,3 +196,16 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
     tokens: list[int]
     model: str | None = None
+
+
+class InvocationRequest(msgspec.Struct, kw_only=True):
+    """POST /invocations: the body of another path, which one of these fields tells."""
+
+    messages: Any = None
+    prompt: Any = None
+    token_ids: Any = None
+    input: Any = None
+    task: Any = None
+    documents: Any = None
+    text_1: Any = None
+    queries: Any = None

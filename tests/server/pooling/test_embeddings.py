@@ -286,3 +286,13 @@ def test_what_is_cut_for_coheres_client(pooling_server: Server) -> None:
         vector(LONG, truncate="NONE")
     text = "one two three four five six"
     assert vector(text, truncate="START", max_tokens=4) != vector(text, truncate="END", max_tokens=4)
+
+
+def test_invocations(client: httpx.Client) -> None:
+    made = [
+        client.post("/invocations", json=body).json()
+        for body in ({"input": "a"}, {"task": "embed", "input": "a"}, {"query": "a", "documents": ["a"]})
+    ]
+    kinds = [(one.get("data") or one["results"])[0].keys() & {"embedding", "data", "relevance_score"} for one in made]
+    assert kinds == [{"embedding"}, {"data"}, {"relevance_score"}]
+    assert client.post("/invocations", json={"prompt": "a"}).status_code == 400
