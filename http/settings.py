@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actorserve.actors.model.encoder_decoder.spec import EncoderSpec
+from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.model.pooling.spec import PoolingSpec
+from actorserve.actors.options.config import Config
+from actorserve.actors.options.media import MOST_MEDIA, media_limits
 
 
 def printable(text: str) -> str:
@@ -26,6 +29,29 @@ class ModelCard:
     parameters: int = 0
     stored_as: str = ""  # the type of most weights, in safetensors' or GGUF's words
     modified: int = 0  # Unix seconds
+
+
+@dataclass(frozen=True)
+class MediaRules:
+    """Of one server."""
+
+    most: dict[str, int]  # of each modality that the model takes, in one prompt
+    body_bytes: int  # the longest body with all of them; without, it is --max-body-bytes
+    local_files: bool  # file:// addresses are taken
+
+    @property
+    def names(self) -> str:
+        """What the model takes, for a message."""
+        return " and ".join(["text", *self.most])
+
+
+def media_rules(config: Config, model: ModelInfo, body_bytes: int) -> MediaRules | None:
+    """None where the model takes texts alone."""
+    if not model.media:
+        return None
+    limits = media_limits(config)
+    most = {modality: min(MOST_MEDIA, limits.most(modality)) for modality in model.media}
+    return MediaRules(most, body_bytes, config.allowed_local_media_path is not None)
 
 
 @dataclass(frozen=True)
@@ -56,6 +82,7 @@ class Settings:
     pooling: PoolingSpec | None = None  # how the model pools, if it makes no texts
     engines: range = range(1)  # the numbers by which X-data-parallel-rank names them
     encoder: EncoderSpec | None = None  # where a part of the model's own reads the prompt
+    media: MediaRules | None = None  # which pictures and sounds the model takes
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template
     card: Callable[[], ModelCard] = ModelCard  # files are read for it
     special_tokens: Callable[[], frozenset[str]] = frozenset  # of the tokenizer; a file is read for it

@@ -27,7 +27,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from actorserve.http.app import make_app
-from actorserve.http.settings import Settings
+from actorserve.http.settings import Settings, media_rules
 from actorserve.http.transport.connection import LONGEST_LINE, unknown_names
 from actorserve.http.transport.header_timeout import TimedConnection
 from actorserve.http.transport.resume import record_of
@@ -218,6 +218,7 @@ class Frontend(LoopActor):
             pooling=model.pooling,
             engines=range(config.first_engine, config.first_engine + config.engines),
             encoder=model.encoder,
+            media=media_rules(config, model, self.context.system.body_bytes),
             tokenizer_info=describe_tokenizer(config, model),
             card=partial(card_of, config, model),
             special_tokens=partial(added_tokens, model),

@@ -55,6 +55,7 @@ class FrontendEngine(Engine):
         self._calls = Calls(
             *(own, context.incarnation, count, self.renderers.ask),
             [partial(context.post_alone, scheduler) for scheduler in system.schedulers],
+            self.renderers.answered,
         )
         self._log = KeyedLog(context.files["recent"], *system.recent, own)
         self._retained = RetainedAnswers(self._log, table, count, context.config.idempotency_window)
@@ -66,7 +67,7 @@ class FrontendEngine(Engine):
             *(self._jobs, vectors),
         )
         self._stamps = Stamps(table)
-        self._status = context.status
+        self._context, self._status = context, context.status
         self._metrics = ServerMetrics(context)
         self._page = DashboardFigures(context)
 
@@ -124,6 +125,10 @@ class FrontendEngine(Engine):
 
     async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         await self._calls.reset_prefix_cache(reset_running_requests)
+
+    async def reset_mm_cache(self) -> None:
+        names = self.renderers.media.names if self.renderers.media is not None else []
+        await self._calls.forget_media([partial(self._context.post_alone, name) for name in names])
 
     # --- what is found again by a key ----------------------------------------------------------------------------
 

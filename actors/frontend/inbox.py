@@ -12,6 +12,7 @@ from ..protocol.messages import (
     Detokenized,
     Failed,
     Finish,
+    MediaForgotten,
     PrefixCacheReset,
     PromptTokenLogprobs,
     Rendered,
@@ -66,7 +67,7 @@ class FrontendInbox:
                 self._failed(message)
             case Synced():
                 self._orphans.synced(message.call)
-            case Tokenized() | Detokenized() | PrefixCacheReset():
+            case Tokenized() | Detokenized() | PrefixCacheReset() | MediaForgotten():
                 self._calls.answer(message.call, message)
 
     def _delta(self, delta: Delta) -> None:
@@ -92,7 +93,7 @@ class FrontendInbox:
                 all_have_it = False
         if delta.last and all_have_it and not self._orphans.is_wanted(delta.ref):
             if use.phase is SlotPhase.RENDERING:  # what the renderer still says of it finds no use
-                self._renderers.leaves(use.renderer)
+                self._renderers.leaves(use.renderer, use.ref)
             self._slots.close(delta.ref)
 
     def _add_ids(self, choice: Choice, ref: int, before: int) -> None:
@@ -133,5 +134,5 @@ class FrontendInbox:
         """The uses among these refs that a renderer had."""
         uses = [use for ref in refs if (use := self._slots.use(ref)) is not None and use.phase is SlotPhase.RENDERING]
         for use in uses:
-            self._renderers.leaves(use.renderer)
+            self._renderers.leaves(use.renderer, use.ref)
         return uses

@@ -73,7 +73,8 @@ class Jobs:
         now = time.monotonic_ns()
         taken: list[int] = []
         width = len(job.params)
-        for number, prompt in enumerate(job.prompts):
+        records = self._renderers.reserve(job.prompts, job.rendering, width)
+        for number, (prompt, record) in enumerate(zip(job.prompts, records, strict=True)):
             renderer = self._renderers.least_loaded()
             opened = [
                 self._slots.open(params, now, job, number * width + at, renderer)
@@ -81,7 +82,10 @@ class Jobs:
             ]
             for index, ref in enumerate(opened, number * width):
                 job.choices[index].ref = ref
-            self._renderers.render(renderer, Render(opened, prompt, **job.rendering))
+            if record is None:
+                self._renderers.render(renderer, Render(opened, prompt, **job.rendering))
+            else:
+                self._renderers.render_later(renderer, record, opened)
             taken += opened
         self._add(job, taken)
         self._deadlines[job] = self._loop.call_later(RENDER_S, self._too_late, job)

@@ -28,7 +28,7 @@ class OrphanedSlots:
         self._slots = slots
         self._retained = retained
         self._unsynced: set[int] = set()
-        self._reserved = set(reserved) & set(slots.orphans())
+        self._reserved = {ref for ref in set(reserved) & set(slots.orphans()) if not self._is_with_media(ref)}
         slots.close_ended(self.is_wanted)
         orphans = slots.orphans()
         if not orphans:
@@ -39,6 +39,13 @@ class OrphanedSlots:
             number = next(numbers)
             self._unsynced.add(number)
             context.post(renderer.name, Sync(number))
+
+    def _is_with_media(self, ref: int) -> bool:
+        """May a media actor still send it to a renderer, after that was synced? It is cancelled before: who handles it
+        then finds that nobody wants it.
+        """
+        arena = self._context.media()
+        return arena is not None and self._table.prompt_length(ref) is None and arena.asked(ref) is not None
 
     @property
     def is_settled(self) -> bool:

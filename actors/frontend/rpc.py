@@ -13,6 +13,7 @@ from actorserve.http.errors import ApiError, overloaded
 from ..protocol.messages import (
     Detokenize,
     Detokenized,
+    ForgetMedia,
     Message,
     Prompt,
     ResetPrefixCache,
@@ -34,10 +35,13 @@ class Calls:
         most: int,
         ask_renderer: Callable[[Message], None],
         ask_schedulers: Sequence[Callable[[Message], None]],
+        settled: Callable[[int], None] = lambda number: None,
     ) -> None:
+        """`settled`: nobody waits for this number's answer any more."""
         self.numbers = call_numbers(frontend, life)
         self._most = most
         self._ask_renderer, self._ask_schedulers = ask_renderer, ask_schedulers
+        self._settled = settled
         self._open: dict[int, asyncio.Future[Message]] = {}
 
     async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
@@ -62,6 +66,12 @@ class Calls:
             asked.append(self._ask(number, ResetPrefixCache(number, reset_running_requests), ask_scheduler))
         await asyncio.gather(*asked)
 
+    async def forget_media(self, sends: Sequence[Callable[[Message], None]]) -> None:
+        """No picture is found again that was processed before, by any of those to whom these send."""
+        for send in sends:
+            number = next(self.numbers)
+            await self._ask(number, ForgetMedia(number), send)
+
     def give_up(self, error: ApiError) -> None:
         """Whoever waits for an answer gets this error, and nothing is asked any more."""
         self._most = 0
@@ -82,6 +92,7 @@ class Calls:
             raise overloaded(f"The server has not answered this within {CALL_S:.0f} s. Try again soon.") from None
         finally:
             del self._open[number]
+            self._settled(number)
 
     def answer(self, number: int, answer: Message | ApiError) -> None:
         """What was answered; where nobody waits for it, it is dropped."""

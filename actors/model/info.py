@@ -15,6 +15,7 @@ from .encoder_decoder.choice import has_encoder, read_encoder
 from .encoder_decoder.spec import EncoderSpec
 from .generation import end_tokens, sampling_defaults
 from .gguf.folder import SOURCES, check_header, model_folder
+from .media import modalities_of
 from .memory.machine import may_have_gpu
 from .names import check_folder, find_folder
 from .pooling.choice import pools, read_pooling
@@ -50,6 +51,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     sampling_defaults: dict[str, float]  # of generation_config.json, by the request fields' names
     pooling: PoolingSpec | None = None  # where it makes no texts
     encoder: EncoderSpec | None = None  # where a part of its own reads the prompt
+    media: list[str] = []  # what it takes beside texts: pictures, films, sounds
 
 
 def resolve_model(config: Config) -> ModelInfo:
@@ -129,6 +131,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         sampling_defaults=sampling_defaults(generation) if config.generation_config == "auto" else {},
         pooling=pooling,
         encoder=encoder,
+        media=modalities_of(whole.values, architecture_name(whole)) if pooling is None else [],
     )
 
 

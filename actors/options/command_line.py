@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from .config import Config, ConfigError, make_config
+from .config import MEDIA_OBJECTS, Config, ConfigError, make_config
 from .fields import default, description, flag, integer, option_fields, plain_type, unit
 from .parser import Parser
 from .sources import CONFIG_VARIABLE, merged, read_environment, read_yaml
@@ -26,16 +26,18 @@ __all__ = ["add_options", "describe_options", "integer", "read_config"]
 
 POSITIONAL = "model"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-OBJECTS = ("speculative_config",)  # of JSON: what is given in parts is one
+OBJECTS = ("speculative_config", *MEDIA_OBJECTS)  # of JSON: what is given in parts is one
 SHORT = {"tensor_parallel_size": ("-tp",), "data_parallel_size": ("-dp",)}
 PLACES = (
     *("model", "tokenizer", "chat_template", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "record"),
+    "allowed_local_media_path",
 )
 GROUPS = {  # by the fields that begin them; what follows belongs to it, too
     "model": "server",
     "api_key": "keys, browsers, TLS",
     "enable_request_id_headers": "server",
     "tokenizer": "rendering",
+    "limit_mm_per_prompt": "pictures and sounds",
     "dtype": "engine",
     "kv_cache_memory_bytes": "memory",
     "max_num_batched_tokens": "scheduling",

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from ..model import quantization as weight_formats
 
+MEDIA_OBJECTS = ("limit_mm_per_prompt", "media_io_kwargs", "mm_processor_kwargs")
 Positive = Annotated[int, Meta(ge=1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[int, Meta(ge=0)]
@@ -246,6 +247,47 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     enable_auto_tool_choice: Annotated[
         bool, Meta(description="let the model decide whether to call tools, where a parser is known")
     ] = True
+    # pictures and sounds
+    limit_mm_per_prompt: Annotated[
+        str | None,
+        Meta(
+            description='how many pictures, films and sounds a prompt may have: JSON such as {"image": 8, "video": 1}; '
+            "128 together if left out"
+        ),
+    ] = None
+    allowed_media_domains: Annotated[
+        list[str], Meta(description="hosts, and all below them, from which pictures are fetched; any if left out")
+    ] = []
+    allowed_local_media_path: Annotated[
+        str | None, Meta(description="a folder whose files requests may name by file:// addresses; none if left out")
+    ] = None
+    allow_private_media: Annotated[
+        bool, Meta(description="pictures are fetched also from addresses that are not public, such as 127.0.0.1")
+    ] = False
+    max_media_bytes: Annotated[
+        int, Meta(ge=1 << 10, le=1 << 30, description="of one picture, film or sound as it comes")
+    ] = 20 << 20
+    max_media_pixels: Annotated[
+        int, Meta(ge=1 << 10, le=1 << 30, description="of one picture; of a film, in each frame that is taken")
+    ] = 50_000_000
+    max_media_redirects: Annotated[int, Meta(ge=0, le=20, description="that an address may lead through")] = 3
+    media_fetch_timeout: Annotated[
+        float, Meta(gt=0, le=60, description="seconds in which a picture must have come from its address")
+    ] = 10.0
+    media_memory_bytes: Annotated[
+        int, Meta(ge=1 << 20, description="for pictures as the model takes them: of running requests, and a cache")
+    ] = 1 << 30
+    media_io_kwargs: Annotated[
+        str | None,
+        Meta(
+            description='how files are read: JSON such as {"image": {"rgba_background_color": [255, 255, 255]}, '
+            '"video": {"num_frames": 32}}'
+        ),
+    ] = None
+    mm_processor_kwargs: Annotated[
+        str | None,
+        Meta(description="for the model's own processor of pictures, if not as its files say: JSON"),
+    ] = None
     # engine
     dtype: Annotated[DType, Meta(description="of weights and KV memory; auto is float32 on a CPU")] = "auto"
     quantization: Annotated[Quantization, Meta(description=weight_formats.ABOUT)] = "auto"
@@ -371,6 +413,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     frontends: Annotated[int, Meta(ge=1, le=64, description="processes that speak HTTP")] = 1
     renderers: Annotated[int, Meta(ge=1, le=64, description="processes that make tokens of prompts")] = 1
     detokenizers: Annotated[int, Meta(ge=1, le=64, description="processes that make text of tokens")] = 1
+    media_actors: Annotated[
+        int, Meta(ge=1, le=16, description="processes that read pictures and sounds, where the model takes such")
+    ] = 1
     debug: Annotated[bool, Meta(description="check invariants when idle; SIGUSR1 injects an exception")] = False
 
     def served_names(self) -> list[str]:
@@ -399,8 +444,9 @@ def make_config(values: dict[str, object]) -> Config:
         from .speculative import canonical_drafts  # which knows Config
 
         values = {**values, "speculative_config": canonical_drafts(drafts)}
-    if isinstance(given := values.get("pooler_config"), dict):
-        values = {**values, "pooler_config": msgspec.json.encode(given).decode()}
+    for name in ("pooler_config", *MEDIA_OBJECTS):
+        if isinstance(given := values.get(name), dict):
+            values = {**values, name: msgspec.json.encode(given).decode()}
     from .access import with_access  # which knows Config
     from .fields import canonical, with_option  # likewise
 
@@ -419,6 +465,10 @@ def make_config(values: dict[str, object]) -> Config:
         from .pooler import read_pooler
 
         read_pooler(config)
+    if any(getattr(config, name) is not None for name in MEDIA_OBJECTS):
+        from .media import check_media
+
+        check_media(config)
     if config.otlp_traces_endpoint is not None:
         from .otlp import trouble_with
 

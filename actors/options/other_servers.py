@@ -180,6 +180,7 @@ NEEDLESS = {  # reason: names
     "there is one log, of which --log-level and --log-stats-interval say how much it tells": "--uvicorn-log-level "
     "--log-level-http --decode-log-interval",
     "the page is always there": "--ui --webui",
+    "a model that takes pictures takes them": "--enable-multimodal",
     "as many drafts are verified as --speculative-num-steps says": "--speculative-num-draft-tokens",
     ONE_WAY: "--attention-backend --sampling-backend --grammar-backend --guided-decoding-backend "
     "--structured-outputs-config --prefix-caching-hash-algo --use-v2-block-manager --disable-custom-all-reduce "
@@ -220,9 +221,11 @@ REFUSED = {  # reason: names
     SPECULATION: "--speculative-model --num-speculative-tokens -md --model-draft --draft --draft-max --draft-min "
     "--draft-p-min",
     "drafts of a row are a line, and no tree: 1 is how it is": "--speculative-eagle-topk",
-    "texts alone are understood": "--limit-mm-per-prompt --mm-processor-kwargs -mm --mmproj --mmproj-url "
-    "--enable-multimodal --allowed-local-media-path --mm-processor-cache-gb --disable-mm-preprocessor-cache "
-    "--media-io-kwargs --language-model-only --interleave-mm-strings",
+    "the folder of the model has what it sees by; GGUF files are read for their texts": "-mm --mmproj --mmproj-url",
+    "--media-memory-bytes sets it, for pictures of running requests and a cache together": "--mm-processor-cache-gb "
+    "--disable-mm-preprocessor-cache --mm-processor-cache-type",
+    "--limit-mm-per-prompt '{\"image\": 0}' refuses pictures": "--language-model-only",
+    "pictures stand where the client puts them": "--interleave-mm-strings",
     "--runner and --convert say what a model is for, and --pooler-config how it pools": "--task --pooling",
     "KV memory stays where the model is": "--cpu-offload-gb --swap-space --kv-offloading-size --kv-offloading-backend "
     "--enable-hierarchical-cache --hicache-ratio --hicache-size --enable-lmcache --kv-offload -cram --cache-ram",

@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 
 from .kinds import KINDS
+from .media import MediaItem
+from .messages import MediaRequest
 from .request import Generation, Rendition
 from .topology import System
 
@@ -29,6 +31,9 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "journals.request_journal",
     "journals.response_journal",
     "kv_map.layout",
+    "media.arena",
+    "media.entries",
+    "media.inbox",
     "rings.mailbox",
     "rings.ring",
     "rings.trace_ring",
@@ -42,6 +47,7 @@ SHARED_VALUES = (  # what stands in it: numbers that one life writes and another
     "actorserve.actors.telemetry.gauges",
     "actorserve.actors.runtime.in_flight",
     "actorserve.actors.protocol.connection_handover",
+    "actorserve.actors.protocol.media",
     "actorserve.actors.protocol.messages",
     "actorserve.actors.protocol.request",
     "actorserve.actors.telemetry.startup",
@@ -49,7 +55,7 @@ SHARED_VALUES = (  # what stands in it: numbers that one life writes and another
     "actorserve.http.generation.choice",
     "actorserve.http.generation.idempotency_keys",
 )
-IN_SLOTS = (Generation, Rendition)
+IN_SLOTS = (Generation, Rendition, MediaItem, MediaRequest)
 KEPT = (  # by keys, for a frontend's successor
     ("actorserve.http.generation.idempotency_keys", "Kept"),
     ("actorserve.http.generation.idempotency_keys", "Background"),
@@ -81,6 +87,7 @@ def _places(system: System) -> list[object]:
         [(actor.name, system.histogram_place(actor)) for actor in system.actors],
         *(system.table_offset, system.table_sizes, system.kv_map_offsets, system.kv_map_sizes),
         *(system.journal, system.answers, system.recent, system.logprobs, system.vectors, system.slots_per_frontend),
+        *(system.media, system.media_inbox),
         [(system.frontend_of(slot), system.detokenizer_of(slot)) for slot in slots],
         [system.first_slot(actor.index) for actor in system.of_kind("frontend")],
     ]

@@ -14,9 +14,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal
 
-from ..telemetry.gauges import FRONTEND_KEPT, SCHEDULER_KEPT, WORKER_KEPT, FrontendGauge, SchedulerGauge, WorkerGauge
+from ..telemetry.gauges import (
+    FRONTEND_KEPT,
+    MEDIA_KEPT,
+    SCHEDULER_KEPT,
+    WORKER_KEPT,
+    FrontendGauge,
+    MediaGauge,
+    SchedulerGauge,
+    WorkerGauge,
+)
 from ..telemetry.histograms import HistogramSpec, frontend_histograms, scheduler_histograms
-from ..telemetry.metrics import SCHEDULER_METRICS, Metric
+from ..telemetry.metrics import MEDIA_METRICS, SCHEDULER_METRICS, Metric
 from ..telemetry.startup import StartPhase
 from . import messages
 
@@ -53,6 +62,7 @@ class ActorKind:
     )
     # how many, and what they say to each other
     count: str = ""  # the option that says how many there are; one if there is none
+    only_with: str = ""  # the field of ModelInfo without which there are none
     group: bool = False  # all act as one: they share the lanes that lead here, die together and are replaced together
     by_engine: bool = False  # each engine has its own, and lanes between such kinds stay within one; those of a kind to
     # itself lead to the other engines
@@ -145,11 +155,31 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         requests="all",
     ),
     ActorKind(
+        name="media",
+        module="actorserve.actors.media.actor",
+        actor="actorserve.actors.media.actor:MediaActor",
+        late_imports="actorserve.actors.media.actor:import_late",
+        count="media_actors",
+        only_with="media",
+        receives=messages.ToMedia,
+        sends=(Sends("renderer", bodies=True), Sends("frontend")),
+        early_imports="actorserve.actors.media.actor:import_early",
+        restart_order=1,
+        changeable=frozenset(
+            "allowed_media_domains allowed_local_media_path allow_private_media media_io_kwargs max_media_pixels "
+            "max_media_redirects media_fetch_timeout".split()
+        ),
+        gauges=MediaGauge,
+        kept=MEDIA_KEPT,
+        metrics=MEDIA_METRICS,
+        requests="own",
+    ),
+    ActorKind(
         name="frontend",
         module="actorserve.actors.frontend.actor",
         count="frontends",
         receives=messages.ToFrontend,
-        sends=(Sends("renderer", bodies=True), Sends("scheduler"), Sends("detokenizer")),
+        sends=(Sends("media"), Sends("renderer", bodies=True), Sends("scheduler"), Sends("detokenizer")),
         has_clients=True,
         restart_order=2,  # it begins by asking renderers
         restart_help="with TLS, or more than 1,024 connections: it first ends its requests, for --shutdown-timeout at "

@@ -30,3 +30,32 @@ class MediaItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
     start: int  # the first of its positions in the prompt; an encoder–decoder's input has none: 0 and length 0
     length: int  # positions from the first to the last placeholder
     tensors: list[MediaTensor]
+
+
+class MediaSource(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a client gave: an address, or bytes, which the frontend puts into its inbox (shm/media/inbox.py)."""
+
+    modality: str
+    field: str  # its place in the request
+    url: str = ""  # http, https or file
+    data: bytes = b""  # until it is in the inbox
+    form: str = ""  # of the bytes: BASE64 of a file, FILE, or a picture's pixels, as PIXELS
+    width: int = 0  # of PIXELS
+    offset: int = 0  # in the inbox's record
+    length: int = 0
+    uuid: str = ""  # the client's own name for it
+
+
+BASE64, FILE, PIXELS = "base64", "file", "RGB"
+
+
+class PreparedMedia(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a media actor made of it, for the renderer: what is written in a placeholder's place, and the tensors."""
+
+    modality: str
+    digest: bytes
+    placeholder: str  # as chat templates and prompts write it
+    text: str  # what is written instead
+    token: int  # the id in `text` in whose places embeddings go
+    count: int  # of that
+    tensors: list[MediaTensor]

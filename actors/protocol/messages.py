@@ -13,6 +13,7 @@ from itertools import count
 
 import msgspec
 
+from .media import MediaSource, PreparedMedia
 from .request import Think
 from .step import KVLayout, Step, StepDone
 from .wire import Message as Message  # for whoever sends one
@@ -45,6 +46,7 @@ class ChatPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="ch
     continue_final_message: bool = False
     add_special_tokens: bool = False
     chat_template: str | None = None  # the request's own
+    media: list[MediaSource] = []  # pictures and sounds of its messages, in order, until a media actor has them
 
 
 class TextPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="text"):
@@ -52,12 +54,14 @@ class TextPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="te
 
     text: str
     add_special_tokens: bool = True
+    media: list[MediaSource] = []
 
 
 class TokenPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tokens"):
     """Token ids as the client sent them."""
 
     tokens: list[int]
+    media: list[MediaSource] = []
 
 
 class PairPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="pair"):
@@ -88,6 +92,7 @@ class Render(Message, frozen=True, tag=1):
     pools: bool = False  # nothing is generated: the prompt may be as long as the model takes
     engine: int | None = None  # that shall compute it; None: whichever costs least
     field: str = ""  # where its prompts stand in the request, if not in `messages` or `prompt`
+    media: list[PreparedMedia] = []
 
 
 CALLS_OF_LIFE = 1 << 20  # numbers between the first of one life and that of the next
@@ -112,6 +117,7 @@ class Tokenize(Message, frozen=True, tag=2):
     call: int
     prompt: Prompt
     token_strings: bool = False
+    media: list[PreparedMedia] = []
 
 
 class Detokenize(Message, frozen=True, tag=3):
@@ -129,6 +135,34 @@ class Sync(Message, frozen=True, tag=4):
 
 
 ToRenderer = Render | Tokenize | Detokenize | Sync
+
+
+# --- to a media actor --------------------------------------------------------------------------------------------
+
+
+class MediaRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A record of the inbox: what goes on to a renderer once its pictures and sounds are processed."""
+
+    renderer: str
+    message: Render | Tokenize
+    sources: list[MediaSource]
+
+
+class Prepare(Message, frozen=True, tag=50):
+    """Frontend → media: there is a MediaRequest for this use of a slot, or this call, in the inbox."""
+
+    owner: int  # a ref, or the number of a call
+    place: int  # of the inbox's record
+    is_call: bool = False
+
+
+class ForgetMedia(Message, frozen=True, tag=51):
+    """Frontend → media: what was processed is not found again; answered by MediaForgotten. It may be done twice."""
+
+    call: int
+
+
+ToMedia = Prepare | ForgetMedia
 
 
 # --- to the scheduler --------------------------------------------------------------------------------------------
@@ -220,7 +254,7 @@ class Rendered(Message, frozen=True, tag=40):
 
 
 class Failed(Message, frozen=True, tag=41):
-    """Renderer → frontend: these slots were not admitted (or this call failed), and the renderer is done with them."""
+    """Renderer or media → frontend: these slots were not admitted (or this call failed), and it is done with them."""
 
     refs: list[int]
     status: int
@@ -287,4 +321,20 @@ class PrefixCacheReset(Message, frozen=True, tag=47):
     call: int
 
 
-ToFrontend = Rendered | Failed | Delta | PromptTokenLogprobs | Tokenized | Detokenized | Synced | PrefixCacheReset
+class MediaForgotten(Message, frozen=True, tag=48):
+    """Media → frontend: pictures that come from now on are processed anew."""
+
+    call: int
+
+
+ToFrontend = (
+    Rendered
+    | Failed
+    | Delta
+    | PromptTokenLogprobs
+    | Tokenized
+    | Detokenized
+    | Synced
+    | PrefixCacheReset
+    | MediaForgotten
+)

@@ -14,7 +14,8 @@ from actorserve.shm.board.board import board_bytes
 from actorserve.shm.board.startup import phases_bytes
 from actorserve.shm.histogram import Histogram
 from actorserve.shm.kv_map.layout import kv_map_bytes
-from actorserve.shm.layout import CACHE_LINE, whole
+from actorserve.shm.layout import CACHE_LINE, PAGE, whole
+from actorserve.shm.media.arena import CHUNK, ArenaSizes
 from actorserve.shm.rings.mailbox import mailbox_bytes
 from actorserve.shm.rings.ring import ring_bytes
 from actorserve.shm.rings.trace_ring import trace_bytes
@@ -38,6 +39,8 @@ RENDITION_BYTES = 48 << 10  # of what a renderer makes of them; grammars are the
 JOURNALED = 1024  # connections, the lowest numbers first
 RECENT_BYTES = 16 << 20  # of a frontend's keys
 HEAD_BYTES = 64 << 10  # of a request, beside its body
+BODY_PICTURES = 2  # of the longest that a body has room for, in base64 as well
+MOST_INBOX = 8  # of the longest bodies, whose pictures wait for a media actor, of each frontend
 SPARE_SLOTS = 32  # slots whose client has gone and whose end is still on its way round
 
 
@@ -77,7 +80,7 @@ class System:
             (kind, engine, index)
             for kind in KINDS.values()
             for engine in (self.engines if kind.by_engine else (0,))
-            for index in range(_count(kind, config))
+            for index in range(_count(kind, config, model))
         ]
         self.actors = [
             ActorSpec(_name(kind, index, engine, config), kind.name, index, position, engine)
@@ -87,7 +90,7 @@ class System:
         self.schedulers = [actor.name for actor in self.of_kind("scheduler")]  # by engine
         behind = len(self.actors)
         self.template = ActorSpec(TEMPLATE, TEMPLATE, 0, behind)  # no actor, but on the board behind them
-        own = [kind.name for kind in KINDS.values() if kind.early_imports and config.worker == "model"]
+        own = [kind.name for kind in KINDS.values() if kind.early_imports and self._imports(kind)]
         self.own_templates = {  # by the kind that each of them forks
             name: ActorSpec(OWN_TEMPLATE.format(name), TEMPLATE, index, behind + index)
             for index, name in enumerate(own, 1)
@@ -95,6 +98,10 @@ class System:
         self.max_queued, self.slots_per_frontend = self._slots()
         self.slots = self.slots_per_frontend * config.frontends
         self._place()
+
+    def _imports(self, kind: ActorKind) -> bool:
+        """Has this kind a template of its own here?"""
+        return bool(self.of_kind(kind.name)) and (not kind.computes or self.config.worker == "model")
 
     @property
     def _slot_sizes(self) -> tuple[int, int, int, int]:
@@ -217,9 +224,14 @@ class System:
         return [self.template, *self.own_templates.values()]
 
     @property
+    def body_bytes(self) -> int:
+        """The longest body of a request. Where it may hold pictures, these cross no lane."""
+        return self.config.max_body_bytes + (BODY_PICTURES * self.config.max_media_bytes if self.model.media else 0)
+
+    @property
     def journal(self) -> tuple[int, int]:
         """(records, bytes of each): the requests of so many connections can be taken over by another frontend."""
-        return min(self.config.max_connections, JOURNALED), self.config.max_body_bytes + HEAD_BYTES
+        return min(self.config.max_connections, JOURNALED), self.body_bytes + HEAD_BYTES
 
     @property
     def answers(self) -> int:
@@ -239,6 +251,19 @@ class System:
             return None
         rows = self.model.max_model_len if set(pooling.tasks) & set(BY_TOKEN) else 1
         return self.slots, rows * pooling.numbers
+
+    @property
+    def media(self) -> ArenaSizes | None:
+        """Of what requests have of pictures and sounds, where the model takes such."""
+        actors = len(self.of_kind("media"))
+        if not actors:
+            return None
+        return ArenaSizes(self.slots, actors, max(CHUNK, self.config.media_memory_bytes // actors // CHUNK * CHUNK))
+
+    @property
+    def media_inbox(self) -> tuple[int, int]:
+        """(frontends, bytes of each), where the model takes pictures or sounds."""
+        return self.config.frontends, whole(MOST_INBOX * self.body_bytes, PAGE)
 
     @property
     def recent(self) -> tuple[int, int]:
@@ -274,12 +299,18 @@ class System:
     def frontend_of(self, slot: int) -> str:
         return f"frontend-{slot // self.slots_per_frontend}"
 
+    def media_of(self, slot: int) -> str:
+        """Who processes the pictures of a request that begins with this slot."""
+        return f"media-{slot % self.config.media_actors}"
+
     def detokenizer_of(self, slot: int) -> str:
         return f"detokenizer-{slot % self.config.detokenizers}"
 
 
-def _count(kind: ActorKind, config: Config) -> int:
+def _count(kind: ActorKind, config: Config, model: ModelInfo) -> int:
     """How many actors of this kind there are, in an engine if they are of engines."""
+    if kind.only_with and not getattr(model, kind.only_with):
+        return 0
     return int(getattr(config, kind.count)) if kind.count else 1
 
 
@@ -287,6 +318,6 @@ def _name(kind: ActorKind, index: int, engine: int, config: Config) -> str:
     """The kind's own if there can be no other; a group of one is not told apart, either. Of several engines each has
     its number behind an @.
     """
-    alone = not kind.count or (kind.group and _count(kind, config) == 1)
+    alone = not kind.count or (kind.group and getattr(config, kind.count) == 1)
     name = kind.name if alone else f"{kind.name}-{index}"
     return f"{name}@{engine}" if kind.by_engine and config.engines > 1 else name

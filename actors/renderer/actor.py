@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from ..grammar.compiler import GrammarError
 from ..model.encoder_decoder.spec import EncoderSpec
 from ..model.tokenizers.tokenizer import load_tokenizer, special_tokens
 from ..protocol.block_hash import extend_hashes, first_hash
+from ..protocol.media import MediaItem, PreparedMedia
 from ..protocol.messages import (
     Admit,
     ChatPrompt,
@@ -50,6 +51,7 @@ from ..telemetry.trace_events import EventKind
 from .artifacts import Renditions
 from .encode_cache import SegmentCache
 from .encoder_input import lay_out
+from .media import Misplaced, expanded, expanded_ids, in_order, items_of, spans_of, with_placeholders
 from .oversized import least_tokens
 from .pooled import PooledTexts, TooFewTokens, lowered
 from .templates.chat_template import ChatTemplate, TemplateProblem, find_templates
@@ -83,6 +85,7 @@ class RendererActor(Actor):
         self.context = context
         self.table = context.table
         self.stamps = Stamps(context.table)
+        self.arena = context.media()
         self.has_tokenizer = bool(context.model.tokenizer_folder)
         self.tokenizer = load_tokenizer(context.model)
         self.segments = SegmentCache(self.tokenizer)
@@ -182,7 +185,7 @@ class RendererActor(Actor):
             rendition = msgspec.msgpack.encode(Rendition(second=second)) if second else b""
             self._store(refs, message, tokens, 1, rendition)
             return
-        text = self._chat_text(message.prompt) if isinstance(message.prompt, ChatPrompt) else None
+        text = self._chat_text(message.prompt, message.media) if isinstance(message.prompt, ChatPrompt) else None
         try:
             rendition = self.renditions.make(message, text)
         except GrammarError as error:
@@ -192,12 +195,15 @@ class RendererActor(Actor):
             self.context.log.warning(
                 said, request_name(self.table, refs[0]), message.constrained_by, ", ".join(remarks)
             )
-        self._check_length(message.prompt, text)
-        tokens = self._truncated(self._prompt_tokens(message.prompt, text), message)
+        if message.media:
+            tokens, items = self._with_media(message, text)
+        else:
+            self._check_length(message.prompt, text)
+            tokens, items = self._truncated(self._prompt_tokens(message.prompt, text), message), []
         if (spec := self.context.model.encoder) is not None:
             self._write_encoded(refs, message, spec, tokens, rendition)
             return
-        self._store(refs, message, tokens, self._limit(len(tokens), message), rendition)
+        self._store(refs, message, tokens, self._limit(len(tokens), message), rendition, items)
 
     def _write_encoded(
         self, refs: list[int], message: Render, spec: EncoderSpec, tokens: list[int], rendition: bytes
@@ -212,16 +218,55 @@ class RendererActor(Actor):
             raise RenderRefused(400, text, "max_tokens", TOO_LONG)
         self._store(refs, message, log.tokens, min(limit, log.room), log.rendition)
 
-    def _store(self, refs: list[int], message: Render, tokens: list[int], limit: int, rendition: bytes) -> None:
+    def _store(
+        self,
+        refs: list[int],
+        message: Render,
+        tokens: list[int],
+        limit: int,
+        rendition: bytes,
+        items: Sequence[MediaItem] = (),
+    ) -> None:
         """Into the slots that are still wanted."""
         ids = np.array(tokens, np.int32).tobytes()
-        hashes = extend_hashes(first_hash(message.cache_salt), ids, self.table.block_size)
+        hashes = extend_hashes(first_hash(message.cache_salt), ids, self.table.block_size, spans=spans_of(items))
         among = () if message.engine is None else (message.engine,)
         engine = 0 if self.router is None else self.router.choose(hashes, len(tokens), len(refs), among)
         self._stamp(refs, Stamp.RENDERED)
         for ref in refs:
             if self._is_wanted(ref):
+                if self.arena is not None and items:
+                    self.arena.write_items(ref, list(items))
                 self.table.write_prompt(ref, ids, hashes, limit, rendition, engine)
+
+    def _with_media(self, message: Render, text: str | None) -> tuple[list[int], list[MediaItem]]:
+        """The ids of a prompt with pictures, and where these stand in it."""
+        tokens, order = self._media_tokens(message.prompt, text, message.media)
+        if len(self._truncated(tokens, message)) < len(tokens):
+            field = "truncate_prompt_tokens"
+            raise RenderRefused(400, f"{field}: a prompt with pictures is not cut; it has {len(tokens)} tokens.", field)
+        return tokens, items_of(tokens, order)
+
+    def _media_tokens(
+        self, prompt: Prompt, text: str | None, media: Sequence[PreparedMedia]
+    ) -> tuple[list[int], list[PreparedMedia]]:
+        """(ids, pictures in the order in which they stand there)."""
+        try:
+            if isinstance(prompt, TokenPrompt):
+                self._check_ids(prompt.tokens, "prompt")
+                return expanded_ids(prompt.tokens, media, self.segments.encode)
+            given = prompt.text if isinstance(prompt, TextPrompt) else text or ""
+            order = in_order(given, media)
+            if self.escaping is not None and isinstance(given, Escaped):
+                whole: str = self.escaping.expanded(given, lambda renamed, rename: expanded(renamed, media, rename))
+            else:
+                whole = expanded(given, media)
+        except Misplaced as error:
+            field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+            raise RenderRefused(400, f"{field}: {error}.", field) from None
+        self._check_length(prompt if isinstance(prompt, ChatPrompt) else TextPrompt(whole), whole)
+        special = isinstance(prompt, ChatPrompt | TextPrompt) and prompt.add_special_tokens
+        return self._text_tokens(whole, special), order
 
     def _pooled_tokens(self, message: Render) -> tuple[list[int], int]:
         """The ids of a prompt of which nothing is generated, and where the second of two texts begins."""
@@ -332,12 +377,13 @@ class RendererActor(Actor):
         field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
         raise RenderRefused(400, f"{field}: {NO_TOKENIZER.format('prompt')}.", field)
 
-    def _chat_text(self, prompt: ChatPrompt) -> str:
+    def _chat_text(self, prompt: ChatPrompt, media: Sequence[PreparedMedia] = ()) -> str:
         parts = (prompt.messages, prompt.documents, prompt.tools, prompt.template_kwargs)
         messages, documents, *others = map(_loads, parts)
 
         def render(messages: Any, documents: Any) -> str:
             tools, variables = others
+            messages = with_placeholders(messages, media)
             how = (prompt.add_generation_prompt, prompt.continue_final_message, prompt.chat_template)
             return self.template.render(messages, tools, documents, variables, *how)
 
@@ -378,9 +424,12 @@ class RendererActor(Actor):
     def _tokenize(self, message: Tokenize) -> None:
         caller = self._caller(message.call)
         self._check_form(message.prompt)
-        text = self._chat_text(message.prompt) if isinstance(message.prompt, ChatPrompt) else None
-        self._check_length(message.prompt, text)
-        tokens = self._tokens(message.prompt, text)
+        text = self._chat_text(message.prompt, message.media) if isinstance(message.prompt, ChatPrompt) else None
+        if message.media:
+            tokens, _ = self._media_tokens(message.prompt, text, message.media)
+        else:
+            self._check_length(message.prompt, text)
+            tokens = self._tokens(message.prompt, text)
         strings = [self.tokenizer.id_to_token(token) or "" for token in tokens] if message.token_strings else None
         size = 5 * len(tokens) + sum(5 + 4 * len(string) for string in strings or ())
         if size + REPLY_ROOM > self.context.outboxes[caller].max_message:

@@ -22,6 +22,7 @@ import msgspec
 
 from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order
 from actorserve.shm.board.startup import PhaseWriter
+from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.rings.mailbox import Inbox, Outbox, wake
 from actorserve.shm.rings.ring import Consumer, Producer
 from actorserve.shm.rings.trace_ring import TraceWriter
@@ -33,6 +34,7 @@ from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError
 from ..protocol import messages
 from ..protocol.kinds import SUPERVISOR
+from ..protocol.media import MediaItem
 from ..protocol.topology import ActorSpec, Lane, System
 from ..telemetry.log_format import log_to_stderr
 from ..telemetry.startup import StartPhase
@@ -59,7 +61,7 @@ class Boot(msgspec.Struct, frozen=True):
     config: Config
     model: ModelInfo
     segment_fd: int
-    files: dict[str, int]  # memory files: journal, answers, recent, logprobs, meeting; vectors of a model that pools
+    files: dict[str, int]  # memory files: journal, answers, recent, logprobs, meeting; by the model: vectors, media's
     eventfds: dict[str, int]  # of every actor, and of the supervisor
     channel: int | None = None  # on which a frontend is handed its connections
 
@@ -99,6 +101,11 @@ class Context:
         """What a pooling model makes of prompts; None of any other."""
         sizes = self.system.vectors
         return None if sizes is None else Vectors(self.files["vectors"], *sizes)
+
+    def media(self) -> MediaArena | None:
+        """What requests have of pictures and sounds; None of a model that takes none."""
+        sizes = self.system.media
+        return None if sizes is None else MediaArena(self.files["media"], sizes, MediaItem)
 
     def _outbox(self, lane: Lane) -> Outbox:
         first, *others = [(self.system.mailbox_offsets[name], self.eventfds[name]) for name in lane.readers]

@@ -37,6 +37,7 @@ from .limits import Limits
 from .metrics.gauges import GaugeWriter
 from .metrics.request_stats import RequestStats
 from .policy.plan_timing import PlanTiming
+from .prefix_cache import spans_in
 from .recovery.handover import Handover
 from .recovery.takeover import Contradiction
 from .scheduler import Scheduler
@@ -67,9 +68,9 @@ class SchedulerActor(Actor):
         self._detokenizers = [actor.name for actor in system.of_kind("detokenizer")]
         self._add = context.trace.add
         kv = KVMap(context.segment.map, system.kv_map_offsets[context.spec.engine], *system.kv_map_sizes)
-        self.scheduler = Scheduler(
-            context.table, limits, context.model.end_tokens, kv, RequestStats(context.table, context.histograms)
-        )
+        stats = RequestStats(context.table, context.histograms)
+        media = spans_in(context.media())
+        self.scheduler = Scheduler(context.table, limits, context.model.end_tokens, kv, stats, media)
         self.timing = PlanTiming(self.scheduler)
         self.gauges = GaugeWriter(self.scheduler, context.status, context.board.gauges(context.spec.position))
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of

@@ -35,7 +35,7 @@ from .planned_step import PlannedStep
 from .planner import Planner
 from .policy.chunk_size import ChunkSizePolicy
 from .policy.speculation import Speculation
-from .prefix_cache import PrefixCache
+from .prefix_cache import PrefixCache, SpansOf, no_spans
 from .recovery.suspects import Suspects
 from .recovery.takeover import Takeover, read_map
 from .results import Results
@@ -58,8 +58,12 @@ class Scheduler:
         end_tokens: list[int],
         kv: KVMap | None = None,
         stats: RequestStats | None = None,
+        spans_of: SpansOf = no_spans,
     ) -> None:
-        """`kv` is the map that a predecessor has left and a successor finds; without it there is neither."""
+        """`kv` is the map that a predecessor has left and a successor finds; without it there is neither. `spans_of`
+        knows the pictures of a prompt.
+        """
+        self._spans_of = spans_of
         self.table = table
         if kv is None:
             longest = -(-table.max_tokens // limits.block_size)
@@ -103,6 +107,7 @@ class Scheduler:
         count = min(layout.snapshots, self.kv.snapshots.count) if limits.prefix_caching else 0
         snapshots = Snapshots(layout.states, count, self.kv.snapshots, size)
         self.prefix = PrefixCache(self.table, self.pool, windows, snapshots, size, limits.prefix_caching)
+        self.prefix.spans_of = self._spans_of
         self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
         self.planner.chunk_size = self.chunk_size.chunk
 

@@ -14,6 +14,8 @@ from actorserve.shm.board.startup import PhaseWriter
 from actorserve.shm.journals.keyed_log import KeyedLog
 from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
+from actorserve.shm.media.arena import MediaArena
+from actorserve.shm.media.inbox import MediaInbox
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.logprobs import Logprobs
@@ -50,6 +52,9 @@ class Memory:
         }
         if system.vectors is not None:
             self.files["vectors"] = Vectors.create(*system.vectors)
+        if system.media is not None:
+            self.files["media"] = MediaArena.create(system.media)
+            self.files["media_inbox"] = MediaInbox.create(*system.media_inbox)
         names = [*system.by_name, SUPERVISOR]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
         self.description_fd = -1

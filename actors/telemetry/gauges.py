@@ -65,9 +65,21 @@ class WorkerGauge(IntEnum):
     LATE_COMPILATIONS = 3  # kernels that were compiled while requests were running
 
 
+class MediaGauge(IntEnum):
+    """Written by each media actor."""
+
+    WAITING = 0  # requests whose pictures and sounds are not ready
+    USED = 1  # bytes of the memory for processed ones
+    QUERIES = 2  # pictures and sounds that were looked up among these
+    HITS = 3  # and found
+    FETCHED = 4  # from addresses
+    REFUSED = 5  # requests
+
+
 SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
     *(SchedulerGauge.RUNNING, SchedulerGauge.WAITING, SchedulerGauge.BLOCKS_TOTAL, SchedulerGauge.BLOCKS_FREE),
     SchedulerGauge.STEPS,
 }
 FRONTEND_KEPT = frozenset[int]({FrontendGauge.REFUSED, FrontendGauge.SURVIVED_FRONTEND, FrontendGauge.WARM})
+MEDIA_KEPT = frozenset[int](MediaGauge) - {MediaGauge.WAITING, MediaGauge.USED}
 WORKER_KEPT = frozenset[int]({WorkerGauge.LATE_COMPILATIONS})

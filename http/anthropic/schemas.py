@@ -25,6 +25,15 @@ NAMES = {  # the chat request's fields that have another name here
 }
 
 
+class MediaSourceBlock(msgspec.Struct):
+    """Where a picture is: all of it in base64, or its address."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
 class ContentBlock(msgspec.Struct):
     """A content block; which fields it must have depends on its type."""
 
@@ -37,6 +46,7 @@ class ContentBlock(msgspec.Struct):
     tool_use_id: str | None = None
     content: str | list[Object] | None = None
     is_error: bool | None = None
+    source: MediaSourceBlock | None = None
 
 
 class AnthropicTurn(msgspec.Struct):

@@ -57,6 +57,8 @@ def _turns(messages: list[AnthropicTurn]) -> list[tuple[str, list[Placed]]]:
 
 
 def _system(blocks: list[Placed]) -> list[Object]:
+    if strange := next((one for one in blocks if one[1].type == "image"), None):
+        raise bad_request(f"{strange[0]}: a system's content is text, and no picture.", strange[0])
     said = [(path, block) for path, block in blocks if not (block.text or "").startswith(NOT_FOR_MODELS)]
     return [{"role": "system", "content": _text(said)}] if said or not blocks else []
 
@@ -110,12 +112,34 @@ def _call(path: str, block: ContentBlock) -> Object:
 
 
 def _text(blocks: list[Placed]) -> str | list[Object]:
-    """One text is a string, several are parts."""
-    for path, block in blocks:
-        if block.type != "text":
-            raise bad_request(f"{path}: content of type {block.type!r} is not supported here.", path)
-    texts = [_given(path, block, "text") for path, block in blocks]
-    return "".join(texts) if len(texts) < 2 else [{"type": "text", "text": text} for text in texts]
+    """One text is a string; several are parts, and so are pictures."""
+    parts = [_part(path, block) for path, block in blocks]
+    if len(parts) < 2 and all("text" in part for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(path: str, block: ContentBlock) -> Object:
+    if block.type == "image":
+        return _picture(path, block)
+    if block.type != "text":
+        raise bad_request(f"{path}: content of type {block.type!r} is not supported here.", path)
+    return {"type": "text", "text": _given(path, block, "text")}
+
+
+def _picture(path: str, block: ContentBlock) -> Object:
+    """As a chat's messages have it, which look at it."""
+    source = block.source
+    if source is None:
+        raise bad_request(f"{path}.source is missing.", f"{path}.source")
+    name = {"base64": "data", "url": "url"}.get(source.type)
+    if name is None:
+        raise bad_request(f"{path}.source.type: {source.type!r} is neither base64 nor url.", f"{path}.source.type")
+    given = source.data if name == "data" else source.url
+    if given is None:
+        raise bad_request(f"{path}.source.{name} is missing.", f"{path}.source.{name}")
+    url = given if name == "url" else f"data:{source.media_type or 'image/png'};base64,{given}"
+    return {"type": "image", "image_url": {"url": url}, "place": path, "leaf": f"source.{name}"}
 
 
 def _given(path: str, block: ContentBlock, name: str) -> str:

@@ -78,7 +78,9 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
         forced=named is not None,
     )
     rendering = _rendering(body, settings) | {"think": think, "thinking_budget": budget}
-    return PreparedRequest([chat_prompt(body)], params, rendering, wants, parser if parsed else None, wants.ids)
+    return PreparedRequest(
+        [chat_prompt(body, settings)], params, rendering, wants, parser if parsed else None, wants.ids
+    )
 
 
 def _continuous(body: GenerationFields) -> bool:

@@ -8,10 +8,13 @@ from typing import Any
 
 import msgspec
 
+from actorserve.actors.protocol.media import MediaSource
 from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 
 from ..errors import bad_request
+from ..media.parts import check_modality, check_text_size, is_media, take_media
 from ..openai.schemas import ChatMessage, ChatRequest, ChatTool, CompletionRequest, ContentPart
+from ..settings import MediaRules, Settings
 from .decoding import decode
 from .infill import infill_tokens
 
@@ -21,9 +24,9 @@ TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 TOOL_NAME = re.compile(r"[\w.:-]{1,128}")
 
 
-def chat_prompt(request: ChatRequest) -> ChatPrompt:
-    """The conversation, checked."""
-    messages = check_messages(request.messages)
+def chat_prompt(request: ChatRequest, settings: Settings | None = None) -> ChatPrompt:
+    """The conversation, checked. `settings` say which pictures and sounds it may have; without them, none."""
+    messages, media = check_messages(request.messages, settings.media if settings is not None else None)
     tools_of(request)
     variables = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
@@ -33,7 +36,7 @@ def chat_prompt(request: ChatRequest) -> ChatPrompt:
     add, go_on = request.add_generation_prompt, bool(request.continue_final_message)
     if go_on and add:
         raise bad_request("add_generation_prompt must be false with continue_final_message.", "add_generation_prompt")
-    return ChatPrompt(
+    prompt = ChatPrompt(
         messages,
         tools=b"[%s]" % b",".join(map(bytes, request.tools)) if request.tools else None,
         documents=_raw("documents", request.documents),
@@ -42,7 +45,12 @@ def chat_prompt(request: ChatRequest) -> ChatPrompt:
         continue_final_message=go_on,
         add_special_tokens=bool(request.add_special_tokens),
         chat_template=request.chat_template,
+        media=media,
     )
+    if settings is not None and settings.media is not None:
+        parts = (prompt.messages, prompt.tools, prompt.documents, prompt.template_kwargs)
+        check_text_size(parts, settings.max_body_bytes)
+    return prompt
 
 
 def check_template(request: ChatRequest, trusted: bool) -> None:
@@ -67,8 +75,8 @@ def tools_of(request: ChatRequest) -> list[ChatTool]:
     return tools
 
 
-def check_messages(raw: msgspec.Raw) -> bytes:
-    """The messages as the client sent them, if they are what they should be."""
+def check_messages(raw: msgspec.Raw, rules: MediaRules | None = None) -> tuple[bytes, list[MediaSource]]:
+    """(the messages as the client sent them, if they are what they should be; pictures and sounds taken out)."""
     body = bytes(raw)
     messages = decode(list[ChatMessage], body, "messages")
     if not messages:
@@ -79,8 +87,10 @@ def check_messages(raw: msgspec.Raw) -> bytes:
         if message.content is None and message.role not in ("assistant", "function", "tool"):
             raise bad_request(f"messages[{index}].content is missing.", f"messages[{index}].content")
         for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
-            _check_part(part, f"messages[{index}].content[{number}]")
-    return body
+            _check_part(part, f"messages[{index}].content[{number}]", rules)
+    if rules is not None and any(is_media(part) for message in messages for part in message.content or ()):
+        return take_media(body, messages, rules)
+    return body, []
 
 
 def final_text(request: ChatRequest) -> str:
@@ -92,11 +102,11 @@ def final_text(request: ChatRequest) -> str:
     return "".join(part if isinstance(part, str) else part.text or "" for part in parts)
 
 
-def _check_part(part: ContentPart | str, path: str) -> None:
-    if isinstance(part, str):
+def _check_part(part: ContentPart | str, path: str, rules: MediaRules | None) -> None:
+    if isinstance(part, str) or (rules is not None and is_media(part)):
         return
     if part.type not in TEXT_PARTS:
-        raise bad_request(f"{path}: this model takes text only, not a part of type {part.type!r}.", path)
+        check_modality("", part.type, part.place or path, rules)
     name = "refusal" if part.type == "refusal" else "text"
     if getattr(part, name) is None:
         raise bad_request(f"{path}.{name} is missing.", f"{path}.{name}")

@@ -42,7 +42,8 @@ class Api:
     def __init__(self, engine: ServerEngine, settings: Settings) -> None:
         self.engine = engine
         self.settings = settings
-        self._unfinished = BodyBudget(settings.max_body_bytes)
+        self._longest = settings.max_body_bytes if settings.media is None else settings.media.body_bytes
+        self._unfinished = BodyBudget(self._longest)
         self._generator = Generator(engine, settings)
         self.described = Described(settings)
         self.operations = Operations(engine, self._body)
@@ -65,28 +66,38 @@ class Api:
         check_generates(self.settings)
         return body
 
+    async def _body_with_media(self, request: web.Request) -> bytes:
+        """Of a conversation, which may have pictures in it."""
+        return check_depth(await read_body(request, self._longest, self._unfinished))
+
+    async def _conversation(self, request: web.Request) -> bytes:
+        """The same of one that is to be answered."""
+        body = await self._body_with_media(request)
+        check_generates(self.settings)
+        return body
+
     # --- generating ----------------------------------------------------------------------------------------------
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._generator.chat(request, await self._body_to_generate(request))
+        return await self._generator.chat(request, await self._conversation(request))
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         return await self._generator.completions(request, await self._body_to_generate(request))
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
-        return await self.responses.create(request, await self._body_to_generate(request))
+        return await self.responses.create(request, await self._conversation(request))
 
     async def count_input(self, request: web.Request) -> web.StreamResponse:
-        return await self.responses.count(request, await self._body(request))
+        return await self.responses.count(request, await self._body_with_media(request))
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
-        return await self._generator.messages(request, await self._body_to_generate(request))
+        return await self._generator.messages(request, await self._conversation(request))
 
     async def count_tokens(self, request: web.Request) -> web.Response:
-        body = read(CountRequest, await self._body(request))
+        body = read(CountRequest, await self._body_with_media(request))
         check_model(body.model, self.settings.served)
         try:
-            prompt = chat_prompt(chat_request(prompt_of(body)))
+            prompt = chat_prompt(chat_request(prompt_of(body)), self.settings)
         except ApiError as error:
             raise renamed(error) from None
         tokens, _ = await self.engine.tokenize(prompt, False)
@@ -98,7 +109,7 @@ class Api:
     # --- text and models -----------------------------------------------------------------------------------------
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        body = read(TokenizeRequest, await self._body(request))
+        body = read(TokenizeRequest, await self._body_with_media(request))
         check_model(body.model, self.settings.served)
         given = [body.prompt is not None, bytes(body.messages) not in (b"", b"null"), body.content is not None]
         if sum(given) != 1:
@@ -132,7 +143,7 @@ class Api:
             chat_template=body.chat_template,
         )
         check_template(chat, self.settings.trust_request_chat_template)
-        return chat_prompt(chat)
+        return chat_prompt(chat, self.settings)
 
     async def apply_template(self, request: web.Request) -> web.Response:
         """The text of a conversation's prompt: that of its tokens, special ones among them."""

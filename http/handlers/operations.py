@@ -36,6 +36,9 @@ class ServerEngine(Engine, Protocol):
     def reset_prefix_cache(self, reset_running_requests: bool) -> Awaitable[None]:
         """No later request finds a prefix that was computed before; whoever runs goes on, or is computed again."""
 
+    def reset_mm_cache(self) -> Awaitable[None]:
+        """Pictures and sounds that come from now on are processed anew."""
+
 
 class Operations:
     """The handlers, by the names that routes.py has for them."""
@@ -68,6 +71,11 @@ class Operations:
             body.append(part)
             await asyncio.sleep(0)
         return web.Response(body=b"".join(body), headers={"Content-Type": content_type})
+
+    async def reset_mm_cache(self, request: web.Request) -> web.Response:
+        """It may be done twice."""
+        await self._engine.reset_mm_cache()
+        return json_response({"status": "ok"})
 
     async def reset_prefix_cache(self, request: web.Request) -> web.Response:
         """What is asked for stands in the query, as with vLLM, or in a JSON body. It may be done twice."""

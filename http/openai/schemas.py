@@ -13,6 +13,8 @@ from msgspec import Meta
 
 from actorserve.actors.protocol.request import INT32, MOST_LOGPROBS, Range, SamplingFields
 
+from ..media.schemas import MediaFields
+
 Object = dict[str, Any]
 MAX_CHOICES = 128
 Priority = Annotated[int | None, INT32]
@@ -25,7 +27,7 @@ class StreamOptions(msgspec.Struct):
     include_obfuscation: bool | None = None  # known, and refused
 
 
-class ContentPart(msgspec.Struct):
+class ContentPart(MediaFields):
     type: str
     text: str | None = None
     refusal: str | None = None

@@ -72,6 +72,7 @@ class FakeEngine:
         self.payloads: dict[bytes, bytes] = {}
         self.resets: list[bool] = []
         self.job_times = JobTimes()
+        self.forgotten = 0
         self.kept_jobs: dict[bytes, tuple[Kept, Job]] = {}
 
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
@@ -119,6 +120,9 @@ class FakeEngine:
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         self.asked.append(tokens)
         return "text"
+
+    async def reset_mm_cache(self) -> None:
+        self.forgotten += 1
 
     async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         if self.refusal is not None:

@@ -85,12 +85,17 @@ def fit(message: dict[str, Any], reads: Reads, keep_null: bool = False) -> dict[
         message["content"] = [{"type": "text", "text": content}]
     elif isinstance(content, list):
         copied = [_fit_part(part) for part in content]
-        message["content"] = copied if reads.parts else "\n".join(str(part.get("text", "")) for part in copied)
+        message["content"] = copied if reads.parts else "\n".join(_as_text(part) for part in copied)
     if message.get("tool_calls"):
         message["tool_calls"] = [_fit_call(call, reads) for call in message["tool_calls"]]
     if reads.short_ids and "tool_call_id" in message:
         message["tool_call_id"] = short_id(str(message["tool_call_id"]))
     return message
+
+
+def _as_text(part: dict[str, Any]) -> str:
+    """A part for a template that reads texts alone; of a picture, what stands for it."""
+    return str(part.get("text", part.get("placeholder", "")))
 
 
 def _fit_part(part: Any) -> dict[str, Any]:

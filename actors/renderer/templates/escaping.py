@@ -136,6 +136,15 @@ class Escaping:
         found.renamed = without_marks(re.sub(f"({marks})?({self._any})", self._name, rendered), mark)
         return found
 
+    def expanded(self, text: Escaped, expand: Callable[[str, Callable[[str], str]], str]) -> Escaped:
+        """The same text with more in it, that special tokens stand for; `expand` is told how they are renamed."""
+        made = Escaped(text)
+        made.renamed = expand(text.renamed, lambda written: re.sub(self._any, self._plain_name, written))
+        return made
+
+    def _plain_name(self, found: re.Match[str]) -> str:
+        return self._names[found[0]]
+
     def _name(self, found: re.Match[str]) -> str:
         return found[2] if found[1] else self._names[found[2]]
 

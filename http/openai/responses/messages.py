@@ -18,6 +18,8 @@ from .schemas import (
     ReasoningItem,
 )
 
+MEDIA_PARTS = ("input_image", "input_audio")
+MEDIA_FIELDS = ("image_url", "input_audio", "file_id", "detail")
 TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
@@ -59,10 +61,18 @@ def content_of(content: str | list[ItemPart], path: str) -> str | list[Object]:
     """A string, or several parts, as chat messages have them."""
     if isinstance(content, str):
         return content
-    texts = [_text(part, f"{path}[{index}]") for index, part in enumerate(content)]
-    if len(texts) < 2:
-        return "".join(texts)
-    return [{"type": "text", "text": text} for text in texts]
+    parts = [_part(part, f"{path}[{index}]") for index, part in enumerate(content)]
+    if len(parts) < 2 and all("text" in part for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(part: ItemPart, path: str) -> Object:
+    """As a chat's messages have it; what is no text is looked at there."""
+    if part.type not in MEDIA_PARTS:
+        return {"type": "text", "text": _text(part, path)}
+    given = {name: value for name in MEDIA_FIELDS if (value := getattr(part, name)) is not None}
+    return {"type": part.type, **given, "place": path}
 
 
 def _text(part: ItemPart, path: str) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from actorserve.actors.protocol.request import SAMPLING_FIELDS, Range, SamplingFields
 
+from ...media.schemas import MediaFields
 from ..schemas import Logprobs, Priority
 
 Object = dict[str, Any]
@@ -115,7 +116,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     request_id: str | None = None
 
 
-class ItemPart(msgspec.Struct):
+class ItemPart(MediaFields):
     """Of a message's content, a reasoning item's, or a call's output."""
 
     type: str

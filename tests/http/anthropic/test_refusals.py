@@ -10,13 +10,15 @@ import pytest
 from actorserve.http.anthropic.requests import to_chat
 from actorserve.http.anthropic.schemas import MessagesRequest
 from actorserve.http.errors import ApiError
+from actorserve.http.generation.adapter import chat_request
 from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.prompts import chat_prompt
 from tests.http.anthropic.test_requests import HI, TOOL, request_of, result, text, use
 
 
 def refused(**fields: Any) -> ApiError:
     with pytest.raises(ApiError) as raised:
-        to_chat(request_of(**fields))
+        chat_prompt(chat_request(to_chat(request_of(**fields))))
     assert raised.value.status == 400 and raised.value.message
     return raised.value
 

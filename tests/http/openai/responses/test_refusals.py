@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from actorserve.http.errors import ApiError
+from actorserve.http.generation.adapter import chat_request
+from actorserve.http.generation.prompts import chat_prompt
 from actorserve.http.openai.responses.requests import to_chat
 from tests.http.openai.responses.test_requests import TIME, request_of, result
 
 
 def refused(**fields: Any) -> ApiError:
     with pytest.raises(ApiError) as raised:
-        to_chat(request_of(**fields))
+        chat_prompt(chat_request(to_chat(request_of(**fields))))
     assert raised.value.status == 400 and raised.value.message
     return raised.value
 

@@ -1,0 +1,186 @@
+"""What takes the place of a picture's placeholder in a prompt, by family: as many ids as it has embeddings, and what
+stands around them. The same as transformers' processors write, which want a tokenizer of their own, and some of them
+torch.
+
+A family is a function of the tensors of one picture, of what its processor told beside them, and of the model's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..protocol.media import IMAGE
+
+
+@dataclass(frozen=True)
+class Told:
+    """All that an expansion may depend on."""
+
+    outputs: Mapping[str, Any]  # of the image processor, for one picture
+    processor: Mapping[str, Any]  # processor_config.json, as far as the model has it
+    sizes: Mapping[str, Any]  # the image processor's own settings
+    config: Mapping[str, Any]  # config.json
+    tokens: Mapping[str, str]  # special tokens by the names that tokenizer_config.json has for them
+
+    def token(self, name: str, default: str) -> str:
+        """The special token of this name."""
+        return self.tokens.get(name, default)
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """Of one modality of a family."""
+
+    placeholder: str  # as the chat template writes it; a name in tokenizer_config.json may say another
+    name: str  # of that name
+    embedded: tuple[str, str]  # the token in whose places embeddings go, in the same way
+    text: Callable[[Told, str], str]  # what is written for one picture, with that token
+    arguments: Callable[[Told], dict[str, Any]] = lambda told: {}  # with which the image processor is called
+
+
+def _qwen(told: Told, token: str) -> str:
+    grid = told.outputs["image_grid_thw"][0]
+    return token * int(int(grid.prod()) // int(told.sizes["merge_size"]) ** 2)
+
+
+def _gemma3(told: Told, token: str) -> str:
+    begin, end = told.token("boi_token", "<start_of_image>"), told.token("eoi_token", "<end_of_image>")
+    count = int(told.processor.get("image_seq_length") or told.config.get("mm_tokens_per_image") or 256)
+    one = f"\n\n{begin}{token * count}{end}\n\n"
+    crops = int(told.outputs["num_crops"][0])
+    if not crops:
+        return one
+    beside = " and here are some crops to help you see better "
+    return f"Here is the original image {one}{beside}" + " ".join([one] * crops)
+
+
+def _patch_size(told: Told) -> int:
+    """Of the vision tower."""
+    vision = told.config.get("vision_config") or {}
+    return int(told.processor.get("patch_size") or vision.get("patch_size") or 14)
+
+
+def _has_pixtral(told: Told) -> bool:
+    """Is the vision tower Pixtral's?"""
+    return (told.config.get("vision_config") or {}).get("model_type") == "pixtral"
+
+
+def _llava_arguments(told: Told) -> dict[str, Any]:
+    return _pixtral_arguments(told) if _has_pixtral(told) else {}
+
+
+def _llava(told: Told, token: str) -> str:
+    if _has_pixtral(told):
+        return _pixtral(told, token)
+    height, width = told.outputs["pixel_values"].shape[-2:]
+    patch = _patch_size(told)
+    count = (height // patch) * (width // patch) + _more_of_llava(told)
+    return token * int(count)
+
+
+def _more_of_llava(told: Told) -> int:
+    """What the processor adds for embeddings that are no patch's, and takes away for the one that is left out."""
+    more = int(told.processor.get("num_additional_image_tokens") or 0)
+    return more - (told.processor.get("vision_feature_select_strategy") == "default")
+
+
+def _llava_next(told: Told, token: str) -> str:
+    height, width = (int(size) for size in told.outputs["image_sizes"][0])
+    rows, columns = told.outputs["pixel_values"].shape[-2:]
+    best_height, best_width = _best_resolution(height, width, told.sizes["image_grid_pinpoints"])
+    patch = _patch_size(told)
+    high, wide = rows // patch, columns // patch
+    seen_high, seen_wide = _unpadded(height, width, high * (best_height // rows), wide * (best_width // columns))
+    count = seen_high * seen_wide + seen_high + high * wide + _more_of_llava(told)
+    return token * int(count)
+
+
+def _best_resolution(height: int, width: int, known: list[list[int]]) -> tuple[int, int]:
+    """Of the sizes that a picture may be divided at, the one that shows most of it and wastes least."""
+
+    def worth(size: list[int]) -> tuple[int, int]:
+        high, wide = size
+        scale = min(wide / width, high / height)
+        shown = min(int(width * scale) * int(height * scale), width * height)
+        return shown, -(high * wide - shown)
+
+    best = max(known, key=worth)
+    return int(best[0]), int(best[1])
+
+
+def _unpadded(height: int, width: int, rows: int, columns: int) -> tuple[int, int]:
+    """Patches that show something of the picture, which fills its rectangle in one direction alone."""
+    if width / height > columns / rows:
+        shown = int(round(height * (columns / width), 7))
+        return rows - (rows - shown) // 2 * 2, columns
+    shown = int(round(width * (rows / height), 7))
+    return rows, columns - (columns - shown) // 2 * 2
+
+
+def _pixtral_patch(told: Told) -> int:
+    """What becomes one embedding, in pixels."""
+    merged = int(told.processor.get("spatial_merge_size") or told.config.get("spatial_merge_size") or 1)
+    return _patch_size(told) * merged
+
+
+def _pixtral_arguments(told: Told) -> dict[str, Any]:
+    return {"patch_size": _pixtral_patch(told)}
+
+
+def _pixtral(told: Told, token: str) -> str:
+    processor, patch = told.processor, _pixtral_patch(told)
+    height, width = (int(size) for size in told.outputs["image_sizes"][0])
+    between, end = processor.get("image_break_token", "[IMG_BREAK]"), processor.get("image_end_token", "[IMG_END]")
+    row = token * (width // patch)
+    return f"{between.join([row] * (height // patch))}{end}"
+
+
+def _internvl(told: Told, token: str) -> str:
+    count = int(told.processor.get("image_seq_length") or 256) * int(told.outputs["num_patches"][0])
+    begin, end = told.token("start_image_token", "<img>"), told.token("end_image_token", "</img>")
+    return f"{begin}{token * count}{end}"
+
+
+def _smolvlm(told: Told, token: str) -> str:
+    """Also of Idefics 3: the tiles of a large picture by their rows and columns, and then all of it."""
+    count = int(told.processor.get("image_seq_len") or 169)
+    fake = told.token("fake_image_token", "<fake_token_around_image>")
+    whole = told.token("global_image_token", "<global-img>")
+    rows, columns = (int(told.outputs[name][0][0]) for name in ("rows", "cols"))
+    last = f"{fake}{whole}{token * count}{fake}"
+    if not rows and not columns:
+        return last
+    tiles = ""
+    for row in range(1, rows + 1):
+        tiles += "".join(f"{fake}<row_{row}_col_{column}>{token * count}" for column in range(1, columns + 1)) + "\n"
+    return f"{tiles}\n{last}"
+
+
+_QWEN = Expansion("<|image_pad|>", "image_token", ("<|image_pad|>", "image_token"), _qwen)
+_LLAVA = ("<image>", "image_token")
+
+
+def _cropped(told: Told) -> dict[str, Any]:
+    return {"crop_to_patches": True}
+
+
+def _tiled(told: Told) -> dict[str, Any]:
+    return {"return_row_col_info": True}
+
+
+EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type and the modality
+    **{name: {IMAGE: _QWEN} for name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")},
+    "gemma3": {IMAGE: Expansion("<start_of_image>", "boi_token", ("<image_soft_token>", "image_token"), _gemma3)},
+    "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, _llava_arguments)},
+    "llava_next": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava_next)},
+    "mistral3": {IMAGE: Expansion("[IMG]", "image_token", ("[IMG]", "image_token"), _pixtral, _pixtral_arguments)},
+    "internvl": {
+        IMAGE: Expansion(
+            "<IMG_CONTEXT>", "context_image_token", ("<IMG_CONTEXT>", "context_image_token"), _internvl, _cropped
+        )
+    },
+    "idefics3": {IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled)},
+    "smolvlm": {IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled)},
+}

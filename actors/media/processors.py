@@ -1,0 +1,133 @@
+"""The model's own processors: a picture to the tensors that the model takes, and what is written for it in the prompt.
+
+Pixels by transformers' image processors on Pillow and numpy, which need no torch: where it is installed it is hidden
+from them while they are imported, and with it most of their memory. The text by expansion.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..model.info import ModelInfo, read_json
+from ..model.tokenizers.tokenizer import load_tokenizer, tokenizer_config
+from ..options.config import Config, ConfigError
+from ..options.media import PROCESSING, processor_kwargs
+from ..protocol.media import AUDIO, IMAGE, PIXELS, MediaSource
+from .expansion import EXPANSIONS, Expansion, Told
+from .pictures import Pictures
+from .refused import MediaRefused
+
+NESTED = ("extra_special_tokens", "model_specific_special_tokens")
+PROCESSOR_FILE = "processor_config.json"
+
+
+@dataclass(frozen=True)
+class Processed:
+    """What became of one picture, film or sound."""
+
+    arrays: dict[str, np.ndarray]  # by the processor's names
+    placeholder: str  # as chat templates and prompts write it
+    text: str  # what is written instead
+    token: int  # the id in whose places embeddings go
+    count: int  # of these
+
+
+class Processor(Protocol):
+    """Of one modality."""
+
+    def process(self, data: bytes, source: MediaSource) -> Processed:
+        """MediaRefused says what is wrong with the bytes."""
+
+
+def make_processors(config: Config, model: ModelInfo) -> dict[str, Processor]:
+    """Those of all modalities that the model takes, by their names."""
+    made: dict[str, Processor] = {}
+    if IMAGE in model.media:
+        made[IMAGE] = ImageProcessor(config, model)
+    if AUDIO in model.media:
+        made[AUDIO] = importlib.import_module(".sound", __package__).make_processor(config, model)
+    return made
+
+
+class ImageProcessor:
+    """Pictures."""
+
+    def __init__(self, config: Config, model: ModelInfo) -> None:
+        self._pictures = Pictures(config)
+        folder = Path(model.folder)
+        self._process = load_image_processor(folder, processor_kwargs(config))
+        values = read_json(folder / "config.json")
+        self._expansion: Expansion = EXPANSIONS[values["model_type"]][IMAGE]
+        tokens = named_tokens(model)
+        processor = read_json(folder / PROCESSOR_FILE, missing_ok=True)
+        sizes = self._process.to_dict()
+        self._told = Told({}, processor, sizes, values, tokens)
+        self._arguments = self._expansion.arguments(self._told)
+        named: dict[str, Any] = {**processor, **tokens}
+        self._placeholder = str(named.get(self._expansion.name) or self._expansion.placeholder)
+        default, name = self._expansion.embedded
+        self._embedded = str(named.get(name) or default)
+        token = load_tokenizer(model).token_to_id(self._embedded)
+        if token is None:
+            raise ConfigError(f"model: its tokenizer has no {self._embedded}, which stands for pictures")
+        self._token = token
+
+    def process(self, data: bytes, source: MediaSource) -> Processed:
+        picture = self._pictures.from_pixels(data, source.width) if source.form == PIXELS else self._pictures.read(data)
+        try:
+            outputs = self._process(images=[picture], return_tensors="np", **self._arguments)
+        except (ValueError, ZeroDivisionError, OverflowError) as error:  # a side of it is too long for the other
+            raise MediaRefused(f"the model's processor does not take it: {str(error)[:200]}") from None
+        text = self._expansion.text(replace(self._told, outputs=outputs), self._embedded)
+        count = text.count(self._embedded)
+        arrays = {name: np.asarray(value) for name, value in outputs.items() if isinstance(value, np.ndarray)}
+        return Processed(arrays, self._placeholder, text, self._token, count)
+
+
+def load_image_processor(folder: Path, changes: dict[str, Any]) -> Any:
+    """transformers' processor of the model's folder, on Pillow. ConfigError says why there is none."""
+    with without_torch():
+        from transformers import AutoImageProcessor
+
+        try:
+            return AutoImageProcessor.from_pretrained(str(folder), backend="pil", local_files_only=True, **changes)
+        except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
+            about = f"{PROCESSING}: " if changes else ""
+            raise ConfigError(f"{about}model: {folder} has no processor of pictures that can be had: {error}") from None
+
+
+def named_tokens(model: ModelInfo) -> dict[str, str]:
+    """The special tokens that the tokenizer's settings name, by these names."""
+    values = tokenizer_config(model)
+    for name in NESTED:
+        if isinstance(more := values.get(name), dict):
+            values = {**values, **more}
+    found = {}
+    for name, value in values.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            found[name] = text
+    return found
+
+
+@contextmanager
+def without_torch() -> Iterator[None]:
+    """Whoever is imported meanwhile finds no torch, if nobody has imported it yet."""
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that there is none
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules["torch"]

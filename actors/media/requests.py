@@ -1,0 +1,105 @@
+"""A request whose pictures and sounds are being made ready: what has come of each."""
+
+from __future__ import annotations
+
+import binascii
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import msgspec
+
+from actorserve.shm.layout import HASH_BYTES
+from actorserve.shm.media.entries import Entry
+from actorserve.shm.media.inbox import MediaInbox
+
+from ..protocol.media import BASE64, MediaSource, PreparedMedia
+from ..protocol.messages import MediaRequest, Render
+from .fetch import Fetched, Fetcher
+from .refused import MediaRefused
+
+HEAD = 8  # bytes of a record that say how long its request is; behind it come the bytes of its sources
+
+
+@dataclass
+class Part:
+    """One picture, film or sound."""
+
+    source: MediaSource
+    place: int  # of its bytes in the inbox
+    fetched: Fetched | None = None
+    prepared: PreparedMedia | None = None
+    entry: Entry | None = None
+
+    @property
+    def has_come(self) -> bool:
+        return self.fetched is None or self.fetched.future.done()
+
+    def read(self, inbox: MediaInbox, owner: int, record: int) -> bytes:
+        """The bytes of its file, or its pixels. MediaRefused says why there are none."""
+        if self.fetched is not None:
+            return self.fetched.future.result()
+        data = inbox.read(owner, record, self.place, self.source.length)
+        if data is None:
+            raise MediaRefused("the client has gone", GONE)
+        if self.source.form != BASE64:
+            return data
+        try:
+            return binascii.a2b_base64(data.translate(URL_SAFE, WHITE), strict_mode=True)
+        except binascii.Error as error:
+            raise MediaRefused(f"its base64 is wrong: {error}.") from None
+
+
+URL_SAFE = bytes.maketrans(b"-_", b"+/")
+WHITE = b" \r\n\t"
+GONE = 499
+
+
+@dataclass(eq=False)
+class Pending:
+    """One request, from its first word to a renderer's turn."""
+
+    owner: int  # a ref, or the number of a call
+    is_call: bool
+    request: MediaRequest
+    place: int  # of its record in the inbox
+    parts: list[Part]
+    waits_since: float | None = None  # for memory
+
+    @property
+    def refs(self) -> list[int]:
+        """The slots that it is for; none of a call."""
+        message = self.request.message
+        return list(message.refs) if isinstance(message, Render) else []
+
+    @property
+    def has_come(self) -> bool:
+        """Are the bytes of all of its parts here?"""
+        return all(part.has_come for part in self.parts)
+
+    def message(self) -> msgspec.Struct:
+        """What goes on to the renderer."""
+        prepared = [part.prepared for part in self.parts if part.prepared is not None]
+        return msgspec.structs.replace(self.request.message, media=prepared)
+
+    def let_go(self, fetcher: Fetcher) -> None:
+        """Nobody wants what is still to come, nor what has come."""
+        for part in self.parts:
+            if part.fetched is not None:
+                fetcher.let_go(part.fetched)
+
+
+def read_request(inbox: MediaInbox, owner: int, place: int) -> tuple[MediaRequest, list[Part]] | None:
+    """A record of the inbox; None if it is another's."""
+    head = inbox.read(owner, place, 0, HEAD)
+    size = int.from_bytes(head or b"", "little")
+    packed = inbox.read(owner, place, HEAD, size) if head else None
+    if not packed:
+        return None
+    request = msgspec.msgpack.decode(packed, type=MediaRequest)
+    return request, [Part(source, HEAD + size + source.offset) for source in request.sources]
+
+
+def digest_of(source: MediaSource, data: bytes, settings: bytes) -> bytes:
+    """The same for the same bytes that are processed in the same way."""
+    told = f"{source.modality} {source.form if source.width else ''} {source.width} ".encode()
+    return blake2b(told + settings + b"\0" + data, digest_size=HASH_BYTES).digest()

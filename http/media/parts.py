@@ -1,0 +1,129 @@
+"""Pictures, films and sounds of a conversation, taken out of it: what is left says only where they stand."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from actorserve.actors.options.media import MOST_MEDIA
+from actorserve.actors.protocol.media import AUDIO, BASE64, IMAGE, VIDEO, MediaSource
+
+from ..errors import ApiError, bad_request
+from ..openai.schemas import ChatMessage, ContentPart
+from ..settings import MediaRules
+from .schemas import MediaFields
+
+URLS = {  # types of parts, with the modality and the field that has the address
+    "image_url": (IMAGE, "image_url"),
+    "input_image": (IMAGE, "image_url"),
+    "image": (IMAGE, "image_url"),
+    "video_url": (VIDEO, "video_url"),
+    "audio_url": (AUDIO, "audio_url"),
+}
+INPUT_AUDIO = "input_audio"
+KNOWN = (*URLS, INPUT_AUDIO)
+DATA = re.compile(r"data:[^,]{0,200}?(;base64)?,", re.IGNORECASE)
+ADDRESS = re.compile(r"https?://[^\s]", re.IGNORECASE)
+LONGEST_URL = 8192  # characters of an address that is fetched
+LONGEST_UUID = 256
+WHITE = re.compile(r"[\x00-\x20\x7f]")
+
+
+def is_media(part: ContentPart | str) -> bool:
+    """Is this part of a content something else than text, of a type that is known?"""
+    return not isinstance(part, str) and part.type in KNOWN
+
+
+def take_media(body: bytes, messages: Sequence[ChatMessage], rules: MediaRules) -> tuple[bytes, list[MediaSource]]:
+    """(the messages' JSON with `{"type": "image"}` and the like in the places of parts that are media, these in order).
+
+    ApiError 400 names the part that cannot be.
+    """
+    sources: list[MediaSource] = []
+    plain: list[dict[str, Any]] = msgspec.json.decode(body)
+    for index, message in enumerate(messages):
+        for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            if isinstance(part, str) or not is_media(part):
+                continue
+            source = _source(part, part.place or f"messages[{index}].content[{number}]", rules)
+            sources.append(source)
+            plain[index]["content"][number] = {"type": source.modality}
+    _check_counts(sources, rules)
+    return msgspec.json.encode(plain), sources
+
+
+def source_of_url(modality: str, url: str | None, field: str, local_files: bool, uuid: str = "") -> MediaSource:
+    """What an address stands for; data: has all of it in it."""
+    if not url:
+        raise bad_request(f"{field}: there is no address.", field)
+    if url[:5].lower() == "data:":
+        found = DATA.match(url)
+        if found is None or found[1] is None:
+            raise bad_request(f"{field}: a data: address is data:TYPE;base64,DATA here.", field)
+        return _in_base64(modality, url[found.end() :], field, uuid)
+    if url[:7].lower() == "file://":
+        if not local_files:
+            text = "files of the server are read only where it was started with --allowed-local-media-path."
+            raise bad_request(f"{field}: {text}", field)
+    elif not ADDRESS.match(url):
+        raise bad_request(f"{field}: an address begins with https://, http:// or data:.", field)
+    if len(url) > LONGEST_URL or WHITE.search(url):
+        raise bad_request(f"{field}: an address has at most {LONGEST_URL} characters, and no spaces.", field)
+    return MediaSource(modality, field, url=url, uuid=uuid)
+
+
+def _source(part: ContentPart, path: str, rules: MediaRules) -> MediaSource:
+    modality, name = URLS.get(part.type, (AUDIO, INPUT_AUDIO))
+    check_modality(modality, part.type, path, rules)
+    field = f"{path}.{part.leaf or name}"
+    if part.file_id is not None:
+        raise bad_request(f"{field}: files are not kept here: send an address, or data:.", field)
+    uuid = _uuid(part, path)
+    if name == INPUT_AUDIO:
+        if part.input_audio is None:
+            raise bad_request(f"{field} is missing.", field)
+        return _in_base64(AUDIO, part.input_audio.data, field, uuid)
+    given = getattr(part, name)
+    return source_of_url(
+        modality, given if isinstance(given, str | None) else given.url, field, rules.local_files, uuid
+    )
+
+
+def check_modality(modality: str, kind: str, path: str, rules: MediaRules | None) -> None:
+    """400 if the model does not take it."""
+    if rules is None or modality not in rules.most:
+        taken = "text only" if rules is None else f"{rules.names} only"
+        raise bad_request(f"{path}: this model takes {taken}, not a part of type {kind!r}.", path)
+
+
+def _uuid(part: MediaFields, path: str) -> str:
+    uuid = part.uuid or ""
+    if len(uuid) > LONGEST_UUID:
+        raise bad_request(f"{path}.uuid has more than {LONGEST_UUID} characters.", f"{path}.uuid")
+    return uuid
+
+
+def _in_base64(modality: str, text: str, field: str, uuid: str) -> MediaSource:
+    if not text.isascii():
+        raise bad_request(f"{field}: its base64 has characters that are none of it.", field)
+    return MediaSource(modality, field, data=text.encode(), form=BASE64, uuid=uuid)
+
+
+def _check_counts(sources: Sequence[MediaSource], rules: MediaRules) -> None:
+    for modality, count in Counter(source.modality for source in sources).items():
+        if count > rules.most[modality]:
+            text = f"messages: {count} parts are of the kind {modality}, and at most {rules.most[modality]} are taken"
+            raise bad_request(f"{text} (--limit-mm-per-prompt).", "messages")
+    if len(sources) > MOST_MEDIA:
+        raise bad_request(f"messages: at most {MOST_MEDIA} pictures and sounds are taken in one.", "messages")
+
+
+def check_text_size(parts: Sequence[bytes | None], most: int) -> None:
+    """413 for texts that are longer than they may be beside pictures, which cross no ring."""
+    size = sum(len(part) for part in parts if part)
+    if size > most:
+        raise ApiError(413, f"The body without its pictures is longer than the {most} bytes of --max-body-bytes.")

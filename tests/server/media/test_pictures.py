@@ -1,0 +1,164 @@
+"""Pictures in requests of all APIs, through a whole server up to its prompt and its answer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx2 as httpx
+import openai
+import pytest
+
+from tests.support.models.vision import picture
+from tests.support.server import Server
+
+from .conftest import Ask, at, data_url, shown
+
+TOKENS = 40  # of a picture of 60 times 40 pixels, by patches of 4, of which four are one
+METRIC = re.compile(r'^(?:vllm|actorserve):(\w+)\{engine="0",model_name="[^"]*"\} (\d+)', re.MULTILINE)
+
+
+def metrics(client: httpx.Client) -> dict[str, int]:
+    return {name: int(value) for name, value in METRIC.findall(client.get("/metrics").text)}
+
+
+def prompt_tokens(answer: httpx.Response) -> int:
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["usage"]["prompt_tokens"])
+
+
+def test_a_picture_is_as_many_tokens_as_it_has_embeddings(ask: Ask) -> None:
+    one = prompt_tokens(ask("What?"))
+    around = 2  # <|vision_start|> and <|vision_end|>
+    assert prompt_tokens(ask(shown(), "What?")) == one + TOKENS + around
+    assert prompt_tokens(ask(shown(), "What?", shown(1))) == one + 2 * (TOKENS + around)
+    assert prompt_tokens(ask(shown(2, 32, 32), "What?")) == one + 16 + around
+
+
+def test_the_same_picture_shares_a_prefix_and_another_does_not(ask: Ask) -> None:
+    """All positions of pictures have one token id: only their hashes tell them apart."""
+
+    def cached(seed: int) -> int:
+        usage = ask(shown(seed), "Tell me what is to be seen there, and all of it.").json()["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    assert [cached(11), cached(12), cached(11), cached(12)] == [0, 0, 64, 64]
+
+
+def test_a_processed_picture_is_found_again_until_the_cache_is_reset(ask: Ask, client: httpx.Client) -> None:
+    def found() -> tuple[int, int]:
+        before = metrics(client)
+        ask(shown(21), shown(22), shown(21))
+        after = metrics(client)
+        names = ("mm_cache_queries_total", "mm_cache_hits_total")
+        queries, hits = (after[name] - before[name] for name in names)
+        return queries, hits
+
+    assert [found(), found()] == [(3, 1), (3, 3)]
+    assert client.post("/reset_mm_cache").status_code == 401
+    assert client.post("/reset_mm_cache", headers={"X-Api-Key": "master"}).json() == {"status": "ok"}
+    assert found() == (3, 1)
+
+
+def test_openais_client_asks_about_pictures(server: Server) -> None:
+    client = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none")
+    url = data_url(picture(60, 40))
+    chat = client.chat.completions.create(
+        model=client.models.list().data[0].id,
+        messages=[
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "What?"},
+                    {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
+                ],
+            }
+        ],
+        max_tokens=4,
+    )
+    assert chat.usage is not None
+    response = client.responses.create(
+        model=chat.model,
+        input=[
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "What?"},
+                    {"type": "input_image", "image_url": url, "detail": "auto"},
+                ],
+            }
+        ],
+        max_output_tokens=16,
+    )
+    assert response.usage is not None
+    assert response.usage.input_tokens == chat.usage.prompt_tokens
+
+
+def test_anthropics_blocks(client: httpx.Client, ask: Ask) -> None:
+    data = data_url(picture(60, 40)).partition(",")[2]
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    blocks = [{"type": "image", "source": source}, {"type": "text", "text": "What?"}]
+    body = {"model": None, "max_tokens": 3, "messages": [{"role": "user", "content": blocks}]}
+    answer = client.post("/v1/messages", json=body)
+    assert answer.status_code == 200, answer.text
+    usage = answer.json()["usage"]
+    tokens = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert tokens == prompt_tokens(ask(shown(), "What?"))
+    counted = client.post("/v1/messages/count_tokens", json={"model": None, "messages": body["messages"]})
+    assert counted.json()["input_tokens"] == tokens
+    bad = [{"type": "image", "source": {"type": "url", "url": "ftp://x/y"}}]
+    refused = client.post("/v1/messages", json={**body, "messages": [{"role": "user", "content": bad}]})
+    assert refused.status_code == 400 and "messages[0].content[0].source.url" in refused.text
+
+
+def test_a_file_of_the_server_where_that_is_allowed(ask: Ask, folder: Path, tmp_path: Path) -> None:
+    (folder / "a picture.png").write_bytes(picture(60, 40))
+    (tmp_path / "other.png").write_bytes(picture(60, 40))
+    (folder / "link.png").symlink_to(tmp_path / "other.png")
+    assert ask(at(f"file://{folder}/a%20picture.png")).status_code == 200
+    for path in (tmp_path / "other.png", folder / "link.png", folder / ".." / "other.png", folder, folder / "none.png"):
+        refused = ask(at(f"file://{path}"))
+        assert refused.status_code == 400 and "messages[0].content[0].image_url" in refused.text, refused.text
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/responses/input_tokens"])
+def test_prompts_with_pictures_are_counted(client: httpx.Client, path: str) -> None:
+    parts = {"/tokenize": [shown()], "/v1/responses/input_tokens": [{"type": "input_image", **_url()}]}[path]
+    name = "messages" if path == "/tokenize" else "input"
+    answer = client.post(path, json={name: [{"role": "user", "content": parts}]})
+    assert answer.status_code == 200, answer.text
+    assert answer.json().get("count", answer.json().get("input_tokens")) >= TOKENS
+
+
+def _url() -> dict[str, str]:
+    return {"image_url": data_url(picture(60, 40))}
+
+
+@pytest.mark.parametrize(
+    ("part", "status", "said"),
+    [
+        ({"type": "image_url", "image_url": {}}, 400, "messages[0].content[0].image_url: there is no address"),
+        ({"type": "image_url"}, 400, "messages[0].content[0].image_url: there is no address"),
+        (at("ftp://example.com/x.png"), 400, "an address begins with https://"),
+        (at("data:image/png,x"), 400, "data:TYPE;base64,DATA"),
+        (at("data:image/png;base64,%%%"), 400, "its base64 is wrong"),
+        (at("data:image/png;base64,AAAA"), 400, "no picture that is known"),
+        ({"type": "input_image", "file_id": "file-1"}, 400, "files are not kept here"),
+        ({"type": "video_url", "video_url": {"url": "https://example.com/x.mp4"}}, 400, "takes text and image only"),
+        ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, 400, "takes text and image only"),
+        ({"type": "file", "file": {"file_id": "f"}}, 400, "not a part of type 'file'"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place(ask: Ask, part: dict[str, object], status: int, said: str) -> None:
+    answer = ask(part)
+    assert answer.status_code == status and said in answer.json()["error"]["message"], answer.text
+    assert answer.json()["error"]["param"].startswith("messages[0].content[0]")
+
+
+def test_more_pictures_than_are_allowed_and_prompts_that_hold_placeholders(ask: Ask) -> None:
+    many = ask(*[shown()] * 4)
+    assert many.status_code == 400 and "--limit-mm-per-prompt" in many.text
+    spoofed = ask(shown(), "See <|image_pad|>")
+    assert spoofed.status_code == 400 and "<|image_pad|>" in spoofed.json()["error"]["message"]
+    cut = ask(shown(), truncate_prompt_tokens=20)
+    assert cut.status_code == 400 and cut.json()["error"]["param"] == "truncate_prompt_tokens"
