@@ -25,6 +25,8 @@ from .moe import MoeShape
 from .quantization import AUTO, CHECKPOINTS, INT8, METHODS, NONE, QuantMethod, is_auto
 from .rope import Growth, Rope, read_rope
 from .values import Unsupported, Values
+from .vision.spec import VisionSpec
+from .vision.texts import read_vision, text_values
 
 LARGEST = 1 << 24  # of a size, words of the vocabulary included: beyond it a value is a mistake
 MOST_LAYERS = 1 << 12
@@ -65,6 +67,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     latent: LatentShape | None = None  # then there is one head of keys, which all share
     moe: MoeShape | None = None
     beside: tuple[str, ...] = ()  # what names of tensors begin with that the model itself has no use for
+    vision: VisionSpec | None = None  # of what it is the text part
 
     @property
     def layers(self) -> int:
@@ -265,11 +268,12 @@ def find_architecture(
 
     A known architecture with something that its layers here do not have (an activation, a way to rotate) is theirs too.
     """
+    values, vision = text_values(values, file), read_vision(values, file)
     name = architecture_name(Values(file, values))
     if model_impl == TRANSFORMERS or (model_impl == AUTO and name not in BY_ARCHITECTURE):
         return None
     try:
-        return read_architecture(values, file, quantization)
+        return msgspec.structs.replace(read_architecture(values, file, quantization), vision=vision)
     except Unsupported as error:
         if model_impl == AUTO:
             return None
@@ -286,6 +290,7 @@ def read_architecture(
 
     `quantization` is the option.
     """
+    values, vision = text_values(values, file), read_vision(values, file)
     name = architecture_name(Values(file, values))
     family = BY_ARCHITECTURE.get(name)
     if family is None:
@@ -322,6 +327,7 @@ def read_architecture(
         mixed=stored is not None and is_auto(quantization),
         moe=family.moe(given, given.needed("num_hidden_layers", MOST_LAYERS)),
         beside=family.beside,
+        vision=vision,
     )
     architecture = msgspec.structs.replace(architecture, **family.more(given))
     _check(architecture, file)

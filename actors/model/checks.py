@@ -43,6 +43,7 @@ from .pooling.spec import PoolingSpec
 from .tokenizers.tokenizer import find_templates, special_tokens
 from .tokenizers.tokenizer_files import check_tokenizer
 from .values import Values
+from .vision.spec import VisionSpec
 from .weight_files import check_weights, find_hidden_weights, read_weights
 
 NO_TEMPLATE = (
@@ -170,6 +171,8 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
         if (drafts := find_draft_model(config, model)) is not None:
             _check_drafts(*drafts)
         return
+    if model.vision is not None:
+        check_vision(config, model, model.vision)
     part = shard_shape(shape, config.tensor_parallel_size, config.enable_expert_parallel)
     drafts = find_draft_model(config, model)
     if config.load_format != "dummy":
@@ -268,6 +271,26 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
     if config.load_format != "dummy":
         read_weights(folder)
     check_device(config, on_gpu=False)
+
+
+def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:
+    """ConfigError if an option cannot be had with a model that sees pictures."""
+    name = model.architecture
+    if check_gpu(config):
+        raise vision_on_gpu(model)
+    if config.deterministic:
+        raise ConfigError(f"--deterministic: {name} sees pictures, and transformers promises no bits of theirs")
+    if not isinstance(read_speculative(config), NgramOptions | None):
+        raise ConfigError(f"{OPTION}: method: ngram with a model that sees pictures ({name}); others draft from texts")
+    if spec.span > config.max_num_batched_tokens:
+        raise ConfigError(
+            f"--max-num-batched-tokens {config.max_num_batched_tokens}: {name} computes the {spec.span} tokens of a "
+            f"picture in one step; set it to {spec.span} or more"
+        )
+
+
+def vision_on_gpu(model: ModelInfo) -> ConfigError:
+    return ConfigError(f"model: {model.architecture} sees pictures, which is computed on a CPU only (--device cpu)")
 
 
 def adapted_on_gpu(model: ModelInfo) -> ConfigError:

@@ -22,6 +22,8 @@ from .pooling.choice import pools, read_pooling
 from .pooling.spec import PoolingSpec
 from .quantization import AUTO, GGUF
 from .values import Values, read_json
+from .vision.spec import VisionSpec
+from .vision.texts import read_vision, text_values
 from .vocabularies.folder import check_source, fast_tokenizer
 from .weight_files import check_index
 
@@ -52,6 +54,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     pooling: PoolingSpec | None = None  # where it makes no texts
     encoder: EncoderSpec | None = None  # where a part of its own reads the prompt
     media: list[str] = []  # what it takes beside texts: pictures, films, sounds
+    vision: VisionSpec | None = None  # where it sees pictures
 
 
 def resolve_model(config: Config) -> ModelInfo:
@@ -102,7 +105,10 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     """What the small files of a folder say; with `complete` all of them are there, and are to be enough."""
     check_folder(folder)
     whole = Values(folder / "config.json", read_json(folder / "config.json"))
+    vision = read_vision(whole.values, whole.file)
     text = next((part for name in TEXT_PARTS if (part := whole.object(name)) is not None), whole)
+    if vision is not None:
+        text = Values(whole.file, text_values(whole.values, whole.file))
     pooling, longest = None, None
     path = folder / "generation_config.json"
     generation = Values(path, read_json(path, missing_ok=True))
@@ -132,6 +138,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         pooling=pooling,
         encoder=encoder,
         media=modalities_of(whole.values, architecture_name(whole)) if pooling is None else [],
+        vision=vision,
     )
 
 

@@ -22,6 +22,7 @@ from .gguf.names import hub_tensors
 from .layers import HEAD
 from .pickled import read_pickled
 from .values import read_json
+from .vision.texts import text_name
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -43,6 +44,7 @@ class StoredTensor(NamedTuple):
     dtype: str  # in safetensors' words
     shape: tuple[int, ...]
     size: int  # bytes
+    name: str = ""  # in the file, where the model has another
 
 
 def read_weights(folder: Path) -> dict[str, StoredTensor]:
@@ -75,6 +77,9 @@ def _of_gguf(architecture: str, tensors: Tensors) -> dict[str, StoredTensor]:
 def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
     """The same, all of them there with the shapes and types that they should have, and no others."""
     found = read_weights(folder)
+    if shape.vision is not None:
+        named = ((text_name(name), tensor._replace(name=name)) for name, tensor in found.items())
+        found = {name: tensor for name, tensor in named if name is not None}
     check_tensors(folder, shape, found)
     return found
 
@@ -108,7 +113,9 @@ def check_index(folder: Path, shape: Architecture) -> None:
     """Where there is an index, it names each tensor that is needed: what it lacks, no file need be had for."""
     if (path := index_of(folder)) is not None:
         index_files(path)
-        there = read_json(path)["weight_map"].keys()
+        there = set(read_json(path)["weight_map"])
+        if shape.vision is not None:
+            there = {own for name in there if (own := text_name(name)) is not None}
         if missing := sorted(_needed(shape.stored_specs(there)) - there):
             raise ConfigError(f"model: {path} does not fit config.json: it lacks {some(missing)}")
 

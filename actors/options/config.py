@@ -350,6 +350,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bool, Meta(description="use only those of requests with the same API key, so that none tells of another's")
     ] = False
     max_num_batched_tokens: Annotated[int, Meta(ge=1, description="the token budget of one step")] = 1024
+    max_num_encoder_input_tokens: Annotated[
+        Positive | None,
+        Meta(
+            description="tokens of pictures that one step may make embeddings of, beyond the first picture; without it "
+            "as many as --max-num-batched-tokens, and no more than leave streams their time"
+        ),
+    ] = None
+    encoder_cache_gb: Annotated[
+        PositiveFloat, Meta(description="GiB of pictures' embeddings that a worker keeps, the last used longest")
+    ] = 0.5
     target_itl_ms: Annotated[
         PositiveFloat | None,
         Meta(description="milliseconds between two tokens of a stream; prompts get as much of each step as leaves it"),

@@ -283,6 +283,11 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     torch.set_num_threads(threads)
     start = time.perf_counter()
     model = load_decoder(config, context.model, group)
+    vision = None
+    if context.model.vision is not None:
+        from .vision.start import make_vision, media_source
+
+        vision = make_vision(config, context.model, model, media_source(context))
     context.phase_ends(StartPhase.WEIGHTS)
     seconds, dtype = time.perf_counter() - start, str(model.dtype).removeprefix("torch.")
     log.info("%s in %s loaded in %.1f s, threads: %d", context.model.architecture, dtype, seconds, threads)
@@ -303,7 +308,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     verifier = drafter.make(config, blocks, ids.shape[1], model, group) if drafter else None
     context.phase_ends(StartPhase.KV_MEMORY)
     parts = request_readers(context, model.vocab_size)
-    runner = CpuRunner(model, memory.blocks, ids, config.block_size, rows, *parts, verifier, memory.states)
+    runner = CpuRunner(model, memory.blocks, ids, config.block_size, rows, *parts, verifier, memory.states, vision)
     tokens = plan.tokens(config, context.model.max_model_len, blocks)
     return (SpeculativeWorkerActor if drafter else WorkerActor)(context, runner, blocks, memory.layout, tokens)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..model.architecture import Architecture, find_architecture, read_architecture, shard_shape
-from ..model.checks import check_pooling, kv_type_of
+from ..model.checks import check_pooling, check_vision, kv_type_of, vision_on_gpu
 from ..model.info import ModelInfo, read_json
 from ..model.memory.kv import KVSpec, KVType
 from ..model.memory.kv_memory import KVMemory, plan_kv_memory
@@ -71,6 +71,8 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
         open_checkpoint(Path(model.folder), shape)
     on_gpu = uses_gpu(config)
     check_options(config, on_gpu)
+    if on_gpu and model.vision is not None:
+        raise vision_on_gpu(model)
     for words in filter(None, (*without_effect(config, on_gpu), long_texts(shape.rope, model.max_model_len))):
         log.warning("%s", words)
     yield from (_on_gpu if on_gpu else _on_cpu)(config, model, own)
@@ -78,7 +80,15 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
 
 def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     dtype = choose_dtype(config, shape)
-    yield {"dtype": _types(shape, dtype), "weights_bytes": weight_bytes(shape, dtype)}
+    weights = weight_bytes(shape, dtype)
+    if model.vision is not None:
+        check_vision(config, model, model.vision)
+        from .vision.tower import tower_facts
+
+        tower = tower_facts(model)
+        yield {"way": f"a tower of {tower.parameters:,} parameters, by transformers"}
+        weights += tower.parameters * dtype.itemsize
+    yield {"dtype": _types(shape, dtype), "weights_bytes": weights}
     yield from _memory_on_cpu(config, model, shape.kv, dtype, kv_type_of(config, shape))
 
 

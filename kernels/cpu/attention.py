@@ -73,12 +73,15 @@ def blocks_of(pool: PoolMemory, span: Span) -> int:
     return -(-(span.position + span.size) // pool.block_size)
 
 
-def contexts(kv: PagedKV, spans: Sequence[Span], layers: Layers, layer: int) -> list[tuple[Tensor, Tensor]]:
-    """(keys [kv_heads, n, key_dim], values [kv_heads, n, value_dim]) of each span: all positions, its own included."""
+def contexts(
+    kv: PagedKV, spans: Sequence[Span], layers: Layers, layer: int, start: int = 0
+) -> list[tuple[Tensor, Tensor]]:
+    """(keys [kv_heads, n, key_dim], values [kv_heads, n, value_dim]) of each span: all positions from `start` on, its
+    own included."""
     kinds, places = kv.kinds(layers)
     place = places[layer]
     assert place is not None, f"layer {layer} attends to nothing"
-    found = [_Where(kinds[place[0]], span, 0, fresh=True).read(place[1]) for span in spans]
+    found = [_Where(kinds[place[0]], span, start, fresh=True).read(place[1]) for span in spans]
     dtype = kinds[place[0]].pool.model_dtype
     return [(context.keys.to(dtype), context.values.to(dtype)) for context in found]
 

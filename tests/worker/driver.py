@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,6 +29,9 @@ from actorserve.kernels.cpu.native.linear import NativeLinear, Weights
 from actorserve.kernels.cpu.paged_kv import PagedKV, PoolMemory
 from actorserve.shm.table.table import make_ref
 
+if TYPE_CHECKING:
+    from actorserve.actors.worker.vision.encoder import MediaSource
+
 GREEDY = Sampling(0, temperature=0.0)
 LENGTH = 512  # tokens of a slot of the log
 
@@ -43,13 +47,20 @@ def make_runner(
     blocks: int = 128,
     log: np.ndarray | None = None,
     proposer: Proposer | None = None,
+    source: MediaSource | None = None,
 ) -> CpuRunner:
-    """A runner; without a log of others', with one slot for each row."""
-    model = load_decoder(config, resolve_model(config))
+    """A runner; without a log of others', with one slot for each row. `source` has the slots' pictures."""
+    info = resolve_model(config)
+    model = load_decoder(config, info)
+    vision = None
+    if source is not None:
+        from actorserve.actors.worker.vision.start import make_vision
+
+        vision = make_vision(config, info, model, source)
     pools = make_pools(model.kv, blocks, config.block_size, kv_dtype(config, model))
     own = np.zeros((rows, LENGTH), np.int32) if log is None else log
     verifier = DraftVerifier(proposer, rows, own.shape[1]) if proposer else None
-    return CpuRunner(model, pools, own, config.block_size, rows, verifier=verifier)
+    return CpuRunner(model, pools, own, config.block_size, rows, verifier=verifier, vision=vision)
 
 
 def plain_memory(runner: CpuRunner) -> list[PoolMemory]:
@@ -115,6 +126,10 @@ class Driver:
                 self._step(sequences)
         return [sequence.tokens for sequence in sequences]
 
+    def cut(self, sequence: Sequence, count: int) -> int:
+        """How much of that may be computed at once."""
+        return count
+
     def _step(self, sequences: list[Sequence]) -> None:
         left = self.budget
         new: list[NewRow] = []
@@ -134,6 +149,7 @@ class Driver:
             if count == sequence.known - sequence.computed == 1 and self.drafts:
                 most = min(self.drafts, sequence.wanted - len(sequence.tokens) - 1)
                 count += most if self.steady else int(self.random.integers(0, most + 1))
+            count = self.cut(sequence, count)
             if count:
                 self._place(sequence, sequences.index(sequence), count, new)
                 planned.append((sequence, count))

@@ -39,7 +39,7 @@ def read_into(model: Any, folder: Path, source: Source, dtype: torch.dtype, chos
         weight_mapping=mapping,
     )
     try:
-        with _in_turn():
+        with in_turn():
             info, _ = convert_and_load_state_dict_in_model(model, source.tensors, about)
     finally:
         arrivals.stop()
@@ -55,7 +55,7 @@ def read_into(model: Any, folder: Path, source: Source, dtype: torch.dtype, chos
 
 
 @contextmanager
-def _in_turn() -> Iterator[None]:
+def in_turn() -> Iterator[None]:
     """One tensor at a time is in memory."""
     before = os.environ.get(IN_TURN)
     os.environ[IN_TURN] = "1"

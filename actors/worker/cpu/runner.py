@@ -23,7 +23,7 @@ from torch import Tensor
 from actorserve.kernels.cpu.paged_kv import PagedKV, Pool
 from actorserve.kernels.cpu.sampling import Parameters, sample
 from actorserve.shm.table.logprobs import Logprobs
-from actorserve.shm.table.table import slot_of
+from actorserve.shm.table.table import generation_of, slot_of
 
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition, row_types
@@ -40,6 +40,7 @@ from .window_tables import AnyKV, TabledKV
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
+    from ..vision.rows import VisionRows
 
 PLAIN = Rendition()
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -61,13 +62,14 @@ class CpuRunner:
         make_matchers: Callable[[], Matchers] | None = None,
         verifier: DraftVerifier | None = None,
         states: RowStates | None = None,
+        vision: VisionRows | None = None,
     ) -> None:
         """`pools` as make_pools makes them, or memory in several tables; `log` are the token ids of the request table
         [slots, tokens].
 
         `read_rendition` gives what the renderer made of a ref's request; `logprobs` takes what requests ask for;
         `make_matchers` is called when the first request has a grammar; `verifier` makes drafts;
-        `states` are those that the model keeps of rows.
+        `states` are those that the model keeps of rows; `vision` is there where the model sees pictures.
         """
         self.model = model
         self._library = current()
@@ -96,6 +98,7 @@ class CpuRunner:
         self.outcome: DraftOutcome | None = None  # of the last step, where rows had drafts
         self.states = states or None  # of no model with drafts: a rejected one cannot be taken back from them
         assert self.states is None or verifier is None
+        self.vision = vision
         self.failed_rows: Numbers = ()  # of the last step, those whose grammar has failed
         self._steady: SteadyDecode | None = None  # while it is there, `computed`, `known` and `last` of its rows wait
 
@@ -122,6 +125,9 @@ class CpuRunner:
 
     def _forward(self, inputs: BatchInputs, rows: Ints, starts: Ints, counts: Ints) -> Tensor:
         """The last layer's output for each token of a step, whose rows' states are then behind it."""
+        if self.vision is not None:
+            own = counts if len(inputs.ids) > len(rows) else np.ones_like(rows)  # without room for drafts
+            self.model.step = self.vision.step(rows, starts, own)  # type: ignore[attr-defined]
         if self.states is None:
             return inputs.forward(self.model, self.kv)
         hidden = inputs.forward(self.model, self.kv, StepStates.of(self.states, rows, starts))
@@ -204,6 +210,8 @@ class CpuRunner:
         raw = self.logprobs.raw(logits, rows)
         if self.logits_processors:
             self.failed_rows = self.logits_processors.apply(logits, rows)
+        if self.vision is not None and (broken := self.vision.broken[rows]).any():
+            self.failed_rows = sorted({*self.failed_rows, *rows[broken].tolist()})
         tokens, positions = sample(logits, parameters), parameters.position
         if drafted is not None:
             kept = self._verify(rows, drafted, tokens)
@@ -307,6 +315,8 @@ class CpuRunner:
             self.log[slot, self._begin(row) : new.num_prompt_tokens],
             self.log[slot, new.num_prompt_tokens : new.num_known_tokens],
         )
+        if self.vision is not None:
+            self.vision.place(row, slot, generation_of(new.ref), prompt.astype(np.int64))
         self.logits_processors.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist())
         self.logprobs.place(row, slot, drawn, new.num_prompt_tokens)
         if self.verifier is not None:

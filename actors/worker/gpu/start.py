@@ -11,7 +11,7 @@ from actorserve.kernels.pages import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
 from actorserve.kernels.triton.drafts import Lookup
 
 from ...model.architecture import Architecture, find_architecture
-from ...model.checks import adapted_on_gpu, draft_refused, find_draft_model
+from ...model.checks import adapted_on_gpu, draft_refused, find_draft_model, vision_on_gpu
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
 from ...model.memory.machine import check_quantization
@@ -117,6 +117,8 @@ def _load(config: Config, info: ModelInfo, device: torch.device, group: TensorPa
     shape = find_architecture(values, config.model_impl, config.quantization)
     if shape is None:
         raise adapted_on_gpu(info)
+    if info.vision is not None:
+        raise vision_on_gpu(info)
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     own, get = open_weights(config, info, shape, group, device)

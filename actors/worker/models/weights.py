@@ -32,6 +32,7 @@ from ..formats.stacking import unstacked
 from ..memory import large_blocks_apart
 from ..tensor_parallel import TensorParallelGroup
 from ..torch_import import generator, import_rest
+from ..vision.model import SeeingModel
 from .gguf_tensors import open_gguf
 from .sharding import Alone, Get, Read, shard
 
@@ -65,8 +66,9 @@ def load_model(config: Config, info: ModelInfo, group: TensorParallelGroup | Non
         and config.load_format != "dummy"
     ):
         four_bits = open_four_bits(Path(info.folder), shape, read_parts)
+    make = CpuModel if shape.vision is None else SeeingModel
     with large_blocks_apart():
-        return CpuModel(own, get, dtype, info.max_model_len, group, config.deterministic, four_bits)
+        return make(own, get, dtype, info.max_model_len, group, config.deterministic, four_bits)
 
 
 def open_weights(
@@ -104,10 +106,11 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
 
 def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     """Map the files of `folder`; the result reads parts of tensors. Names and shapes of all must be as they should."""
-    homes: dict[str, Path] = {name: stored.file for name, stored in check_weights(folder, shape).items()}
+    stored = check_weights(folder, shape)
+    homes = {name: (one.file, one.name or name) for name, one in stored.items()}
     if (read_gguf := open_gguf(folder, shape)) is not None:
         return read_gguf
-    files = read_parts({name: (path, name) for name, path in homes.items()})
+    files = read_parts(homes)
     if parts := shape.stacked(homes):
         files = unstacked(files, parts)
     return files if shape.stored is None else decoded(files, shape, homes.keys() | parts.keys())

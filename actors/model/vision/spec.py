@@ -1,0 +1,22 @@
+"""What sets a model that sees pictures apart from one that reads texts alone, as every actor needs to know it.
+
+Leaf module.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+IMAGE_EMBEDS = "image_embeds"  # the tensor of an item that is embeddings already
+
+
+class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one model."""
+
+    kind: str  # config.json's model_type
+    placeholders: tuple[int, ...]  # ids where embeddings go
+    hidden: int  # numbers of an embedding
+    deepstack: int = 0  # first layers of the text part that are given further embeddings
+    whole_pictures: bool = False  # tokens of one picture see one another: no step cuts it, no cached prefix ends in it
+    span: int = 0  # of such a picture the most tokens; 0: not known
+    axes: tuple[int, ...] = ()  # which of a token's three positions turns each pair of a head; empty: it has one

@@ -1,0 +1,175 @@
+"""Embeddings of pictures: made by the tower, or given by the client; kept by their digests, the last used longest.
+
+A picture's embeddings may be needed in several steps, one for each part of its prompt that touches it, and by later
+prompts with the same picture. What was let go of is made again: the arena has the pixels as long as the slot is used.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ...model.vision.spec import IMAGE_EMBEDS, VisionSpec
+from ...protocol.media import VIDEO, MediaItem, MediaTensor
+from .tower import arguments
+
+DIMENSIONS = {"pixel_values": 4, "image_sizes": 2, "image_grid_thw": 2, "video_grid_thw": 2}
+OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
+TILES = ("llava_next", "smolvlm", "idefics3")  # pictures of several parts, which have a dimension of their own
+PATCHES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")  # a row of numbers each
+
+
+class MediaSource(Protocol):
+    """Where items and their numbers lie: the media arena."""
+
+    def items(self, slot: int, generation: int) -> list[MediaItem]:
+        """Of a slot's prompt."""
+
+    def array(self, tensor: MediaTensor) -> np.ndarray[Any, Any]:
+        """A view that is only read."""
+
+
+class BadItem(ValueError):
+    """What was sent makes no embeddings; the message says why. It is this request's alone."""
+
+
+class Embeddings(NamedTuple):
+    """Of one item."""
+
+    rows: Tensor  # [placeholders, hidden]
+    deepstack: tuple[Tensor, ...]  # of the first layers, of the same shape
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(part.numel() * part.element_size() for part in (self.rows, *self.deepstack))
+
+
+class EmbeddingCache:
+    """By digest, of at most so many bytes; what is asked for last goes last."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.size = self.queries = self.hits = 0
+        self._kept: OrderedDict[bytes, Embeddings] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, digest: bytes) -> Embeddings | None:
+        """And use it."""
+        self.queries += 1
+        found = self._kept.get(digest)
+        if found is not None:
+            self.hits += 1
+            self._kept.move_to_end(digest)
+        return found
+
+    def put(self, digest: bytes, made: Embeddings) -> None:
+        """One that is larger than all room is not kept."""
+        if digest in self._kept or made.size > self.most:
+            return
+        self._kept[digest] = made
+        self.size += made.size
+        while self.size > self.most:
+            _, gone = self._kept.popitem(last=False)
+            self.size -= gone.size
+
+    def clear(self) -> int:
+        """Returns how many there were."""
+        count = len(self._kept)
+        self._kept.clear()
+        self.size = 0
+        return count
+
+
+class VisionEncoder:
+    """Makes embeddings with a tower."""
+
+    def __init__(self, tower: PreTrainedModel, spec: VisionSpec, dtype: torch.dtype, source: MediaSource, most: int):
+        """`most`: bytes of embeddings that are kept."""
+        self.tower, self.spec, self.dtype, self.source = tower, spec, dtype, source
+        self.cache = EmbeddingCache(most)
+        self._functions: dict[str, tuple[Callable[..., Any], set[str]]] = {}
+
+    def embeddings(self, item: MediaItem) -> Embeddings:
+        """Of one item; BadItem says what is wrong with it."""
+        found = self.cache.get(item.digest)
+        if found is None:
+            found = self._make(item)
+            self.cache.put(item.digest, found)
+        return found
+
+    def tensors(self, item: MediaItem) -> dict[str, Tensor]:
+        """What the processor made of it, copied, with the dimensions that a batch of one has."""
+        found = {}
+        for tensor in item.tensors:
+            value = torch.from_numpy(np.array(self.source.array(tensor)))
+            found[tensor.name] = self._shaped(tensor.name, value)
+        return found
+
+    def _shaped(self, name: str, value: Tensor) -> Tensor:
+        wanted = DIMENSIONS.get(name)
+        if name in ("pixel_values", "pixel_values_videos") and self.spec.kind in PATCHES:
+            wanted = 2
+        elif name == "pixel_values" and self.spec.kind in TILES:
+            wanted = 5
+        elif name == "pixel_attention_mask":
+            wanted = 4
+        if wanted is None:
+            return value
+        while value.dim() < wanted:
+            value = value[None]
+        return value.flatten(0, value.dim() - wanted) if value.dim() > wanted else value
+
+    def _make(self, item: MediaItem) -> Embeddings:
+        given = self.tensors(item)
+        try:
+            return self._given(given[IMAGE_EMBEDS]) if IMAGE_EMBEDS in given else self._encode(item, given)
+        except BadItem:
+            raise
+        except (ValueError, TypeError, IndexError, KeyError, AttributeError, RuntimeError) as error:
+            if OUT_OF_MEMORY in str(error):
+                raise
+            raise BadItem(f"the model's encoder does not take it ({str(error).splitlines()[0]})") from None
+
+    def _given(self, value: Tensor) -> Embeddings:
+        """Embeddings that came with the request: for a model with deepstack side by side, or without."""
+        rows, hidden = value.reshape(-1, value.shape[-1]).to(self.dtype), self.spec.hidden
+        if not bool(torch.isfinite(rows).all()):
+            raise BadItem("image_embeds: a number is infinite or none")
+        parts = rows.split(hidden, -1)
+        if rows.shape[-1] not in (hidden, hidden * (1 + self.spec.deepstack)):
+            wide = f" or {hidden * (1 + self.spec.deepstack)}" if self.spec.deepstack else ""
+            raise BadItem(f"image_embeds: rows have {rows.shape[-1]} numbers, {hidden}{wide} are needed")
+        return _copies(parts[0], parts[1:])
+
+    def _encode(self, item: MediaItem, given: dict[str, Tensor]) -> Embeddings:
+        function, names = self._function("get_video_features" if item.modality == VIDEO else "get_image_features")
+        floats = {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in given.items()}
+        if item.modality == VIDEO and "pixel_values_videos" not in names:
+            floats = {"pixel_values" if name == "pixel_values_videos" else name: v for name, v in floats.items()}
+        out = function(**{name: value for name, value in floats.items() if name in names})
+        deepstack = getattr(out, "deepstack_features", None) or ()
+        return _copies(self._rows(out.pooler_output), [self._rows(part) for part in deepstack])
+
+    def _function(self, name: str) -> tuple[Callable[..., Any], set[str]]:
+        name = name if hasattr(self.tower, name) else "get_image_features"
+        if name not in self._functions:
+            self._functions[name] = getattr(self.tower, name), arguments(self.tower, name)
+        return self._functions[name]
+
+    def _rows(self, made: Tensor | Sequence[Tensor]) -> Tensor:
+        parts = [made] if isinstance(made, Tensor) else list(made)
+        return torch.cat([part.reshape(-1, self.spec.hidden) for part in parts])
+
+
+def _copies(rows: Tensor, deepstack: Sequence[Tensor]) -> Embeddings:
+    """Tensors of their own: views would keep all that they are parts of."""
+    return Embeddings(rows.clone(), tuple(part.clone() for part in deepstack))

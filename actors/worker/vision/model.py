@@ -1,0 +1,108 @@
+"""The text part of a model that sees pictures, by this server's own layers.
+
+Tokens of pictures differ from those of texts in what the first layer is given, in how they are turned (three positions
+each), in what is added behind the first layers (deepstack), and in what they see (all of their own picture). A step
+without any goes the way of any other model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from actorserve.kernels.cpu.attention import StepAttention, contexts
+
+from ..cpu.executor import CpuModel, rotation_table
+from ..cpu.states import StepStates
+from ..cpu.window_tables import AnyKV, TabledAttention
+from .step import Run, VisionStep
+
+
+class SeeingModel(CpuModel):
+    """Its caller sets `step` before each forward pass."""
+
+    step: VisionStep | None = None
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        kv: AnyKV,
+        attention: Any,
+        states: StepStates | None = None,
+    ) -> Tensor:
+        """As CpuModel."""
+        step = self.step
+        turns = positions if step is None or step.turns is None else step.turns
+        plain = step is None or (step.at is None and turns.dim() == 1 and int(turns.max()) < len(self.rotations[0]))
+        if step is None or plain:
+            return super().forward(ids, turns, slots, kv, attention, states)
+        x = self.embed(ids)
+        if self.embedding_scale != 1:
+            x.mul_(self.embedding_scale)
+        if step.at is not None:
+            x[step.at] = step.rows.to(x.dtype)  # type: ignore[union-attr]
+        if step.runs:
+            attention = PictureAttention(attention, step.runs)
+        rotations = [self._rotations(index, turns)[:, None] for index in range(len(self.rotations))]
+        for number, (layer, kind) in enumerate(zip(self.layers, self.rotation_of, strict=True)):
+            layer(x, rotations[kind], slots, kv, attention)
+            if number < len(step.deepstack):
+                x[step.at] += step.deepstack[number].to(x.dtype)
+        return x
+
+    def _rotations(self, index: int, turns: Tensor) -> Tensor:
+        """A row for each token."""
+        most = int(turns.max()) + 1
+        if most > len(self.rotations[index]):  # films are further apart in time than their tokens are many
+            rope = self.shape.rope_kinds()[0][index] or self.shape.rope
+            self.rotations[index] = rotation_table(rope, self.shape.turning, 2 * most)
+        table = self.rotations[index]
+        if turns.dim() == 1:
+            return table[turns]
+        assert self.shape.vision is not None
+        axes = torch.tensor(self.shape.vision.axes)
+        return table[turns[axes].T, torch.arange(len(axes))].contiguous()
+
+
+class PictureAttention:
+    """Attention of a step in which tokens of one picture see one another, and all that is before as ever."""
+
+    def __init__(self, inner: StepAttention | TabledAttention, runs: tuple[Run, ...]) -> None:
+        self.inner, self.runs = inner, runs
+        self._masks: dict[tuple[int | None, int], Tensor] = {}
+
+    def __call__(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """As StepAttention."""
+        out = self.inner(layer, queries, sinks)
+        inner = self.inner
+        part = inner.parts[inner.table_of[layer]] if isinstance(inner, TabledAttention) else inner
+        assert isinstance(part, StepAttention) and sinks is None
+        rule = part.layers[layer]
+        assert rule is not None and rule.soft_cap is None and rule.chunk is None
+        for number, run in enumerate(self.runs):
+            span = part.spans[run.span]
+            first = rule.first_seen(run.start)
+            seen = span._replace(size=run.end - span.position)
+            ((keys, values),) = contexts(part.kv, [seen], part.layers, layer, first)
+            own = slice(span.first + run.start - span.position, span.first + run.end - span.position)
+            mask = self._mask(number, rule.window, run, first)
+            found = F.scaled_dot_product_attention(
+                *(queries[own].transpose(0, 1)[None], keys[None], values[None]),
+                attn_mask=mask,
+                scale=rule.scale,
+                enable_gqa=True,
+            )
+            out[own] = found[0].transpose(0, 1)
+        return out
+
+    def _mask(self, number: int, window: int | None, run: Run, first: int) -> Tensor:
+        """[tokens of the picture, positions from `first` to its end]."""
+        if (window, number) not in self._masks:
+            at, keys = torch.arange(run.start, run.end)[:, None], torch.arange(first, run.end)
+            self._masks[window, number] = (keys > at - (window or run.end + 1)) | (keys >= run.start)
+        return self._masks[window, number]

@@ -1,0 +1,44 @@
+"""A worker's eyes, where its model has some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...model.info import ModelInfo
+from ...options.config import Config
+from ...protocol.media import MediaItem, MediaTensor
+from ...runtime.process import Context
+from ..cpu.decoder import Decoder
+from .encoder import MediaSource, VisionEncoder
+from .rows import VisionRows
+from .tower import load_tower
+
+GB = 1 << 30
+
+
+class NoMedia:
+    """Nobody gives a model anything to see."""
+
+    def items(self, slot: int, generation: int) -> list[MediaItem]:
+        """See MediaSource."""
+        return []
+
+    def array(self, tensor: MediaTensor) -> np.ndarray[Any, Any]:
+        """See MediaSource."""
+        raise LookupError(f"there is no {tensor.name}")
+
+
+def media_source(context: Context) -> MediaSource:
+    """The media arena of this server."""
+    return NoMedia()
+
+
+def make_vision(config: Config, info: ModelInfo, model: Decoder, source: MediaSource) -> VisionRows | None:
+    """None: the model sees nothing."""
+    if info.vision is None:
+        return None
+    tower = load_tower(config, info, model.dtype)
+    most = int(config.encoder_cache_gb * GB)
+    return VisionRows(VisionEncoder(tower, info.vision, model.dtype, source, most), config.max_num_seqs)

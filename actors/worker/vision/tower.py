@@ -1,0 +1,113 @@
+"""The part of a model of transformers that makes embeddings of pictures: its own modules, filled from the checkpoint.
+
+The text part is made with one layer and without weights, and dropped: what is left is the tower, the projector and the
+functions around them (`get_image_features`, `get_rope_index`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import convert_and_load_state_dict_in_model
+from transformers.modeling_utils import LoadStateDictConfig
+
+from ...model.info import ModelInfo
+from ...model.vision.texts import text_name
+from ...model.weight_files import some
+from ...options.config import Config, ConfigError
+from ..adapter.arriving import without_weights
+from ..adapter.load import VERSION, code_of_others
+from ..adapter.reading import in_turn
+from ..adapter.stored import Source
+
+TEXT_PARTS = ("language_model", "text_model", "lm_head")
+
+
+def load_tower(config: Config, info: ModelInfo, dtype: torch.dtype) -> PreTrainedModel:
+    """transformers' model around its text part, ready to be asked. ConfigError says what does not fit."""
+    with code_of_others(partial(_refused, info)), torch.random.fork_rng(devices=[]):
+        dummy = config.load_format == "dummy"
+        torch.manual_seed(config.seed)
+        model = _make(info, dtype, dummy)
+        if not dummy:
+            _fill(model, Path(info.folder), dtype)
+        _drop_text(model)
+    inner: PreTrainedModel = model.model.eval().requires_grad_(False)
+    return inner
+
+
+class TowerFacts(NamedTuple):
+    """What `check` says of it."""
+
+    parameters: int
+
+
+def tower_facts(info: ModelInfo) -> TowerFacts:
+    """Without its weights. ConfigError if it cannot be made."""
+    with code_of_others(partial(_refused, info)):
+        model = _make(info, torch.float32, dummy=False)
+        _drop_text(model)
+    return TowerFacts(sum(parameter.numel() for parameter in model.parameters()))
+
+
+def arguments(model: PreTrainedModel, name: str) -> set[str]:
+    """Of a function of it."""
+    return set(inspect.signature(getattr(model, name)).parameters)
+
+
+def _make(info: ModelInfo, dtype: torch.dtype, dummy: bool) -> Any:
+    about: Any = AutoConfig.from_pretrained(info.folder, local_files_only=True)
+    text = about.get_text_config(decoder=True)
+    text.num_hidden_layers = 1
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[:1]
+    if dummy:
+        return AutoModelForImageTextToText.from_config(about, dtype=dtype)
+    with without_weights():
+        return AutoModelForImageTextToText.from_config(about, dtype=dtype)
+
+
+def _fill(model: Any, folder: Path, dtype: torch.dtype) -> None:
+    """All that is not the text's, tensor by tensor."""
+    source = Source(folder, None)
+    own = {name: tensor for name, tensor in source.tensors.items() if text_name(name) is None}
+    about = LoadStateDictConfig(
+        ignore_mismatched_sizes=True,
+        dtype=dtype,
+        dtype_plan=model._get_dtype_plan(dtype),
+        weight_mapping=get_model_conversion_mapping(model),  # type: ignore[arg-type]
+    )
+    with in_turn():
+        info, _ = convert_and_load_state_dict_in_model(model, own, about)
+    problems = []
+    if missing := sorted(name for name in info.missing_keys if not _is_text(name)):
+        problems.append(f"lacks {some(missing)}")
+    if unknown := sorted(info.unexpected_keys):
+        problems.append(f"has {some(unknown)}, for which the model has no use")
+    if info.mismatched_keys:
+        told = (f"{name} {list(found)} in place of {list(wanted)}" for name, found, wanted in info.mismatched_keys)
+        problems.append(f"has the shape of {some(sorted(told))}")
+    if problems:
+        raise ConfigError(f"model: the weights in {folder} do not fit its config.json: it {'; it '.join(problems)}")
+
+
+def _is_text(name: str) -> bool:
+    return any(part in TEXT_PARTS for part in name.split("."))
+
+
+def _drop_text(model: Any) -> None:
+    for parent in list(model.modules()):
+        for name in TEXT_PARTS:
+            if name in parent._modules:
+                setattr(parent, name, nn.Module())
+
+
+def _refused(info: ModelInfo, reason: str) -> ConfigError:
+    return ConfigError(f"model: {info.architecture} cannot be served: {VERSION} does not make its tower ({reason})")
