@@ -18,7 +18,13 @@ from actorserve.shm.table.table import RequestTable
 from ..protocol.messages import Finish
 
 FINISHED_SHARE = 4  # of all slots: so many at most hold answers that have ended
-AGAIN = (Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR)  # a request that ended so is done again
+AGAIN = (
+    Finish.ABORT,
+    Finish.REJECTED,
+    Finish.ERROR,
+    Finish.GRAMMAR,
+    Finish.MEDIA,
+)  # a request that ended so is done again
 
 
 class RetainedAnswers:

@@ -19,7 +19,7 @@ from .requests import Facts
 from .table import duration
 
 SECOND = 1_000_000_000
-UNTOLD = frozenset({Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR})  # whose end is no stamp
+UNTOLD = frozenset({Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA})  # whose end is no stamp
 STAGES = (  # name, what begins it, what ends it
     ("queued to a renderer", None, Stamp.RENDER_BEGUN),
     ("rendering", Stamp.RENDER_BEGUN, Stamp.RENDERED),
@@ -37,6 +37,7 @@ ENDS = {
     Finish.REJECTED: "the waiting queue was full",
     Finish.ERROR: "the engine gave it up",
     Finish.GRAMMAR: "its grammar failed while it was generated",
+    Finish.MEDIA: "one of its pictures could not be used",
 }
 
 

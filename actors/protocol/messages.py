@@ -30,6 +30,7 @@ class Finish(IntEnum):
     REJECTED = 5  # the waiting queue was full
     ERROR = 6  # the engine could not go on with it
     GRAMMAR = 7  # its grammar failed on the way: what there is of the answer is no answer
+    MEDIA = 8  # of one of its pictures no embeddings can be made
 
 
 # --- to the renderer ---------------------------------------------------------------------------------------------

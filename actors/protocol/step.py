@@ -168,7 +168,7 @@ class StepDone(Message, frozen=True, tag=14):
     seconds: float  # what the step took in the worker
     packed_drawn: bytes = b""  # nothing where no row had a draft
     packed_drafted: bytes = b""  # likewise
-    packed_failed: bytes = b""
+    packed_failed: bytes = b""  # rows; of those of unseen_rows the complement
 
     @classmethod
     def make(
@@ -181,7 +181,7 @@ class StepDone(Message, frozen=True, tag=14):
         num_drawn: Numbers = (),
         num_drafted: Numbers = (),
     ) -> StepDone:
-        """The answer to `step`; for the arrays see the properties."""
+        """The answer to `step`; for the arrays see the properties. `failed_rows` has all, as they are packed."""
         failed = pack(failed_rows) if len(failed_rows) else b""
         if not len(num_drawn):
             return cls(step.epoch, step.step, pack(tokens), seconds, packed_failed=failed)
@@ -210,4 +210,11 @@ class StepDone(Message, frozen=True, tag=14):
     @property
     def failed_rows(self) -> Int32s:
         """int32 [f]: rows of the batch whose grammar failed in this step."""
-        return unpack(self.packed_failed)
+        failed = unpack(self.packed_failed)
+        return failed[failed >= 0]
+
+    @property
+    def unseen_rows(self) -> Int32s:
+        """int32 [u]: rows of which a picture makes no embeddings."""
+        failed = unpack(self.packed_failed)
+        return ~failed[failed < 0]

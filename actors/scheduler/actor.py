@@ -62,6 +62,8 @@ class SchedulerActor(Actor):
             whole_prompts=context.model.encoder is not None,
             drafts=most_drafts(config),
             drafts_alone=is_by_itself(config),
+            vision=context.model.vision,
+            max_num_encoder_input_tokens=config.max_num_encoder_input_tokens,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3,
         )
         system = context.system

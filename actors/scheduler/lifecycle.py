@@ -16,6 +16,7 @@ from ..protocol.messages import Finish
 from ..protocol.request import Generation
 from .limits import Limits
 from .metrics.request_stats import RequestStats
+from .policy.pictures import Items, read_pictures
 from .sequence import Sequence
 from .waiting import WaitingQueue
 
@@ -34,8 +35,10 @@ class Lifecycle:
         end_tokens: list[int],
         stats: RequestStats,
         let_go: Callable[[Sequence], None],
+        items: Items | None = None,
     ) -> None:
-        """`let_go` frees what a running sequence holds; its finish word is stored before."""
+        """`let_go` frees what a running sequence holds; its finish word is stored before. `items`: slots' pictures."""
+        self._vision, self._items = limits.vision, items
         self.end_tokens = end_tokens
         self.sequences: dict[int, Sequence] = {}
         self.waiting = WaitingQueue(limits.by_priority)
@@ -80,6 +83,8 @@ class Lifecycle:
         sequence.max_tokens = self._table.limit(ref)
         sequence.num_generated_tokens = self._table.generated(ref)
         sequence.has_run = sequence.num_generated_tokens > 0
+        if self._vision is not None and self._items is not None:
+            sequence.pictures = read_pictures(self._table, ref, self._items, self._vision)
         self.sequences[ref] = sequence
         if self._stats.admitted(ref, self.recovers):
             self.prompted += prompt_tokens

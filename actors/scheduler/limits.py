@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..model.vision.spec import VisionSpec
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -20,3 +22,5 @@ class Limits:
     drafts: int = 0  # of a row in a step, at most
     drafts_alone: bool = False  # only of one that runs alone, and only where the worker makes some
     target_itl_s: float | None = None  # between two tokens of a stream
+    vision: VisionSpec | None = None  # of a model that sees pictures
+    max_num_encoder_input_tokens: int | None = None  # whose embeddings one step may make; None: as many as a step has

@@ -34,6 +34,7 @@ class PlannedStep:
     new: list[NewRow] = field(default_factory=list)
     new_blocks: list[tuple[int, int, int]] = field(default_factory=list)  # (row, index, block)
     saves: list[Save] = field(default_factory=list)
+    encoded: int = 0  # placeholders of pictures whose embeddings it makes first
     decoding: int = 0  # rows that compute one token beside their drafts
     version: int = OF_ANY_ROWS  # of the batch, all of whose rows it is of; they decode, with `room` for drafts each
     room: int = 0

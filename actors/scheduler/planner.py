@@ -18,6 +18,7 @@ from ..protocol.step import NewRow
 from .batch import NEVER, Bools, Ints, RunningBatch
 from .blocks import BlockPool
 from .planned_step import PlannedStep, SteadyPlan
+from .policy.pictures import EncoderBudget
 from .prefix_cache import PrefixCache
 from .sequence import Sequence
 from .waiting import WaitingQueue
@@ -45,6 +46,7 @@ class Planner:
         self.chunk_size: Callable[[int], int] = lambda decoding: (
             budget
         )  # tokens of prompts beside so many decoding rows
+        self.encoder: EncoderBudget | None = None  # where the model sees pictures
         self._adopted: deque[tuple[Sequence, int]] = deque()  # of which the worker is not told yet, with their tickets
         self._starved = False  # in the last plan a prompt found no block for its windows
         self._steady: SteadyPlan | None = None
@@ -72,6 +74,8 @@ class Planner:
         rows, counts = [decode], [np.ones(len(decode), np.int64)]
         left = self._room = min(self.budget - len(decode), self.chunk_size(len(decode)))
         kept = self.budget - len(decode) - left  # from prompts, so that the step is short
+        if self.encoder is not None:
+            self.encoder.begin(len(decode), kept)
         chunk_rows, chunk_counts = self._prefill_chunks(left, new_blocks)
         left -= sum(chunk_counts)
         while left > 0 and self.preemptions == preempted and not self.batch.full:
@@ -91,6 +95,7 @@ class Planner:
             step.num_draft_tokens = np.zeros(len(step.rows), np.int64)
             step.num_draft_tokens[: len(decode)] = self._num_draft_tokens(decode, left, new_blocks)
             step.counts += step.num_draft_tokens
+        step.encoded = 0 if self.encoder is None else self.encoder.planned
         accounted = self._account(step)
         self._steady = SteadyPlan.of(self.batch, step, self.drafts) if self._can_come_again(step, len(decode)) else None
         return accounted
@@ -103,6 +108,8 @@ class Planner:
     def plan_alone(self, sequence: Sequence) -> PlannedStep | None:
         """A step of this sequence and no other."""
         self._starved, self._room = False, self.budget
+        if self.encoder is not None:
+            self.encoder.begin(0, 0)
         new: list[NewRow] = []
         new_blocks: list[tuple[int, int, int]] = []
         batch = self.batch
@@ -263,6 +270,8 @@ class Planner:
             return due if budget >= min(due, self._room) else 0
         due = min(budget, int(batch.num_known_tokens[row]) - computed)
         count = self.snapshots.cut(sequence, computed, due)
+        if sequence.pictures.whole and self.encoder is not None:
+            count = self.encoder.reach(sequence.pictures, computed, count, budget)
         if self.windows.tables:
             end = -(-(computed + count) // size)
             if self.windows.missing(sequence, end) > self.pool.free:
@@ -271,6 +280,8 @@ class Planner:
                 self._starved |= not count
             new_blocks += self.windows.grow(sequence, end)
             batch.num_block_tokens[row] = min(len(sequence.blocks), self.windows.end(sequence)) * size
+        if sequence.pictures.all and self.encoder is not None:
+            count, sequence.encoded = self.encoder.cut(sequence.pictures, sequence.encoded, computed, count)
         return count
 
     def _prefill_chunks(self, budget: int, new_blocks: list[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
@@ -315,7 +326,7 @@ class Planner:
             self.pool.release(cached)
             return None
         self.waiting.remove(sequence.ref)
-        sequence.blocks = cached + blocks
+        sequence.blocks, sequence.encoded = cached + blocks, 0
         capacity = self.windows.end(sequence) if self.windows.tables else len(sequence.blocks)
         row = self.batch.place(sequence, computed, capacity * size, len(cached))
         self.prefix.count_start(sequence, computed)

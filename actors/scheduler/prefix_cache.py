@@ -66,12 +66,16 @@ class PrefixCache:
         full = (sequence.num_tokens - 1) // self.block_size
         self._hash_up_to(sequence, full)
         blocks = self.pool.match(sequence.hashes[:full])
-        return blocks[: self._usable(sequence.hashes, len(blocks))]
+        return blocks[: self._usable(sequence, len(blocks))]
 
-    def _usable(self, hashes: list[bytes], count: int) -> int:
-        """How many of the first `count` blocks can be gone on behind: with all that windows and states need."""
+    def _usable(self, sequence: Sequence, count: int) -> int:
+        """How many of the first `count` blocks can be gone on behind: with all that windows and states need, and in no
+        picture whose tokens see one another.
+        """
+        hashes, size = sequence.hashes, self.block_size
         while True:
             found = self.snapshots.longest(hashes, self.windows.longest(hashes, count))
+            found = sequence.pictures.before(found * size) // size
             if found == count:
                 return count
             count = found

@@ -153,11 +153,11 @@ class Results:
             self._speculation.observe_without(planned.decoding, planned.drafts_on, seconds)
 
     def _end_failed(self, planned: PlannedStep, done: StepDone) -> None:
-        """Rows whose grammar failed end without this step's token: a successor would take it for one of the answer."""
+        """Rows that failed end without this step's token: a successor would take it for one of the answer."""
         if done.packed_failed:
-            failed = np.isin(planned.rows[planned.samples], done.failed_rows)
-            for index in np.flatnonzero(failed).tolist():
-                self._lifecycle.end(planned.refs[index], Finish.GRAMMAR)
+            for failed, code in ((done.failed_rows, Finish.GRAMMAR), (done.unseen_rows, Finish.MEDIA)):
+                for index in np.flatnonzero(np.isin(planned.rows[planned.samples], failed)).tolist():
+                    self._lifecycle.end(planned.refs[index], code)
 
     def _measure(self, planned: PlannedStep, drawn: SampledTokens, seconds: float) -> int:
         """What it took; how many tokens it computed."""
@@ -165,7 +165,7 @@ class Results:
         if drawn.speculated:
             tokens += int(drawn.drafted.sum())
             self._speculation.count(drawn.counts, drawn.drafted)
-        self._chunk_size.observe(planned.decoding, planned.tokens - planned.decoding, seconds)
+        self._chunk_size.observe(planned.decoding, planned.tokens - planned.decoding, seconds, planned.encoded)
         if self._speculation.most and planned.tokens == len(planned.rows):  # no part of a prompt
             rows, on = len(planned.rows), planned.drafts_on
             self._speculation.observe(rows, on, drawn.counts, drawn.drafted, seconds)

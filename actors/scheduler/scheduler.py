@@ -34,6 +34,7 @@ from .metrics.request_stats import RequestStats
 from .planned_step import PlannedStep
 from .planner import Planner
 from .policy.chunk_size import ChunkSizePolicy
+from .policy.pictures import EncoderBudget, Items
 from .policy.speculation import Speculation
 from .prefix_cache import PrefixCache, SpansOf, no_spans
 from .recovery.suspects import Suspects
@@ -58,10 +59,11 @@ class Scheduler:
         end_tokens: list[int],
         kv: KVMap | None = None,
         stats: RequestStats | None = None,
+        items: Items | None = None,
         spans_of: SpansOf = no_spans,
     ) -> None:
-        """`kv` is the map that a predecessor has left and a successor finds; without it there is neither. `spans_of`
-        knows the pictures of a prompt.
+        """`kv` is the map that a predecessor has left and a successor finds; without it there is neither. `items`:
+        slots' pictures, where the model sees some; `spans_of` knows them as hashes of blocks want them.
         """
         self._spans_of = spans_of
         self.table = table
@@ -71,7 +73,7 @@ class Scheduler:
         self.kv = kv
         self.stats = stats or RequestStats(table)
         self.limits = limits
-        self.lifecycle = Lifecycle(table, limits, end_tokens, self.stats, self._let_go)
+        self.lifecycle = Lifecycle(table, limits, end_tokens, self.stats, self._let_go, items)
         self.suspects = Suspects()
         self.speculation = Speculation(0 if limits.drafts_alone else limits.drafts, limits.drafts_alone)
         self.chunk_size = ChunkSizePolicy(limits.max_num_batched_tokens, limits.target_itl_s)
@@ -110,6 +112,9 @@ class Scheduler:
         self.prefix.spans_of = self._spans_of
         self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
         self.planner.chunk_size = self.chunk_size.chunk
+        if limits.vision is not None:
+            most = limits.max_num_encoder_input_tokens or limits.max_num_batched_tokens
+            self.planner.encoder = EncoderBudget(most, self.chunk_size)
 
     def begin_epoch(self, epoch: int, num_blocks: int, worker: int = 0, layout: KVLayout | None = None) -> None:
         """A worker without KV contents: every running sequence waits and is computed again from its log."""

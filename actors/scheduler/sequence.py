@@ -11,6 +11,7 @@ from actorserve.shm.table.table import slot_of
 from ..protocol.block_hash import first_hash
 from ..protocol.request import Generation, Sampling
 from ..protocol.step import NewRow
+from .policy.pictures import NONE
 
 
 class Sequence:
@@ -23,9 +24,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrival", "blocks", "cacheable", "ends", "has_run", "hashes", "ignore_eos",
-        "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens", "pools",
-        "priority", "ref", "row", "salt", "sampling", "slot", "stop_ids", "strikes", "whole",
+        "arrival", "blocks", "cacheable", "encoded", "ends", "has_run", "hashes", "ignore_eos",
+        "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens", "pictures",
+        "pools", "priority", "ref", "row", "salt", "sampling", "slot", "stop_ids", "strikes", "whole",
         "window_blocks", "window_first",
     )  # fmt: skip
 
@@ -52,6 +53,8 @@ class Sequence:
         self.window_blocks: deque[list[int]] = deque()  # of windows.py, one of each table
         self.window_first = 0  # which block of its tables the first of these is
         self.hashes: list[bytes] = []  # of its full blocks, as far as they are known
+        self.pictures = NONE
+        self.encoded = 0  # up to which position its pictures have been encoded, as far as plans go
         self.row: int | None = None
         self.has_run = False  # it ran once: its cached prompt tokens are told
         self.strikes = 0  # failed steps that it was part of

@@ -52,7 +52,7 @@ class StepRunner(Protocol):
 
     @property
     def failed_rows(self) -> Numbers:
-        """The rows of the last step whose grammar has failed: what they drew is no token of theirs."""
+        """The rows of the last step that have failed, as StepDone has them: what they drew is no token of theirs."""
 
 
 class WorkerActor(Actor):

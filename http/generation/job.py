@@ -21,6 +21,10 @@ from .idempotency_keys import Kept, Key
 from .times import JobTimes
 
 log = logging.getLogger("http")
+UNUSABLE = (
+    "messages: of a picture no embeddings can be made: what was sent of it (image_embeds, or its parts) does not fit "
+    "the model."
+)
 FINISH_REASONS = {
     Finish.STOP: "stop",
     Finish.STOP_STRING: "stop",
@@ -100,6 +104,8 @@ class Job:
             self.fail(ApiError(500, "The engine could not compute this request."))
         elif finish is Finish.GRAMMAR:
             self.fail(self._broken_grammar())
+        elif finish is Finish.MEDIA:
+            self.fail(ApiError(400, UNUSABLE, "messages", "unusable_media"))
         else:
             choice.finish_reason, choice.stop_reason = FINISH_REASONS[finish], stop_reason
             self._open -= 1

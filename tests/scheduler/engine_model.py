@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import zlib
 from array import array
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, islice
@@ -20,6 +21,7 @@ import msgspec
 import numpy as np
 
 from actorserve.actors.protocol.block_hash import extend_hashes
+from actorserve.actors.protocol.media import MediaItem
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.step import KVLayout, Step, StepDone
@@ -36,6 +38,7 @@ END = 7
 MAX_TOKENS = 256
 WIDTH = MAX_TOKENS // BLOCK  # of a block table
 PLAIN = KVLayout()
+Items = Many[MediaItem]
 
 
 def next_token(prefix: bytes) -> int:
@@ -193,6 +196,7 @@ class Bench:
         """The map has room for `spare_blocks` more than there are."""
         self.layout = layout
         self.sampling = Sampling(seed=1)
+        self.media: dict[int, list[MediaItem]] = {}  # by slots
         size = table_bytes(slots, MAX_TOKENS, BLOCK, 4096)
         shape = (slots, MAX_TOKENS // BLOCK, num_blocks + spare_blocks, layout.snapshots)
         self.segment = Segment.create(size + kv_map_bytes(*shape), "test")
@@ -217,7 +221,7 @@ class Bench:
 
     def birth(self) -> None:
         """A scheduler starts; steps of the one before stay in the worker's lane."""
-        self.scheduler = Scheduler(self.table, self.limits, [END], self.kv)
+        self.scheduler = Scheduler(self.table, self.limits, [END], self.kv, items=self.items)
         self.scheduler.recover()
 
     def meet_worker(self) -> Takeover | None:
@@ -244,18 +248,24 @@ class Bench:
         self.epochs += 1
         self.scheduler.begin_epoch(self.epochs, self.num_blocks, self.workers, self.layout)
 
-    def submit(self, prompt: list[int], limit: int, **params: object) -> int:
-        ref = self.open(prompt, limit, **params)
+    def submit(self, prompt: list[int], limit: int, media: Items = (), **params: object) -> int:
+        ref = self.open(prompt, limit, media, **params)
         self.scheduler.admit(ref)
         return ref
 
-    def open(self, prompt: list[int], limit: int, **params: object) -> int:
-        """A slot as frontend and renderer leave it."""
+    def items(self, slot: int, generation: int) -> list[MediaItem]:
+        """Pictures of a slot's prompt."""
+        return self.media.get(slot, [])
+
+    def open(self, prompt: list[int], limit: int, media: Items = (), **params: object) -> int:
+        """A slot as frontend and renderer leave it, with pictures in its prompt."""
         self.opened += 1
         generation = Generation(self.sampling, **params)  # type: ignore[arg-type]
         ref = self.table.open_slot(self.free_slots.pop(), msgspec.msgpack.encode(generation), self.opened)
         tokens = np.array(prompt, np.int32).tobytes()
-        self.table.write_prompt(ref, tokens, extend_hashes(b"", tokens, BLOCK), limit)
+        spans = [(item.start, item.start + item.length, item.digest) for item in media]
+        self.media[slot_of(ref)] = list(media)
+        self.table.write_prompt(ref, tokens, extend_hashes(b"", tokens, BLOCK, 0, spans), limit)
         return ref
 
     def check_end(self, ref: int, answer: list[int]) -> None:

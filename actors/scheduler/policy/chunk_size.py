@@ -29,9 +29,14 @@ class ChunkSizePolicy:
         self.target_s = target_s
         self.decoding = StepCost()
         self.prompt_token_s = 0.0
+        self.encoder_token_s = 0.0  # of a picture's
 
-    def observe(self, decoding: int, prompts: int, seconds: float) -> None:
-        """A step with so many decoding rows and so many tokens of prompts took so long."""
+    def observe(self, decoding: int, prompts: int, seconds: float, encoded: int = 0) -> None:
+        """A step with so many decoding rows and so many tokens of prompts took so long; it made so many embeddings."""
+        if encoded:  # or found them: then it was short, and says little
+            found, known = max(seconds - self.expected(decoding, prompts), 0.0) / encoded, self.encoder_token_s
+            self.encoder_token_s = found if found > known else known + SLOWLY * (found - known)
+            return
         if not prompts:
             self.decoding.observe(decoding, seconds)
             return
@@ -49,9 +54,25 @@ class ChunkSizePolicy:
             return self.budget
         if not self.prompt_token_s:
             return min(FIRST, self.budget)
-        alone = self._alone(decoding)
-        target = max(THRICE * alone, LENIENT_S) if self.target_s is None else self.target_s
-        return min(self.budget, max(LEAST, int((target - alone) / self.prompt_token_s)))
+        return min(self.budget, max(LEAST, int((self._target(decoding) - self._alone(decoding)) / self.prompt_token_s)))
+
+    def encoder_tokens(self, decoding: int) -> int:
+        """Embeddings of pictures that a step with so many decoding rows may make."""
+        if not self.encoder_token_s:
+            return 0
+        return int((self._target(decoding) - self._alone(decoding)) / self.encoder_token_s)
+
+    def beside(self, decoding: int, encoded: int) -> int:
+        """Tokens of prompts that such a step may have while it makes so many embeddings."""
+        left = self._target(decoding) - self._alone(decoding) - self.encoder_token_s * encoded
+        if not self.prompt_token_s:
+            return LEAST
+        return min(self.budget, max(LEAST, int(left / self.prompt_token_s)))
+
+    def _target(self, decoding: int) -> float:
+        if self.target_s is not None:
+            return self.target_s
+        return max(THRICE * self._alone(decoding), LENIENT_S)
 
     def _alone(self, decoding: int) -> float:
         return self.decoding.seconds(decoding)

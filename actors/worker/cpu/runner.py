@@ -99,7 +99,7 @@ class CpuRunner:
         self.states = states or None  # of no model with drafts: a rejected one cannot be taken back from them
         assert self.states is None or verifier is None
         self.vision = vision
-        self.failed_rows: Numbers = ()  # of the last step, those whose grammar has failed
+        self.failed_rows: Numbers = ()  # of the last step, as StepDone has them
         self._steady: SteadyDecode | None = None  # while it is there, `computed`, `known` and `last` of its rows wait
 
     def run(self, step: Step) -> np.ndarray:
@@ -211,7 +211,7 @@ class CpuRunner:
         if self.logits_processors:
             self.failed_rows = self.logits_processors.apply(logits, rows)
         if self.vision is not None and (broken := self.vision.broken[rows]).any():
-            self.failed_rows = sorted({*self.failed_rows, *rows[broken].tolist()})
+            self.failed_rows = [*self.failed_rows, *(~np.unique(rows[broken])).tolist()]
         tokens, positions = sample(logits, parameters), parameters.position
         if drafted is not None:
             kept = self._verify(rows, drafted, tokens)

@@ -197,7 +197,7 @@ def test_an_item_that_makes_no_embeddings_fails_its_own_row_alone(
     account = driver._account
 
     def seen(*about: Any) -> None:
-        failed.update(int(runner.slot[row]) for row in runner.failed_rows)
+        failed.update(int(runner.slot[~row]) for row in runner.failed_rows)
         account(*about)
 
     driver._account = seen  # type: ignore[method-assign, assignment]

@@ -1,0 +1,113 @@
+"""Pictures in prompts, as plans see them: embeddings that a step has to make first, and tokens that stay together.
+
+The worker makes a picture's embeddings in the first step that computes a part of it. That takes time which has nothing
+to do with how many tokens the step computes, so that a plan has a budget of its own for it: as many placeholders as
+`--max-num-encoder-input-tokens` says, and beside rows that decode as leaves these their time; one picture always, or
+none would ever be made. Where tokens of a picture see one another, a step computes all of them or none, and no row
+begins in the middle of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from actorserve.shm.table.table import RequestTable, generation_of, slot_of
+
+from ...model.vision.spec import VisionSpec
+from ...protocol.media import MediaItem
+from .chunk_size import ChunkSizePolicy
+
+Items = Callable[[int, int], list[MediaItem]]  # of a slot and generation
+Span = tuple[int, int]
+
+
+class Picture(NamedTuple):
+    """Positions [start, end) of a prompt, of which `tokens` are placeholders."""
+
+    start: int
+    end: int
+    tokens: int
+    digest: bytes
+
+
+class Pictures(NamedTuple):
+    """Of one sequence, in order."""
+
+    all: tuple[Picture, ...] = ()
+    whole: tuple[Span, ...] = ()  # tokens that see one another
+
+    def before(self, computed: int) -> int:
+        """So much may be computed already where a row begins."""
+        return next((start for start, end in self.whole if start < computed < end), computed)
+
+    @property
+    def spans(self) -> list[tuple[int, int, bytes]]:
+        """As hashes of blocks want them."""
+        return [(picture.start, picture.end, picture.digest) for picture in self.all]
+
+
+NONE = Pictures()
+
+
+def read_pictures(table: RequestTable, ref: int, items: Items, spec: VisionSpec) -> Pictures:
+    """What the slot has."""
+    found, whole = [], []
+    for item in sorted(items(slot_of(ref), generation_of(ref)), key=lambda item: item.start):
+        ids = np.frombuffer(table.token_ids(ref, item.start, item.start + item.length), np.int32)
+        places = item.start + np.flatnonzero(np.isin(ids, spec.placeholders))
+        found.append(Picture(item.start, item.start + item.length, len(places), item.digest))
+        if spec.whole_pictures and len(places):
+            runs = np.split(places, np.flatnonzero(np.diff(places) != 1) + 1)
+            whole += [(int(run[0]), int(run[-1]) + 1) for run in runs]
+    return Pictures(tuple(found), tuple(whole)) if found else NONE
+
+
+class EncoderBudget:
+    """Of one plan after the other."""
+
+    def __init__(self, most: int, policy: ChunkSizePolicy) -> None:
+        """`most`: placeholders whose embeddings a step may make."""
+        self.most = most
+        self.policy = policy
+        self.planned = 0  # of this step
+        self._decoding = self._room = 0
+
+    def begin(self, decoding: int, room: int) -> None:
+        """A plan with so many decoding rows; `room` tokens of the step are kept from prompts so that it is short."""
+        self.planned = 0
+        self._decoding, self._room = decoding, room
+
+    def reach(self, pictures: Pictures, computed: int, count: int, budget: int) -> int:
+        """How many tokens are to be computed of `count` that fit: more where a picture would be cut at once, since no
+        later step could do it either.
+        """
+        for start, end in pictures.whole:
+            if start < computed + count < end:
+                if start > computed:
+                    return start - computed
+                return end - computed if end - computed <= budget + self._room else 0
+        return count
+
+    def cut(self, pictures: Pictures, encoded: int, computed: int, count: int) -> tuple[int, int]:
+        """(how many of these tokens, up to where pictures are encoded then). `encoded`: the same before."""
+        count = max(0, pictures.before(computed + count) - computed)
+        for picture in pictures.all:
+            if picture.start >= computed + count:
+                break
+            if picture.end <= max(computed, encoded):
+                continue
+            if self.planned and self.planned + picture.tokens > self._allowed():
+                count = max(0, picture.start - computed)
+                break
+            self.planned += picture.tokens
+            encoded = picture.end
+            if self._decoding:
+                first = max((picture.end if pictures.whole else picture.start) - computed, 0)
+                count = min(count, first + self.policy.beside(self._decoding, self.planned))
+        return max(0, pictures.before(computed + count) - computed), encoded
+
+    def _allowed(self) -> int:
+        return min(self.most, self.policy.encoder_tokens(self._decoding)) if self._decoding else self.most
