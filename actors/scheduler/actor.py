@@ -37,7 +37,6 @@ from .limits import Limits
 from .metrics.gauges import GaugeWriter
 from .metrics.request_stats import RequestStats
 from .policy.plan_timing import PlanTiming
-from .prefix_cache import spans_in
 from .recovery.handover import Handover
 from .recovery.takeover import Contradiction
 from .scheduler import Scheduler
@@ -71,8 +70,9 @@ class SchedulerActor(Actor):
         self._add = context.trace.add
         kv = KVMap(context.segment.map, system.kv_map_offsets[context.spec.engine], *system.kv_map_sizes)
         stats = RequestStats(context.table, context.histograms)
-        media = spans_in(context.media())
-        self.scheduler = Scheduler(context.table, limits, context.model.end_tokens, kv, stats, media)
+        arena = context.media()
+        items = None if arena is None else arena.items
+        self.scheduler = Scheduler(context.table, limits, context.model.end_tokens, kv, stats, items)
         self.timing = PlanTiming(self.scheduler)
         self.gauges = GaugeWriter(self.scheduler, context.status, context.board.gauges(context.spec.position))
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of

@@ -6,36 +6,14 @@ writes those of the prompt into the table; those of generated tokens are compute
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from actorserve.shm.table.table import RequestTable
 
-from actorserve.shm.media.arena import MediaArena
-from actorserve.shm.table.table import RequestTable, generation_of, slot_of
-
-from ..protocol.block_hash import HASH_BYTES, Span, extend_hashes
+from ..protocol.block_hash import HASH_BYTES, extend_hashes
 from .batch import NEVER, Ints, RunningBatch
 from .blocks import BlockPool
 from .sequence import Sequence
 from .snapshots import Save, Snapshots
 from .windows import WindowTables
-
-SpansOf = Callable[[int], list[Span]]  # the pictures of a sequence's prompt, by its ref
-
-
-def no_spans(ref: int) -> list[Span]:
-    """Of a model that takes texts alone."""
-    return []
-
-
-def spans_in(arena: MediaArena | None) -> SpansOf:
-    """As the slots have them."""
-    if arena is None:
-        return no_spans
-
-    def spans_of(ref: int) -> list[Span]:
-        items = arena.items(slot_of(ref), generation_of(ref))
-        return [(item.start, item.start + item.length, item.digest) for item in items if item.length]
-
-    return spans_of
 
 
 class PrefixCache:
@@ -55,7 +33,6 @@ class PrefixCache:
         self.windows, self.snapshots = windows, snapshots
         self.block_size = block_size
         self.enabled = enabled
-        self.spans_of: SpansOf = no_spans
         self.queries = 0
         self.hits = 0
 
@@ -133,6 +110,6 @@ class PrefixCache:
             return
         first = have * self.block_size
         tokens = self.table.token_ids(sequence.ref, first, count * self.block_size)
-        spans = self.spans_of(sequence.ref) if first < sequence.num_prompt_tokens else ()  # a picture at its end
-        packed = extend_hashes(sequence.hashes[-1] if have else sequence.salt, tokens, self.block_size, first, spans)
+        previous, spans = sequence.hashes[-1] if have else sequence.salt, sequence.pictures.spans
+        packed = extend_hashes(previous, tokens, self.block_size, first, spans)
         sequence.hashes += [packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES)]

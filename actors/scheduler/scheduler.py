@@ -36,7 +36,7 @@ from .planner import Planner
 from .policy.chunk_size import ChunkSizePolicy
 from .policy.pictures import EncoderBudget, Items
 from .policy.speculation import Speculation
-from .prefix_cache import PrefixCache, SpansOf, no_spans
+from .prefix_cache import PrefixCache
 from .recovery.suspects import Suspects
 from .recovery.takeover import Takeover, read_map
 from .results import Results
@@ -60,12 +60,10 @@ class Scheduler:
         kv: KVMap | None = None,
         stats: RequestStats | None = None,
         items: Items | None = None,
-        spans_of: SpansOf = no_spans,
     ) -> None:
         """`kv` is the map that a predecessor has left and a successor finds; without it there is neither. `items`:
-        slots' pictures, where the model sees some; `spans_of` knows them as hashes of blocks want them.
+        slots' pictures, where the model sees some.
         """
-        self._spans_of = spans_of
         self.table = table
         if kv is None:
             longest = -(-table.max_tokens // limits.block_size)
@@ -109,7 +107,6 @@ class Scheduler:
         count = min(layout.snapshots, self.kv.snapshots.count) if limits.prefix_caching else 0
         snapshots = Snapshots(layout.states, count, self.kv.snapshots, size)
         self.prefix = PrefixCache(self.table, self.pool, windows, snapshots, size, limits.prefix_caching)
-        self.prefix.spans_of = self._spans_of
         self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
         self.planner.chunk_size = self.chunk_size.chunk
         if limits.vision is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 from actorserve.actors.protocol.block_hash import Span, extend_hashes
+from actorserve.actors.scheduler.policy.pictures import Picture, Pictures
 
 from .engine_model import BLOCK, Bench, prompt_of
 
@@ -31,12 +32,11 @@ def test_blocks_with_pictures_say_which_and_where() -> None:
 def test_whoever_goes_on_with_another_picture_finds_nothing() -> None:
     """Two answers to the same text, with other pictures in the prompt's last block, which they fill up."""
     bench = Bench()
-    digests: dict[int, bytes] = {}
-    bench.scheduler.prefix.spans_of = lambda ref: [(BLOCK - 3, BLOCK - 1, digests[ref])] if ref in digests else []
     text = prompt_of(BLOCK - 1, 7)
     for digest in (b"a" * 16, b"b" * 16):
         ref = bench.submit(text, limit=BLOCK + 2, ignore_eos=True)
-        digests[ref] = digest
+        picture = Picture(BLOCK - 3, BLOCK - 1, 2, digest)
+        bench.scheduler.sequences[ref].pictures = Pictures((picture,))
         bench.run()
         whole = [*text, *bench.answer(ref)]
         spans = [(BLOCK - 3, BLOCK - 1, digest)]

@@ -32,7 +32,7 @@ class NoMedia:
 
 def media_source(context: Context) -> MediaSource:
     """The media arena of this server."""
-    return NoMedia()
+    return context.media() or NoMedia()
 
 
 def make_vision(config: Config, info: ModelInfo, model: Decoder, source: MediaSource) -> VisionRows | None:
