@@ -279,13 +279,13 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
     context.set_state(ActorState.STOPPED)
 
 
-def live(channel: int | None = None) -> NoReturn:
+def live(channel: int | None = None, play: Callable[[Context], None] | None = None) -> NoReturn:
     """The whole life of an actor's process, which ends here: to take the interpreter down, and with it all that torch
-    has brought, would take a tenth of a second, and give nothing back that the kernel does not.
+    has brought, would take a tenth of a second, and give nothing back that the kernel does not. As for `main`.
     """
     status = 1
     try:
-        main(channel=channel)
+        main(play, channel)
         status = 0
     except SystemExit as error:
         if isinstance(error.code, str):

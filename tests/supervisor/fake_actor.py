@@ -1,4 +1,4 @@
-"""An actor process that behaves as the test says, in place of a real one: `python fake_actor.py` with a Boot on stdin.
+"""An actor process that behaves as the test says, in place of a real one; fake_launch.py forks it.
 
 FAKE_ACTORS is JSON: for an actor's name the acts of its lives, one after the other; the last is played again and again.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.runtime.process import Actor, Context, main, run
+from actorserve.actors.runtime.process import Actor, Context, run
 from actorserve.actors.telemetry.gauges import FrontendGauge, SchedulerGauge
 from actorserve.shm.rings.mailbox import wake
 
@@ -161,7 +161,3 @@ def play(context: Context) -> None:
     }
     lives = json.loads(os.environ.get("FAKE_ACTORS", "{}")).get(context.name, ["serve"])
     acts[lives[min(context.incarnation, len(lives)) - 1]](context)
-
-
-if __name__ == "__main__":
-    main(play)
