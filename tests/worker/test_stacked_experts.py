@@ -21,7 +21,7 @@ from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.models.sharding import Alone, shard
 from actorserve.actors.worker.models.weights import open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
-from tests.support.models.greedy import generate, reference
+from tests.support.models.greedy import assert_greedy, reference
 
 from .cpu.test_executor import prompts
 from .driver import Driver, Sequence, config_for, make_runner
@@ -105,7 +105,7 @@ def test_the_text_of_mxfp4_is_that_of_its_numbers(packed: Path, tmp_path: Path) 
     texts = prompts((3, 40, 70))
     runner = make_runner(config_for(packed, block_size=16, quantization="none"))
     tokens = Driver(runner).run([Sequence(prompt, 16) for prompt in texts])
-    assert tokens == [generate(model, prompt, 16) for prompt in texts]
+    assert_greedy(model, texts, tokens, 16)
 
 
 def test_experts_become_8_bits_and_the_rest_stays(packed: Path) -> None:

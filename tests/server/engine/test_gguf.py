@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import save_file
 
+from tests.support.compiler import cache_with_kernels
 from tests.support.models.checkpoints import CHAT_TEMPLATE, checkpoint
 from tests.support.models.gguf_files import convert
 from tests.support.server import Server
@@ -35,7 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    return {"XDG_CACHE_HOME": str(cache_with_kernels(tmp_path_factory.mktemp("cache")))}
 
 
 @pytest.fixture(scope="module")

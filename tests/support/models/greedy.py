@@ -42,3 +42,9 @@ def greedy(model: Any, prompt: Sequence[int], drawn: Sequence[int]) -> list[int]
     """
     found: list[int] = behind(model, prompt, drawn).argmax(-1).tolist()
     return found
+
+
+def assert_greedy(model: Any, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], count: int) -> None:
+    """Each answer has so many tokens, and is the model's greedy one."""
+    assert {len(drawn) for drawn in answers} == {count}
+    assert [greedy(model, prompt, drawn) for prompt, drawn in zip(prompts, answers, strict=True)] == answers

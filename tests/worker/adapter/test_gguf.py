@@ -19,6 +19,7 @@ from actorserve.actors.worker.adapter.improve import LinearModule
 from actorserve.actors.worker.adapter.load import load_adapted
 from actorserve.actors.worker.adapter.model import AdaptedModel
 from actorserve.actors.worker.quantization.int8 import Int8Linear
+from tests.support.compiler import cache_with_kernels
 from tests.support.models.gguf_adapted import KINDS, convert, source
 from tests.support.models.gguf_files import tiny_model
 from tests.support.models.greedy import greedy, reference
@@ -30,7 +31,7 @@ QUICK = ("cohere2", "falcon_40b", "gpt2", "gpt_neox", "nemotron", "olmo", "olmoe
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_with_kernels(tmp_path / "cache")))
 
 
 def load(path: Path, **options: Any) -> AdaptedModel:

@@ -22,7 +22,7 @@ from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.models.sharding import Alone, shard
 from actorserve.actors.worker.models.weights import open_checkpoint
-from tests.support.models.greedy import generate, reference
+from tests.support.models.greedy import assert_greedy, reference
 
 from ..driver import Driver, Sequence, config_for, make_runner, plain_memory
 from .test_executor import prompts
@@ -54,7 +54,7 @@ def test_both_ways_in_one_step(kind: str, at_once: int, checkpoints: Folders, mo
     texts = prompts((1, 230, 17, 190, 5))
     tokens = Driver(make_runner(config_for(folder, block_size=16)), budget=130).run([Sequence(p, 20) for p in texts])
     model = reference(folder)
-    assert tokens == [generate(model, prompt, 20) for prompt in texts]
+    assert_greedy(model, texts, tokens, 20)
     assert any(expanded and others for expanded, others in ways) and (0, 5) in ways
 
 
@@ -148,7 +148,7 @@ def test_as_it_is_published(checkpoints: Folders, tmp_path: Path) -> None:
     texts = prompts((3, 40))
     tokens = Driver(make_runner(config_for(packed, quantization="none"))).run([Sequence(p, 12) for p in texts])
     model = reference(plain)
-    assert tokens == [generate(model, prompt, 12) for prompt in texts]
+    assert_greedy(model, texts, tokens, 12)
 
 
 @pytest.mark.parametrize(

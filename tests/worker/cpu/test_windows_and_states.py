@@ -29,7 +29,7 @@ from actorserve.actors.worker.cpu.window_tables import TabledKV
 from actorserve.actors.worker.models.weights import load_decoder
 from tests.scheduler.engine_model import BLOCK, MAX_TOKENS, Bench
 from tests.support.models.checkpoints import VOCABULARY
-from tests.support.models.greedy import generate, reference
+from tests.support.models.greedy import greedy, reference
 
 from ..driver import config_for
 
@@ -87,18 +87,23 @@ def load(folder: Path, **changes: object) -> tuple[Any, Config]:
     return load_decoder(config, resolve_model(config)), config
 
 
-def run_crowd(bench: TorchBench, seed: int, answer: Callable[[list[int], int], list[int]], deaths: bool = True) -> None:
-    """Prompts that begin alike come while others run; the worker and the scheduler die now and then."""
+def run_crowd(
+    bench: TorchBench, seed: int, answer: Callable[[list[int], list[int]], list[int]], deaths: bool = True
+) -> None:
+    """Prompts that begin alike come while others run; the worker and the scheduler die now and then.
+
+    `answer` says what is drawn behind a prompt and behind each token but the last of what was drawn.
+    """
     rng = random.Random(seed)
     shared = [rng.randrange(3, VOCABULARY) for _ in range(110)]
-    expected: dict[int, list[int]] = {}
+    asked: dict[int, tuple[list[int], int]] = {}
     for turn in range(60):
         if turn % 3 == 0:
             prompt = shared[: rng.randrange(20, 110)] + [
                 rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 9))
             ]
             count = rng.randrange(2, 30)
-            expected[bench.submit(prompt, count, ignore_eos=True)] = answer(prompt, count)
+            asked[bench.submit(prompt, count, ignore_eos=True)] = prompt, count
         if deaths and rng.random() < 0.06:
             bench.kv.prove()
             rng.choice([bench.new_scheduler, bench.new_worker])()
@@ -107,8 +112,9 @@ def run_crowd(bench: TorchBench, seed: int, answer: Callable[[list[int], int], l
         for _ in range(rng.randrange(3)):
             bench.work()
     bench.run()
-    for ref, wanted in expected.items():
-        assert bench.answer(ref) == wanted
+    for ref, (prompt, count) in asked.items():
+        drawn = bench.answer(ref)
+        assert len(drawn) == count and drawn == answer(prompt, drawn)
     assert bench.scheduler.pool.free == bench.num_blocks
 
 
@@ -135,7 +141,7 @@ def test_text_over_window_tables_is_that_of_transformers(
     model, config = load(folder, **changes)
     bench = TorchBench(model, config, num_blocks=plan_memory(config, model, MAX_TOKENS, 0).sequence_blocks)
     assert isinstance(bench.worker.runner.kv, TabledKV)  # type: ignore[attr-defined]
-    run_crowd(bench, 3, lambda prompt, count: generate(theirs, prompt, count))
+    run_crowd(bench, 3, lambda prompt, drawn: greedy(theirs, prompt, drawn))
     assert bench.scheduler.prefix.hits + bench.scheduler.hits > 0
     assert bench.scheduler.preemptions + bench.scheduler.planner.preemptions > 0
 
@@ -186,13 +192,13 @@ class Echo:
         return x
 
 
-def alone(model: Any, config: Config) -> Callable[[list[int], int], list[int]]:
-    """What it answers when nothing else runs, in one chunk, and nothing is found again."""
+def alone(model: Any, config: Config) -> Callable[[list[int], list[int]], list[int]]:
+    """What it answers, as many tokens, when nothing else runs, in one chunk, and nothing is found again."""
 
-    def answer(prompt: list[int], count: int) -> list[int]:
+    def answer(prompt: list[int], drawn: list[int]) -> list[int]:
         bench = TorchBench(model, msgspec.structs.replace(config, enable_prefix_caching=False), 2 * MAX_TOKENS // BLOCK)
         bench.scheduler.planner.budget = MAX_TOKENS
-        ref = bench.submit(prompt, count, ignore_eos=True)
+        ref = bench.submit(prompt, len(drawn), ignore_eos=True)
         bench.run()
         return bench.answer(ref)
 
@@ -214,7 +220,7 @@ def test_a_prompt_is_found_again_with_its_states(checkpoints: Folders) -> None:
     model = Echo(inner)
     bench = TorchBench(model, config, num_blocks=96)
     prompt = [7 + number % 90 for number in range(61)]
-    expected = alone(model, config)(prompt, 4)
+    expected = alone(model, config)(prompt, [0] * 4)
     for _ in range(2):
         ref = bench.submit(prompt, 4, ignore_eos=True)
         bench.run()

@@ -27,9 +27,10 @@ from actorserve.actors.worker.models.sharding import shard
 from actorserve.actors.worker.models.weights import load_model, open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from actorserve.kernels.cpu.native.linear import Weights
+from tests.support.compiler import cache_with_kernels
 from tests.support.models.checkpoints import YARN_ROPE
 from tests.support.models.gguf_files import KINDS, convert, meaning, random_blocks
-from tests.support.models.greedy import generate, reference
+from tests.support.models.greedy import assert_greedy, reference
 
 from ..cpu.test_runner import prompt
 from ..driver import Driver, Sequence, check_four_bits, config_for, make_runner
@@ -56,7 +57,7 @@ LENGTH, PROMPTS = 24, 16
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where folders of GGUF files are made."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_with_kernels(tmp_path / "cache")))
     return tmp_path / "cache" / "actorserve" / "gguf"
 
 
@@ -147,7 +148,7 @@ def test_other_families_are_those_of_transformers_on_the_same_numbers(
         wanted = theirs(torch.tensor([asked[2]])).logits[0]
     torch.testing.assert_close(logits, wanted, rtol=2e-4, atol=2e-4)
     answers = Driver(runner, seed=1).run([Sequence(tokens, 12) for tokens in asked])
-    assert answers == [generate(theirs, tokens, 12) for tokens in asked]
+    assert_greedy(theirs, asked, answers, 12)
 
 
 def test_an_expert_is_read_without_the_others(
@@ -180,11 +181,10 @@ def test_answers_are_those_of_transformers_on_the_same_numbers(mix: str, checkpo
     save_file(means, plain / "model.safetensors", metadata={"format": "pt"})
     theirs = reference(plain)
     prompts = [prompt(7 + 5 * number, number) for number in range(PROMPTS)]
-    wanted = [generate(theirs, tokens, LENGTH) for tokens in prompts]
     runner = make_runner(config_for(tmp_path / "model.gguf"), rows=PROMPTS)
     found = Driver(runner, seed=1).run([Sequence(tokens, LENGTH) for tokens in prompts])
-    assert found == wanted
-    assert len({tuple(answer) for answer in wanted}) == PROMPTS, "they differ, or nothing is said"
+    assert_greedy(theirs, prompts, found, LENGTH)
+    assert len({tuple(answer) for answer in found}) == PROMPTS, "they differ, or nothing is said"
 
 
 @pytest.mark.parametrize("mix", MIXES)
