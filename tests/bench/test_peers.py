@@ -15,11 +15,14 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from tools.bench.other_servers.checkpoint import WORDS, write_folder, write_tokenizer
-from tools.bench.other_servers.gguf_file import gguf_name, in_order, write_gguf
+from actorserve.actors.model.info import DEMO_FOLDER
+from tools.bench.other_servers.cases import chosen
+from tools.bench.other_servers.checkpoint import WORDS, Checkpoint, quantise, write_folder, write_tokenizer
+from tools.bench.other_servers.gguf_file import USER_DEFINED, gguf_name, in_order, in_text, write_gguf
 from tools.bench.other_servers.process import NotStarted, Running, free_port
 from tools.bench.other_servers.report import Figures, complaints, rows, table
-from tools.bench.other_servers.servers import Launch, beside
+from tools.bench.other_servers.results import Key, Results
+from tools.bench.other_servers.servers import Launch, Task, actorserve, beside, llama
 
 SMALL = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -91,6 +94,24 @@ def test_every_tensor_stands_in_the_gguf(tmp_path: Path) -> None:
     assert len(read.fields["tokenizer.ggml.tokens"].data) == SMALL["vocab_size"]
 
 
+def test_special_tokens_are_found_in_texts_of_files(tmp_path: Path) -> None:
+    """llama.cpp looks for none with names like <|im_end|> there."""
+    gguf = pytest.importorskip("gguf")
+    write_gguf(DEMO_FOLDER, tmp_path / "model.gguf")
+    fields = gguf.GGUFReader(tmp_path / "model.gguf").fields
+    kinds = fields["tokenizer.ggml.token_type"]
+    words = fields["tokenizer.ggml.tokens"]
+    named = {
+        bytes(words.parts[at]).decode(): kinds.parts[kind][0] for at, kind in zip(words.data, kinds.data, strict=True)
+    }
+    assert {word for word, kind in named.items() if kind == USER_DEFINED} == {
+        "<~endoftext~>",
+        "<~im_start~>",
+        "<~im_end~>",
+    }
+    assert in_text("<|im_start|>user\nAsk.<|im_end|>") == "<~im_start~>user\nAsk.<~im_end~>"
+
+
 def test_a_server_and_its_children_are_ended(tmp_path: Path) -> None:
     port = free_port()
     other = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
@@ -120,20 +141,69 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path, command: list[str
 
 
 def test_ratios_are_to_the_best_of_the_others() -> None:
-    ours = [Figures(100, 2.0, 50, 1, 1), Figures(300, 4.0, 50, 1, 1), Figures(200, 3.0, 50, 1, 1)]
+    ours = [Figures(100, 2.0, 50, 1, 1), Figures(300, 4.0, 50, 3, 1), Figures(200, 3.0, 50, 2, 1)]
     found = {
         ("actorserve", "a"): ours,
-        ("vllm", "a"): [Figures(100, 6.0, 50, 1, 1)],
-        ("llama", "a"): [Figures(50, 1.5, 50, 1, 1)],
+        ("vllm", "a"): [Figures(100, 6.0, 50, 4, 1)],
+        ("llama", "a"): [Figures(50, 1.5, 50, 8, 1)],
         ("actorserve", "b"): ours,
     }
-    assert [(row[0], row[1], row[2], *row[-2:]) for row in rows(found)] == [
-        ("actorserve", "a", "200.0", "2.00", "2.00"),
-        ("vllm", "a", "100.0", "1.00", "4.00"),
-        ("llama", "a", "50.0", "0.50", "1.00"),
-        ("actorserve", "b", "200.0", "", ""),
-    ]
-    assert len({line.count("|") for line in table(found).splitlines()}) == 1
+    first, second = rows(found, ["actorserve", "llama", "vllm"])
+    assert first[:2] == ("a", "1–3") and first[-3:] == ("2.00", "0.50", "2.00")
+    assert first[2] == r"200.0 \| 1.0 \| 2 \| 3.00 \| 50" and first[3].startswith("50.0 ")
+    assert second[:2] == ("b", "3") and second[3:] == ("", "", "", "", "")
+    lines = table(found).replace(r"\|", "").splitlines()[2:]
+    assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1
+
+
+def test_what_was_measured_is_known_again(tmp_path: Path) -> None:
+    path, ours = tmp_path / "results.jsonl", Figures(100, 2.0, 50, 1, 1)
+    results = Results(path)
+    results.add(Key("actorserve", "a", 0), ours, [])
+    results.add(Key("llama", "a", 0), ours, ["1 failed"])
+    with path.open("a") as file:
+        file.write('{"run": ["actorserve", "a", 1], "fig')  # killed here
+    again = Results(path)
+    assert again.by_case() == {("actorserve", "a"): [ours], ("llama", "a"): [ours]}
+    assert again.notes() == ["llama, a, round 1: 1 failed"]
+    again.add(Key("actorserve", "a", 1), ours, [])
+    assert Results(path).by_case()["actorserve", "a"] == [ours, ours]
+
+
+def test_cases_are_chosen_by_name() -> None:
+    (large,) = chosen(["0.6B"], ["Q8_0"], ["8x64", "1x1024"], quick=False)
+    assert [(case.clients, case.prompt) for case in large.cases] == [(8, 64), (1, 1024)]
+    assert large.title(large.cases[0]) == "0.6B Q8_0, 8 × 64/48" and [case.warm_ups for case in large.cases] == [8, 1]
+    quick = [case for group in chosen(["tiny", "0.6B"], ["float32"], [], quick=True) for case in group.cases]
+    assert len(quick) == 3 + 8 and all(case.requests >= case.clients for case in quick)
+    assert not list(chosen(["tiny"], ["float32"], ["2x64"], quick=False))
+
+
+def test_both_read_one_file_of_quantised_weights(tmp_path: Path) -> None:
+    folder = Checkpoint(tmp_path, tmp_path / "model.gguf")
+    task = Task(folder, "Q8_0", 2, 8, 80)
+    file = str(tmp_path / "model-Q8_0.gguf")
+    assert file in actorserve(task).command and file in llama("llama-server")(task).command
+    floats = actorserve(task._replace(weights="float32")).command
+    assert str(tmp_path) in floats and floats[-2:] == ["--dtype", "float32"]
+    assert "--kv-cache-dtype float16" in " ".join(floats)
+
+
+def test_a_file_is_quantised_once(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_text("weights")
+    command = tmp_path / "quantize"
+    command.write_text(
+        '#!/bin/sh\n[ "$3" = Q8_0 ] || { echo no such type >&2; exit 1; }\ncat "$1" >"$2"; echo >>"$0.count"'
+    )
+    command.chmod(0o755)
+    made = Checkpoint(tmp_path, tmp_path / "model.gguf")
+    for _ in range(2):
+        quantise(made, "Q8_0", str(command))
+    assert made.gguf_of("Q8_0").read_text() == "weights"
+    assert (tmp_path / "quantize.count").read_text() == "\n"
+    with pytest.raises(SystemExit, match="made no Q4_K_M:\nno such type"):
+        quantise(made, "Q4_K_M", str(command))
+    assert not made.gguf_of("Q4_K_M").exists()
 
 
 def test_an_unfair_run_is_complained_of() -> None:

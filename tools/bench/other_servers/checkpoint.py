@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ import numpy as np
 from actorserve.actors.model.architecture import read_architecture
 from actorserve.actors.model.layers import ROTATED, Axis, Kind
 
+FLOATS = "float32"
+QUANTISED = ("Q8_0", "Q4_K_M")  # by llama.cpp's names
 WORDS = 8192
 BYTES = 256  # the first words
 SEED = 7
@@ -75,6 +78,10 @@ class Checkpoint:
     folder: Path
     gguf: Path
 
+    def gguf_of(self, weights: str) -> Path:
+        """The file with weights in this form."""
+        return self.gguf if weights == FLOATS else self.gguf.with_name(f"model-{weights}.gguf")
+
 
 def made(name: str, folder: Path) -> Checkpoint:
     """The checkpoint of a shape under `folder`; one that is there is taken as it is, since only whole ones are kept."""
@@ -89,6 +96,18 @@ def made(name: str, folder: Path) -> Checkpoint:
         write_gguf(part, part / "model.gguf")
         part.rename(found)
     return Checkpoint(found, found / "model.gguf")
+
+
+def quantise(checkpoint: Checkpoint, weights: str, command: str) -> None:
+    """Make the file with weights of this form of that in float32, by llama.cpp's llama-quantize; or it is there."""
+    path = checkpoint.gguf_of(weights)
+    if path.exists():
+        return
+    part = path.with_suffix(".part")
+    done = subprocess.run([command, checkpoint.gguf, part, weights], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"tools/bench/peers: {command} made no {weights}:\n{done.stdout}{done.stderr}"[-2000:])
+    part.rename(path)
 
 
 def write_folder(folder: Path, shape: dict[str, Any]) -> None:

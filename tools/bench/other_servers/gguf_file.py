@@ -1,4 +1,4 @@
-"""A checkpoint of `checkpoint.py` as GGUF, the form that llama.cpp reads: float32, for Llama and Qwen3. Needs `gguf`.
+"""A checkpoint as GGUF, the form that llama.cpp reads: float32, for Llama and Qwen3. Needs the package `gguf`.
 
 Names of tensors and keys are those of the `gguf` package. llama.cpp turns neighbouring elements of a Llama's queries
 and keys (the two halves of a head in the hub's form), so that their rows are put in that order; Qwen3's stay.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 LLAMA, QWEN3 = "llama", "qwen3"
-NORMAL, UNUSED = 1, 5  # kinds of words
+NORMAL, USER_DEFINED, UNUSED = 1, 4, 5  # kinds of words
 NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_norm": "attn_q_norm",
@@ -47,7 +47,8 @@ def write_gguf(folder: Path, path: Path) -> None:
     _write_tokenizer(writer, json.loads((folder / "tokenizer.json").read_text()), config["vocab_size"])
     with safe_open(folder / "model.safetensors", "numpy") as tensors:
         for name in tensors.keys():
-            writer.add_tensor(gguf_name(name), in_order(name, tensors.get_tensor(name), config))
+            tensor = tensors.get_tensor(name).astype(np.float32, copy=False)
+            writer.add_tensor(gguf_name(name), in_order(name, tensor, config))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -65,22 +66,31 @@ def _write_shape(writer: Any, config: dict[str, Any]) -> None:
     writer.add_key_length(config["head_dim"])
     writer.add_value_length(config["head_dim"])
     writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_freq_base((config.get("rope_parameters") or config)["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
 
 
 def _write_tokenizer(writer: Any, tokenizer: dict[str, Any], size: int) -> None:
-    """Words by their ids; ids without a word are named and never drawn."""
+    """Words by their ids; those without a word are named and never drawn. Special ones have names for texts."""
     words = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
+    added = {token["content"] for token in tokenizer["added_tokens"]}
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in tokenizer["model"]["merges"]]
     missing = range(len(words), size)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(words + [f"[unused{number}]" for number in missing])
-    writer.add_token_types([NORMAL] * len(words) + [UNUSED] * len(missing))
+    writer.add_token_list(
+        [in_text(word) if word in added else word for word in words] + [f"[unused{number}]" for number in missing]
+    )
+    kinds = [USER_DEFINED if word in added else NORMAL for word in words]
+    writer.add_token_types(kinds + [UNUSED] * len(missing))
     writer.add_token_merges(merges)
     writer.add_add_bos_token(False)
+
+
+def in_text(text: str) -> str:
+    """A text as the file's tokenizer has it: llama.cpp finds no `<|im_end|>` in texts that it reads of files."""
+    return text.replace("<|", "<~").replace("|>", "~>")
 
 
 def gguf_name(name: str) -> str:

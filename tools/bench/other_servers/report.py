@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 OURS = "actorserve"
-HEAD = (
-    "server",
-    "case",
-    "tokens/s",
-    "CPU ms/token",
-    "PSS MiB",
-    "TTFT p50 ms",
-    "ITL p50 ms",
-    "tokens/s ÷ best",
-    "CPU ÷ best",
-)
+CELL = r"tokens/s \| ms between tokens \| ms to the first \| CPU ms a token \| PSS MiB"
+RATIOS = ("tokens/s ÷ best", "first token ÷ best", "CPU ÷ best")
 
 
 @dataclass(frozen=True)
@@ -61,35 +52,47 @@ def complaints(run: dict[str, Any], prompt: int, answer: int) -> list[str]:
 
 def middle(rounds: Sequence[Figures]) -> Figures:
     """The median of each figure."""
-    columns = ("tokens_s", "cpu_ms", "pss_mib", "ttft_ms", "itl_ms")
-    return Figures(*(statistics.median(getattr(one, column) for one in rounds) for column in columns))
+    return Figures(*(statistics.median(getattr(one, column.name) for one in rounds) for column in fields(Figures)))
 
 
-def rows(results: Results) -> list[tuple[str, ...]]:
-    """One for each server and case, case by case."""
-    middles = {key: middle(rounds) for key, rounds in results.items() if rounds}
+def rows(results: Results, servers: Sequence[str]) -> list[tuple[str, ...]]:
+    """One for each case: its figures by each of the servers, and ours beside the best of the others."""
     found = []
     for case in dict.fromkeys(case for _, case in results):
-        of_case = {server: one for (server, of), one in middles.items() if of == case}
-        found += [(server, case, *_numbers(one), *_ratios(server, of_case)) for server, one in of_case.items()]
+        of_case = {server: middle(rounds) for (server, of), rounds in results.items() if of == case and rounds}
+        counts = sorted({len(rounds) for (_, of), rounds in results.items() if of == case})
+        cells = [_cell(of_case[server]) if server in of_case else "" for server in servers]
+        found.append((case, "–".join(map(str, counts)), *cells, *_ratios(of_case)))
     return found
 
 
-def _numbers(one: Figures) -> tuple[str, ...]:
-    return (f"{one.tokens_s:.1f}", f"{one.cpu_ms:.2f}", f"{one.pss_mib:.0f}", f"{one.ttft_ms:.1f}", f"{one.itl_ms:.2f}")
+def _cell(one: Figures) -> str:
+    figures = (
+        f"{one.tokens_s:.1f}",
+        f"{one.itl_ms:.1f}",
+        f"{one.ttft_ms:.0f}",
+        f"{one.cpu_ms:.2f}",
+        f"{one.pss_mib:.0f}",
+    )
+    return r" \| ".join(figures)
 
 
-def _ratios(server: str, of_case: Mapping[str, Figures]) -> tuple[str, str]:
-    """Against the best of the peers: tokens/s, more is better; CPU a token, less is. Ours has no share in `best`."""
+def _ratios(of_case: Mapping[str, Figures]) -> tuple[str, ...]:
+    """Tokens/s, of which more is better; the time to the first token and CPU a token, of which less is."""
     peers = [one for name, one in of_case.items() if name != OURS]
-    if not peers:
-        return "", ""
-    one = of_case[server]
-    tokens, cpu = max(peer.tokens_s for peer in peers), min(peer.cpu_ms for peer in peers)
-    return f"{one.tokens_s / tokens:.2f}", f"{one.cpu_ms / cpu:.2f}"
+    if not peers or OURS not in of_case:
+        return ("",) * len(RATIOS)
+    ours = of_case[OURS]
+    return (
+        f"{ours.tokens_s / max(peer.tokens_s for peer in peers):.2f}",
+        f"{ours.ttft_ms / min(peer.ttft_ms for peer in peers):.2f}",
+        f"{ours.cpu_ms / min(peer.cpu_ms for peer in peers):.2f}",
+    )
 
 
 def table(results: Results) -> str:
-    """As markdown."""
-    lines = [HEAD, ("---", "---", *["---:"] * (len(HEAD) - 2)), *rows(results)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """As markdown, under a line that says what stands in a cell."""
+    servers = sorted({server for server, _ in results}, key=lambda server: (server != OURS, server))
+    head = ("weights, clients × prompt/answer", "rounds", *servers, *RATIOS)
+    lines = [head, ("---", *["---:"] * (len(head) - 1)), *rows(results, servers)]
+    return f"{CELL}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,7 +1,8 @@
 """The servers that are compared: how each is started, with so many compute threads, and by which name its model goes.
 
-Each keeps the defaults that its users have but for threads, float32, and room for the sequences of a case. llama.cpp
-keeps KV in float16 by default; its context is divided among its sequences.
+Each keeps the defaults that its users have but for threads, the form of the weights, and room for the sequences of a
+case. llama.cpp keeps KV in float16 by default, and so does ours here; the others, which have float32 alone, keep it in
+that. llama.cpp's context is divided among its sequences.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from .checkpoint import Checkpoint
+from .cases import LENGTH
+from .checkpoint import FLOATS, Checkpoint
 
-LENGTH = 512  # tokens of the longest sequence, with room
 NAME = "peers"
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """What a server is started for."""
 
     checkpoint: Checkpoint
+    weights: str
     threads: int
     sequences: int
     port: int
@@ -42,10 +44,14 @@ Server = Callable[[Task], Launch]
 
 
 def actorserve(task: Task) -> Launch:
-    """Ours, from this tree."""
-    options = ["--served-model-name", NAME, "--port", str(task.port), "--device", "cpu", "--dtype", "float32"]
+    """Ours, from this tree: quantised weights from the file that llama.cpp has, as they are by default."""
+    options = ["--served-model-name", NAME, "--port", str(task.port), "--device", "cpu", "--kv-cache-dtype", "float16"]
     options += ["--threads", str(task.threads), "--max-num-seqs", str(task.sequences), "--max-model-len", str(LENGTH)]
-    return Launch([sys.executable, "-m", "actorserve", "launch", str(task.checkpoint.folder), *options], ready="/ready")
+    model = task.checkpoint.gguf_of(task.weights)
+    if task.weights == FLOATS:
+        model = task.checkpoint.folder
+        options += ["--dtype", "float32"]
+    return Launch([sys.executable, "-m", "actorserve", "launch", str(model), *options], ready="/ready")
 
 
 def vllm(python: str) -> Server:
@@ -72,7 +78,16 @@ def llama(command: str) -> Server:
     """llama.cpp's server."""
 
     def launch(task: Task) -> Launch:
-        options = ["-m", str(task.checkpoint.gguf), "--alias", NAME, "--host", "127.0.0.1", "--port", str(task.port)]
+        options = [
+            "-m",
+            str(task.checkpoint.gguf_of(task.weights)),
+            "--alias",
+            NAME,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(task.port),
+        ]
         options += ["--threads", str(task.threads), "--threads-batch", str(task.threads)]
         options += ["--parallel", str(task.sequences), "--ctx-size", str(task.sequences * LENGTH)]
         return Launch([*shlex.split(command), *options])

@@ -47,6 +47,14 @@ def prompt(turns: list[Turn], question: str, system: str | None = None) -> str:
     return f"{text}{START}user\n{question}{END}\n{START}assistant\n"
 
 
+def held_out_texts() -> Iterator[str]:
+    """Conversations of three facts each, asked in forms that the training never showed."""
+    asked = [(question, fact.answers[0]) for fact in all_facts() if (question := held_out(fact))]
+    for first in range(0, len(asked) - 2, 3):
+        *before, (question, answer) = asked[first : first + 3]
+        yield prompt(before, question) + f"{answer}{END}\n"
+
+
 class Corpus:
     """An endless supply of documents; the seed fixes them."""
 
