@@ -114,7 +114,9 @@ def test_rounding_some_rows_at_a_time_changes_nothing(monkeypatch: pytest.Monkey
     numbers = torch.randint(-128, 128, (70, 40)) * scales[:, None]
 
     def of_all() -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return [int8.rounded(w, own, 56) for w, own in ((weight, None), (weight.float(), None), (numbers, scales))]
+        made = [torch.zeros(70, 56, dtype=torch.int8) for _ in range(3)]
+        given = ((weight, None), (weight.float(), None), (numbers, scales))
+        return [(one, int8.round_into(one, w, own)) for one, (w, own) in zip(made, given, strict=True)]
 
     whole = of_all()
     monkeypatch.setattr(int8, "AT_ONCE", 3 * 40)

@@ -160,7 +160,6 @@ class CpuBuilder:
             self.from_memory,
             self.shape.row_scales(*linears),
             few_rows,
-            len(linears) == 1,
             self.batch_invariant,
             self._four_bits(linears),
         )
@@ -176,7 +175,7 @@ class CpuBuilder:
     def router(self, linear: LinearSpec) -> CpuLinear:
         """A product that is never quantised: it has few rows, and all hangs on it."""
         joined = partial(self._joined, [linear])
-        tensors = LinearTensors(joined, self.dtype, bool(linear.bias), alone=True, batch_invariant=self.batch_invariant)
+        tensors = LinearTensors(joined, self.dtype, bool(linear.bias), batch_invariant=self.batch_invariant)
         return implementation_of(NONE).cpu_linear(tensors)
 
     def qk_norm(self, q_norm: str | None, k_norm: str | None) -> Callable[[Tensor], None] | None:

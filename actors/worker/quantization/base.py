@@ -43,7 +43,6 @@ class LinearTensors(NamedTuple):
     from_memory: bool = False  # all weights of the model together are larger than a cache
     scales: str | None = None  # what has the scales of rows, where the checkpoint has whole numbers of 8 bits
     few_rows: bool = False  # it mostly multiplies one row or two
-    alone: bool = False  # it is one of the checkpoint, whose numbers may be mapped
     batch_invariant: bool = False  # a row must have the same bits in every batch
     four_bits: FourBits | None = None  # what the checkpoint has, where products with it as it is can be had
 

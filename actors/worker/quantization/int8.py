@@ -45,7 +45,8 @@ class Int8Linear:
         self.reduce_range = self.steps < LARGEST
         self.range = torch.zeros(PADDING)
         self.range[0], self.range[1] = self.steps, -self.steps - 1
-        whole, steps = rounded(weight, scales, self.inputs + PADDING)
+        whole = torch.zeros(len(weight), self.inputs + PADDING, dtype=torch.int8)
+        steps = round_into(whole, weight, scales)
         zeros = torch.zeros(len(steps), dtype=torch.long)
         packed = torch._make_per_channel_quantized_tensor(whole, steps, zeros, 0)
         with warnings.catch_warnings(action="ignore"):  # torch means to drop it: setup.cfg bounds torch's version
@@ -67,10 +68,10 @@ class Int8Linear:
         residual.add_(self(x))
 
 
-def rounded(weight: Tensor, scales: Tensor | None, columns: int) -> tuple[Tensor, Tensor]:
-    """(in 8 bits with so many columns, the scale of each row): some rows at a time, for as float32 it may be large."""
+def round_into(whole: Tensor, weight: Tensor, scales: Tensor | None) -> Tensor:
+    """The first columns of `whole`, of 8 bits, become the weight; gives the scale of each row. Some rows at a time are
+    rounded, for as float32 it may be large."""
     rows, inputs = weight.shape
-    whole = torch.zeros(rows, columns, dtype=torch.int8)
     steps = torch.empty(rows, dtype=torch.double)
     zeros = torch.zeros(rows, dtype=torch.long)
     count = max(1, AT_ONCE // inputs)
@@ -82,7 +83,7 @@ def rounded(weight: Tensor, scales: Tensor | None, columns: int) -> tuple[Tensor
         with warnings.catch_warnings(action="ignore"):  # torch means to drop it, too
             quantised = torch.quantize_per_channel(part, steps[some], zeros[some], 0, torch.qint8)
         whole[some, :inputs] = quantised.int_repr()
-    return whole, steps
+    return steps
 
 
 def steps_of_rows() -> int:
@@ -99,5 +100,6 @@ def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     inputs = weight.shape[1]
     if library is None or inputs > MOST_INPUTS:
         return Int8Linear(weight, bias, scales)
-    whole, steps = rounded(weight, scales, stride_of(library, inputs))
+    whole = library.weights.zeros((len(weight), stride_of(library, inputs)), torch.int8)
+    steps = round_into(whole, weight, scales)
     return int8_linear(library, whole, steps, inputs, steps_of_rows(), bias)

@@ -42,8 +42,7 @@ def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     """In oneDNN's order where that is quicker, or has to be."""
     library = current()
     if library is not None and tensors.dtype == torch.float32:  # a narrower one is widened as it is multiplied
-        weight = tensors.joined("weight", None)
-        return float_linear(library, weight.clone() if tensors.alone else weight, tensors.bias())
+        return float_linear(library, library.weights.copied(tensors.joined("weight", None)), tensors.bias())
     weight, bias = tensors.weight(), tensors.bias()
     if tensors.batch_invariant:
         return BatchInvariantLinear(weight, bias)

@@ -25,6 +25,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from .weight_memory import WeightMemory
+
 FOLDER = Path(__file__).parent
 EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")  # each operation rounds by itself
 COMMON = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", "-Wno-psabi", *EXACT)
@@ -79,6 +81,7 @@ class Library:
         self._declare("pool_destroy", None, ctypes.c_void_p)
         self.wake_pool = self._declare("pool_wake", None, ctypes.c_void_p)
         self.park_pool = self._declare("pool_park", None, ctypes.c_void_p)
+        self.weights = WeightMemory()
         self._pool: int | None = None
         self._scratch = ctypes.create_string_buffer(0)
         self.threads = 1

@@ -126,7 +126,9 @@ def int8_linear(
 
 def int4_linear(library: Library, parts: FourBits, bias: Tensor | None) -> NativeLinear:
     """Of numbers of 4 bits with their scales."""
-    weight = torch.cat([_packed(parts.numbers), *(_as_bytes(scales) for scales in parts.scales)], 1)
+    made = [_packed(parts.numbers), *(_as_bytes(scales) for scales in parts.scales)]
+    weight = library.weights.zeros((len(parts.numbers), sum(part.shape[1] for part in made)), torch.uint8)
+    torch.cat(made, 1, out=weight)
     inputs = parts.numbers.shape[1]
     return NativeLinear(
         library, Weights.FOUR_BITS, weight, inputs, bias, scaled=parts.scaled, group=parts.group or GROUP
