@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CHAOS = Path(__file__).resolve().parents[2] / "tools" / "chaos" / "faults"
 
 
@@ -28,3 +30,11 @@ def test_faults_of_all_kinds_fail_no_request() -> None:
 
 def test_kill_9_of_the_supervisor_leaves_nothing() -> None:
     assert "no segment left" in run("--kill-supervisor", "--streams", "16")
+
+
+@pytest.mark.slow
+def test_with_two_engines_nobody_waits_for_a_worker_to_load() -> None:
+    """Any actor of any engine is killed; how long the gaps are, the tool says, and a busy machine decides."""
+    table = run("--data-parallel-size", "2", "--signals", "kill -9", "--faults", "25", "--streams", "24")
+    assert "| kill -9 | 5 | 5 | 5 | 5 | 5 |" in table and "| 0 | 0 |" in table and "| none |" in table
+    assert "behind a fault of a worker" in table
