@@ -40,6 +40,12 @@ class Router:
         """The engines that can compute now, but one."""
         return [engine for engine in self._loads.engines if engine != but and self._loads.is_up(engine)]
 
+    def rooms(self, rows: int, but: int) -> dict[int, int]:
+        """Engines beside that one where nobody waits, and how many more of so many rows could be taken there."""
+        loads = {engine: self._seen_load(engine) for engine in self.up(but)}
+        free = {engine: rows - load.running - self._sent[engine] for engine, load in loads.items() if not load.waiting}
+        return {engine: count for engine, count in free.items() if count > 0}
+
     def choose(self, hashes: bytes, tokens: int, sequences: int = 1, among: Sequence[int] = ()) -> int:
         """The engine for a prompt of so many tokens and these blocks, of so many sequences; there is always one.
 
@@ -79,10 +85,14 @@ class Router:
         while len(self._recent) > MOST_SENT:
             self._recent.popitem(last=False)
 
-    def _beside(self, engine: int) -> int:
-        """What all that is there costs."""
+    def _seen_load(self, engine: int) -> Load:
         load = self._loads.load(engine)
         if load != self._seen[engine]:
             self._seen[engine], self._sent[engine] = load, 0
+        return load
+
+    def _beside(self, engine: int) -> int:
+        """What all that is there costs."""
+        load = self._seen_load(engine)
         cost = EACH_RUNNING * (load.running + self._sent[engine]) + EACH_WAITING * load.waiting
         return cost if self._loads.is_up(engine) else cost + DOWN

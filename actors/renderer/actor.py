@@ -237,7 +237,7 @@ class RendererActor(Actor):
             if self._is_wanted(ref):
                 if self.arena is not None and items:
                     self.arena.write_items(ref, list(items))
-                self.table.write_prompt(ref, ids, hashes, limit, rendition, engine)
+                self.table.write_prompt(ref, ids, hashes, limit, rendition, engine, message.engine is not None)
 
     def _with_media(self, message: Render, text: str | None) -> tuple[list[int], list[MediaItem]]:
         """The ids of a prompt with pictures, and where these stand in it."""

@@ -218,6 +218,8 @@ class SchedulerActor(Actor):
     def do_work(self) -> int:
         """Plan as far ahead as is good, tell detokenizers what moved."""
         done = 0 if self.handover is None else self._give_away(self.handover)
+        if self.handover is not None and self.handover.share():
+            self.gauges.write()
         while not self._holds() and (step := self.scheduler.plan()) is not None:
             self._post_to_workers(step)
             planned = self.scheduler.in_flight[-1]

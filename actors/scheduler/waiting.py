@@ -38,6 +38,10 @@ class WaitingQueue:
             heapq.heappop(self._heap)
         return None
 
+    def in_order(self) -> list[Sequence]:
+        """All of them, the next to run first."""
+        return sorted(self._members.values(), key=self.rank)
+
     def remove(self, ref: int) -> None:
         """Take a member out; its heap entry goes when it comes to the top."""
         del self._members[ref]

@@ -22,8 +22,8 @@ LIMIT, HASHED, PROMPT, RENDITION, RENDER_BEGUN, RENDERED, ENGINE = 8, 9, 10, 11,
 CACHED, TOKENS, FINISH, ADMITTED, SCHEDULED, FIRST_TOKEN, LAST_TOKEN, SETBACKS = 16, 17, 18, 19, 20, 21, 22, 23
 TEXT, STOP = 24, 25
 LAST_GENERATION = 0x7FFFFFFF  # 1 follows
-MOST_ENGINES = 0xFFFF  # the engine word's value: deaths << 24 | moves << 16 | engine
-MOVES_SHIFT, DEATHS_SHIFT, MOST_MOVES = 16, 24, 0xFF
+MOST_ENGINES = 0xFFFF  # the engine word's value: pinned << 31 | deaths << 24 | moves << 16 | engine
+MOVES_SHIFT, DEATHS_SHIFT, MOST_MOVES, MOST_DEATHS, PINNED = 16, 24, 0xFF, 0x7F, 1 << 31
 
 
 def _data_bytes(max_tokens: int, block_size: int, params_bytes: int, rendition_bytes: int) -> int:

@@ -39,10 +39,12 @@ from .layout import (
     HASHED,
     LAST_GENERATION,
     LIMIT,
+    MOST_DEATHS,
     MOST_ENGINES,
     MOST_MOVES,
     MOVES_SHIFT,
     PARAMS,
+    PINNED,
     PROMPT,
     RENDITION,
     SEED,
@@ -168,9 +170,10 @@ class RequestTable(TableLayout):
         limit: int,
         rendition: bytes = b"",
         engine: int = 0,
+        pinned: bool = False,
     ) -> None:
         """The prompt (ids, or int32 as bytes), its blocks' hashes, the most tokens to generate, what else was made of
-        the request, and whose it is from now on; the prompt's length last.
+        the request, and whose it is from now on, because it is wanted there if `pinned`; the prompt's length last.
         """
         if len(rendition) > self.rendition_bytes:
             raise ValueError(f"{len(rendition)} bytes of rendition, at most {self.rendition_bytes} fit")
@@ -189,7 +192,7 @@ class RequestTable(TableLayout):
         self._set(ref, RENDITION, len(rendition))
         self._set(ref, LIMIT, limit)
         self._set(ref, HASHED, hashed)
-        self._set(ref, ENGINE, engine)
+        self._set(ref, ENGINE, engine | (PINNED if pinned else 0))
         store_fence()
         self._set(ref, PROMPT, len(data))  # SYNC: table.prompt, pairs with prompt_length
 
@@ -223,13 +226,17 @@ class RequestTable(TableLayout):
     def moves(self, ref: int) -> tuple[int, int]:
         """(how often the sequence has changed its engine, workers' deaths of which it is suspect)."""
         value = self._get(ref, ENGINE) or 0
-        return value >> MOVES_SHIFT & MOST_MOVES, value >> DEATHS_SHIFT
+        return value >> MOVES_SHIFT & MOST_MOVES, value >> DEATHS_SHIFT & MOST_DEATHS
+
+    def is_pinned(self, ref: int) -> bool:
+        """Is it wanted in the engine where it is?"""
+        return bool((self._get(ref, ENGINE) or 0) & PINNED)
 
     def move(self, ref: int, engine: int, deaths: int = 0) -> None:
         """From now on the slot is that engine's: its owner's last store."""
         moves = min(MOST_MOVES, self.moves(ref)[0] + 1)
         store_fence()  # SYNC: table.engine: what the next owner reads is there
-        self._set(ref, ENGINE, min(MOST_MOVES, deaths) << DEATHS_SHIFT | moves << MOVES_SHIFT | engine)
+        self._set(ref, ENGINE, min(MOST_DEATHS, deaths) << DEATHS_SHIFT | moves << MOVES_SHIFT | engine)
 
     # --- the scheduler's -----------------------------------------------------------------------------------------
 

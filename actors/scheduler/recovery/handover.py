@@ -21,6 +21,7 @@ the next engine tries it alone when a single engine would.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 
 from ...engines.routing import Router
@@ -28,9 +29,11 @@ from ...protocol.messages import Admit, Message
 from ...runtime.in_flight import Ended
 from ...runtime.process import Context
 from ..scheduler import Scheduler
+from ..sequence import Sequence
 from .suspects import MARGIN
 
 MOST_REFS = 512  # of one message
+SHARE_S = 0.1  # between two looks at who has room for those who wait here
 
 
 class Handover:
@@ -43,6 +46,7 @@ class Handover:
         self._workers = [worker.position for worker in context.system.workers_of(self._engine)]
         self._lives: list[int] = []  # of the workers that were met
         self._router = Router(context)
+        self._share_at = 0.0
 
     # --- whose a slot is -----------------------------------------------------------------------------------------
 
@@ -98,8 +102,25 @@ class Handover:
         """All sequences go to engines that can compute them; how many went to which. None, while there is no such."""
         sequences = sorted(self._scheduler.sequences.values(), key=lambda sequence: sequence.arrival)
         engines = self._router.up(but=self._engine) if sequences else []
-        if not engines:
+        return self._give(sequences, engines) if engines else {}
+
+    def share(self) -> dict[int, int]:
+        """Where all rows are taken, and other engines have some, who waits here goes there; as `give_all`.
+
+        Nobody who is wanted here, and only those of whom no step is under way, so that none comes back to what is left
+        of it here.
+        """
+        batch, waiting = self._scheduler.batch, self._scheduler.waiting
+        if not (batch.full and waiting) or time.monotonic() < self._share_at:
             return {}
+        self._share_at = time.monotonic() + SHARE_S
+        rooms = self._router.rooms(self._scheduler.limits.max_num_seqs, but=self._engine)
+        deaths, pinned = self._scheduler.suspects.deaths, self._table.is_pinned
+        free = (one for one in waiting.in_order() if not (deaths(one.ref) or pinned(one.ref)))
+        idle = [sequence for sequence in free if not sequence.num_in_flight_tokens]
+        return self._give(idle[: sum(rooms.values())], list(rooms)) if rooms and idle else {}
+
+    def _give(self, sequences: Iterable[Sequence], engines: list[int]) -> dict[int, int]:
         given: dict[int, list[int]] = {}
         for sequence in sequences:
             engine = self._router.choose(self._table.hashes(sequence.ref), sequence.num_tokens, among=engines)

@@ -18,6 +18,7 @@ from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.in_flight import Ended
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.scheduler.actor import SchedulerActor
+from actorserve.actors.scheduler.recovery import handover
 from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.gauges import SchedulerGauge
@@ -109,12 +110,12 @@ class Servers:
         self.table = self.engines[0].context.table
         self._next = 0
 
-    def submit(self, engine: int, prompt: list[int] = PROMPT, limit: int = 30) -> int:
+    def submit(self, engine: int, limit: int = 30, pinned: bool = False) -> int:
         """A prompt that the renderer has given to this engine."""
         params = msgspec.msgpack.encode(Generation(Sampling(seed=1), ignore_eos=True))
         ref = self.table.open_slot(self._next, params, self._next + 1)
         self._next += 1
-        self.table.write_prompt(ref, prompt, b"", limit, engine=engine)
+        self.table.write_prompt(ref, PROMPT, b"", limit, engine=engine, pinned=pinned)
         self.engines[engine].turn(Admit([ref]))
         return ref
 
@@ -308,3 +309,26 @@ def test_loads_are_those_of_the_board(servers: Servers) -> None:
     first.turn()
     position = servers.system.by_name["scheduler@0"].position
     assert not servers.memory.board.gauge(position, SchedulerGauge.BLOCKS_TOTAL)
+
+
+def test_who_waits_goes_where_rows_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all rows are taken; no more than there are, and nobody who is wanted here."""
+    monkeypatch.setattr(handover, "SHARE_S", 0.0)
+    servers = Servers(blocks=32, rows=2)
+    try:
+        first, second = servers.engines
+        running = [servers.submit(0) for _ in range(2)]
+        first.compute(2)
+        assert first.actor.scheduler.batch.full and not servers.deliver()
+        wanted = servers.submit(0, pinned=True)
+        waiting = [servers.submit(0) for _ in range(3)]
+        first.turn()
+        servers.deliver()
+        servers.check(*running, *waiting, wanted)
+        assert second.refs == set(waiting[:2]) and first.refs == {*running, waiting[2], wanted}
+        first.turn()
+        assert not servers.deliver(), "there is no room any more"
+        first.compute(8)
+        assert all(servers.table.generated(ref) for ref in running)
+    finally:
+        servers.close()
