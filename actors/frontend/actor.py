@@ -19,7 +19,7 @@ import os
 import signal
 import time
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import aiohttp
 import uvloop
@@ -50,6 +50,9 @@ from .observability.request_log import watch_ends
 from .parsers import choose_parsers, unknown_calls
 from .warm_up import is_wanted, warm_up
 
+if TYPE_CHECKING:
+    from .grpc_api.server import GrpcServer
+
 COLLECT_AT = 50_000  # objects more than at the last look for garbage: a burst of requests is not garbage
 GIVE_UP_S = 3.0  # what clients get to take an error, when the server gives up
 LINGER_S = 0.3  # a client that was told to close may have sent a request meanwhile
@@ -68,6 +71,7 @@ class Frontend(LoopActor):
         self.draining = False
         self.pool: ConnectionPool | None = None
         self.server: web.Server | None = None
+        self.grpc: GrpcServer | None = None
         self.patience: asyncio.Timeout | None = None  # while it drains
         self.over: asyncio.Future[None] = self.loop.create_future()  # it is to drain, or an exception has come
 
@@ -76,7 +80,8 @@ class Frontend(LoopActor):
         self.loop.add_signal_handler(signal.SIGTERM, self._told_to_stop)
         if self.context.config.debug:
             self.loop.add_signal_handler(signal.SIGUSR1, self._fail)
-        app = self._make_app()
+        settings = self._settings()
+        app = self._make_app(settings)
         ends = watch_ends(self.context, app)
         runner = await _make_runner(app)
         assert self.context.channel is not None and runner.server is not None
@@ -85,6 +90,7 @@ class Frontend(LoopActor):
         kept, room = self.context.system.journal
         journal = RequestJournal(self.context.files["journal"], kept if self.tls is None else 0, room)
         self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls, ends)
+        await self._start_grpc(settings)
         self.context.set_state(ActorState.READY)
         self._warn()
         if self.context.stopping or self.context.is_asked_to_end:  # since before it could hear
@@ -99,20 +105,30 @@ class Frontend(LoopActor):
             warming.cancel()
         await self._end(runner)
 
-    def _make_app(self) -> web.Application:
-        app = make_app(self.engine, self._settings())
+    def _make_app(self, settings: Settings) -> web.Application:
+        app = make_app(self.engine, settings)
         app.on_response_prepare.append(self._close_when_draining)
         app.middlewares.insert(0, AdmissionQueue().wait)
         app.middlewares.insert(0, only_about_the_server)
         app.middlewares.append(self._refuse_when_giving_up)
         return app
 
+    async def _start_grpc(self, settings: Settings) -> None:
+        if self.context.config.grpc_port is not None:
+            from .grpc_api.server import GrpcServer  # packages that not everybody has
+
+            self.grpc = GrpcServer(self.engine, settings, self.context.config)
+            await self.grpc.start()
+
     async def _end(self, runner: web.AppRunner) -> None:
         """Drain: what runs may end."""
         self.draining = True
         try:
             async with asyncio.timeout(GIVE_UP_S if self.engine.gives_up else None) as self.patience:
+                stopping = None if self.grpc is None else self.loop.create_task(self.grpc.stop(self._grace_s))
                 await self._drain()
+                if stopping is not None:
+                    await stopping
                 await runner.cleanup()
         except TimeoutError:
             self.context.log.warning("%d clients do not take what they are told", self.engine.in_flight())
@@ -142,6 +158,11 @@ class Frontend(LoopActor):
         if self.engine.gives_up and (record is None or record.predecessor is None):
             raise about_to_end()
         return await handler(request)
+
+    @property
+    def _grace_s(self) -> float:
+        """What calls that run get to end."""
+        return GIVE_UP_S if self.engine.gives_up else self.context.config.shutdown_timeout
 
     @property
     def connections(self) -> list[TimedConnection]:

@@ -15,6 +15,7 @@ from ..model import quantization as weight_formats
 
 MEDIA_OBJECTS = ("limit_mm_per_prompt", "media_io_kwargs", "mm_processor_kwargs")
 Positive = Annotated[int, Meta(ge=1)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[int, Meta(ge=0)]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -130,6 +131,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     model: Annotated[str, Meta(description="a folder, GGUF file or hub name; the packaged demo model if left out")] = ""
     host: Annotated[str, Meta(description="the address to listen on; 0.0.0.0 or :: for all")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="the port to listen on; 0 picks a free one")] = 8000
+    grpc_port: Annotated[
+        Port | None, Meta(description="a port for the API over gRPC, beside the other; no gRPC if left out")
+    ] = None
     api_key: Annotated[
         list[str], Meta(description="keys of which clients must send one (ACTORSERVE_API_KEY holds one, too)")
     ] = []
@@ -484,6 +488,10 @@ def make_config(values: dict[str, object]) -> Config:
 
         if trouble := trouble_with(config.otlp_traces_endpoint):
             raise ConfigError(f"--otlp-traces-endpoint: {trouble}")
+    if config.grpc_port is not None:
+        from .grpc import check_grpc  # likewise
+
+        check_grpc(config)
     if config.ssl_certfile or config.ssl_keyfile or config.ssl_ca_certs:
         from .tls import make_context  # not for everybody: it takes a while to load
 

@@ -27,7 +27,7 @@ from ..telemetry.startup import StartPhase
 from .connections.admission import BEYOND, Admission
 from .connections.descriptors import most_connections
 from .control.socket import Control
-from .listeners import ListenError, host_and_port, listen
+from .listeners import ListenError, check_free, host_and_port, listen
 from .output import Output, make_output
 from .processes.spawn import ACTOR_COMMAND
 from .processes.templates import fork_first
@@ -55,6 +55,8 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     try:
         passed = take_sockets(os.environ)
         listeners = passed or listen(config.host, config.port)
+        if config.grpc_port is not None:
+            check_free(config.host, config.grpc_port)
         memory = _load(config, manager, began, imported)
         connections = most_connections(memory.system, BEYOND)
     except ConfigError as error:

@@ -44,6 +44,14 @@ def listen(host: str, port: int) -> list[socket.socket]:
     raise ListenError(f"cannot listen on {host_and_port(host, port)}: {reason}")
 
 
+def check_free(host: str, port: int) -> None:
+    """ListenError if somebody else listens there. Frontends that share a port bind it by themselves, whatever the
+    others are.
+    """
+    for listener in listen(host, port):
+        listener.close()
+
+
 def addresses_of(host: str, port: int) -> list[tuple[int, str]]:
     """(family, address) of each that `host` names; ConfigError if there is none."""
     try:

@@ -118,6 +118,11 @@ def sent_key(request: web.Request) -> bytes:
     return sent.encode(errors="replace")
 
 
+def is_known(key: bytes, keys: Sequence[str]) -> bool:
+    """Is it one of the server's keys?"""
+    return _is_among(key, [known.encode() for known in keys])
+
+
 def _is_among(given: bytes, keys: Sequence[bytes]) -> bool:
     return any([hmac.compare_digest(given, key) for key in keys])  # a list: all are compared
 

@@ -21,7 +21,9 @@ from cohere.core.api_error import ApiError as CohereError
 from openai import OpenAI
 
 from tests.observer.commands import port_of, run
-from tests.server.pooling.conftest import PROMPTS
+from tests.server.dialects.test_grpc import Client as GrpcClient
+from tests.server.dialects.test_grpc import free_port
+from tests.server.pooling.conftest import OPTIONS, PROMPTS
 from tests.support.client import http_client
 from tests.support.models.embedders import SENTENCES, cosines, encode, vectors
 from tests.support.server import Server
@@ -296,3 +298,11 @@ def test_invocations(client: httpx.Client) -> None:
     kinds = [(one.get("data") or one["results"])[0].keys() & {"embedding", "data", "relevance_score"} for one in made]
     assert kinds == [{"embedding"}, {"data"}, {"relevance_score"}]
     assert client.post("/invocations", json={"prompt": "a"}).status_code == 400
+
+
+def test_over_grpc(encoder: Path, expected: np.ndarray) -> None:
+    port = free_port()
+    with Server(str(encoder), *OPTIONS, "--grpc-port", str(port)):
+        answer = GrpcClient(port).call("Embed", texts=SENTENCES, metadata=())
+        assert cosines([list(one.values) for one in answer.vectors], expected).min() > EXACT
+        assert answer.model == "embedder" and answer.prompt_tokens > 0

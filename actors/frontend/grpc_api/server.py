@@ -1,0 +1,108 @@
+"""The gRPC server of one frontend: its service, health and reflection on --grpc-port, which all frontends share.
+
+Each binds the port by itself (SO_REUSEPORT): the kernel gives each new connection to one of them, and to none that has
+died. The supervisor has tried before whether somebody else has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from actorserve.http.handlers.operations import ServerEngine
+from actorserve.http.settings import Settings
+
+from ...options.config import Config
+from .schema import message_class, service_descriptor
+from .service import InferenceService, handlers
+
+LOOK_S = 1.0  # between two looks at how the server is, for who watches
+log = logging.getLogger("grpc")
+
+
+class Health:
+    """As probes ask: would a request be served now? Has the methods of grpc_health's HealthServicer."""
+
+    def __init__(self, not_ready: Callable[[], list[str]], names: list[str]) -> None:
+        self._not_ready, self._names = not_ready, ("", *names)
+        self.draining = False
+
+    def _status(self, name: str) -> int:
+        kinds = health_pb2.HealthCheckResponse
+        if name not in self._names:
+            return int(kinds.SERVICE_UNKNOWN)
+        return int(kinds.NOT_SERVING if self.draining or self._not_ready() else kinds.SERVING)
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.service not in self._names:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"There is no service {request.service}.")
+        return health_pb2.HealthCheckResponse(status=self._status(request.service))
+
+    async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
+        made = health_pb2.HealthListResponse()
+        for name in self._names:
+            made.statuses[name].status = self._status(name)
+        return made
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        told = None
+        while True:
+            status = self._status(request.service)
+            if status != told:
+                told = status
+                yield health_pb2.HealthCheckResponse(status=status)
+            await asyncio.sleep(LOOK_S)  # nothing tells when an actor is down
+
+
+class GrpcServer:
+    """From the start of a frontend to its end."""
+
+    def __init__(self, engine: ServerEngine, settings: Settings, config: Config) -> None:
+        service = service_descriptor()
+        self._health = Health(engine.not_ready, [service.full_name])
+        options = [("grpc.so_reuseport", 1), ("grpc.max_receive_message_length", config.max_body_bytes)]
+        self._server = grpc.aio.server(options=options)
+        methods = {}
+        for name, (make, method) in handlers(InferenceService(engine, settings)).items():
+            taken = message_class(service.methods_by_name[name].input_type.name)
+            answer = message_class(service.methods_by_name[name].output_type.name)
+            methods[name] = make(
+                method, request_deserializer=taken.FromString, response_serializer=answer.SerializeToString
+            )
+        own = grpc.method_handlers_generic_handler(service.full_name, methods)
+        self._server.add_generic_rpc_handlers((own,))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        known = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection((service.full_name, known, reflection.SERVICE_NAME), self._server)
+        self._address = (
+            f"[{config.host}]:{config.grpc_port}" if ":" in config.host else f"{config.host}:{config.grpc_port}"
+        )
+        if config.ssl_certfile is None:
+            self._server.add_insecure_port(self._address)
+        else:
+            self._server.add_secure_port(self._address, _credentials(config))
+
+    async def start(self) -> None:
+        await self._server.start()
+        log.info("gRPC at %s", self._address)
+
+    async def stop(self, grace_s: float) -> None:
+        """No new calls; those that run may end."""
+        self._health.draining = True
+        await self._server.stop(grace_s)
+
+
+def _credentials(config: Config) -> Any:
+    assert config.ssl_certfile is not None
+    chain = Path(config.ssl_certfile).read_bytes()
+    key = chain if config.ssl_keyfile is None else Path(config.ssl_keyfile).read_bytes()
+    authorities = None if config.ssl_ca_certs is None else Path(config.ssl_ca_certs).read_bytes()
+    return grpc.ssl_server_credentials(((key, chain),), authorities, authorities is not None)

@@ -1,0 +1,202 @@
+"""The methods of the gRPC service, over the same engine as the HTTP API.
+
+A call belongs to the frontend that has its connection: if that dies the call fails with UNAVAILABLE, its sequences are
+cancelled by the successor, and the client may call again. (Streams over HTTP go on.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import grpc
+
+from actorserve.http.errors import ApiError
+from actorserve.http.generation.choice import Choice
+from actorserve.http.generation.decoding import check_model
+from actorserve.http.generation.idempotency_keys import client_of
+from actorserve.http.generation.job import Engine, Job
+from actorserve.http.middleware.edge import is_known
+from actorserve.http.pooling.answers import numbers
+from actorserve.http.pooling.prepare import check_generates, check_task, embedding, inputs, pooling_of, work
+from actorserve.http.settings import Settings, printable
+
+from ...protocol.request import EMBED
+from .requests import Answers, aborted_ids, embedded, embedding_of, prepared
+from .schema import message_class
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CODES = {
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
+LONGEST_ID = 128  # characters
+log = logging.getLogger("grpc")
+
+
+class News:
+    """What a job's listener tells: choices that have something new. Where the client is slow, it is merged there."""
+
+    def __init__(self) -> None:
+        self._touched: dict[int, Choice] = {}
+        self._something = asyncio.Event()
+
+    def update(self, choice: Choice) -> None:
+        self._touched[choice.index] = choice
+        self._something.set()
+
+    def wake(self, _: object) -> None:
+        """The job is over."""
+        self._something.set()
+
+    async def next(self) -> list[Choice]:
+        await self._something.wait()
+        self._something.clear()
+        touched, self._touched = list(self._touched.values()), {}
+        return touched
+
+
+class InferenceService:
+    """Generate, GenerateStream, Embed and Abort."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine, self._settings = engine, settings
+        self._running: dict[str, list[Job]] = {}  # by their requests' ids
+
+    # --- methods -------------------------------------------------------------------------------------------------
+
+    async def generate(self, request: Any, context: Any) -> Any:
+        with self._begun(request, context) as (job, answers):
+            await asyncio.shield(job.done)
+            return answers.whole()
+
+    async def generate_stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        with self._begun(request, context) as (job, answers):
+            news = News()
+            job.listen(news)
+            job.done.add_done_callback(news.wake)
+            left = len(job.choices)
+            while left:
+                touched = await news.next()
+                if not touched and job.done.done():
+                    job.done.result()  # it failed
+                message = answers.news(touched)
+                if message is not None:
+                    left -= sum(bool(choice.finish_reason) for choice in message.choices)
+                    yield message
+            yield answers.usage()
+
+    async def embed(self, request: Any, context: Any) -> Any:
+        settings, client = self._settings, self._client(context)
+        spec = pooling_of(settings)
+        body = embedding_of(request)
+        check_task(spec, EMBED)
+        model, request_id = check_model(body.model, settings.served), named(request.request_id)
+        prompts, _ = inputs(body, settings, spec)
+        asked = work(body, settings, prompts, embedding(body, spec), (request_id, client, "texts"))
+        job = Job(asked.prompts, [asked.params], asked.rendering)
+        with self._running_as(request_id, job):
+            await asyncio.shield(job.done)
+            return embedded(job, request_id, model, [numbers(choice) for choice in job.choices])
+
+    async def abort(self, request: Any, context: Any) -> Any:
+        """Only what runs at this frontend is known here; a client's own calls are, where they share its channel."""
+        self._client(context)
+        found = [name for name in aborted_ids(request) if name in self._running]
+        for name in found:
+            for job in self._running[name]:
+                job.fail(ApiError(499, "The request was aborted."))
+        return message_class("AbortResponse")(request_ids=found)
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _client(self, context: Any) -> str:
+        """Whose key was sent, in the metadata; 401 if it is none of the server's."""
+        if not self._settings.api_keys:
+            return ""
+        sent = dict(context.invocation_metadata() or ())
+        scheme, _, token = str(sent.get("authorization", "")).partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else str(sent.get("x-api-key", ""))
+        if not is_known(key.encode(errors="replace"), self._settings.api_keys):
+            raise ApiError(401, "Incorrect or missing API key: it is sent as metadata, authorization or x-api-key.")
+        return client_of(key.encode(errors="replace"))
+
+    @contextmanager
+    def _begun(self, request: Any, context: Any) -> Iterator[tuple[Job, Answers]]:
+        client = self._client(context)
+        check_generates(self._settings)
+        request_id = named(request.request_id)
+        given, asked, wants_ids = prepared(request, self._settings, request_id, client)
+        model = check_model(given.model, self._settings.served)
+        job = Job(asked.prompts, asked.params, asked.rendering, asked.make_parser, asked.wants_ids)
+        job.seed = secrets.randbits(64)
+        answers = Answers(job, request_id, model, f"{job.seed:016x}", wants_ids)
+        with self._running_as(request_id, job):
+            yield job, answers
+
+    @contextmanager
+    def _running_as(self, request_id: str, job: Job) -> Iterator[None]:
+        self._engine.submit(job)
+        self._running.setdefault(request_id, []).append(job)
+        try:
+            yield
+        finally:
+            self._engine.release(job)
+            jobs = self._running[request_id]
+            jobs.remove(job)
+            if not jobs:
+                del self._running[request_id]
+
+
+def named(given: str) -> str:
+    """What all call the request: as its client does, of what can be printed."""
+    return printable(given[:LONGEST_ID]) or uuid4().hex
+
+
+async def answered(method: Callable[[Any, Any], Awaitable[Any]], request: Any, context: Any) -> Any:
+    """A method of one answer, with its errors as gRPC has them."""
+    try:
+        return await method(request, context)
+    except ApiError as error:
+        await _fail(context, error)
+
+
+async def streamed(method: Callable[[Any, Any], AsyncIterator[Any]], request: Any, context: Any) -> AsyncIterator[Any]:
+    """The same of a stream."""
+    try:
+        async for message in method(request, context):
+            yield message
+    except ApiError as error:
+        await _fail(context, error)
+
+
+async def _fail(context: Any, error: ApiError) -> None:
+    """The field that is wrong stands in the trailing metadata, and so does after how many seconds to try again."""
+    told = (("param", error.param), ("retry-after", error.retry_after), ("code", error.code))
+    metadata = tuple((name, printable(str(value))) for name, value in told if value is not None)
+    code = CODES.get(error.status, grpc.StatusCode.INVALID_ARGUMENT if error.status < 500 else grpc.StatusCode.INTERNAL)
+    if error.status == 499:
+        code = grpc.StatusCode.ABORTED
+    await context.abort(code, error.message, metadata)
+
+
+def handlers(service: InferenceService) -> dict[str, Any]:
+    """The service's methods by their names in the file."""
+    own = {"Generate": service.generate, "Embed": service.embed, "Abort": service.abort}
+    streams = {"GenerateStream": service.generate_stream}
+    unary = {name: (grpc.unary_unary_rpc_method_handler, partial(answered, method)) for name, method in own.items()}
+    return unary | {
+        name: (grpc.unary_stream_rpc_method_handler, partial(streamed, method)) for name, method in streams.items()
+    }
