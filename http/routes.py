@@ -17,6 +17,7 @@ from .dialect_routes.llamacpp import LLAMACPP
 from .dialect_routes.ollama import OLLAMA
 from .openai.responses.schemas import ResponsesRequest
 from .openai.schemas import (
+    ChatBatchRequest,
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -49,6 +50,18 @@ ROUTES: tuple[Route, ...] = (
         "Answer a conversation",
         answers.ChatCompletion,
         ChatRequest,
+        answers.ChatCompletionChunk,
+        generates=CHAT,
+        statuses=ASKS,
+        repeatable=True,
+    ),
+    Route(
+        "post",
+        "/v1/chat/completions/batch",
+        "chats",
+        "Answer several conversations",
+        answers.ChatCompletion,
+        ChatBatchRequest,
         answers.ChatCompletionChunk,
         generates=CHAT,
         statuses=ASKS,

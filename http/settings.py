@@ -87,3 +87,5 @@ class Settings:
     card: Callable[[], ModelCard] = ModelCard  # files are read for it
     special_tokens: Callable[[], frozenset[str]] = frozenset  # of the tokenizer; a file is read for it
     max_num_seqs: int = 1
+    response_role: str = "assistant"
+    fingerprint: str = ""  # of version, model and what of the options answers depend on

@@ -45,7 +45,7 @@ from .admission import AdmissionQueue
 from .connections.pool import ConnectionPool, only_about_the_server
 from .engine import FrontendEngine
 from .jobs import about_to_end, cannot_finish
-from .model_card import added_tokens, card_of
+from .model_card import added_tokens, card_of, fingerprint_of
 from .observability.request_log import watch_ends
 from .parsers import choose_parsers, unknown_calls
 from .warm_up import is_wanted, warm_up
@@ -244,6 +244,8 @@ class Frontend(LoopActor):
             card=partial(card_of, config, model),
             special_tokens=partial(added_tokens, model),
             max_num_seqs=config.max_num_seqs,
+            response_role=config.response_role,
+            fingerprint=fingerprint_of(config, model),
         )
 
     # --- the end -------------------------------------------------------------------------------------------------

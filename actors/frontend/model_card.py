@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from functools import cache
@@ -9,18 +10,30 @@ from pathlib import Path
 
 import msgspec
 
+import actorserve
 from actorserve.http.settings import ModelCard
 
 from ..model.info import ModelInfo, read_json
 from ..model.weight_files import StoredTensor, read_weights
 from ..options.config import Config, ConfigError
 
+NUMERIC = (  # options that answers depend on
+    *("revision", "dtype", "quantization", "kv_cache_dtype", "device", "model_impl", "deterministic", "cpu_kernels"),
+    *("tensor_parallel_size", "enable_expert_parallel", "load_format", "seed", "worker"),
+)
 PACKED = ("I32", "I64", "U32")  # several weights in a number: how many there are, their shapes do not say
 
 
 def card_of(config: Config, model: ModelInfo) -> ModelCard:
     """Of the model that is served; of weights that are not there, as with --load-format dummy, nothing is said."""
     return _read(Path(model.folder), model.architecture, config.load_format == "dummy" or config.worker == "scripted")
+
+
+def fingerprint_of(config: Config, model: ModelInfo) -> str:
+    """The same for servers whose answers may be expected to be: of one version, model and way to compute it."""
+    told = [getattr(config, name) for name in NUMERIC]
+    about = repr((actorserve.__version__, config.model, (Path(model.folder) / "config.json").read_bytes(), told))
+    return f"fp_{hashlib.sha256(about.encode()).hexdigest()[:10]}"
 
 
 def added_tokens(model: ModelInfo) -> frozenset[str]:

@@ -241,6 +241,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trust_request_chat_template: Annotated[
         bool, Meta(description="take chat templates from requests, too; they are programs, if in a sandbox")
     ] = False
+    response_role: Annotated[str, Meta(min_length=1, max_length=64, description="the role of chat's answers")] = (
+        "assistant"
+    )
     tool_call_parser: Annotated[
         ToolParser,
         Meta(description="how the model writes tool calls; auto finds it out from the chat template, or takes hermes"),

@@ -214,7 +214,7 @@ REFUSED = {  # reason: names
     CLIENTS: "-n --predict --n-predict --temp --temperature --top-k --top-p --min-p --top-nsigma --top-n-sigma "
     "--repeat-penalty "
     "--presence-penalty --frequency-penalty --override-generation-config --sampling-defaults --ignore-eos",
-    "clients say it with each request": "--chat-template-kwargs --default-chat-template-kwargs --response-role "
+    "clients say it with each request": "--chat-template-kwargs --default-chat-template-kwargs "
     "--enable-force-include-usage --return-tokens-as-token-ids --reasoning-budget --reasoning-effort --grammar "
     "--grammar-file "
     "-j --json-schema --prefill-assistant",
@@ -268,7 +268,6 @@ HARMLESS = {  # values of the refused that say what is so anyway
     "--disaggregation-mode": ("null",),
     "--task": ("auto", "generate"),
     "--config-format": ("auto", "hf"),
-    "--response-role": ("assistant",),
     "--sampling-defaults": ("model",),
     "--num-scheduler-steps": ("1",),
     "--cpu-offload-gb": ("0", "0.0"),

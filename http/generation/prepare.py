@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,6 +18,7 @@ from ..output.events import FirstCall, OutputParser
 from ..output.parsers.calls import ShortIds
 from ..output.parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, STARTS_INSIDE, THINK_MARKERS, make_parser
 from ..settings import Settings
+from .decoding import decode
 from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
 from .sampling import check_fields, max_tokens_of, parameters
 from .structured_output import constraint_of
@@ -76,11 +77,34 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
         reasoning=body.include_reasoning is not False,
         before=final_text(body) if body.echo else "",
         forced=named is not None,
+        role=settings.response_role,
+        metrics=bool(body.return_metrics),
     )
     rendering = _rendering(body, settings) | {"think": think, "thinking_budget": budget}
     return PreparedRequest(
         [chat_prompt(body, settings)], params, rendering, wants, parser if parsed else None, wants.ids
     )
+
+
+def ask_chats(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
+    """Several conversations in the place of one: each is a prompt, and all else holds for all of them."""
+    conversations = decode(list[msgspec.Raw], bytes(body.messages), "messages")
+    if not conversations:
+        raise bad_request("messages must not be empty.", "messages")
+    if len(conversations) * (body.n or 1) > MAX_SEQUENCES:
+        raise bad_request(f"At most {MAX_SEQUENCES} conversations times n are taken in one request.", "messages")
+    asked = []
+    for index, messages in enumerate(conversations):
+        try:
+            one = msgspec.structs.replace(body, messages=messages)
+            asked.append(ask_chat(one, settings, request_id, client))
+        except ApiError as error:
+            if error.param is None or not error.param.startswith("messages"):
+                raise
+            path = f"messages[{index}]"
+            text = error.message.replace("messages", path, 1)
+            raise ApiError(error.status, text, path + error.param.removeprefix("messages"), error.code) from None
+    return replace(asked[0], prompts=[prompt for one in asked for prompt in one.prompts])
 
 
 def _continuous(body: GenerationFields) -> bool:
@@ -171,6 +195,7 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
         prompt_logprobs=body.prompt_logprobs is not None,
         echo=[] if body.echo else None,
         nothing=body.max_tokens == 0,
+        metrics=bool(body.return_metrics),
         best_of=(body.n or 1) if len(params) > (body.n or 1) else 0,
     )
     if wants.nothing and body.min_tokens:

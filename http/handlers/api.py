@@ -81,6 +81,9 @@ class Api:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         return await self._generator.chat(request, await self._conversation(request))
 
+    async def chats(self, request: web.Request) -> web.StreamResponse:
+        return await self._generator.chats(request, await self._body_to_generate(request))
+
     async def completions(self, request: web.Request) -> web.StreamResponse:
         return await self._generator.completions(request, await self._body_to_generate(request))
 

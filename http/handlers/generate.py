@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from functools import partial
 
 from aiohttp import web
 
@@ -16,7 +17,7 @@ from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
 from ..anthropic.requests import named, omits_thinking, renamed
 from ..anthropic.requests import to_chat as messages_to_chat
 from ..anthropic.schemas import MessagesRequest
-from ..errors import ApiError, overloaded
+from ..errors import ApiError, bad_request, overloaded
 from ..generation.adapter import chat_request
 from ..generation.beam_search import BeamSearch, check_beams
 from ..generation.choice import read_state
@@ -24,7 +25,7 @@ from ..generation.decoding import check_model, engine_of
 from ..generation.idempotency import StreamProgress, check_same, key_of, last_event
 from ..generation.idempotency_keys import Key
 from ..generation.job import Engine, Job
-from ..generation.prepare import PreparedRequest, ask_chat, ask_completion
+from ..generation.prepare import PreparedRequest, ask_chat, ask_chats, ask_completion
 from ..generation.sampling import max_tokens_of
 from ..generation.unsupported import read
 from ..middleware.context import (
@@ -39,9 +40,9 @@ from ..middleware.context import (
 )
 from ..openai.chat import ChatAnswer
 from ..openai.completions import CompletionAnswer
-from ..openai.schemas import ChatRequest, CompletionRequest, GenerateRequest, GenerationFields
+from ..openai.schemas import ChatBatchRequest, ChatRequest, CompletionRequest, GenerateRequest, GenerationFields
 from ..openai.token_ids import TokensFormat, completion_of
-from ..output.answer import Answer
+from ..output.answer import Answer, AnswerOptions
 from ..output.formats import AnswerFormat, MakeAnswerFormat, MessagesFormat
 from ..settings import Settings
 from ..transport.json_response import json_response
@@ -63,6 +64,14 @@ class Generator:
         asked = ask_chat(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         if body.use_beam_search:
             return await self._beams(request, body, asked, ChatAnswer)
+        return await self.answer(request, raw, body, asked, ChatAnswer)
+
+    async def chats(self, request: web.Request, raw: bytes) -> web.StreamResponse:
+        """POST /v1/chat/completions/batch."""
+        body = read(ChatBatchRequest, raw)
+        if body.use_beam_search:
+            raise bad_request("use_beam_search does not go with several conversations.", "use_beam_search")
+        asked = ask_chats(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         return await self.answer(request, raw, body, asked, ChatAnswer)
 
     async def completions(self, request: web.Request, raw: bytes) -> web.StreamResponse:
@@ -104,7 +113,7 @@ class Generator:
                 job.rendered(choice.index, len(tokens))
                 choice.text.append(await self.engine.detokenize(beam.tokens, True) if beam.tokens else "")
                 choice.tokens, choice.finish_reason = len(beam.tokens), beam.reason
-        answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()))
+        answer = self._new_answer(request, body, model, AnswerOptions(role=asked.wants.role))
         request[NOTED] = RequestContext(request[REQUEST_ID], model, job, answer.id)
         return json_response(make(answer, job, None).whole())
 
@@ -143,7 +152,10 @@ class Generator:
         model = check_model(body.model, self.settings.served)
         key = await self._key(request, raw, owner)
         job = new_job(asked)
-        answer = Answer(model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()), asked.wants)
+        answer = self._new_answer(request, body, model, asked.wants)
+        if key is not None:  # whoever asks again has the same answer, by whatever name
+            answer.name = ""
+        answer.times = partial(self.engine.times, job)
         noted = request[NOTED] = RequestContext(request[REQUEST_ID], model, job)
         log_prompts(noted, self.settings.max_log_len)
         start = self.submit(request, job, answer, key, bool(body.stream))
@@ -158,6 +170,12 @@ class Generator:
             return await stream_answer(request, job, form, start)
         finally:
             self.engine.release(job)
+
+    def _new_answer(self, request: web.Request, body: GenerationFields, model: str, wants: AnswerOptions) -> Answer:
+        """Its id is made of what the client calls the request, if it does."""
+        named_so = body.request_id or request.headers.get("X-Request-Id")
+        about = (model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()), wants)
+        return Answer(*about, request[REQUEST_ID] if named_so else "", self.settings.fingerprint)
 
     async def _key(self, request: web.Request, raw: bytes, owner: int | None) -> Key | None:
         """The request's key; this frontend handles it. Another's request is given to that one."""

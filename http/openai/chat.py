@@ -41,6 +41,7 @@ class ChatAnswer:
             "usage": usage(job),
             "prompt_logprobs": told,
             "prompt_token_ids": first.prompt_ids if wants.ids else None,
+            **self._answer.metrics(),
         }
 
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
@@ -51,7 +52,7 @@ class ChatAnswer:
         ]
         text = self._answer.wants.before + turn.content
         content = text if text or not (calls or turn.reasoning) else None
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        message: dict[str, Any] = {"role": self._answer.wants.role, "content": content, "refusal": None}
         if calls:  # as with OpenAI: clients ask whether there are calls by whether there is the field
             message["tool_calls"] = calls
         reasoning = turn.reasoning if turn.reasoning and self._answer.wants.reasoning else None
@@ -71,7 +72,7 @@ class ChatAnswer:
     # --- streamed --------------------------------------------------------------------------------------------------
 
     def first(self, choice: Choice) -> bytes:
-        delta = {"role": "assistant", "content": self._answer.wants.before}
+        delta = {"role": self._answer.wants.role, "content": self._answer.wants.before}
         body = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
         beside = b""
         if self._answer.wants.ids:

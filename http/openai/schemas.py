@@ -65,6 +65,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     spaces_between_special_tokens: bool | None = None  # tokens' texts are joined as the tokenizer's decoder does it
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    return_metrics: bool | None = None  # when what happened to it, beside the usage
     use_beam_search: bool | None = None
     length_penalty: float | None = None  # of beam search
     stream_interval: Annotated[int | None, Range(1, 1 << 16)] = None
@@ -134,6 +135,10 @@ class ChatRequest(GenerationFields, kw_only=True):
 
     functions: list[Object] | None = None
     function_call: Any = None
+
+
+class ChatBatchRequest(ChatRequest, kw_only=True):
+    """POST /v1/chat/completions/batch: `messages` are several conversations."""
 
 
 class CompletionRequest(GenerationFields, kw_only=True):

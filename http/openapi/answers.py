@@ -44,6 +44,18 @@ class Usage(Said):
     completion_tokens_details: ReasoningTokens
 
 
+class Metrics(Said):
+    """Seconds, and what the request has survived."""
+
+    queue_time: float
+    time_to_first_token: float
+    prefill_time: float
+    decode_time: float
+    total_time: float
+    preemptions: int
+    deaths_survived: int
+
+
 class LikelyToken(Said):
     token: str
     logprob: float
@@ -83,7 +95,7 @@ class ToolCall(Said):
 
 
 class AssistantMessage(Said):
-    role: Literal["assistant"]
+    role: str
     content: str | None
     refusal: None
     reasoning: str | None
@@ -109,6 +121,8 @@ class ChatCompletion(Said):
     usage: Usage
     prompt_logprobs: PromptLogprobs | None
     prompt_token_ids: Ids | None
+    system_fingerprint: str | UnsetType = UNSET
+    metrics: Metrics | UnsetType = UNSET
 
 
 class FunctionDelta(Said):
@@ -124,7 +138,7 @@ class CallDelta(Said):
 
 
 class ChatDelta(Said):
-    role: Literal["assistant"] | UnsetType = UNSET
+    role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
@@ -150,6 +164,8 @@ class ChatCompletionChunk(Said):
     choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: Ids | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    metrics: Metrics | UnsetType = UNSET
 
 
 class CompletionLogprobs(Said):
@@ -185,6 +201,8 @@ class Completion(Said):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
+    system_fingerprint: str | UnsetType = UNSET
+    metrics: Metrics | UnsetType = UNSET
 
 
 class CompletionChunk(Said):
@@ -196,6 +214,8 @@ class CompletionChunk(Said):
     model: str
     choices: list[CompletionPart]
     usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    metrics: Metrics | UnsetType = UNSET
 
 
 class ModelCard(Said):

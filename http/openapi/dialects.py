@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from .answers import ChatLogprobs, Finish, PromptLogprobs, Said, Usage
+from .answers import ChatLogprobs, Finish, Metrics, PromptLogprobs, Said, Usage
 
 Object = dict[str, Any]
 
@@ -102,6 +102,7 @@ class Generated(Said):
     choices: list[GeneratedChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
 
 
 class GeneratedPart(Said):
@@ -113,3 +114,5 @@ class GeneratedPart(Said):
     model: str
     choices: list[GeneratedChoice]
     usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    metrics: Metrics | UnsetType = UNSET

@@ -33,6 +33,7 @@ from ..generation.structured_output import FORMATS, OPTIONS, OUTPUTS
 from ..generation.unsupported import NOT_BUILT, NOTHING
 from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import (
+    ChatBatchRequest,
     ChatMessage,
     ChatRequest,
     ChatTool,
@@ -151,6 +152,11 @@ def _chat(schema: Schema, book: Book) -> None:
         fields["thinking_token_budget"] = NULL
     _constraints(fields)
     _conversation(fields, book)
+
+
+def _chats(schema: Schema, book: Book) -> None:
+    _chat(schema, book)
+    schema["properties"]["messages"] = {"type": "array", "items": schema["properties"]["messages"], "minItems": 1}
 
 
 def _constraints(fields: Schema) -> None:
@@ -273,6 +279,7 @@ def _stream_options(schema: Schema, book: Book) -> None:
 
 _SPECIAL: dict[type, Callable[[Schema, Book], None]] = {
     ChatRequest: _chat,
+    ChatBatchRequest: _chats,
     CompletionRequest: _completion,
     TokenizeRequest: _tokenize,
     DetokenizeRequest: _detokenize,

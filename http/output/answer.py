@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,8 +12,10 @@ from ..errors import ApiError
 from ..generation.choice import Choice
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
+from ..generation.times import JobTimes
 
 encode = msgspec.json.Encoder().encode
+SECOND = 1_000_000_000  # ns
 EVENTS, NDJSON = "text/event-stream", "application/x-ndjson"  # how a stream is written
 
 
@@ -31,6 +34,8 @@ class AnswerOptions:
     before: str = ""  # chat: stands before the answer
     forced: bool = False  # a function was asked for by its name; OpenAI ends such a call with "stop"
     nothing: bool = False  # max_tokens 0: the one token that was generated is not for the client
+    role: str = "assistant"
+    metrics: bool = False  # when what happened to it
     best_of: int = 0  # of so many choices a prompt, the likeliest are given; 0: all are
 
 
@@ -43,19 +48,41 @@ class Answer:
     seed: int  # 64 bits, of which the id is made
     created: int  # Unix seconds
     wants: AnswerOptions = field(default_factory=AnswerOptions)
+    name: str = ""  # what the client calls the request, if it does
+    fingerprint: str = ""  # of what made it
+    times: Callable[[], JobTimes] = JobTimes
 
     @property
     def id(self) -> str:
-        return f"{'chatcmpl-' if self.chat else 'cmpl-'}{self.seed:016x}{self.created:08x}"
+        """The same, whoever writes it."""
+        return f"{'chatcmpl-' if self.chat else 'cmpl-'}{self.name or f'{self.seed:016x}{self.created:08x}'}"
 
     def head(self, streamed: bool) -> dict[str, Any]:
         """The fields that stand before the choices."""
         kind = ("chat.completion.chunk" if streamed else "chat.completion") if self.chat else "text_completion"
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        fingerprint = {"system_fingerprint": self.fingerprint} if self.fingerprint else {}
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model} | fingerprint
+
+    def metrics(self) -> dict[str, Any]:
+        """When what happened to it, where that is wanted: seconds, and what it has survived."""
+        return {"metrics": metrics_of(self.times())} if self.wants.metrics else {}
 
     def call_id(self, choice: int, call: int) -> str:
         """The id of a tool call: the same whoever writes it."""
         return f"call_{self.seed:016x}{self.created:08x}{choice:x}_{call:x}"
+
+
+def metrics_of(times: JobTimes) -> dict[str, Any]:
+    """As they stand in an answer."""
+    return {
+        "queue_time": times.before / SECOND,
+        "time_to_first_token": (times.before + times.prefill) / SECOND,
+        "prefill_time": times.prefill / SECOND,
+        "decode_time": times.decode / SECOND,
+        "total_time": times.total / SECOND,
+        "preemptions": times.preemptions,
+        "deaths_survived": times.deaths,
+    }
 
 
 class Writer(Protocol):
@@ -131,16 +158,15 @@ class Events:
         return counts(choice.prompt_tokens, generated, choice.cached_tokens, 0 if first else choice.thought)
 
     def closing(self) -> bytes:
-        """The usage event, if it was asked for, and the end mark."""
-        event = b""
-        if self.answer.wants.usage:
+        """The event of usage and metrics, as far as they were asked for, and the end mark."""
+        event, wants = b"", self.answer.wants
+        if wants.usage or wants.metrics:
             lead = b""
             if self.progress is not None:
                 self.progress.closed = True
                 lead = self.progress.event_id()
-            body = encode(
-                {**self.answer.head(True), "choices": [], "usage": usage(self.job, self.answer.wants.nothing)}
-            )
+            counted = {"usage": usage(self.job, wants.nothing)} if wants.usage else {}
+            body = encode({**self.answer.head(True), "choices": [], **counted, **self.answer.metrics()})
             event = b"%sdata: %s\n\n" % (lead, body)
         return event + b"data: [DONE]\n\n"
 

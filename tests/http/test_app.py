@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,8 @@ from actorserve.actors.protocol.messages import ChatPrompt, Finish, TextPrompt, 
 from actorserve.actors.protocol.request import Generation
 from actorserve.http.errors import ApiError, overloaded
 from actorserve.http.generation.prepare import MAX_SEQUENCES
-from tests.http.serving import HI, Served, finish_all, rendered, say
+from actorserve.http.generation.times import JobTimes
+from tests.http.serving import HI, Served, finish_all, rendered, say, serving
 
 USAGE = {
     "prompt_tokens": 5,
@@ -370,3 +372,63 @@ async def test_what_others_have_and_is_missing_here_is_not_found(served: Served)
     ):
         answer = await served.ask(method, path, {"model": "tiny", "input": "hi"} if method == "POST" else None)
         assert answer.status == status and answer.error["message"]
+
+
+# --- what else an answer tells -------------------------------------------------------------------------------------
+
+
+async def test_a_clients_own_name_is_in_the_answers_id() -> None:
+    async with serving(fingerprint="fp_1") as served:
+        for headers, fields in (({"X_Request_Id": "mine"}, {}), ({}, {"request_id": "mine"})):
+            client = await served.client()
+            client.send("POST", "/v1/chat/completions", {"messages": HI, **fields}, **headers)
+            finish_all(await served.job())
+            body = (await client.answer()).json
+            assert body["id"] == "chatcmpl-mine" and body["system_fingerprint"] == "fp_1"
+        client.send(
+            "POST", "/v1/completions", {"prompt": "a", "stream": True}, X_Request_Id="mine", Idempotency_Key="k"
+        )
+        finish_all(await served.job())
+        (event, *_) = [line for line in (await client.answer()).body.split(b"\n") if line.startswith(b"data")]
+        told = json.loads(event.removeprefix(b"data: "))
+        assert told["id"].startswith("cmpl-") and "mine" not in told["id"]  # who repeats it may call it otherwise
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_times_are_told_to_who_asks(stream: bool) -> None:
+    async with serving(response_role="bot") as served:
+        served.engine.job_times = JobTimes(
+            arrival=10**9, scheduled=2 * 10**9, first_token=4 * 10**9, last_token=7 * 10**9, deaths=1
+        )
+        client = await served.client()
+        client.send("POST", "/v1/chat/completions", {"messages": HI, "return_metrics": True, "stream": stream})
+        finish_all(await served.job())
+        answer = await client.answer()
+        last = answer.events[-1] if stream else answer.json
+        assert last["metrics"] == {
+            **{"queue_time": 1, "time_to_first_token": 3, "prefill_time": 2, "decode_time": 3, "total_time": 6},
+            **{"preemptions": 0, "deaths_survived": 1},
+        }
+        first = answer.events[0]["choices"][0]["delta"] if stream else answer.json["choices"][0]["message"]
+        assert first["role"] == "bot" and ("usage" in last) is not stream
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_conversations_at_once(served: Served, stream: bool) -> None:
+    other = [{"role": "user", "content": "ho"}]
+    client = await served.client()
+    client.send("POST", "/v1/chat/completions/batch", {"messages": [HI, other], "n": 2, "stream": stream})
+    job = await served.job()
+    assert [json.loads(prompt.messages) for prompt in job.prompts if isinstance(prompt, ChatPrompt)] == [HI, other]
+    finish_all(job)
+    answer = await client.answer()
+    choices = [choice for event in answer.events for choice in event["choices"]] if stream else answer.json["choices"]
+    assert {choice["index"] for choice in choices} == {0, 1, 2, 3}
+    for messages, param in (
+        ([], "messages"),
+        (HI, "messages[0]"),
+        ([HI, []], "messages[1]"),
+        ([HI, [{"role": "user"}]], "messages[1][0].content"),
+    ):
+        refused = await served.ask("POST", "/v1/chat/completions/batch", {"messages": messages})
+        assert refused.status == 400 and refused.error["param"] == param
