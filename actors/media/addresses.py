@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
-NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+NAT64 = IPv6Network("64:ff9b::/96")  # an IPv4 address for networks of IPv6 alone
 COMPATIBLE = IPv6Network("::/96")  # an IPv4 address, as it was once written
 CLOUDS = frozenset({IPv4Address("168.63.129.16"), IPv4Address("192.0.0.192")})  # public, and a cloud's own all the same
 
@@ -19,19 +19,26 @@ def is_public(address: str) -> bool:
         given = ip_address(address.partition("%")[0])
     except ValueError:
         return False
+    if isinstance(given, IPv6Address) and given in NAT64:
+        return _is_public(_last(given))
     return all(_is_public(one) for one in (given, *_inside(given)))
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
-    return address.is_global and not address.is_multicast and not address.is_reserved and address not in CLOUDS
+    local = address.is_multicast or address.is_reserved or (address.version == 6 and address.is_site_local)
+    return address.is_global and not local and address not in CLOUDS
+
+
+def _last(address: IPv6Address) -> IPv4Address:
+    """In its last bits."""
+    return IPv4Address(int(address) & 0xFFFFFFFF)
 
 
 def _inside(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
     """The IPv4 addresses to which one of IPv6 leads."""
     if isinstance(address, IPv4Address):
         return []
-    last = IPv4Address(int(address) & 0xFFFFFFFF)
-    found = [last] if any(address in net for net in (*NAT64, COMPATIBLE)) else []
+    found = [_last(address)] if address in COMPATIBLE else []
     found += [inner for inner in (address.ipv4_mapped, address.sixtofour) if inner is not None]
     return found + list(address.teredo or ())
 

@@ -103,12 +103,13 @@ class Fetcher:
         if urlsplit(url).scheme.lower() == "file":
             return await asyncio.to_thread(self._read_file, url, fetched)
         limit = self._config.media_fetch_timeout
-        try:
-            async with asyncio.timeout(limit):
-                async with self._places:
+        async with self._places:
+            try:
+                async with asyncio.timeout(limit):
                     return await self._follow(url, fetched)
-        except TimeoutError:
-            raise MediaRefused(f"{shown(url)} was not there within {limit:g} s (--media-fetch-timeout).", 408) from None
+            except TimeoutError:
+                text = f"{shown(url)} was not there within {limit:g} s (--media-fetch-timeout)."
+                raise MediaRefused(text, 408) from None
 
     async def _follow(self, url: str, fetched: Fetched) -> bytes:
         import aiohttp

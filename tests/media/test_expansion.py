@@ -1,0 +1,129 @@
+"""What takes a placeholder's place, and the tensors: the same as the processors of transformers make of each family."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+import types
+from array import array
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch  # noqa: F401  # before transformers, which would believe for all of this process that there is none
+
+from actorserve.actors.media.processors import ImageProcessor
+from actorserve.actors.model.info import ModelInfo, resolve_model
+from actorserve.actors.model.tokenizers.tokenizer import load_tokenizer
+from actorserve.actors.options.config import Config, ConfigError
+from actorserve.actors.protocol.media import MediaSource, PreparedMedia
+from actorserve.actors.renderer.media import expanded, in_order, items_of
+from tests.support.models.vision import KINDS, picture, vision_folder
+
+SIZES = [(60, 40), (17, 90), (64, 64), (200, 30), (31, 33)]
+CLASSES = {  # modules and classes of their processors; those of which a part is missing here are made without it
+    "qwen2_vl": ("qwen2_vl", "Qwen2VLProcessor"),
+    "qwen2_5_vl": ("qwen2_5_vl", "Qwen2_5_VLProcessor"),
+    "qwen3_vl": ("qwen3_vl", "Qwen3VLProcessor"),
+    "gemma3": ("gemma3", "Gemma3Processor"),
+    "llava": ("llava", "LlavaProcessor"),
+    "llava_next": ("llava_next", "LlavaNextProcessor"),
+    "pixtral": ("pixtral", "PixtralProcessor"),
+    "mistral3": ("pixtral", "PixtralProcessor"),
+    "internvl": ("internvl", "InternVLProcessor"),
+    "smolvlm": ("smolvlm", "SmolVLMProcessor"),
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def theirs(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """transformers' whole processor, with an image processor on Pillow, and without one of films."""
+    from transformers import AutoImageProcessor, AutoTokenizer
+
+    module, name = CLASSES[kind]
+    if module == "pixtral":  # its module asks for a function that is not used here, of one that wants torchvision
+        missing = types.SimpleNamespace(get_resize_output_image_size=None)
+        monkeypatch.setitem(sys.modules, "transformers.models.pixtral.image_processing_pixtral", missing)
+    found = importlib.import_module(f"transformers.models.{module}.processing_{module}")
+    if hasattr(found, "num2words"):
+        monkeypatch.setattr(found, "num2words", str)
+    processor = getattr(found, name)
+    monkeypatch.setattr(processor, "check_argument_for_proper_class", lambda self, name, value: None)
+    parts: dict[str, Any] = {
+        "image_processor": AutoImageProcessor.from_pretrained(str(folder), backend="pil"),
+        "tokenizer": AutoTokenizer.from_pretrained(str(folder)),
+    }
+    if "video_processor" in processor.get_attributes():
+        parts["video_processor"] = None
+    return processor(**parts, **(KINDS[kind].processor_config or {}))
+
+
+def model_of(folder: Path) -> ModelInfo:
+    return resolve_model(Config(model=str(folder), worker="scripted"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_and_tensors_are_those_of_transformers(kind: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    folder = vision_folder(kind, root)
+    config, model, known = Config(model=str(folder)), model_of(folder), KINDS[kind]
+    own, other = ImageProcessor(config, model), theirs(kind, folder, monkeypatch)
+    files = [picture(width, height, seed) for seed, (width, height) in enumerate(SIZES)]
+    begin, end = known.around
+    text = "What? " + " and ".join(begin + known.placeholder + end for _ in files) + " in one."
+    prepared, tensors = [], []
+    for number, file in enumerate(files):
+        made = own.process(file, MediaSource("image", ""))
+        told = made.placeholder, made.text, made.token, made.count
+        prepared.append(PreparedMedia("image", bytes([number]) * 16, *told, []))
+        tensors.append(made.arrays)
+    tokenizer = load_tokenizer(model)
+    ids = tokenizer.encode(expanded(text, prepared), add_special_tokens=False).ids
+    pictures = [Image.open(io.BytesIO(file)).convert("RGB") for file in files]
+    for shown, arrays in zip(pictures, tensors, strict=True):
+        alone = other._process_images([shown], **other._merge_kwargs(return_tensors="np")["images_kwargs"])[0]
+        for name, value in arrays.items():
+            assert np.array_equal(np.asarray(alone[name]), value), name
+    replaced = [
+        other._process_images([shown], **other._merge_kwargs(return_tensors="np")["images_kwargs"])[1][0]
+        for shown in pictures
+    ]
+    [wanted], _ = other.get_text_with_replacements([text], replaced)
+    assert ids == other.tokenizer(wanted, add_special_tokens=False)["input_ids"]
+    embedded = [position for position, token in enumerate(ids) if token == prepared[0].token]
+    items = items_of(ids, in_order(text, prepared))
+    assert [item.digest for item in items] == [one.digest for one in prepared]
+    covered = [position for item in items for position in embedded if 0 <= position - item.start < item.length]
+    assert covered == embedded and all(item.start in embedded for item in items)
+    assert array("i", [one.count for one in prepared]).tolist() == [
+        sum(0 <= position - item.start < item.length for position in embedded) for item in items
+    ]
+
+
+def test_a_processor_is_changed_by_an_option(root: Path) -> None:
+    folder = vision_folder("qwen2_5_vl", root)
+    large = ImageProcessor(Config(model=str(folder)), model_of(folder))
+    changed = Config(model=str(folder), mm_processor_kwargs='{"size": {"shortest_edge": 64, "longest_edge": 1024}}')
+    small = ImageProcessor(changed, model_of(folder))
+    file, source = picture(64, 64), MediaSource("image", "")
+    assert large.process(file, source).count == 64 and small.process(file, source).count == 16
+
+
+def test_what_is_missing_is_told_with_its_name(root: Path, tmp_path: Path) -> None:
+    folder = vision_folder("llava", tmp_path)
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(ConfigError, match="has no processor of pictures"):
+        ImageProcessor(Config(model=str(folder)), model_of(folder))
+    other = vision_folder("mistral3", tmp_path)
+    values = msgspec.json.decode((other / "processor_config.json").read_bytes())
+    (other / "processor_config.json").write_bytes(msgspec.json.encode({**values, "image_token": "[NONE]"}))
+    with pytest.raises(ConfigError, match=r"no \[NONE\]"):
+        ImageProcessor(Config(model=str(other)), model_of(other))
