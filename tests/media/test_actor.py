@@ -1,0 +1,349 @@
+"""The media actor over real rings and memory: a test plays frontend and renderer, and kills it at every step."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch  # noqa: F401  # before transformers, which would believe for all of this process that there is none
+
+from actorserve.actors.frontend.media import MediaGate
+from actorserve.actors.media import actor, requests
+from actorserve.actors.media.actor import MediaActor
+from actorserve.actors.model.info import ModelInfo, resolve_model
+from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.media import BASE64, FILE, MediaSource, PreparedMedia
+from actorserve.actors.protocol.messages import (
+    Failed,
+    ForgetMedia,
+    MediaForgotten,
+    Render,
+    TextPrompt,
+    Tokenize,
+    call_numbers,
+)
+from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.topology import System
+from actorserve.actors.runtime.in_flight import MOST_TRIES, Ended
+from actorserve.actors.runtime.process import Context
+from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.shm.layout import generation_of, slot_of
+from actorserve.shm.media import arena, entries
+from tests.shm.aborting import aborted
+from tests.support.models.vision import picture, vision_folder
+
+PARAMS = msgspec.msgpack.encode(Generation(Sampling(1), request_id="name"))
+PART = "messages[0].content[0].image_url"
+TURNS = 1000
+SMALL = 1 << 20  # bytes of the arena: sixteen pictures of these, or fewer
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ModelInfo:
+    folder = vision_folder("qwen2_5_vl", tmp_path_factory.mktemp("models"))
+    return resolve_model(Config(model=str(folder), worker="scripted"))
+
+
+class Bench:
+    """A media actor, and those around it."""
+
+    def __init__(self, model: ModelInfo, **options: Any) -> None:
+        sizes: dict[str, Any] = {"max_num_seqs": 2, "max_num_queued_reqs": 2, "block_size": 8, "max_body_bytes": 4096}
+        config = Config(model=model.folder, media_memory_bytes=SMALL, worker="scripted", **sizes, **options)
+        self.memory = Memory(System(config, model))
+        self.frontend, self.renderer = self.born("frontend-0"), self.born("renderer-0")
+        self.table = self.frontend.table
+        self.gate = MediaGate(self.frontend)
+        self.slot = 0
+        self.start()
+
+    def born(self, name: str) -> Context:
+        return Context(self.memory.boot(self.memory.system.by_name[name]))
+
+    def start(self) -> None:
+        self.context = self.born("media-0")
+        self.media = MediaActor(self.context)
+
+    def restart(self, ended: Ended = Ended.DIED) -> None:
+        """It dies with all that it has in hand."""
+        self.media.fetcher.close()
+        self.context.close()
+        self.memory.raise_incarnation(self.context.spec, ended)
+        self.start()
+
+    def close(self) -> None:
+        self.media.fetcher.close()
+        for context in (self.context, self.frontend, self.renderer):
+            context.close()
+        self.memory.close()
+
+    def open(self) -> int:
+        self.slot = (self.slot + 1) % self.table.slots
+        return self.table.open_slot(self.slot, PARAMS, 1)
+
+    def ask(self, *sources: MediaSource, refs: list[int] | None = None) -> list[int]:
+        """A request with these."""
+        refs = refs or [self.open()]
+        record = self.gate.reserve(Render([], TextPrompt("x")), sources, len(refs))
+        self.gate.render("renderer-0", record, refs)
+        self.frontend.flush()
+        return refs
+
+    def turn(self) -> int:
+        """One turn of the actor's loop."""
+        done = self.context.inbox.drain(self.media.handle, self.media.one_record) + self.media.do_work()
+        if self.context.flush():
+            self.media.published()
+            self.context.inbox.commit()
+        return done
+
+    def run(self) -> None:
+        """Until there is nothing to do."""
+        for _ in range(TURNS):
+            if not self.turn() and not self.media._pending:
+                return
+        raise AssertionError("it does not come to an end")
+
+    def rendered(self) -> list[Any]:
+        return self._got(self.renderer)
+
+    def told(self) -> list[Any]:
+        return self._got(self.frontend)
+
+    def _got(self, context: Context) -> list[Any]:
+        received: list[Any] = []
+        context.inbox.drain(received.append)
+        context.inbox.commit()
+        return received
+
+    def pixels(self, prepared: PreparedMedia) -> np.ndarray:
+        seen = self.renderer.media()
+        assert seen is not None
+        return np.array(seen.array(prepared.tensors[0]))
+
+
+@pytest.fixture
+def bench(model: ModelInfo) -> Iterator[Bench]:
+    made = Bench(model)
+    yield made
+    made.close()
+
+
+def source(seed: int = 0, width: int = 40, height: int = 24) -> MediaSource:
+    data = base64.b64encode(picture(width, height, seed))
+    return MediaSource("image", PART, data=data, form=BASE64)
+
+
+def test_a_request_goes_on_to_its_renderer_with_its_tensors(bench: Bench) -> None:
+    refs = bench.ask(source(1), source(2), source(1), refs=[bench.open(), bench.open()])
+    bench.run()
+    [message] = bench.rendered()
+    assert isinstance(message, Render) and message.refs == refs and message.prompt == TextPrompt("x")
+    assert [one.count for one in message.media] == [15, 15, 15]
+    assert message.media[0] == message.media[2] != message.media[1]
+    assert bench.pixels(message.media[0]).shape == (60, 96)
+    for ref in refs:
+        held = bench.media.arena.holds(slot_of(ref), generation_of(ref))
+        assert [entry for entry, _ in held] == [held[0][0], held[1][0], held[0][0]] and held[0] != held[1]
+    bench.gate.done(refs[1])
+    assert bench.gate._inbox.used == 0 and not bench.gate._records
+
+
+def test_a_file_of_bytes_is_the_same_picture(bench: Bench) -> None:
+    bench.ask(source(1))
+    bench.ask(MediaSource("image", PART, data=picture(40, 24, 1), form=FILE))
+    bench.run()
+    first, second = bench.rendered()
+    assert first.media == second.media
+
+
+def scene(model: ModelInfo) -> Bench:
+    """Two requests wait; a third is done, and ends now."""
+    made = Bench(model)
+    old = made.ask(source(3))
+    made.run()
+    made.rendered()
+    made.table.write_prompt(old[0], [1], b"", 1)
+    made.table.set_finish(old[0], 1)
+    made.ask(source(1), source(2))
+    made.ask(source(2))
+    return made
+
+
+@pytest.mark.parametrize("stride", [3, pytest.param(40, marks=pytest.mark.slow)])
+def test_killed_at_every_step_its_successor_does_all_that_is_not_done(model: ModelInfo, stride: int) -> None:
+    """Each request reaches the renderer at least once, with the right pixels; what is held is held by who runs."""
+    reference = scene(model)
+    reference.run()
+    wanted = [[reference.pixels(one) for one in message.media] for message in reference.rendered()]
+    reference.close()
+    at, was_aborted, scenes = 0, True, 0
+    while was_aborted:
+        at += 1 + at // stride
+        scenes += 1
+        made = scene(model)
+        was_aborted = aborted(made.run, at, (actor, requests, entries, arena))
+        made.restart()
+        made.run()
+        assert made.told() == []
+        got = {}
+        for message in made.rendered():
+            got[message.refs[0]] = [made.pixels(one) for one in message.media]
+        assert len(got) == 2
+        for pictures, expected in zip((got[ref] for ref in sorted(got)), wanted, strict=True):
+            assert all(map(np.array_equal, pictures, expected)) and len(pictures) == len(expected)
+        assert all(made.media.arena.is_finished(ref) for ref in got)
+        made.restart()
+        made.run()
+        assert made.rendered() == [] and set(made.media.entries._holders) == set(got)
+        made.close()
+    assert scenes > 12
+
+
+def test_a_picture_that_kills_costs_its_own_request(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    [bad] = bench.ask(source(1))
+    [good] = bench.ask(source(2))
+    process = bench.media.processors["image"].process
+    deadly = picture(40, 24, 1)
+
+    class Killed(BaseException):
+        """As kill -9 is."""
+
+    def dying(self: Any, data: bytes, given: MediaSource) -> Any:
+        if data == deadly:
+            raise Killed
+        return process(data, given)
+
+    monkeypatch.setattr(type(bench.media.processors["image"]), "process", dying)
+    for _ in range(MOST_TRIES):
+        with pytest.raises(Killed):
+            bench.run()
+        bench.restart()
+    bench.run()
+    [failed] = bench.told()
+    assert (failed.refs, failed.status, failed.param) == ([bad], 500, PART)
+    assert [message.refs for message in bench.rendered()] == [[good]]
+
+
+def test_a_picture_that_hangs_is_given_up_at_once(bench: Bench) -> None:
+    [bad] = bench.ask(source(1))
+    bench.context.in_flight.take(bad)  # it stands still over it, and is killed for that
+    bench.restart(Ended.HUNG)
+    bench.run()
+    [failed] = bench.told()
+    assert (failed.refs, failed.status) == ([bad], 422) and "within 10 s" in failed.message
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "said"),
+    [
+        (MediaSource("image", PART, data=b"%%%", form=BASE64), 400, f"{PART}: its base64 is wrong"),
+        (MediaSource("image", PART, data=b"<svg/>", form=FILE), 400, f"{PART}: it is SVG"),
+        (source(0, 64, 64), 400, f"{PART}: it takes 64 tokens of the 60 that the model takes"),
+        (MediaSource("image", PART, url="http://127.0.0.1/"), 400, f"{PART}: 127.0.0.1 is no public address"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_others_are_not(
+    model: ModelInfo, given: MediaSource, status: int, said: str
+) -> None:
+    bench = Bench(msgspec.structs.replace(model, max_model_len=60))
+    [bad], [good] = bench.ask(source(1), given), bench.ask(source(2))
+    bench.run()
+    [failed] = bench.told()
+    assert (failed.refs, failed.status, failed.param) == ([bad], status, PART) and said in failed.message
+    assert [message.refs for message in bench.rendered()] == [[good]]
+    bench.close()
+
+
+def test_whose_client_has_gone_is_not_worked_on(bench: Bench) -> None:
+    [gone], [new] = bench.ask(source(1)), bench.ask(source(2))
+    bench.table.cancel(gone)
+    bench.run()
+    [failed] = bench.told()
+    assert isinstance(failed, Failed) and (failed.refs, failed.status) == ([gone], 499)
+    assert [message.refs for message in bench.rendered()] == [[new]]
+
+
+def test_who_finds_no_memory_waits_for_it_and_is_told_in_the_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bench.ask(*(source(seed) for seed in range(16)))
+    bench.run()
+    [second] = bench.ask(source(90))
+    for _ in range(5):
+        bench.turn()
+    assert len(bench.rendered()) == 1 and bench.told() == []
+    bench.table.write_prompt(first[0], [1], b"", 1)
+    bench.table.set_finish(first[0], 1)
+    bench.run()
+    assert [message.refs for message in bench.rendered()] == [[second]]
+    bench.ask(*(source(seed) for seed in range(100, 115)))
+    bench.run()
+    bench.rendered()
+    [third] = bench.ask(source(120))
+    monkeypatch.setattr(actor, "ROOM_S", -1.0)
+    bench.run()
+    [failed] = bench.told()
+    assert (failed.refs, failed.status) == ([third], 503) and "--media-memory-bytes" in failed.message
+
+
+def test_more_than_all_of_the_memory_is_refused_at_once(model: ModelInfo) -> None:
+    bench = Bench(model, mm_processor_kwargs='{"size": {"shortest_edge": 64, "longest_edge": 1000000}}')
+    bench.ask(source(1, 500, 300))
+    bench.run()
+    [failed] = bench.told()
+    assert failed.status == 413 and "--media-memory-bytes" in failed.message and failed.param == PART
+    bench.close()
+
+
+def test_what_was_processed_is_found_again_by_a_successor_until_it_is_forgotten(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.ask(source(1))
+    bench.run()
+    bench.restart()
+    counted: list[bytes] = []
+    process = bench.media.processors["image"].process
+
+    def counting(self: Any, data: bytes, given: MediaSource) -> Any:
+        counted.append(data)
+        return process(data, given)
+
+    monkeypatch.setattr(type(bench.media.processors["image"]), "process", counting)
+    bench.ask(source(1))
+    bench.run()
+    assert counted == []
+    number = next(call_numbers(0, 1))
+    bench.frontend.post("media-0", ForgetMedia(number))
+    bench.frontend.flush()
+    bench.run()
+    assert bench.told() == [MediaForgotten(number)]
+    bench.ask(source(1))
+    bench.run()
+    assert len(counted) == 1 and len(bench.rendered()) == 3
+
+
+def test_a_question_without_a_slot(bench: Bench) -> None:
+    number = next(call_numbers(0, 1))
+    bench.gate.ask("renderer-0", Tokenize(number, TextPrompt("x")), [source(1)])
+    bench.frontend.flush()
+    bench.run()
+    [message] = bench.rendered()
+    assert message.call == number and message.media[0].count == 15
+    bench.gate.done(number)
+    bench.gate.ask("renderer-0", Tokenize(number + 1, TextPrompt("x")), [MediaSource("image", PART, data=b"")])
+    bench.frontend.flush()
+    bench.run()
+    [failed] = bench.told()
+    assert (failed.call, failed.status, failed.refs) == (number + 1, 400, [])
+
+
+def test_a_record_of_another_life_of_the_frontend_is_not_read(bench: Bench) -> None:
+    [old] = bench.ask(source(1))
+    bench.gate = MediaGate(bench.frontend)  # a successor's: its region is empty
+    [new] = bench.ask(source(2), refs=[bench.open()])
+    bench.run()
+    assert [message.refs for message in bench.rendered()] == [[new]]
+    assert old != new
