@@ -14,6 +14,7 @@ from actorserve.http.generation.job import Job
 from actorserve.http.generation.prepare import PreparedRequest, ask_completion
 from actorserve.http.settings import Settings
 
+from ..frontend.media import taken_out
 from ..protocol.messages import Prompt
 from .outputs import RequestOutput, completions, prompt_logprobs
 from .pooling import PooledPrompt
@@ -71,7 +72,7 @@ def make_request(
 
 
 def _check_size(prompt: Prompt, rendering: dict[str, Any], most_bytes: int) -> None:
-    size = len(msgspec.msgpack.encode([prompt, rendering]))
+    size = len(msgspec.msgpack.encode([taken_out(prompt)[0], rendering]))
     if size > most_bytes:
         raise ApiError(400, f"The prompt and its parameters have {size:,} bytes; at most {most_bytes:,} are taken.")
 

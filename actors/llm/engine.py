@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from .host_wire import HostEnded
 from .inside import InProcess
 from .link import EngineDead, HostLink
 
+Reset = Callable[[], Awaitable[None]]
 RESET_S = 2 * CALL_S  # the scheduler gets the half of it to answer
 MARGIN_BYTES = 4096  # of a message, beside prompt and parameters
 
@@ -53,7 +55,7 @@ class LLMEngine(LoopActor):
         self._waiting: deque[tuple[PromptBatch, int]] = deque()
         self._running: dict[Job, tuple[PromptBatch, int]] = {}
         self._sequences = 0  # of what is running
-        self._resets: set[Future[None]] = set()  # of the prefix cache, that somebody waits for
+        self._resets: set[Future[None]] = set()  # of caches, that somebody waits for
         self._loop = asyncio.new_event_loop()
         self._began = threading.Event()
         self._thread = threading.Thread(target=self._run, name="actorserve-llm", daemon=True)
@@ -83,12 +85,19 @@ class LLMEngine(LoopActor):
 
     def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         """Return when it is done; RuntimeError if that takes longer than anybody answers."""
+        self._reset("the prefix cache", lambda: self._engine.reset_prefix_cache(reset_running_requests))
+
+    def reset_mm_cache(self) -> None:
+        """The same, of processed pictures."""
+        self._reset("the cache of pictures", lambda: self._engine.reset_mm_cache())
+
+    def _reset(self, what: str, ask: Reset) -> None:
         done: Future[None] = Future()
-        self._call(self._reset_prefix_cache, done, reset_running_requests)
+        self._call(self._begin_reset, done, ask)
         try:
             done.result(RESET_S)
         except TimeoutError:  # the thread has ended between the question and its turn
-            raise RuntimeError(f"the prefix cache was not reset within {RESET_S:.0f} s") from None
+            raise RuntimeError(f"{what} was not reset within {RESET_S:.0f} s") from None
 
     def close(self) -> None:
         """End the thread; whoever still waits is told."""
@@ -99,7 +108,7 @@ class LLMEngine(LoopActor):
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # the loop is closed
-            if function in (self._submit, self._reset_prefix_cache):
+            if function in (self._submit, self._begin_reset):
                 raise EngineDead("the LLM object is closed") from None
 
     # --- the thread ----------------------------------------------------------------------------------------------
@@ -170,20 +179,20 @@ class LLMEngine(LoopActor):
             done.set_exception(self.dead)
         self._resets.clear()
 
-    # --- the prefix cache ----------------------------------------------------------------------------------------
+    # --- what is reset ----------------------------------------------------------------------------------------
 
-    def _reset_prefix_cache(self, done: Future[None], reset_running_requests: bool) -> None:
+    def _begin_reset(self, done: Future[None], ask: Reset) -> None:
         if self.dead is not None:
             done.set_exception(self.dead)
             return
         self._resets.add(done)
-        task = self._loop.create_task(self._ask_for_reset(reset_running_requests))
+        task = self._loop.create_task(self._ask_for_reset(ask))
         task.add_done_callback(partial(self._reset_done, done))
 
-    async def _ask_for_reset(self, reset_running_requests: bool) -> None:
+    async def _ask_for_reset(self, ask: Reset) -> None:
         self._loop.call_soon(self._turns.turn)  # behind what is posted now
         try:
-            await self._engine.reset_prefix_cache(reset_running_requests)
+            await ask()
         except ApiError as error:
             raise RuntimeError(error.message) from None
 

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from actorserve.http.errors import ApiError
-from actorserve.http.settings import Settings
+from actorserve.http.settings import Settings, media_rules
 
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError, make_config
@@ -33,6 +33,7 @@ from .batch import PromptBatch, PromptRequest, make_request
 from .engine import LLMEngine
 from .inside import InProcess
 from .link import HostLink
+from .media import GivenPictures
 from .outputs import PromptError, RequestOutput
 from .pooling import PooledPrompt, PooledPrompts
 from .pooling_methods import PoolingMethods
@@ -64,6 +65,7 @@ class LLM(PoolingMethods):
         self._pid = os.getpid()
         self._closer = weakref.finalize(self, _close, self._engine, self._link, self._pid)
         self._settings = _settings(self.config, self._engine.model)
+        self._pictures = GivenPictures(self.config, self._settings.media)
         self._ids = itertools.count()
         self._enqueued: list[PromptBatch] = []
 
@@ -77,10 +79,11 @@ class LLM(PoolingMethods):
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """The outputs in the order of the prompts: texts, lists of token ids, or dicts of `prompt` or
-        `prompt_token_ids`. One SamplingParams for all, or one for each.
+        `prompt_token_ids`, with pictures of Pillow as `multi_modal_data["image"]`. One SamplingParams for all, or one
+        for each.
         """
         self._check_generates()
-        return self._run(self._batch(given_prompts(prompts), sampling_params, priority), use_tqdm)
+        return self._run(self._batch(given_prompts(prompts, self._pictures), sampling_params, priority), use_tqdm)
 
     def chat(
         self,
@@ -106,7 +109,7 @@ class LLM(PoolingMethods):
             "chat_template_kwargs": chat_template_kwargs,
         }
         self._check_generates()
-        given, _ = given_conversations(messages, variables)
+        given, _ = given_conversations(messages, variables, self._pictures, self._settings)
         return self._run(self._batch(given, sampling_params, priority), use_tqdm)
 
     def enqueue(
@@ -117,7 +120,7 @@ class LLM(PoolingMethods):
     ) -> list[str]:
         """Begin with prompts as `generate` takes them, and return their request ids at once."""
         self._check_generates()
-        batch = self._batch(given_prompts(prompts), sampling_params, priority)
+        batch = self._batch(given_prompts(prompts, self._pictures), sampling_params, priority)
         self._engine.submit(batch)
         self._enqueued.append(batch)
         return [wanted.request_id for wanted in batch.wanted]
@@ -214,6 +217,12 @@ class LLM(PoolingMethods):
         self._engine.reset_prefix_cache(reset_running_requests)
         return True
 
+    def reset_mm_cache(self) -> bool:
+        """Pictures that come from now on are processed anew. True when it is done."""
+        self._check_usable()
+        self._engine.reset_mm_cache()
+        return True
+
     @property
     def pid(self) -> int:
         """The process that supervises the actors; `actorserve ps` shows them by it."""
@@ -273,6 +282,7 @@ def _settings(config: Config, model: ModelInfo) -> Settings:
         has_tokenizer=bool(model.tokenizer_folder),
         pooling=model.pooling,
         encoder=model.encoder,
+        media=media_rules(config, model, config.max_body_bytes),
     )
 
 

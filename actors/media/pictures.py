@@ -49,6 +49,11 @@ class Pictures:
         except Exception as error:  # libraries raise anything for bytes that are broken
             raise MediaRefused(f"its {header.kind} cannot be read: {_short(error)}.") from None
 
+    def checked(self, picture: Image) -> Image:
+        """A picture that a program has, in three colours."""
+        self._check(*picture.size)
+        return self._plain(picture)
+
     def from_pixels(self, data: bytes, width: int) -> Image:
         """A picture of which a program on this machine has given the pixels, three bytes each."""
         from PIL import Image

@@ -52,7 +52,7 @@ def take_media(body: bytes, messages: Sequence[ChatMessage], rules: MediaRules) 
             source = _source(part, part.place or f"messages[{index}].content[{number}]", rules)
             sources.append(source)
             plain[index]["content"][number] = {"type": source.modality}
-    _check_counts(sources, rules)
+    check_counts(sources, rules, "messages")
     return msgspec.json.encode(plain), sources
 
 
@@ -113,13 +113,14 @@ def _in_base64(modality: str, text: str, field: str, uuid: str) -> MediaSource:
     return MediaSource(modality, field, data=text.encode(), form=BASE64, uuid=uuid)
 
 
-def _check_counts(sources: Sequence[MediaSource], rules: MediaRules) -> None:
+def check_counts(sources: Sequence[MediaSource], rules: MediaRules, field: str) -> None:
+    """400 for more than are allowed."""
     for modality, count in Counter(source.modality for source in sources).items():
         if count > rules.most[modality]:
-            text = f"messages: {count} parts are of the kind {modality}, and at most {rules.most[modality]} are taken"
-            raise bad_request(f"{text} (--limit-mm-per-prompt).", "messages")
+            text = f"{field}: {count} parts are of the kind {modality}, and at most {rules.most[modality]} are taken"
+            raise bad_request(f"{text} (--limit-mm-per-prompt).", field)
     if len(sources) > MOST_MEDIA:
-        raise bad_request(f"messages: at most {MOST_MEDIA} pictures and sounds are taken in one.", "messages")
+        raise bad_request(f"{field}: at most {MOST_MEDIA} pictures and sounds are taken in one.", field)
 
 
 def check_text_size(parts: Sequence[bytes | None], most: int) -> None:
