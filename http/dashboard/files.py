@@ -17,6 +17,7 @@ TYPES = {
     "main.js": "text/javascript",
     "chat.js": "text/javascript",
     "turns.js": "text/javascript",
+    "pictures.js": "text/javascript",
     "store.js": "text/javascript",
     "markdown.js": "text/javascript",
     "markdown-it.js": "text/javascript",  # as its authors ship it

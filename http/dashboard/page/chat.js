@@ -1,5 +1,6 @@
 // The conversation: kept in this browser, answered as a stream, one answer at a time.
 
+import * as pictures from "./pictures.js";
 import { events, Problem, request } from "./sse.js";
 import * as store from "./store.js";
 import * as views from "./turns.js";
@@ -9,7 +10,7 @@ const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
 const KEEP_MS = 1000; // how often an answer is kept while it comes
 const $ = (id) => document.getElementById(id);
 
-const turns = []; // {role, content, reasoning, facts, view}
+const turns = []; // {role, content, pictures, reasoning, facts, view}; pictures are too many bytes to be kept
 let id = ""; // of the conversation, once something was said in it
 let running = null; // the AbortController of the answer that is coming
 let model = "";
@@ -51,6 +52,7 @@ export function start() {
   $("parameters").addEventListener("input", countChanged);
   $("turns").addEventListener("click", act);
   addEventListener("resize", fit);
+  pictures.start();
   fit();
   countChanged(); // a reloaded page may have kept its fields
   open(sessionStorage.getItem("actorserve-conversation") ?? store.all()[0]?.id ?? "");
@@ -149,7 +151,7 @@ function addTurn(turn, coming = false) {
 // --- asking -------------------------------------------------------------------------------------------------------
 
 function send(text) {
-  if (running || !text.trim()) return;
+  if (running || !(text.trim() || pictures.any())) return;
   for (const name of NUMBERS) {
     const field = $(`p-${name}`);
     if (!field.checkValidity()) {
@@ -162,7 +164,7 @@ function send(text) {
   fit();
   if (editing !== null) for (const turn of turns.splice(editing)) turn.view.remove();
   endEdit();
-  addTurn({ role: "user", content: text.trim() });
+  addTurn({ role: "user", content: text.trim(), pictures: pictures.taken() });
   keep();
   list();
   answer();
@@ -170,7 +172,8 @@ function send(text) {
 
 function messages() {
   const system = $("p-system").value.trim();
-  const said = turns.filter((turn) => turn.content && !turn.failed).map(({ role, content }) => ({ role, content }));
+  const said = turns.filter((turn) => (turn.content || turn.pictures?.length) && !turn.failed)
+    .map((turn) => ({ role: turn.role, content: pictures.content(turn) }));
   return system ? [{ role: "system", content: system }, ...said] : said;
 }
 
@@ -258,6 +261,7 @@ function edit(index) {
   if (running) return;
   editing = index;
   $("message").value = turns[index].content;
+  pictures.put(turns[index].pictures ?? []);
   fit();
   $("message").focus();
   turns.forEach((turn, place) => turn.view.classList.toggle("replaced", place >= index));

@@ -1,6 +1,7 @@
 // One turn of the conversation as it is seen: text, thoughts, and the line of facts and buttons under it.
 
 import { render } from "./markdown.js";
+import { image } from "./pictures.js";
 import { Problem } from "./sse.js";
 
 const NEAR = 60; // pixels from the end within which the conversation follows the answer
@@ -17,6 +18,7 @@ export function add(turn, coming) {
   view.append(text);
   if (turn.role === "user") {
     text.textContent = turn.content;
+    if (turn.pictures?.length) text.prepend(...turn.pictures.map(image));
     view.append(buttons([["edit", "Edit"]]));
   }
   turn.view = view;
