@@ -15,6 +15,7 @@ from .dashboard.files import TYPES
 from .dialect_routes.cohere import COHERE
 from .dialect_routes.llamacpp import LLAMACPP
 from .dialect_routes.ollama import OLLAMA
+from .generation.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from .openai.responses.schemas import ResponsesRequest
 from .openai.schemas import (
     ChatBatchRequest,
@@ -290,6 +291,30 @@ ROUTES: tuple[Route, ...] = (
         statuses=(500, 503),
         admin=True,
     ),
+    *(
+        Route(
+            "post",
+            path,
+            "adapters.load",
+            "Let requests have an adapter by its name",
+            request=LoadAdapterRequest,
+            statuses=(*TAKES_BODY, 500, 503),
+            admin=True,
+        )
+        for path in ("/v1/load_lora_adapter", "/v1/lora/load")
+    ),
+    *(
+        Route(
+            "post",
+            path,
+            "adapters.unload",
+            "Let no new request have it",
+            request=UnloadAdapterRequest,
+            statuses=(*TAKES_BODY, 404, 500, 503),
+            admin=True,
+        )
+        for path in ("/v1/unload_lora_adapter", "/v1/lora/unload")
+    ),
     Route("*", "/sleep", "", admin=True),
     Route("*", "/wake_up", "", admin=True),
     Route("*", "/is_sleeping", "", admin=True),
@@ -299,8 +324,6 @@ ROUTES: tuple[Route, ...] = (
     Route("*", "/resume", "", admin=True),
     Route("*", "/update_weights", "", admin=True),
     Route("*", "/scale_elastic_ep", "", admin=True),
-    Route("*", "/v1/load_lora_adapter", "", admin=True),
-    Route("*", "/v1/unload_lora_adapter", "", admin=True),
     *OLLAMA,
     *COHERE,
     *LLAMACPP,

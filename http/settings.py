@@ -55,6 +55,33 @@ def media_rules(config: Config, model: ModelInfo, body_bytes: int) -> MediaRules
 
 
 @dataclass(frozen=True)
+class ServedAdapter:
+    """An adapter that requests may name."""
+
+    id: int  # of its load
+    name: str
+    path: str
+
+
+class AdapterNames:
+    """Which adapters there are; as it stands, none."""
+
+    enabled = False
+
+    def find(self, name: str, going_on: bool = False) -> ServedAdapter | None:
+        """The one of this name; `going_on`: also one that no new request may have."""
+        return None
+
+    def can_load(self, name: str) -> bool:
+        """Would a request load one of this name?"""
+        return False
+
+    def all(self) -> list[ServedAdapter]:
+        """Those that new requests may have."""
+        return []
+
+
+@dataclass(frozen=True)
 class Settings:
     """Of options and model."""
 
@@ -83,9 +110,15 @@ class Settings:
     engines: range = range(1)  # the numbers by which X-data-parallel-rank names them
     encoder: EncoderSpec | None = None  # where a part of the model's own reads the prompt
     media: MediaRules | None = None  # which pictures and sounds the model takes
+    adapters: AdapterNames = field(default_factory=AdapterNames)
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template
     card: Callable[[], ModelCard] = ModelCard  # files are read for it
     special_tokens: Callable[[], frozenset[str]] = frozenset  # of the tokenizer; a file is read for it
     max_num_seqs: int = 1
     response_role: str = "assistant"
     fingerprint: str = ""  # of version, model and what of the options answers depend on
+
+    @property
+    def names(self) -> tuple[list[str], AdapterNames]:
+        """By which a request may ask: those of the model, and those of adapters."""
+        return self.served, self.adapters

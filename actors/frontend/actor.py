@@ -240,6 +240,7 @@ class Frontend(LoopActor):
             engines=range(config.first_engine, config.first_engine + config.engines),
             encoder=model.encoder,
             media=media_rules(config, model, self.context.system.body_bytes),
+            adapters=self.engine.adapters,
             tokenizer_info=describe_tokenizer(config, model),
             card=partial(card_of, config, model),
             special_tokens=partial(added_tokens, model),

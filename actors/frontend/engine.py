@@ -6,6 +6,7 @@ calls             questions to renderers that need no slot                     r
 log               what is found again by a key                                 shm/journals/keyed_log.py
 retained          answers among that                                           retained.py
 orphans           what a dead predecessor has left in its slots                orphans.py
+adapters          which ones requests may name                                 adapters.py
 jobs              requests that are answered, each with its slots              jobs.py
 inbox             messages of other actors, to the jobs that they concern      inbox.py
 observability/    what clients see, counted; the whole server's metrics and readiness; the page's figures
@@ -26,6 +27,7 @@ from actorserve.shm.table.stamps import Stamps
 from ..protocol.messages import Prompt, ToFrontend
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
+from .adapters import FrontendAdapters
 from .inbox import FrontendInbox
 from .jobs import Jobs, cannot_finish
 from .observability.client_metrics import ClientMetrics
@@ -57,6 +59,7 @@ class FrontendEngine(Engine):
             [partial(context.post_alone, scheduler) for scheduler in system.schedulers],
             self.renderers.answered,
         )
+        self.adapters = FrontendAdapters(context, self._calls)
         self._log = KeyedLog(context.files["recent"], *system.recent, own)
         self._retained = RetainedAnswers(self._log, table, count, context.config.idempotency_window)
         self._orphans = OrphanedSlots(context, self.slots, self._retained, self._calls.numbers, reserved)
@@ -68,7 +71,7 @@ class FrontendEngine(Engine):
         )
         self._stamps = Stamps(table)
         self._context, self._status = context, context.status
-        self._metrics = ServerMetrics(context)
+        self._metrics = ServerMetrics(context, self.adapters)
         self._page = DashboardFigures(context)
 
     # --- its actor's ---------------------------------------------------------------------------------------------
@@ -129,6 +132,17 @@ class FrontendEngine(Engine):
     async def reset_mm_cache(self) -> None:
         names = self.renderers.media.names if self.renderers.media is not None else []
         await self._calls.forget_media([partial(self._context.post_alone, name) for name in names])
+
+    # --- adapters ------------------------------------------------------------------------------------------------
+
+    async def want_adapter(self, name: str | None) -> None:
+        await self.adapters.want(name)
+
+    async def load_adapter(self, name: str, path: str, in_place: bool) -> None:
+        await self.adapters.load(name, path, in_place)
+
+    async def unload_adapter(self, name: str) -> None:
+        await self.adapters.unload(name)
 
     # --- what is found again by a key ----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from actorserve.http.generation.choice import Choice
 from actorserve.shm.table.vectors import Vectors
 
 from ..protocol.messages import (
+    AdapterChanged,
     Cancel,
     Delta,
     Detokenized,
@@ -67,6 +68,8 @@ class FrontendInbox:
                 self._failed(message)
             case Synced():
                 self._orphans.synced(message.call)
+            case AdapterChanged():
+                self._calls.adapter_changed(message)
             case Tokenized() | Detokenized() | PrefixCacheReset() | MediaForgotten():
                 self._calls.answer(message.call, message)
 

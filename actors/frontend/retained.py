@@ -18,13 +18,8 @@ from actorserve.shm.table.table import RequestTable
 from ..protocol.messages import Finish
 
 FINISHED_SHARE = 4  # of all slots: so many at most hold answers that have ended
-AGAIN = (
-    Finish.ABORT,
-    Finish.REJECTED,
-    Finish.ERROR,
-    Finish.GRAMMAR,
-    Finish.MEDIA,
-)  # a request that ended so is done again
+# a request that ended so is done again
+AGAIN = (Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER)
 
 
 class RetainedAnswers:

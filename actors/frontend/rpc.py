@@ -11,18 +11,22 @@ from collections.abc import Callable, Sequence
 from actorserve.http.errors import ApiError, overloaded
 
 from ..protocol.messages import (
+    AdapterChanged,
     Detokenize,
     Detokenized,
     ForgetMedia,
+    LoadAdapter,
     Message,
     Prompt,
     ResetPrefixCache,
     Tokenize,
     Tokenized,
+    UnloadAdapter,
     call_numbers,
 )
 
 CALL_S = 30.0
+LOAD_S = 300.0  # an adapter may be large, or far away
 
 
 class Calls:
@@ -43,6 +47,7 @@ class Calls:
         self._ask_renderer, self._ask_schedulers = ask_renderer, ask_schedulers
         self._settled = settled
         self._open: dict[int, asyncio.Future[Message]] = {}
+        self._loading: dict[int, str] = {}  # names of adapters, by call
 
     async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
         """The prompt's ids, and their strings if asked for."""
@@ -72,6 +77,30 @@ class Calls:
             number = next(self.numbers)
             await self._ask(number, ForgetMedia(number), send)
 
+    async def load_adapter(self, name: str, path: str, in_place: bool) -> tuple[int, str]:
+        """(the status, what is wrong), once the adapter can be had or it is known why not."""
+        number = next(self.numbers)
+        self._loading[number] = name
+        try:
+            answer = await self._ask(number, LoadAdapter(number, name, path, in_place), self._ask_schedulers[0], LOAD_S)
+        finally:
+            del self._loading[number]
+        assert isinstance(answer, AdapterChanged)
+        return answer.status, answer.problem
+
+    async def unload_adapter(self, name: str) -> tuple[int, str]:
+        """(the status, what is wrong), once no new request can have it."""
+        number = next(self.numbers)
+        answer = await self._ask(number, UnloadAdapter(number, name), self._ask_schedulers[0])
+        assert isinstance(answer, AdapterChanged)
+        return answer.status, answer.problem
+
+    def adapter_changed(self, message: AdapterChanged) -> None:
+        """What has come of one call, or of all that wait for a name."""
+        calls = [message.call] if message.call else [at for at, name in self._loading.items() if name == message.name]
+        for call in calls:
+            self.answer(call, message)
+
     def give_up(self, error: ApiError) -> None:
         """Whoever waits for an answer gets this error, and nothing is asked any more."""
         self._most = 0
@@ -79,17 +108,19 @@ class Calls:
             if not future.done():
                 future.set_exception(error)
 
-    async def _ask(self, number: int, message: Message, send: Callable[[Message], None]) -> Message:
+    async def _ask(
+        self, number: int, message: Message, send: Callable[[Message], None], limit: float = CALL_S
+    ) -> Message:
         if len(self._open) >= self._most:
             raise overloaded("The server has as many calls as it takes. Try again soon.")
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._open[number] = future
         send(message)
         try:
-            async with asyncio.timeout(CALL_S):
+            async with asyncio.timeout(limit):
                 return await future
         except TimeoutError:
-            raise overloaded(f"The server has not answered this within {CALL_S:.0f} s. Try again soon.") from None
+            raise overloaded(f"The server has not answered this within {limit:.0f} s. Try again soon.") from None
         finally:
             del self._open[number]
             self._settled(number)

@@ -56,10 +56,17 @@ class PromptRequest:
 
 
 def make_request(
-    request_id: str, given: GivenPrompt, params: SamplingParams, priority: int, settings: Settings, most_bytes: int
+    request_id: str,
+    given: GivenPrompt,
+    params: SamplingParams,
+    priority: int,
+    settings: Settings,
+    most_bytes: int,
+    adapter: str | None = None,
 ) -> PromptRequest:
     """Checked as far as that goes without rendering it; ApiError says what cannot be."""
     request = params.to_request(priority)
+    request.model = adapter
     request.prompt = ""
     asked = ask_completion(request, settings, request_id)
     rendering = dict(asked.rendering)

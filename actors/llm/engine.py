@@ -12,14 +12,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
+from actorserve.http.settings import ServedAdapter
 from actorserve.shm.board.board import ActorState
 
 from ..frontend.engine import FrontendEngine
-from ..frontend.rpc import CALL_S
+from ..frontend.rpc import CALL_S, LOAD_S
 from ..model.tokenizers.tokenizer import load_tokenizer
 from ..protocol.messages import Finish, ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
@@ -29,7 +30,7 @@ from .host_wire import HostEnded
 from .inside import InProcess
 from .link import EngineDead, HostLink
 
-Reset = Callable[[], Awaitable[None]]
+T = TypeVar("T")
 RESET_S = 2 * CALL_S  # the scheduler gets the half of it to answer
 MARGIN_BYTES = 4096  # of a message, beside prompt and parameters
 
@@ -55,7 +56,7 @@ class LLMEngine(LoopActor):
         self._waiting: deque[tuple[PromptBatch, int]] = deque()
         self._running: dict[Job, tuple[PromptBatch, int]] = {}
         self._sequences = 0  # of what is running
-        self._resets: set[Future[None]] = set()  # of caches, that somebody waits for
+        self._asked: set[Future[Any]] = set()  # questions, of which somebody waits for the answers
         self._loop = asyncio.new_event_loop()
         self._began = threading.Event()
         self._thread = threading.Thread(target=self._run, name="actorserve-llm", daemon=True)
@@ -85,19 +86,37 @@ class LLMEngine(LoopActor):
 
     def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         """Return when it is done; RuntimeError if that takes longer than anybody answers."""
-        self._reset("the prefix cache", lambda: self._engine.reset_prefix_cache(reset_running_requests))
+        self._ask(
+            lambda: self._engine.reset_prefix_cache(reset_running_requests), RESET_S, "the prefix cache was reset"
+        )
 
     def reset_mm_cache(self) -> None:
         """The same, of processed pictures."""
-        self._reset("the cache of pictures", lambda: self._engine.reset_mm_cache())
+        self._ask(lambda: self._engine.reset_mm_cache(), RESET_S, "the cache of pictures was reset")
 
-    def _reset(self, what: str, ask: Reset) -> None:
-        done: Future[None] = Future()
-        self._call(self._begin_reset, done, ask)
+    def load_adapter(self, name: str, path: str, in_place: bool) -> ServedAdapter:
+        """The adapter, once it can be had; ValueError says why it cannot."""
+
+        async def load() -> ServedAdapter:
+            if not path:
+                await self._engine.want_adapter(name)
+            found = self._engine.adapters.find(name)
+            if found is None or in_place or (path and found.path != path):
+                await self._engine.load_adapter(name, path, found is not None)
+                found = self._engine.adapters.find(name)
+            assert found is not None
+            return found
+
+        return self._ask(load, 2 * LOAD_S, f"the adapter {name} was loaded")
+
+    def _ask(self, question: Callable[[], Awaitable[T]], limit: float, what: str) -> T:
+        """The answer to something that is asked of other actors."""
+        done: Future[T] = Future()
+        self._call(self._begin_to_ask, done, question)
         try:
-            done.result(RESET_S)
+            return done.result(limit)
         except TimeoutError:  # the thread has ended between the question and its turn
-            raise RuntimeError(f"{what} was not reset within {RESET_S:.0f} s") from None
+            raise RuntimeError(f"it was not known within {limit:.0f} s whether {what}") from None
 
     def close(self) -> None:
         """End the thread; whoever still waits is told."""
@@ -108,7 +127,7 @@ class LLMEngine(LoopActor):
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # the loop is closed
-            if function in (self._submit, self._begin_reset):
+            if function in (self._submit, self._begin_to_ask):
                 raise EngineDead("the LLM object is closed") from None
 
     # --- the thread ----------------------------------------------------------------------------------------------
@@ -175,35 +194,35 @@ class LLMEngine(LoopActor):
         self._waiting.clear()
         for batch in told.values():
             batch.fail(self.dead)
-        for done in self._resets:
+        for done in self._asked:
             done.set_exception(self.dead)
-        self._resets.clear()
+        self._asked.clear()
 
-    # --- what is reset ----------------------------------------------------------------------------------------
+    # --- questions -----------------------------------------------------------------------------------------------
 
-    def _begin_reset(self, done: Future[None], ask: Reset) -> None:
+    def _begin_to_ask(self, done: Future[Any], question: Callable[[], Awaitable[Any]]) -> None:
         if self.dead is not None:
             done.set_exception(self.dead)
             return
-        self._resets.add(done)
-        task = self._loop.create_task(self._ask_for_reset(ask))
-        task.add_done_callback(partial(self._reset_done, done))
+        self._asked.add(done)
+        task = self._loop.create_task(self._answer(question))
+        task.add_done_callback(partial(self._answered, done))
 
-    async def _ask_for_reset(self, ask: Reset) -> None:
+    async def _answer(self, question: Callable[[], Awaitable[Any]]) -> Any:
         self._loop.call_soon(self._turns.turn)  # behind what is posted now
         try:
-            await ask()
+            return await question()
         except ApiError as error:
-            raise RuntimeError(error.message) from None
+            raise (ValueError if error.status < 500 else RuntimeError)(error.message) from None
 
-    def _reset_done(self, done: Future[None], task: asyncio.Task[None]) -> None:
-        if done not in self._resets:  # it was told of the end
+    def _answered(self, done: Future[Any], task: asyncio.Task[Any]) -> None:
+        if done not in self._asked:  # it was told of the end
             return
-        self._resets.remove(done)
+        self._asked.remove(done)
         if (error := task.exception()) is not None:
             done.set_exception(error)
         else:
-            done.set_result(None)
+            done.set_result(task.result())
 
     # --- prompts -------------------------------------------------------------------------------------------------
 

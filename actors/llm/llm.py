@@ -18,13 +18,14 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
 from actorserve.http.errors import ApiError
-from actorserve.http.settings import Settings, media_rules
+from actorserve.http.settings import ServedAdapter, Settings, media_rules
 
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError, make_config
@@ -33,6 +34,7 @@ from .batch import PromptBatch, PromptRequest, make_request
 from .engine import LLMEngine
 from .inside import InProcess
 from .link import HostLink
+from .lora import LoadedAdapters, LoRARequest, LoRARequests
 from .media import GivenPictures
 from .outputs import PromptError, RequestOutput
 from .pooling import PooledPrompt, PooledPrompts
@@ -64,7 +66,8 @@ class LLM(PoolingMethods):
             raise
         self._pid = os.getpid()
         self._closer = weakref.finalize(self, _close, self._engine, self._link, self._pid)
-        self._settings = _settings(self.config, self._engine.model)
+        self._adapters = LoadedAdapters(self.config.enable_lora)
+        self._settings = replace(_settings(self.config, self._engine.model), adapters=self._adapters)
         self._pictures = GivenPictures(self.config, self._settings.media)
         self._ids = itertools.count()
         self._enqueued: list[PromptBatch] = []
@@ -77,13 +80,15 @@ class LLM(PoolingMethods):
         sampling_params: Params = None,
         use_tqdm: bool | Callable[..., Any] = True,
         priority: Sequence[int] | None = None,
+        lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """The outputs in the order of the prompts: texts, lists of token ids, or dicts of `prompt` or
         `prompt_token_ids`, with pictures of Pillow as `multi_modal_data["image"]`. One SamplingParams for all, or one
-        for each.
+        for each, and so with `lora_request`.
         """
         self._check_generates()
-        return self._run(self._batch(given_prompts(prompts, self._pictures), sampling_params, priority), use_tqdm)
+        given = given_prompts(prompts, self._pictures)
+        return self._run(self._batch(given, sampling_params, priority, lora_request), use_tqdm)
 
     def chat(
         self,
@@ -97,6 +102,7 @@ class LLM(PoolingMethods):
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         priority: Sequence[int] | None = None,
+        lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """The next turn of a conversation, or of each in a list of them. The text is as the model writes it: thinking
         and tool calls are not taken out of it.
@@ -110,17 +116,18 @@ class LLM(PoolingMethods):
         }
         self._check_generates()
         given, _ = given_conversations(messages, variables, self._pictures, self._settings)
-        return self._run(self._batch(given, sampling_params, priority), use_tqdm)
+        return self._run(self._batch(given, sampling_params, priority, lora_request), use_tqdm)
 
     def enqueue(
         self,
         prompts: PromptType | Sequence[PromptType],
         sampling_params: Params = None,
         priority: Sequence[int] | None = None,
+        lora_request: LoRARequests = None,
     ) -> list[str]:
         """Begin with prompts as `generate` takes them, and return their request ids at once."""
         self._check_generates()
-        batch = self._batch(given_prompts(prompts, self._pictures), sampling_params, priority)
+        batch = self._batch(given_prompts(prompts, self._pictures), sampling_params, priority, lora_request)
         self._engine.submit(batch)
         self._enqueued.append(batch)
         return [wanted.request_id for wanted in batch.wanted]
@@ -145,7 +152,9 @@ class LLM(PoolingMethods):
             first += len(batch.wanted)
         return _outputs(whole)
 
-    def _batch(self, given: list[GivenPrompt], params: Params, priority: Sequence[int] | None) -> PromptBatch:
+    def _batch(
+        self, given: list[GivenPrompt], params: Params, priority: Sequence[int] | None, lora: LoRARequests
+    ) -> PromptBatch:
         """All prompts, checked as far as that goes before the first of them is begun."""
         self._check_usable()
         if params is None:
@@ -156,14 +165,19 @@ class LLM(PoolingMethods):
             raise ValueError(
                 f"{len(given)} prompts, {len(each)} sampling_params and {len(priorities)} priorities do not match"
             )
-        return PromptBatch(
-            [self._wanted(index, *one) for index, one in enumerate(zip(given, each, priorities, strict=True))]
-        )
+        names = self._adapters.load(lora, len(given), self._load_adapter)
+        rows = zip(given, each, priorities, names, strict=True)
+        return PromptBatch([self._wanted(index, *one) for index, one in enumerate(rows)])
 
-    def _wanted(self, index: int, given: GivenPrompt, params: SamplingParams, priority: int) -> PromptRequest:
+    def _load_adapter(self, given: LoRARequest) -> ServedAdapter:
+        return self._engine.load_adapter(given.lora_name, given.lora_path, given.load_inplace)
+
+    def _wanted(
+        self, index: int, given: GivenPrompt, params: SamplingParams, priority: int, adapter: str | None
+    ) -> PromptRequest:
         try:
             wanted = make_request(
-                str(next(self._ids)), given, params, priority, self._settings, self._engine.most_bytes
+                str(next(self._ids)), given, params, priority, self._settings, self._engine.most_bytes, adapter
             )
         except (ApiError, ValueError) as error:
             raise ValueError(f"prompt {index}: {error}") from None

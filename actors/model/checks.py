@@ -142,6 +142,8 @@ def check_device(config: Config, on_gpu: bool) -> None:
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only; on a CPU {', '.join(KV_TYPES)}")
     if on_gpu and config.kv_cache_dtype == "int8":
         raise ConfigError("--kv-cache-dtype int8: on a CPU only; on a GPU auto or fp8")
+    if on_gpu and config.enable_lora:
+        raise ConfigError("--enable-lora: adapters are for a CPU as yet (--device cpu); merge them into the weights")
     given = read_speculative(config) if on_gpu else None
     if isinstance(given, HeadOptions):
         raise ConfigError(f"{OPTION}: method: ngram or draft_model on a GPU; heads are for a CPU (--device cpu)")
@@ -224,6 +226,7 @@ def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
         ("--tensor-parallel-size", config.tensor_parallel_size > 1),
         ("--deterministic", config.deterministic),
         (OPTION, config.speculative_config is not None),
+        ("--enable-lora", config.enable_lora),
     ):
         if given:
             raise ConfigError(f"{option}: not with a model that pools ({model.architecture})")

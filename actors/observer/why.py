@@ -19,7 +19,8 @@ from .requests import Facts
 from .table import duration
 
 SECOND = 1_000_000_000
-UNTOLD = frozenset({Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA})  # whose end is no stamp
+# whose end is no stamp
+UNTOLD = frozenset({Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER})
 STAGES = (  # name, what begins it, what ends it
     ("queued to a renderer", None, Stamp.RENDER_BEGUN),
     ("rendering", Stamp.RENDER_BEGUN, Stamp.RENDERED),
@@ -38,6 +39,7 @@ ENDS = {
     Finish.ERROR: "the engine gave it up",
     Finish.GRAMMAR: "its grammar failed while it was generated",
     Finish.MEDIA: "one of its pictures could not be used",
+    Finish.ADAPTER: "its adapter was unloaded, or could not be read any more",
 }
 
 

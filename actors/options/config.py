@@ -412,6 +412,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "cannot change a bit (int8, --deterministic, kernels in C); none or off: never"
         ),
     ] = None
+    enable_lora: Annotated[
+        bool, Meta(description="requests may name LoRA adapters in place of the model; on a CPU")
+    ] = False
+    max_loras: Annotated[int, Meta(ge=1, le=512, description="different adapters that run at once")] = 8
+    max_cpu_loras: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        Meta(description="adapters that stay in memory; twice --max-loras if left out"),
+    ] = None
+    max_lora_rank: Annotated[int, Meta(ge=1, le=4096, description="the largest rank of an adapter")] = 64
+    lora_modules: Annotated[
+        list[str], Meta(description="adapters that are there from the start, each as name=path")
+    ] = []
+    lora_folder: Annotated[
+        str | None, Meta(description="a folder of adapters, each loaded by its name when a request first names it")
+    ] = None
     threads: Annotated[
         Positive | None,
         Meta(
@@ -438,6 +453,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def served_names(self) -> list[str]:
         """The names under which requests may ask for the model; the first is the one in answers."""
         return self.served_model_name or [self.model or "actorserve-demo"]
+
+    def adapters_in_memory(self) -> int:
+        """How many of them there may be."""
+        return 2 * self.max_loras if self.max_cpu_loras is None else self.max_cpu_loras
 
     @property
     def engines(self) -> int:
@@ -474,6 +493,9 @@ def make_config(values: dict[str, object]) -> Config:
         raise ConfigError(with_option(str(error), values)) from None
     config = with_access(config)
     _check_engines(config)
+    from .lora import check_lora  # likewise
+
+    check_lora(config)
     if config.speculative_config is not None:
         from .speculative import read_speculative
 

@@ -119,6 +119,9 @@ SAME = {  # field: names that take the same value
     "seed": "-s --random-seed",
     "step_timeout": "--watchdog-timeout",
     "speculative_config": "-sc",
+    "lora_modules": "--lora-paths",
+    "max_loras": "--max-loras-per-batch",
+    "max_cpu_loras": "--max-loaded-loras",
 }
 AUTOMATIC = {
     "max_model_len": ("0", "-1", "auto"),
@@ -186,7 +189,7 @@ NEEDLESS = {  # reason: names
     "--structured-outputs-config --prefix-caching-hash-algo --use-v2-block-manager --disable-custom-all-reduce "
     "--num-lookahead-slots --preemption-mode -ub --ubatch-size --disable-frontend-multiprocessing "
     "--stream-interval --mamba-cache-dtype -tb --threads-batch --threads-http --sleep-on-idle --repack --perf "
-    "-kvu --kv-unified --log-colors --log-timestamps --log-prefix --uvicorn-access-log",
+    "--lora-backend -kvu --kv-unified --log-colors --log-timestamps --log-prefix --uvicorn-access-log",
 }
 WITH_VALUE = frozenset(  # of the needless; the others are on or off
     "-O --optimization-level --compilation-config -cc --max-seq-len-to-capture --max-cudagraph-capture-size "
@@ -194,18 +197,16 @@ WITH_VALUE = frozenset(  # of the needless; the others are on or off
     "--reasoning-format --disable-access-log-for-endpoints --attention-backend --sampling-backend --grammar-backend "
     "--guided-decoding-backend --structured-outputs-config --prefix-caching-hash-algo --num-lookahead-slots "
     "--preemption-mode -ub --ubatch-size --stream-interval --mamba-cache-dtype -tb --threads-batch "
-    "--threads-http --log-colors --uvicorn-log-level --log-level-http --decode-log-interval "
+    "--threads-http --lora-backend --log-colors --uvicorn-log-level --log-level-http --decode-log-interval "
     "--speculative-num-draft-tokens".split()
 )
 
-LORA = "there are no LoRA adapters; merge them into the weights"
+LORA = "adapters are folders of PEFT's, as --lora-modules names them, and are kept in float32"
 PARALLEL = "a server is on one machine, with --tensor-parallel-size for each model and --data-parallel-size of them"
 CLIENTS = "clients say it with each request, and the model's generation_config.json where they do not"
 SPECULATION = 'drafts are set by --speculative-config \'{"method": "ngram", "num_speculative_tokens": 5}\''
 REFUSED = {  # reason: names
-    LORA: "--enable-lora --lora --lora-scaled --lora-modules --lora-paths --max-loras --max-cpu-loras --max-lora-rank "
-    "--max-loras-per-batch --lora-dtype --lora-extra-vocab-size --fully-sharded-loras --enable-lora-bias "
-    "--lora-backend",
+    LORA: "--lora --lora-scaled --lora-dtype --lora-extra-vocab-size --fully-sharded-loras --enable-lora-bias",
     PARALLEL: "-pp --pp --pp-size --pipeline-parallel-size -dpl "
     "--data-parallel-size-local --data-parallel-address --data-parallel-backend --headless "
     "--nnodes --node-rank --dist-init-addr --master-addr --master-port --ep --ep-size "

@@ -1,7 +1,7 @@
 """Names of KV blocks: block i's hash covers every token up to its end, so equal hashes mean equal prefixes.
 
-h(i) = blake2b-128(h(i-1) + int32 ids of block i + pictures in it), h(-1) = empty, or blake2b-128(cache salt). All
-positions of a picture have the same id, so that a block with some of them says which picture it is, and where it
+h(i) = blake2b-128(h(i-1) + int32 ids of block i + pictures in it), h(-1) = empty, or blake2b-128(cache salt, adapter).
+All positions of a picture have the same id, so that a block with some of them says which picture it is, and where it
 begins. Leaf module, for the renderer (prompts) and the scheduler (generated tokens).
 """
 
@@ -14,9 +14,16 @@ HASH_BYTES = 16
 Span = tuple[int, int, bytes]  # of a picture in a prompt: its first position, the one behind its last, its digest
 
 
-def first_hash(salt: str) -> bytes:
-    """What stands before the first block: only requests of one cache salt share blocks."""
-    return blake2b(salt.encode(errors="surrogatepass"), digest_size=HASH_BYTES).digest() if salt else b""
+def first_hash(salt: str, adapter: int = 0) -> bytes:
+    """What stands before the first block: only requests of one cache salt and of one adapter share blocks. `adapter` is
+    the id of one load of it: what another load has computed, of whatever name, is not found.
+    """
+    if not salt and not adapter:
+        return b""
+    own = blake2b(salt.encode(errors="surrogatepass"), digest_size=HASH_BYTES)
+    if adapter:
+        own.update(b"\0adapter\0%d" % adapter)
+    return own.digest()
 
 
 def extend_hashes(

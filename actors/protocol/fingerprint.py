@@ -22,6 +22,7 @@ from .request import Generation, Rendition
 from .topology import System
 
 LAYOUTS = (  # of shm, by name; the others there look at what these lay out
+    "adapters.registry",
     "layout",
     "board.board",
     "board.startup",

@@ -31,6 +31,7 @@ class Finish(IntEnum):
     ERROR = 6  # the engine could not go on with it
     GRAMMAR = 7  # its grammar failed on the way: what there is of the answer is no answer
     MEDIA = 8  # of one of its pictures no embeddings can be made
+    ADAPTER = 9  # its adapter was unloaded before it was admitted, or can no longer be read
 
 
 # --- to the renderer ---------------------------------------------------------------------------------------------
@@ -85,6 +86,7 @@ class Render(Message, frozen=True, tag=1):
     truncate_prompt_tokens: int | None = None  # keep only so many of the last; -1: as many as the model takes
     keep_first: bool = False  # truncation keeps the first instead
     cache_salt: str = ""  # only requests with the same one share KV blocks
+    adapter: int = 0  # likewise
     bad_words: list[str] = []
     think: Think | None = None
     thinking_budget: int | None = None  # tokens
@@ -196,6 +198,7 @@ class WorkerReady(Message, frozen=True, tag=13):
     replaced: bool = False  # the one before it was told to end: no request is to blame
     layout: KVLayout = KVLayout()
     drafts: int = 0  # that a row may have in a step
+    adapters: list[int] = []  # that it has in memory
 
 
 class StepFailed(Message, frozen=True, tag=15):
@@ -213,7 +216,45 @@ class ResetPrefixCache(Message, frozen=True, tag=16):
     reset_running_requests: bool = False  # compute them again, in other blocks
 
 
-ToScheduler = Admit | Cancel | Stopped | WorkerReady | StepDone | StepFailed | ResetPrefixCache
+class LoadAdapter(Message, frozen=True, tag=60):
+    """Frontend → scheduler: requests are to have this adapter by its name. Answered by AdapterChanged with the call
+    where it is refused or there already, else with the name once the worker has read it. It may be done twice.
+    """
+
+    call: int
+    name: str
+    path: str
+    in_place: bool = False  # of one of this name that is there
+
+
+class UnloadAdapter(Message, frozen=True, tag=61):
+    """Frontend → scheduler: no request is to have it any more. Answered likewise, once none has."""
+
+    call: int
+    name: str
+
+
+class AdapterRead(Message, frozen=True, tag=62):
+    """Worker → scheduler: it has this adapter in memory, or cannot have it."""
+
+    incarnation: int
+    rank: int  # of the member of a group
+    adapter: int
+    problem: str = ""
+
+
+ToScheduler = (
+    Admit
+    | Cancel
+    | Stopped
+    | WorkerReady
+    | StepDone
+    | StepFailed
+    | ResetPrefixCache
+    | LoadAdapter
+    | UnloadAdapter
+    | AdapterRead
+)
 
 
 # --- to the worker -----------------------------------------------------------------------------------------------
@@ -223,7 +264,20 @@ class Hello(Message, frozen=True, tag=21):
     """Scheduler → worker: a scheduler has started; answer with WorkerReady."""
 
 
-ToWorker = Step | Hello
+class ReadAdapter(Message, frozen=True, tag=63):
+    """Scheduler → worker: have this one in memory; answered by AdapterRead. Steps go on meanwhile."""
+
+    adapter: int
+    path: str
+
+
+class DropAdapter(Message, frozen=True, tag=64):
+    """Scheduler → worker: no row has it, and none will before it is read again."""
+
+    adapter: int
+
+
+ToWorker = Step | Hello | ReadAdapter | DropAdapter
 
 
 # --- to the detokenizer ------------------------------------------------------------------------------------------
@@ -328,6 +382,17 @@ class MediaForgotten(Message, frozen=True, tag=48):
     call: int
 
 
+class AdapterChanged(Message, frozen=True, tag=65):
+    """Scheduler → frontend: what has come of a LoadAdapter or UnloadAdapter. Without a call all are told who wait for
+    something of this name.
+    """
+
+    call: int
+    name: str
+    status: int = 200
+    problem: str = ""
+
+
 ToFrontend = (
     Rendered
     | Failed
@@ -338,4 +403,5 @@ ToFrontend = (
     | Synced
     | PrefixCacheReset
     | MediaForgotten
+    | AdapterChanged
 )

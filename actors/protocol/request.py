@@ -213,6 +213,7 @@ class Generation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     interval: int = 1  # tokens that are waited for before text is sent
     think: Think | None = None  # inside of it stop strings do not count, and its tokens are counted
     cache_salt: str = ""
+    adapter: int = 0  # the id of its load (shm/adapters/registry.py); 0: none
 
 
 class ThinkBudget(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -56,6 +56,7 @@ class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     packed_blocks: bytes
     sampling: Sampling
     snapshot: int = -1  # its states are those of this one; -1: it has none yet
+    adapter: int = 0  # the id of its adapter (shm/adapters/registry.py); 0: it has none
 
     @classmethod
     def make(
@@ -68,10 +69,11 @@ class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
         blocks: Numbers,
         sampling: Sampling,
         snapshot: int = -1,
+        adapter: int = 0,
     ) -> NewRow:
         """`blocks` [n]: see the property."""
         numbers = row, ref, num_prompt_tokens, num_known_tokens, num_computed_tokens
-        return cls(*numbers, pack(blocks), sampling, snapshot)
+        return cls(*numbers, pack(blocks), sampling, snapshot, adapter)
 
     @property
     def blocks(self) -> Int32s:

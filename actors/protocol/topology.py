@@ -10,6 +10,7 @@ from functools import cached_property
 
 import msgspec
 
+from actorserve.shm.adapters.registry import registry_bytes
 from actorserve.shm.board.board import board_bytes
 from actorserve.shm.board.startup import phases_bytes
 from actorserve.shm.histogram import Histogram
@@ -131,7 +132,7 @@ class System:
         return queued, config.max_num_seqs * config.engines + queued + SPARE_SLOTS
 
     def _place(self) -> None:
-        """Lay out the segment: board, sleeping words, histograms, traces, phases, lanes, request table, KV maps."""
+        """Lay out the segment: board, sleeping words, histograms, traces, phases, lanes, table, KV maps, adapters."""
         self.board_offset = 0
         offset = board_bytes(self.board_blocks)
         self.mailbox_offsets: dict[str, int] = {}
@@ -165,6 +166,10 @@ class System:
         self.kv_map_bytes = whole(kv_map_bytes(*self.kv_map_sizes), CACHE_LINE)
         self.kv_map_offsets = [first + self.kv_map_bytes * engine for engine in self.engines]
         self.size = first + self.kv_map_bytes * len(self.engines)
+        self.adapters_offset: int | None = None  # of those of --enable-lora
+        if self.config.enable_lora:
+            self.adapters_offset = whole(self.size, CACHE_LINE)
+            self.size = self.adapters_offset + registry_bytes()
 
     @property
     def kv_map_sizes(self) -> tuple[int, int, int, int, int]:

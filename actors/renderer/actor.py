@@ -229,7 +229,8 @@ class RendererActor(Actor):
     ) -> None:
         """Into the slots that are still wanted."""
         ids = np.array(tokens, np.int32).tobytes()
-        hashes = extend_hashes(first_hash(message.cache_salt), ids, self.table.block_size, spans=spans_of(items))
+        first = first_hash(message.cache_salt, message.adapter)
+        hashes = extend_hashes(first, ids, self.table.block_size, spans=spans_of(items))
         among = () if message.engine is None else (message.engine,)
         engine = 0 if self.router is None else self.router.choose(hashes, len(tokens), len(refs), among)
         self._stamp(refs, Stamp.RENDERED)

@@ -9,31 +9,39 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from actorserve.shm.adapters.registry import AdapterRegistryWriter
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.table.table import slot_of
 
+from ..options.lora import read_modules
 from ..options.speculative import is_by_itself, most_drafts
 from ..protocol.kinds import KINDS
 from ..protocol.messages import (
+    AdapterChanged,
+    AdapterRead,
     Admit,
     Advance,
     Cancel,
     Finish,
     Hello,
+    LoadAdapter,
     Message,
     PrefixCacheReset,
     ResetPrefixCache,
     StepFailed,
     Stopped,
     ToScheduler,
+    UnloadAdapter,
     WorkerReady,
+    frontend_of_call,
 )
 from ..protocol.step import StepDone
 from ..runtime.in_flight import GivenUp, log_debug, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.trace_events import EventKind, counts, queues
 from .limits import Limits
+from .lora.adapters import AdapterLimits, Adapters
 from .metrics.gauges import GaugeWriter
 from .metrics.request_stats import RequestStats
 from .policy.plan_timing import PlanTiming
@@ -71,8 +79,8 @@ class SchedulerActor(Actor):
         kv = KVMap(context.segment.map, system.kv_map_offsets[context.spec.engine], *system.kv_map_sizes)
         stats = RequestStats(context.table, context.histograms)
         arena = context.media()
-        items = None if arena is None else arena.items
-        self.scheduler = Scheduler(context.table, limits, context.model.end_tokens, kv, stats, items)
+        beside = None if arena is None else arena.items, _adapters(context)
+        self.scheduler = Scheduler(context.table, limits, context.model.end_tokens, kv, stats, *beside)
         self.timing = PlanTiming(self.scheduler)
         self.gauges = GaugeWriter(self.scheduler, context.status, context.board.gauges(context.spec.position))
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
@@ -109,6 +117,40 @@ class SchedulerActor(Actor):
                 self._meet_worker(message)
             case StepFailed():
                 self._step_failed(message)
+            case LoadAdapter() | UnloadAdapter() | AdapterRead():
+                self._change_adapters(message)
+
+    def _change_adapters(self, message: LoadAdapter | UnloadAdapter | AdapterRead) -> None:
+        adapters = self.scheduler.adapters
+        match message:
+            case _ if adapters is None:  # its frontend refuses them
+                return
+            case LoadAdapter():
+                adapters.load(message)
+            case UnloadAdapter():
+                adapters.unload(message)
+            case AdapterRead():
+                if message.problem:
+                    self.context.log.warning("adapter %d cannot be used: %s", message.adapter, message.problem)
+                adapters.has_read(message)
+
+    def _post_adapters(self) -> int:
+        """What is to be said of adapters: to the worker, to one frontend, or to all."""
+        adapters = self.scheduler.adapters
+        if adapters is None:
+            return 0
+        self.scheduler.turn_adapters()
+        done = len(adapters.outbox)
+        for message in adapters.outbox:
+            if not isinstance(message, AdapterChanged):
+                self._post_to_workers(message)
+            elif message.call:
+                self.context.post(f"frontend-{frontend_of_call(message.call)}", message)
+            else:
+                for actor in self.context.system.of_kind("frontend"):
+                    self.context.post(actor.name, message)
+        adapters.outbox.clear()
+        return done
 
     def _own(self, refs: list[int], make: Callable[[list[int]], Message]) -> list[int]:
         """Those of this engine, where there are others."""
@@ -147,6 +189,8 @@ class SchedulerActor(Actor):
             self.scheduler.speculation.most = message.drafts
         if not (first and self._take_over(message)):
             self.scheduler.begin_epoch(self._next_epoch(), message.num_blocks, self.worker, message.layout)
+        if self.scheduler.adapters is not None:
+            self.scheduler.adapters.meet_worker(message.incarnation, message.adapters)
         self.gauges.write()
         wake(self.context.eventfds["supervisor"])  # now requests can be served
         if self.handover is not None:
@@ -225,7 +269,7 @@ class SchedulerActor(Actor):
             planned = self.scheduler.in_flight[-1]
             self._trace(PLANNED, step.step, counts(len(planned.rows), planned.tokens))
             done += 1
-        done += self._post_moved()
+        done += self._post_adapters() + self._post_moved()
         self.gauges.write_progress()
         if self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
@@ -258,6 +302,16 @@ class SchedulerActor(Actor):
             if refs:
                 self.context.post(name, Advance(refs))
         return len(moved)
+
+
+def _adapters(context: Context) -> Adapters | None:
+    """Those of --enable-lora."""
+    config, offset = context.config, context.system.adapters_offset
+    if offset is None:
+        return None
+    limits = AdapterLimits(config.max_loras, config.adapters_in_memory(), config.tensor_parallel_size)
+    registry = AdapterRegistryWriter(context.segment, offset)
+    return Adapters(registry, limits, context.table, [(one.name, one.path) for one in read_modules(config)])
 
 
 def main(context: Context) -> None:

@@ -39,6 +39,7 @@ class Lifecycle:
     ) -> None:
         """`let_go` frees what a running sequence holds; its finish word is stored before. `items`: slots' pictures."""
         self._vision, self._items = limits.vision, items
+        self.knows_adapter: Callable[[int], bool] = lambda adapter: True  # it is loaded
         self.end_tokens = end_tokens
         self.sequences: dict[int, Sequence] = {}
         self.waiting = WaitingQueue(limits.by_priority)
@@ -75,8 +76,11 @@ class Lifecycle:
             self._end_with(ref, Finish.ERROR)
 
     def _enqueue(self, ref: int, prompt_tokens: int) -> None:
-        self.arrivals += 1
         params = self._decoder.decode(self._table.params(ref))
+        if not self.knows_adapter(params.adapter):
+            self._end_with(ref, Finish.ADAPTER)
+            return
+        self.arrivals += 1
         arrival = self.arrivals - MOVED if self._table.moves(ref)[0] else self.arrivals
         sequence = Sequence(ref, arrival, params, self.end_tokens, self._whole)
         sequence.num_prompt_tokens = prompt_tokens

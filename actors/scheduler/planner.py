@@ -17,6 +17,7 @@ from actorserve.shm.kv_map.map import KVMap
 from ..protocol.step import NewRow
 from .batch import NEVER, Bools, Ints, RunningBatch
 from .blocks import BlockPool
+from .lora.adapters import Adapters
 from .planned_step import PlannedStep, SteadyPlan
 from .policy.pictures import EncoderBudget
 from .prefix_cache import PrefixCache
@@ -42,6 +43,7 @@ class Planner:
         self.budget = budget
         self.preemptions = 0
         self.preempted: list[int] = []  # refs, until they are recorded
+        self.adapters: Adapters | None = None  # without which there are none
         self.drafts = 0  # that a row of the next step may have
         self.chunk_size: Callable[[int], int] = lambda decoding: (
             budget
@@ -113,6 +115,8 @@ class Planner:
         new: list[NewRow] = []
         new_blocks: list[tuple[int, int, int]] = []
         batch = self.batch
+        if sequence.row is None and self.adapters is not None and not self.adapters.is_there(sequence.adapter):
+            return None
         while sequence.row is None and (batch.full or self._start(sequence, new, new_blocks) is None):
             running = batch.running()
             if not running:
@@ -301,7 +305,7 @@ class Planner:
 
     def _start_next(self, left: int, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
         """Move the first waiting sequence into a row, if it can be; one that cannot be cut, if it fits in."""
-        sequence = self.waiting.first()
+        sequence = self.waiting.first() if self.adapters is None else self.adapters.first(self.waiting)
         if sequence is None or (sequence.whole and left < min(sequence.num_tokens, self._room)):
             return None
         return self._start(sequence, new, new_blocks)

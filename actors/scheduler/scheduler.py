@@ -30,6 +30,7 @@ from .blocks import BlockPool
 from .integrity import check_blocks, check_sequences, check_snapshots
 from .lifecycle import Lifecycle
 from .limits import Limits
+from .lora.adapters import Adapters
 from .metrics.request_stats import RequestStats
 from .planned_step import PlannedStep
 from .planner import Planner
@@ -60,10 +61,12 @@ class Scheduler:
         kv: KVMap | None = None,
         stats: RequestStats | None = None,
         items: Items | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         """`kv` is the map that a predecessor has left and a successor finds; without it there is neither. `items`:
         slots' pictures, where the model sees some.
         """
+        self.adapters = adapters
         self.table = table
         if kv is None:
             longest = -(-table.max_tokens // limits.block_size)
@@ -72,6 +75,8 @@ class Scheduler:
         self.stats = stats or RequestStats(table)
         self.limits = limits
         self.lifecycle = Lifecycle(table, limits, end_tokens, self.stats, self._let_go, items)
+        if adapters is not None:
+            self.lifecycle.knows_adapter = adapters.knows
         self.suspects = Suspects()
         self.speculation = Speculation(0 if limits.drafts_alone else limits.drafts, limits.drafts_alone)
         self.chunk_size = ChunkSizePolicy(limits.max_num_batched_tokens, limits.target_itl_s)
@@ -112,6 +117,9 @@ class Scheduler:
         if limits.vision is not None:
             most = limits.max_num_encoder_input_tokens or limits.max_num_batched_tokens
             self.planner.encoder = EncoderBudget(most, self.chunk_size)
+        self.planner.adapters = self.adapters
+        if self.adapters is not None:
+            self.adapters.batch = self.batch
 
     def begin_epoch(self, epoch: int, num_blocks: int, worker: int = 0, layout: KVLayout | None = None) -> None:
         """A worker without KV contents: every running sequence waits and is computed again from its log."""
@@ -171,8 +179,20 @@ class Scheduler:
             self.planner.release_blocks(sequence)
         self.suspects.forget(sequence.ref)
 
+    def turn_adapters(self) -> None:
+        """Account for who has which adapter; who waits for one that cannot be read any more is ended."""
+        if self.adapters is None:
+            return
+        for adapter in self.adapters.lost:
+            for sequence in [one for one in self.sequences.values() if one.adapter == adapter and one.row is None]:
+                self.end(sequence.ref, Finish.ADAPTER)
+        self.adapters.lost.clear()
+        self.adapters.turn(self.sequences)
+
     def announce_ends(self) -> None:
         """All that had moved is published: a successor need not say again who has ended."""
+        if self.adapters is not None:
+            self.adapters.published()
         for ref in self.lifecycle.take_ended():
             self.kv.set_announced(ref)
 

@@ -24,7 +24,7 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrival", "blocks", "cacheable", "encoded", "ends", "has_run", "hashes", "ignore_eos",
+        "adapter", "arrival", "blocks", "cacheable", "encoded", "ends", "has_run", "hashes", "ignore_eos",
         "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens", "pictures",
         "pools", "priority", "ref", "row", "salt", "sampling", "slot", "stop_ids", "strikes", "whole",
         "window_blocks", "window_first",
@@ -43,7 +43,8 @@ class Sequence:
         self.pools = pooling is not None  # it ends with its prompt: of the one token that it draws nobody is told
         self.whole = whole or (pooling is not None and pooling.whole)  # its prompt is computed in one step
         self.cacheable = params.sampling.prompt_logprobs < 0 and not self.whole  # or each of its tokens is computed
-        self.salt = first_hash(params.cache_salt)
+        self.adapter = params.adapter
+        self.salt = first_hash(params.cache_salt, params.adapter)
         self.sampling = _with_suppressed(params.sampling, [*end_tokens, *params.stop_token_ids])
         self.num_prompt_tokens = 0
         self.max_tokens = 0  # generated tokens at most
@@ -72,7 +73,7 @@ class Sequence:
     def new_row(self, row: int, computed: int, snapshot: int = -1) -> NewRow:
         """This sequence as the worker is told of it."""
         lengths = self.num_prompt_tokens, self.num_tokens, computed
-        return NewRow.make(row, self.ref, *lengths, self.blocks, self.sampling, snapshot)
+        return NewRow.make(row, self.ref, *lengths, self.blocks, self.sampling, snapshot, self.adapter)
 
 
 def _with_suppressed(sampling: Sampling, stops: list[int]) -> Sampling:

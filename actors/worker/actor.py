@@ -25,7 +25,16 @@ from ..model.memory.machine import blocks_in, kv_memory_room, usable_cores
 from ..model.tokenizers.tokenizer import load_tokenizer
 from ..options.config import Config, ConfigError
 from ..options.speculative import count_drafts
-from ..protocol.messages import Hello, Message, StepFailed, ToWorker, WorkerReady
+from ..protocol.messages import (
+    AdapterRead,
+    DropAdapter,
+    Hello,
+    Message,
+    ReadAdapter,
+    StepFailed,
+    ToWorker,
+    WorkerReady,
+)
 from ..protocol.request import Rendition
 from ..protocol.step import KVLayout, Step, StepDone
 from ..runtime.in_flight import Ended, log_debug
@@ -39,6 +48,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..protocol.wire import Numbers
+    from .lora.resident import ResidentAdapters
     from .tensor_parallel import TensorParallelGroup
 
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
@@ -65,9 +75,11 @@ class WorkerActor(Actor):
         blocks: int,
         layout: KVLayout | None = None,
         tokens: int | None = None,
+        adapters: ResidentAdapters | None = None,
     ) -> None:
-        """`tokens` that the blocks hold, if it is not each its own."""
+        """`tokens` that the blocks hold, if it is not each its own; `adapters` of --enable-lora."""
         self.context = context
+        self.adapters = adapters
         self.layout = layout or KVLayout()
         self.runner = runner
         self.blocks = blocks
@@ -88,8 +100,22 @@ class WorkerActor(Actor):
                 self._run(message)
             case Hello():
                 self._report_ready()
+            case ReadAdapter() if self.adapters is not None:
+                self.adapters.read(message.adapter, message.path)
+            case DropAdapter() if self.adapters is not None:
+                self.adapters.drop(message.adapter)
         self.context.flush()
         self.context.status.beat()
+
+    def do_work(self) -> int:
+        """Adapters that have been read are there from the next step on; each of a group says so itself."""
+        if self.adapters is None:
+            return 0
+        own, rank = self.context.incarnation, self.context.spec.index
+        read = self.adapters.take_read()
+        for adapter, problem in read:
+            self.context.post("scheduler", AdapterRead(own, rank, adapter, problem))
+        return len(read)
 
     def most_drafts(self) -> int:
         """That a row may have in a step."""
@@ -98,7 +124,8 @@ class WorkerActor(Actor):
     def _report_ready(self) -> None:
         replaced = self.context.board.ended(self.context.spec.position) == Ended.REPLACED
         own = self.context.incarnation
-        self._post(WorkerReady(own, self.blocks, self.step, replaced, self.layout, self.most_drafts()))
+        there = [] if self.adapters is None else self.adapters.there
+        self._post(WorkerReady(own, self.blocks, self.step, replaced, self.layout, self.most_drafts(), there))
 
     def _post(self, message: Message) -> None:
         if self.reports:
@@ -268,6 +295,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     from .cpu import native
     from .cpu.kv_memory import kv_type, make_memory, plan_memory
     from .cpu.runner import CpuRunner
+    from .lora.start import start_adapters
     from .models.weights import files_bytes, load_decoder
     from .speculative.actor import SpeculativeWorkerActor, drafter_by_itself, load_drafter
 
@@ -310,7 +338,11 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     parts = request_readers(context, model.vocab_size)
     runner = CpuRunner(model, memory.blocks, ids, config.block_size, rows, *parts, verifier, memory.states, vision)
     tokens = plan.tokens(config, context.model.max_model_len, blocks)
-    return (SpeculativeWorkerActor if drafter else WorkerActor)(context, runner, blocks, memory.layout, tokens)
+    adapters = start_adapters(context, model, group)
+    if adapters is not None:
+        runner.lora = adapters.rows(rows)
+    kind = SpeculativeWorkerActor if drafter else WorkerActor
+    return kind(context, runner, blocks, memory.layout, tokens, adapters)
 
 
 def warn_unused_memory(context: Context, blocks: int, plan: KVMemory) -> None:

@@ -96,9 +96,10 @@ class BeamSearch:
                 priority=given.priority,
                 request_id=given.request_id,
                 cache_salt=given.cache_salt,
+                adapter=given.adapter,
             )
         )
-        self._rendering = {"cache_salt": given.cache_salt, "max_tokens": 1}
+        self._rendering = {"cache_salt": given.cache_salt, "adapter": given.adapter, "max_tokens": 1}
 
     async def run(self, prompt: Prompt, most: int | None, max_model_len: int) -> tuple[list[int], list[Beam]]:
         """(the prompt's tokens, the best beams, best first)."""

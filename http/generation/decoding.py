@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from ..errors import ApiError, bad_request
+from ..settings import AdapterNames
 
 T = TypeVar("T")
 PATH = re.compile(r" - at `\$\.?(.*)`$")
@@ -83,13 +84,22 @@ def _log_unknown(value: msgspec.Struct, body: bytes) -> None:
         log.debug("%s: the field %.64r is not known, and ignored", type(value).__name__, name)
 
 
-def check_model(asked: str | None, served: list[str]) -> str:
-    """The name to answer with. 404 for a model that is not served."""
+def check_model(
+    asked: str | None, served: list[str], adapters: AdapterNames | None = None, going_on: bool = False
+) -> str:
+    """The name to answer with. 404 for a model or an adapter that is not served; `going_on`: begun when it was."""
     if asked is None or asked == "":
         return served[0]
-    if asked not in served:
-        raise ApiError(404, f"The model `{asked:.256}` does not exist.", "model", "model_not_found")
-    return asked
+    if asked in served or (adapters is not None and adapters.find(asked, going_on) is not None):
+        return asked
+    if adapters is not None and adapters.can_load(asked):
+        return asked
+    raise no_model(asked)
+
+
+def no_model(asked: str) -> ApiError:
+    """404."""
+    return ApiError(404, f"The model `{asked:.256}` does not exist.", "model", "model_not_found")
 
 
 def engine_of(headers: Mapping[str, str], engines: range) -> int | None:

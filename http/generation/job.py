@@ -106,6 +106,9 @@ class Job:
             self.fail(self._broken_grammar())
         elif finish is Finish.MEDIA:
             self.fail(ApiError(400, UNUSABLE, "messages", "unusable_media"))
+        elif finish is Finish.ADAPTER:
+            text = "The adapter of this request was unloaded, or its files cannot be read any more."
+            self.fail(ApiError(404, text, "model", "model_not_found"))
         else:
             choice.finish_reason, choice.stop_reason = FINISH_REASONS[finish], stop_reason
             self._open -= 1
@@ -200,6 +203,9 @@ class Engine(Protocol):
 
     def kept_payloads(self) -> list[bytes]:
         """All that was put and is not forgotten."""
+
+    def want_adapter(self, name: str | None) -> Awaitable[None]:
+        """An adapter of --lora-folder is loaded when a request first names it. ApiError says why it cannot be."""
 
     def tokenize(self, prompt: Prompt, token_strings: bool) -> Awaitable[tuple[list[int], list[str] | None]]:
         """The prompt's ids, and their strings."""

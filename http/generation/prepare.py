@@ -18,6 +18,7 @@ from ..output.events import FirstCall, OutputParser
 from ..output.parsers.calls import ShortIds
 from ..output.parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, STARTS_INSIDE, THINK_MARKERS, make_parser
 from ..settings import Settings
+from .adapters import adapter_of
 from .decoding import decode
 from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
 from .sampling import check_fields, max_tokens_of, parameters
@@ -65,7 +66,8 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
 
     parsed = reasoning is not None or tools is not None or named is not None
     keep_special = bool({reasoning, tools} & NEEDS_SPECIAL)
-    params = parameters(body, settings.sampling_defaults, request_id, think, keep_special)
+    adapter = adapter_of(body.model, settings)
+    params = parameters(body, settings.sampling_defaults, request_id, think, keep_special, adapter)
     options, continuous = body.stream_options, _continuous(body)
     wants = AnswerOptions(
         usage=bool(options and options.include_usage) or continuous,
@@ -80,7 +82,7 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
         role=settings.response_role,
         metrics=bool(body.return_metrics),
     )
-    rendering = _rendering(body, settings) | {"think": think, "thinking_budget": budget}
+    rendering = _rendering(body, settings, adapter) | {"think": think, "thinking_budget": budget}
     return PreparedRequest(
         [chat_prompt(body, settings)], params, rendering, wants, parser if parsed else None, wants.ids
     )
@@ -138,7 +140,7 @@ def _check_texts(settings: Settings, texts: dict[str, Any]) -> None:
         raise bad_request(text, field_)
 
 
-def _rendering(body: GenerationFields, settings: Settings) -> dict[str, Any]:
+def _rendering(body: GenerationFields, settings: Settings, adapter: int) -> dict[str, Any]:
     """The fields of its Render that all requests have."""
     constraint, field_ = constraint_of(body, settings.tool_parser)
     _check_texts(settings, {"stop": body.stop, "bad_words": body.bad_words, field_: constraint})
@@ -149,6 +151,7 @@ def _rendering(body: GenerationFields, settings: Settings) -> dict[str, Any]:
         "truncate_prompt_tokens": body.truncate_prompt_tokens,
         "keep_first": body.truncation_side == "right",
         "cache_salt": body.cache_salt or "",
+        "adapter": adapter,
         "bad_words": body.bad_words or [],
         "constraint": constraint,
         "constrained_by": field_,
@@ -180,7 +183,8 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
     body = _salted(body, settings, client)
     if settings.encoder is not None:
         _check_encoded(body)
-    params = parameters(body, settings.sampling_defaults, request_id)
+    adapter = adapter_of(body.model, settings)
+    params = parameters(body, settings.sampling_defaults, request_id, adapter=adapter)
     prompts = completion_prompts(body, settings.special_tokens)
     _check_texts(settings, {"prompt": any(isinstance(prompt, TextPrompt) for prompt in prompts), "echo": body.echo})
     if len(prompts) * len(params) > MAX_SEQUENCES:
@@ -202,5 +206,5 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
         raise ApiError(400, "min_tokens must be 0 with max_tokens 0.", "min_tokens")
     needs_ids = wants.ids or (wants.logprobs and wants.echo is not None)
     return PreparedRequest(
-        prompts, params, _rendering(body, settings), wants, None, needs_ids, prompts if body.echo else []
+        prompts, params, _rendering(body, settings, adapter), wants, None, needs_ids, prompts if body.echo else []
     )

@@ -44,10 +44,11 @@ def parameters(
     request_id: str,
     think: Think | None = None,
     keep_special: bool = False,
+    adapter: int = 0,
 ) -> list[bytes]:
     """The encoded Generation of each choice of a prompt; they differ in their seeds.
 
-    `keep_special`: the text goes through a parser that needs to see special tokens.
+    `keep_special`: the text goes through a parser that needs to see special tokens. `adapter`: an id; 0: none.
     """
     limit = max_tokens_of(request)
     minimum = request.min_tokens or 0
@@ -68,6 +69,7 @@ def parameters(
             request_id=request_id,
             interval=request.stream_interval or 1,
             think=think,
+            adapter=adapter,
             **given,
         )
         encoded.append(msgspec.msgpack.encode(generation))

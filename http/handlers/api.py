@@ -24,6 +24,7 @@ from ..pooling.prepare import check_generates
 from ..settings import Settings
 from ..transport.body import BodyBudget, read_body
 from ..transport.json_response import json_response
+from .adapters import AdaptersApi
 from .cohere import CohereApi
 from .generate import Generator
 from .invocations import Invocations
@@ -54,6 +55,7 @@ class Api:
         self.llamacpp = LlamaApi(self._generator, self._body)
         self.invocations = Invocations(self, self._body)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body)
+        self.adapters = AdaptersApi(engine, settings, self._body)
 
     async def _body(self, request: web.Request) -> bytes:
         if BODY in request:
@@ -98,7 +100,7 @@ class Api:
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         body = read(CountRequest, await self._body_with_media(request))
-        check_model(body.model, self.settings.served)
+        check_model(body.model, *self.settings.names)
         try:
             prompt = chat_prompt(chat_request(prompt_of(body)), self.settings)
         except ApiError as error:
@@ -113,7 +115,7 @@ class Api:
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = read(TokenizeRequest, await self._body_with_media(request))
-        check_model(body.model, self.settings.served)
+        check_model(body.model, *self.settings.names)
         given = [body.prompt is not None, bytes(body.messages) not in (b"", b"null"), body.content is not None]
         if sum(given) != 1:
             raise bad_request("Either prompt or messages, or content, must be given.", "prompt")
@@ -151,14 +153,14 @@ class Api:
     async def apply_template(self, request: web.Request) -> web.Response:
         """The text of a conversation's prompt: that of its tokens, special ones among them."""
         body = read(TokenizeRequest, await self._body(request))
-        check_model(body.model, self.settings.served)
+        check_model(body.model, *self.settings.names)
         tools_of(ChatRequest(messages=body.messages, tools=body.tools))
         tokens, _ = await self.engine.tokenize(self.conversation(body), False)
         return json_response({"prompt": await self.engine.detokenize(tokens)})
 
     async def detokenize(self, request: web.Request) -> web.Response:
         body = read(DetokenizeRequest, await self._body(request))
-        check_model(body.model, self.settings.served)
+        check_model(body.model, *self.settings.names)
         text = await self.engine.detokenize(check_tokens(body.tokens, "tokens"))
         return json_response({"prompt": text, "content": text})
 
@@ -167,21 +169,24 @@ class Api:
 
     async def models(self, request: web.Request) -> web.Response:
         cards = [self._card(name) for name in self.settings.served]
+        cards += [self._card(adapter.name) for adapter in self.settings.adapters.all()]
         ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"], "has_more": False}
         return json_response({"object": "list", "data": cards, **ends})
 
     async def model(self, request: web.Request) -> web.Response:
-        return json_response(self._card(check_model(request.match_info["model"], self.settings.served)))
+        return json_response(self._card(check_model(request.match_info["model"], *self.settings.names)))
 
     def _card(self, name: str) -> dict[str, object]:
-        """A model as OpenAI's and as Anthropic's clients read it."""
+        """A model, or an adapter of it, as OpenAI's and as Anthropic's clients read it."""
+        served = self.settings.served
+        adapter = None if name in served else self.settings.adapters.find(name)
         return {
             "id": name,
             "object": "model",
             "created": self.settings.created,
             "owned_by": "actorserve",
-            "root": self.settings.served[0],
-            "parent": None,
+            "root": served[0] if adapter is None else adapter.path,
+            "parent": None if name in served else served[0],
             "max_model_len": self.settings.max_model_len,
             "type": "model",
             "display_name": name,

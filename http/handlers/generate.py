@@ -61,6 +61,7 @@ class Generator:
         """POST /v1/chat/completions."""
         body = read(ChatRequest, raw)
         check_beams(body)
+        await self.engine.want_adapter(body.model)
         asked = ask_chat(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         if body.use_beam_search:
             return await self._beams(request, body, asked, ChatAnswer)
@@ -78,6 +79,7 @@ class Generator:
         """POST /v1/completions."""
         body = read(CompletionRequest, raw)
         check_beams(body)
+        await self.engine.want_adapter(body.model)
         asked = ask_completion(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         if body.use_beam_search:
             return await self._beams(request, body, asked, CompletionAnswer)
@@ -93,6 +95,7 @@ class Generator:
         """POST /inference/v1/generate."""
         body = read(GenerateRequest, raw)
         given = completion_of(body)
+        await self.engine.want_adapter(given.model)
         asked = ask_completion(given, self.settings, name_request(request, given.request_id), request[CLIENT])
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
@@ -104,7 +107,7 @@ class Generator:
         self, request: web.Request, body: GenerationFields, asked: PreparedRequest, make: MakeAnswerFormat
     ) -> web.Response:
         """The likeliest answers to each prompt."""
-        model = check_model(body.model, self.settings.served)
+        model = check_model(body.model, *self.settings.names)
         search = BeamSearch(self.engine, body, asked, self.settings.end_tokens)
         wanted, job = body.n or 1, Job(asked.prompts, asked.params[: body.n or 1], {}, asked.make_parser)
         for index, prompt in enumerate(asked.prompts):
@@ -126,6 +129,7 @@ class Generator:
         try:
             asked_for = chat_request(chat)
             request_id = name_request(request, asked_for.request_id)
+            await self.engine.want_adapter(asked_for.model)
             asked = ask_chat(asked_for, self.settings, request_id, request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
@@ -149,7 +153,9 @@ class Generator:
         owner: int | None = None,
     ) -> web.StreamResponse:
         """The answer to a checked request, streamed or whole. `owner`: the frontend that must make it."""
-        model = check_model(body.model, self.settings.served)
+        record = record_of(request)
+        going_on = record is not None and record.predecessor is not None
+        model = check_model(body.model, *self.settings.names, going_on)
         key = await self._key(request, raw, owner)
         job = new_job(asked)
         answer = self._new_answer(request, body, model, asked.wants)

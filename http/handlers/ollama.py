@@ -54,7 +54,7 @@ class OllamaApi:
         body = read(OllamaChatRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.messages:
-            return json_response(loaded(check_model(body.model, self._settings.served), chats=True))
+            return json_response(loaded(check_model(body.model, *self._settings.names), chats=True))
         return await self._chat(request, raw, lambda: chat_of(body, self._thinks), chats=True)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
@@ -64,7 +64,7 @@ class OllamaApi:
         body = read(OllamaGenerateRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.prompt:
-            return json_response(loaded(check_model(body.model, self._settings.served), chats=False))
+            return json_response(loaded(check_model(body.model, *self._settings.names), chats=False))
         if not (body.raw or body.suffix):  # what stands between two texts is no turn of a conversation
             return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), chats=False)
         given = completion_of(body)
@@ -138,7 +138,7 @@ class OllamaApi:
 
     async def show(self, request: web.Request) -> web.Response:
         body = read(OllamaModel, await self._read_body(request))
-        check_model(model_of(body.model or body.name, self._settings.served), self._settings.served)
+        check_model(model_of(body.model or body.name, self._settings.served), *self._settings.names)
         return json_response(about.show(self._settings))
 
     async def version(self, request: web.Request) -> web.Response:

@@ -33,6 +33,12 @@ class ServerEngine(Engine, Protocol):
     def metrics(self, accept: str = "") -> tuple[Iterable[bytes], str]:
         """Prometheus' text in the format that an Accept header asks for, part by part, and its Content-Type."""
 
+    def load_adapter(self, name: str, path: str, in_place: bool) -> Awaitable[None]:
+        """From now on requests may have it. ApiError 400 says what is wrong with it."""
+
+    def unload_adapter(self, name: str) -> Awaitable[None]:
+        """No new request may; it is let go of when the last one that has it ends. ApiError 404 if it is not there."""
+
     def reset_prefix_cache(self, reset_running_requests: bool) -> Awaitable[None]:
         """No later request finds a prefix that was computed before; whoever runs goes on, or is computed again."""
 

@@ -54,9 +54,11 @@ class ResponsesApi:
         if body.previous_response_id is not None:
             owner = self._owner_of_previous(body.previous_response_id)
             await self._generator.give_to(request, owner)
+        await self._engine.want_adapter(body.model)
         chat, asked = self._ask(body, name_request(request, body.request_id), request[CLIENT])
-        model = check_model(chat.model, self._settings.served)
+        model = check_model(chat.model, *self._settings.names, True)  # who comes new is checked where it begins
         if body.background:
+            check_model(chat.model, *self._settings.names)
             return await self._begin(request, raw, body, asked, model)
 
         def form(answer: answers.Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
@@ -75,8 +77,9 @@ class ResponsesApi:
         body = read(ResponsesRequest, raw)
         if body.previous_response_id is not None:
             await self._generator.give_to(request, self._owner_of_previous(body.previous_response_id))
+        await self._engine.want_adapter(body.model)
         chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
-        check_model(chat.model, self._settings.served)
+        check_model(chat.model, *self._settings.names)
         try:
             tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
         except ApiError as error:
@@ -129,7 +132,7 @@ class ResponsesApi:
         body = read(ResponsesRequest, left.raw)
         chat, asked = self._ask(body, left.id, client)
         key = response_id(self._engine.index, left.seed, left.created)
-        model = check_model(chat.model, self._settings.served)
+        model = check_model(chat.model, *self._settings.names, True)
         return asked, ResponseAnswer(key, model, left.created, echo(body, self._settings.sampling_defaults))
 
     async def _events(self, request: web.Request, running: RunningResponse, after: int) -> web.StreamResponse:

@@ -224,7 +224,7 @@ class ModelCard(Said):
     created: int
     owned_by: str
     root: str
-    parent: None
+    parent: str | None
     max_model_len: int
     type: Literal["model"]
     display_name: str

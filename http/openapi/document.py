@@ -121,9 +121,10 @@ def _event(kinds: list[Schema], route: Route) -> Schema:
 
 def _parameters(route: Route, book: Book) -> list[Schema]:
     names = re.findall(r"\{(\w+)\}", route.template)
+    fixed = () if book.settings.adapters.enabled else ("model",)
     found = [
         _parameter(
-            name, "path", {"enum": book.settings.served} if name == "model" else {"type": "string", "minLength": 1}
+            name, "path", {"enum": book.settings.served} if name in fixed else {"type": "string", "minLength": 1}
         )
         for name in names
     ]

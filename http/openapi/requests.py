@@ -127,7 +127,7 @@ def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
         "bad_words": {"array": {"items": word, "maxItems": MAX_BAD_WORDS}},
         "cache_salt": {"string": {"minLength": 1, "maxLength": MAX_SALT}},
         "logit_bias": {"object": biases},
-        "model": {"string": {"enum": [*settings.served, ""]}},
+        "model": {} if settings.adapters.enabled else {"string": {"enum": [*settings.served, ""]}},
     }
 
 

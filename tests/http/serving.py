@@ -73,6 +73,7 @@ class FakeEngine:
         self.resets: list[bool] = []
         self.job_times = JobTimes()
         self.forgotten = 0
+        self.adapters_asked: list[tuple[str, str, bool]] = []
         self.kept_jobs: dict[bytes, tuple[Kept, Job]] = {}
 
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
@@ -110,6 +111,19 @@ class FakeEngine:
 
     def times(self, job: Job) -> JobTimes:
         return self.job_times
+
+    async def want_adapter(self, name: str | None) -> None:
+        return None
+
+    async def load_adapter(self, name: str, path: str, in_place: bool) -> None:
+        self.adapters_asked.append((name, path, in_place))
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def unload_adapter(self, name: str) -> None:
+        self.adapters_asked.append((name, "", False))
+        if self.refusal is not None:
+            raise self.refusal
 
     async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
         if self.refusal is not None:

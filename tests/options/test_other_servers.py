@@ -117,10 +117,10 @@ def refused(*argv: str) -> None:
 
 
 def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    refused("folder", "--enable-lora")
+    refused("folder", "--lora", "file.gguf")
     assert capsys.readouterr().err == (
-        "actorserve launch: error: --enable-lora: not supported: there are no LoRA adapters; merge them into the "
-        "weights (see actorserve launch --help)\n"
+        "actorserve launch: error: --lora: not supported: adapters are folders of PEFT's, as --lora-modules names "
+        "them, and are kept in float32 (see actorserve launch --help)\n"
     )
 
 
@@ -193,8 +193,8 @@ def test_a_file_and_an_llm_know_the_same_names(tmp_path: Path, capsys: pytest.Ca
     )
     assert read("--config", str(file)) == Config(**options)
     assert "jinja: not needed" in capsys.readouterr().err
-    file.write_text("enable-lora: true\nquite-other: 1\n")
-    with pytest.raises(ConfigError, match=r"enable-lora: not supported: .*; quite-other: there is no such option$"):
+    file.write_text("lora: file.gguf\nquite-other: 1\n")
+    with pytest.raises(ConfigError, match=r"lora: not supported: .*; quite-other: there is no such option$"):
         read("--config", str(file))
 
 

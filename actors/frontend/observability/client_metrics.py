@@ -15,9 +15,8 @@ from ...telemetry.gauges import FrontendGauge as Gauge
 from ...telemetry.histograms import HOP
 from ..slots import SlotUse
 
-FAILED = frozenset(
-    {Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA}
-)  # of these nobody waits for the end
+# of these nobody waits for the end
+FAILED = frozenset({Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER})
 HOPS = (  # from, to, what the first and what the second has written; the last one where text is streamed
     ("frontend", "renderer", None, Stamp.RENDER_BEGUN),
     ("renderer", "scheduler", Stamp.RENDERED, Stamp.ADMITTED),

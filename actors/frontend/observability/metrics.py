@@ -6,11 +6,13 @@ Nobody is asked: everything lies in shared memory and in /proc, so that it can b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
 
 from actorserve.http.metrics import Distribution, Exporter, Family, Labels
+from actorserve.shm.adapters.registry import RegisteredAdapter
 
 from ...protocol.kinds import KINDS, SUPERVISOR, kind_of
 from ...protocol.topology import ActorSpec
@@ -19,6 +21,7 @@ from ...telemetry.gauges import FrontendGauge
 from ...telemetry.gauges import SchedulerGauge as Gauge
 from ...telemetry.histograms import HistogramSpec
 from ...telemetry.snapshot import ActorStatus, Snapshot, SnapshotReader, phases_of
+from ..adapters import FrontendAdapters
 from .metric_names import ACCEPTED_AT, ACTORS, ENDS, STARTUP, STARTUP_TOTAL, SURVIVED
 
 STALE_S = 3.0  # every loop but the worker's turns at least once a second
@@ -27,7 +30,8 @@ STALE_S = 3.0  # every loop but the worker's turns at least once a second
 class ServerMetrics:
     """The server at one moment, as the HTTP side asks for it."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, adapters: FrontendAdapters | None = None) -> None:
+        self._adapters = adapters
         self._system, self._segment = context.system, context.segment
         self._board = context.board
         self._own = context.name
@@ -114,6 +118,8 @@ class ServerMetrics:
     def _families(self) -> Iterator[Family]:
         yield from self._plain()
         yield from self._of_schedulers()
+        if self._adapters is not None and self._adapters.enabled:
+            yield self._lora(self._adapters.registered())
         yield from self._counted()
         yield from self._actors(self._snapshots.look())
         yield from self._starts()
@@ -152,6 +158,16 @@ class ServerMetrics:
         _add(refused, self._labels, "reason", {"no_free_slot": self._of_frontends(FrontendGauge.REFUSED)})
         _add(survived, self._labels, "died", {"frontend": self._of_frontends(FrontendGauge.SURVIVED_FRONTEND)})
         yield from (waiting, usage, cache, ends, refused, accepted, survived)
+
+    def _lora(self, seen: Sequence[RegisteredAdapter]) -> Family:
+        """As vLLM has it: names in labels, and the time of this look."""
+        labels = {
+            "max_lora": str(self._config.max_loras),
+            "running_lora_adapters": ",".join(one.name for one in seen if one.running),
+            "waiting_lora_adapters": ",".join(one.name for one in seen if one.waiting),
+        }
+        text = "Adapters that requests have which run, and which wait; the value is the time"
+        return Family("gauge", "vllm:lora_requests_info", text, [(labels, time.time())])
 
     def _cache(self, blocks: int) -> Labels:
         config, tokens = self._config, blocks * self._config.block_size

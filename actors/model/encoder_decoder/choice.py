@@ -55,6 +55,7 @@ def _check_options(config: Config, name: str) -> None:
         ("--tensor-parallel-size", config.tensor_parallel_size > 1),
         ("--deterministic", config.deterministic),
         ("--speculative-config", config.speculative_config is not None),
+        ("--enable-lora", config.enable_lora),
         ("--device cuda", config.device == "cuda"),
     ):
         if given:

@@ -74,7 +74,7 @@ class GaugeWriter:
             ends[Finish.STOP] + ends[Finish.STOP_STRING],
             ends[Finish.LENGTH],
             ends[Finish.ABORT],
-            ends[Finish.ERROR] + ends[Finish.GRAMMAR] + ends[Finish.MEDIA],
+            ends[Finish.ERROR] + ends[Finish.GRAMMAR] + ends[Finish.MEDIA] + ends[Finish.ADAPTER],
             stats.survived_scheduler,
             stats.survived_worker,
             *scheduler.speculation.counts(),

@@ -26,6 +26,7 @@ from ...model.memory.machine import float_on_cpu
 from ...model.quantization import NONE, QuantMethod, is_auto
 from ...model.values import Values
 from ...options.config import Config, ConfigError
+from ..lora.attached import attach
 from ..memory import large_blocks_apart
 from .arriving import without_weights
 from .hollow import hollow
@@ -68,7 +69,8 @@ def load_adapted(config: Config, info: ModelInfo) -> AdaptedModel:
     with torch.inference_mode(), torch.random.fork_rng(devices=[]), large_blocks_apart():
         model = _random(found, config, kept) if config.load_format == "dummy" else _read(info, found, kept)
         traits = _look(model, found.verdict.traits, info)
-    return AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method is not NONE)
+        lora = attach(model) if config.enable_lora else None
+    return AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method is not NONE, lora)
 
 
 def describe_adapted(config: Config, info: ModelInfo) -> tuple[Adapted, Traits, nn.Module]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 from ...model.memory.kv import KVSpec
 from ..cpu.states import StepStates
 from ..cpu.window_tables import AnyKV, TabledAttention
+from ..lora.sites import LoraSites
 from .cache import load_states, store_states
 from .hooks import NAME, Call, Unfit, attending, use_attention
 from .passes import Passes
@@ -56,7 +58,13 @@ class AdaptedModel:
     batch_invariant = False
 
     def __init__(
-        self, model: PreTrainedModel, traits: Traits, tier: Tier, dtype: torch.dtype, quantised: bool = False
+        self,
+        model: PreTrainedModel,
+        traits: Traits,
+        tier: Tier,
+        dtype: torch.dtype,
+        quantised: bool = False,
+        lora: LoraSites | None = None,
     ) -> None:
         self.traits, self.tier, self.dtype, self.quantised = traits, tier, dtype, quantised
         self.kv: KVSpec = traits.kv
@@ -64,6 +72,7 @@ class AdaptedModel:
         self.reads_windows_alone = reads_windows_alone(traits, tier)
         self.model = model
         self.passes = Passes(model)
+        self.lora = lora
         if tier is not Tier.SINGLE:
             use_attention(model, NAME)
 
@@ -94,10 +103,12 @@ class AdaptedModel:
         for group in self._groups(spans, states):
             own = None if states is None else StepStates(states.states, states.rows[group], states.fresh[group])
             for some in self._parts([spans[index] for index in group], own):
-                hidden = self._group(some, ids, positions, slots, kv, own)
+                tokens = _tokens(some)
+                with nullcontext() if self.lora is None else self.lora.narrowed(tokens):
+                    hidden = self._group(some, ids, positions, slots, kv, own)
                 if out is None:
                     out = hidden.new_empty(len(ids), *hidden.shape[2:])
-                out[_tokens(some)] = hidden.flatten(0, 1)
+                out[tokens] = hidden.flatten(0, 1)
         assert out is not None
         return out
 

@@ -112,7 +112,8 @@ def _paged(passes: Passes, caches: Caches, length: int) -> Traits:
     own = model.config._attn_implementation
     use_attention(model, NAME)
     try:
-        recorder, states = _run(passes, caches)
+        recorder = Recorder()
+        states = run_probe(passes, caches, recorder)
     finally:
         use_attention(model, own)
     if silent := sorted(recorder.shapes.keys() - {source for _, source, _ in recorder.calls}):
@@ -125,7 +126,8 @@ def _paged(passes: Passes, caches: Caches, length: int) -> Traits:
 
 def _unpaged(passes: Passes, caches: Caches, reason: str) -> Traits:
     """With transformers' own attention; of KV memory the shapes alone matter."""
-    recorder, states = _run(passes, caches)
+    recorder = Recorder()
+    states = run_probe(passes, caches, recorder)
     if not recorder.shapes and not states:
         raise Unfit("keeps nothing in its cache")
     count = max(recorder.shapes, default=-1) + 1
@@ -139,13 +141,12 @@ def _unpaged(passes: Passes, caches: Caches, reason: str) -> Traits:
     return Traits(kv, (), frozenset(), False, reason, passes.positions, caches)
 
 
-def _run(passes: Passes, caches: Caches) -> tuple[Recorder, list[StateSpec]]:
-    """Two tokens."""
-    recorder = Recorder()
+def run_probe(passes: Passes, caches: Caches, recorder: Recorder) -> list[StateSpec]:
+    """Two tokens; the states that are left behind."""
     cache = caches.make(recorder)
     with torch.inference_mode(), attending(recorder):
         passes.hidden(torch.ones(1, TOKENS, dtype=torch.long), torch.arange(TOKENS)[None], cache)
-    return recorder, _states(cache)
+    return _states(cache)
 
 
 def _states(cache: Any) -> list[StateSpec]:

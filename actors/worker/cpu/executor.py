@@ -37,6 +37,7 @@ from ...model.quantization import NONE
 from ...model.rope import Growth, Rope
 from ..formats.four_bits import ReadFour
 from ..formats.four_bits import joined as join_four_bits
+from ..lora.sites import LoraSites
 from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join, split_rows
@@ -117,9 +118,12 @@ class CpuBuilder:
         group: TensorParallelGroup | None,
         batch_invariant: bool,
         four_bits: ReadFour | None = None,
+        lora: LoraSites | None = None,
     ) -> None:
+        """`lora`: where products are kept that adapters may change."""
         self.shape = shape
         self.four_bits = four_bits
+        self.lora = lora
         self.get = get
         self.dtype = dtype
         self.group = group
@@ -163,7 +167,10 @@ class CpuBuilder:
             self.batch_invariant,
             self._four_bits(linears),
         )
-        return implementation_of(method).cpu_linear(tensors)
+        made = implementation_of(method).cpu_linear(tensors)
+        if self.lora is None or few_rows or linears[0].name == self.shape.head.name:
+            return made
+        return self.lora.wrap(made, [linear.name for linear in linears], tensors.bias())
 
     def _four_bits(self, linears: Sequence[LinearSpec]) -> FourBits | None:
         """Those of a checkpoint that are so in all of the linears."""
@@ -199,17 +206,26 @@ class CpuBuilder:
     def _arranged(self, linears: Sequence[LinearSpec], tensors: Sequence[Tensor]) -> Iterator[Tensor]:
         """Their rows in the order in which this executor has them."""
         for linear, tensor in zip(linears, tensors, strict=True):
-            for axis, rows in split_rows(linear, tensor, self.shape):
-                yield self._paired(rows) if axis in ROTATED else rows
+            yield from arranged(linear, tensor, self.shape)
 
     def _paired(self, rows: Tensor) -> Tensor:
-        """Rows of whole heads, the two of each pair that is rotated side by side."""
-        if self.shape.rope.interleaved:
-            return rows
-        heads = rows.view(-1, self.shape.head_dim, *rows.shape[1:])
-        turning, others = heads.tensor_split([self.shape.rope.rotary_dim or self.shape.head_dim], 1)
-        pairs = turning.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
-        return torch.cat([pairs, others], 1).view(rows.shape)
+        return _paired(rows, self.shape)
+
+
+def arranged(linear: LinearSpec, tensor: Tensor, shape: Architecture) -> Iterator[Tensor]:
+    """A linear's rows in the order in which this executor has them; `shape` is that of the part that was read."""
+    for axis, rows in split_rows(linear, tensor, shape):
+        yield _paired(rows, shape) if axis in ROTATED else rows
+
+
+def _paired(rows: Tensor, shape: Architecture) -> Tensor:
+    """Rows of whole heads, the two of each pair that is rotated side by side."""
+    if shape.rope.interleaved:
+        return rows
+    heads = rows.reshape(len(rows) // shape.head_dim, shape.head_dim, *rows.shape[1:])
+    turning, others = heads.tensor_split([shape.rope.rotary_dim or shape.head_dim], 1)
+    pairs = turning.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([pairs, others], 1).view(rows.shape)
 
 
 def _norm_apart(q_norm: RMSNorm, k_norm: RMSNorm, heads: int, qk: Tensor) -> None:
@@ -352,14 +368,17 @@ class CpuModel:
         group: TensorParallelGroup | None = None,
         deterministic: bool = False,
         four_bits: ReadFour | None = None,
+        lora: LoraSites | None = None,
     ) -> None:
         """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
 
         `deterministic`: a token has the same bits in every batch, however its weights are kept. `four_bits` reads
-        weights that the checkpoint has in 4 bits, where products with them can be had.
+        weights that the checkpoint has in 4 bits, where products with them can be had. With `lora` adapters may change
+        its products.
         """
         self.batch_invariant = deterministic or shape.quantization.batch_invariant
-        build = CpuBuilder(shape, get, dtype, group, self.batch_invariant, four_bits)
+        build = CpuBuilder(shape, get, dtype, group, self.batch_invariant, four_bits, lora)
+        self.lora = lora
         self.group = group
         self.shape = shape
         self.kv = shape.kv
@@ -403,7 +422,8 @@ class CpuModel:
         x = self.embed(ids)
         if self.embedding_scale != 1:
             x.mul_(self.embedding_scale)
-        if self.fused is not None and self.taps is None and len(ids) <= FEW_TOKENS:
+        adapted = self.lora is not None and bool(self.lora.parts)
+        if self.fused is not None and self.taps is None and len(ids) <= FEW_TOKENS and not adapted:
             self._forward_fused(self.fused, x, positions, slots, kv, attention)
             return x
         rotations = [table[positions][:, None] for table in self.rotations]

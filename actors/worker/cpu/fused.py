@@ -17,6 +17,7 @@ from actorserve.kernels.cpu.native.attention import MOST_DIM, NativeAttention
 from actorserve.kernels.cpu.native.layers import PlainLayer, PlainLayers, PlainShape
 from actorserve.kernels.cpu.native.linear import NativeLinear
 
+from ..lora.sites import plain
 from .native import current
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _plain(layer: CpuLayer, rotations: Tensor | None) -> PlainLayer | None:
     others = (layer.latent, layer.unit_norm, layer.moe, layer.sum, layer.attention_post_norm, layer.mlp_post_norm)
     if any(other is not None for other in others) or layer.grows or isinstance(layer.qk_norm, partial):
         return None
-    linears = (layer.qkv, layer.out, layer.gate_up, layer.down)
+    linears = [plain(linear) for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
     own = [linear for linear in linears if isinstance(linear, NativeLinear)]
     if len(own) < len(linears):
         return None

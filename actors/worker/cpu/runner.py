@@ -30,6 +30,7 @@ from ...protocol.request import Rendition, row_types
 from ...protocol.step import NewRow, Step
 from ..logits_processors import LogitsProcessors
 from ..logprobs import LogprobsWriter
+from ..lora.sites import RowAdapters
 from ..speculative.verifier import Computed, DraftBatch, DraftOutcome, DraftVerifier
 from .batch import BatchInputs, BlockTables, prepare_inputs, row_positions
 from .decoder import Decoder
@@ -96,6 +97,7 @@ class CpuRunner:
         self.logprobs = LogprobsWriter(logprobs, rows)
         self.verifier = verifier
         self.outcome: DraftOutcome | None = None  # of the last step, where rows had drafts
+        self.lora: RowAdapters | None = None  # of --enable-lora
         self.states = states or None  # of no model with drafts: a rejected one cannot be taken back from them
         assert self.states is None or verifier is None
         self.vision = vision
@@ -128,6 +130,8 @@ class CpuRunner:
         if self.vision is not None:
             own = counts if len(inputs.ids) > len(rows) else np.ones_like(rows)  # without room for drafts
             self.model.step = self.vision.step(rows, starts, own)  # type: ignore[attr-defined]
+        if self.lora is not None:
+            self.lora.begin(rows, counts if len(inputs.ids) > len(rows) else None)
         if self.states is None:
             return inputs.forward(self.model, self.kv)
         hidden = inputs.forward(self.model, self.kv, StepStates.of(self.states, rows, starts))
@@ -303,6 +307,8 @@ class CpuRunner:
             new.num_known_tokens,
         )
         self.slot[row] = slot
+        if self.lora is not None:
+            self.lora.place(row, new.adapter)
         if self.states is not None:
             self.states.begin(row, new.num_computed_tokens, new.snapshot)
         self.blocks[row, : blocks.size] = blocks

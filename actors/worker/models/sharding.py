@@ -22,6 +22,7 @@ from ...model.architecture import Architecture
 from ...model.layers import Axis, Kind, TensorSpec
 
 Read = Callable[[str, slice, slice | None], Tensor]  # rows, and columns where not all are wanted, of a tensor
+Cut = Callable[[Axis], tuple[slice, int]]
 Get = Callable[[str], Tensor]  # a rank's part of a tensor of the checkpoint, in the type in which it is stored
 HEADS = {Axis.QUERIES, Axis.KEYS, Axis.VALUES}
 SHARED = HEADS | {Axis.HEADS, Axis.LATENT_HEADS, Axis.ATTENDED, Axis.INTERMEDIATE, Axis.SHARED_INTERMEDIATE}
@@ -52,7 +53,7 @@ def vocabulary_per_rank(vocabulary: int, size: int) -> int:
 def shard(read: Read, shape: Architecture, place: Place, expert_parallel: bool = False) -> Get:
     """A function that reads this rank's part of a tensor of the whole model, of shape `shape`."""
     specs = shape.specs() | shape.scale_specs()
-    shared = SHARED if expert_parallel else SHARED | {Axis.EXPERT_INTERMEDIATE}
+    shared, cut = _shared(expert_parallel), cutter(shape, place, expert_parallel)
 
     def get(name: str) -> Tensor:
         spec = specs[name]
@@ -60,12 +61,22 @@ def shard(read: Read, shape: Architecture, place: Place, expert_parallel: bool =
             return _words(read, name, shape.vocab_size, place)
         if spec.kind is Kind.BIAS and spec.columns in shared and place.rank:
             return torch.zeros_like(read(name, slice(None), None))
-        return _part(read, name, spec, lambda axis: _cut(axis, shape, place, shared))
+        return _part(read, name, spec, cut)
 
     return get
 
 
-def _part(read: Read, name: str, spec: TensorSpec, cut: Callable[[Axis], tuple[slice, int]]) -> Tensor:
+def cutter(shape: Architecture, place: Place, expert_parallel: bool = False) -> Cut:
+    """Which rows or columns of a whole axis are this rank's, and how many there are."""
+    shared = _shared(expert_parallel)
+    return lambda axis: _cut(axis, shape, place, shared)
+
+
+def _shared(expert_parallel: bool) -> Set[Axis]:
+    return SHARED if expert_parallel else SHARED | {Axis.EXPERT_INTERMEDIATE}
+
+
+def _part(read: Read, name: str, spec: TensorSpec, cut: Cut) -> Tensor:
     """Of each of the tensor's parts the rank's rows; `cut` says which, and of how many."""
     columns = None
     if spec.kind is Kind.WEIGHT and spec.columns is not None:

@@ -29,6 +29,7 @@ from ..cpu.executor import CpuModel
 from ..formats.decoding import decoded
 from ..formats.four_bits import open_four_bits
 from ..formats.stacking import unstacked
+from ..lora.sites import LoraSites
 from ..memory import large_blocks_apart
 from ..tensor_parallel import TensorParallelGroup
 from ..torch_import import generator, import_rest
@@ -68,7 +69,8 @@ def load_model(config: Config, info: ModelInfo, group: TensorParallelGroup | Non
         four_bits = open_four_bits(Path(info.folder), shape, read_parts)
     make = CpuModel if shape.vision is None else SeeingModel
     with large_blocks_apart():
-        return make(own, get, dtype, info.max_model_len, group, config.deterministic, four_bits)
+        lora = LoraSites() if config.enable_lora else None
+        return make(own, get, dtype, info.max_model_len, group, config.deterministic, four_bits, lora)
 
 
 def open_weights(

@@ -34,6 +34,7 @@ from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
 from ..cpu.kv_memory import kv_dtype, kv_type
 from ..cpu.runner import CpuRunner
+from ..lora.resident import ResidentAdapters
 from ..memory import make_pools
 from ..models.weights import load_model, open_head
 from ..tensor_parallel import TensorParallelGroup
@@ -57,9 +58,10 @@ class SpeculativeWorkerActor(WorkerActor):
         blocks: int,
         layout: KVLayout | None = None,
         tokens: int | None = None,
+        adapters: ResidentAdapters | None = None,
     ) -> None:
         self._drafting_runner = runner
-        super().__init__(context, runner, blocks, layout, tokens)
+        super().__init__(context, runner, blocks, layout, tokens, adapters)
 
     def most_drafts(self) -> int:
         return most_drafts(self.context.config)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from actorserve.actors.llm.link import EngineDead as EngineDead
     from actorserve.actors.llm.llm import LLM as LLM
+    from actorserve.actors.llm.lora import LoRARequest as LoRARequest
     from actorserve.actors.llm.outputs import CompletionOutput as CompletionOutput
     from actorserve.actors.llm.outputs import PromptError as PromptError
     from actorserve.actors.llm.outputs import RequestOutput as RequestOutput
@@ -22,6 +23,7 @@ _HOMES = {  # loaded when they are asked for, so that the package itself is ligh
     "CompletionOutput": "llm.outputs",
     "EngineDead": "llm.link",
     "LLM": "llm.llm",
+    "LoRARequest": "llm.lora",
     "PoolingParams": "llm.pooling",
     "PromptError": "llm.outputs",
     "RequestOutput": "llm.outputs",

@@ -1,0 +1,120 @@
+"""From an adapter's tensors to what it adds to a model's products.
+
+Layers that are one product (q, k and v; gate and up) get one: their A side by side, their B on the diagonal of one that
+is zero elsewhere. A member of a tensor-parallel group has those rows of B, or columns of A, that it has of the weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ...model.lora.adapter import AdaptedLinear, Adapter, AdapterError, check_fit
+from .products import LoraProduct
+from .sites import LoraSites
+
+AT_ONCE = 1 << 22  # numbers of a weight whose length is taken in one go
+REFUSED = {  # by the end of a layer's name: why it cannot be adapted
+    r"lm_head$": "the layer that makes logits is not adapted",
+    r"experts(\.|$)": "experts are not adapted",
+    r"(mlp\.gate|router)$": "what chooses experts is not adapted",
+    r"embed\w*$|wte$": "embeddings are not adapted",
+    r"kv_b_proj$": "what makes keys and values of latents is not adapted",
+}
+
+Tensors = Mapping[str, Tensor]
+
+
+class Layout(Protocol):
+    """How the linear layers of a model lie in it."""
+
+    @property
+    def sizes(self) -> Mapping[str, tuple[int, int]]:
+        """(outputs, inputs) of those that can be adapted, of the whole model."""
+
+    def own_rows(self, module: str, tensor: Tensor) -> Tensor:
+        """The rows of a layer's [outputs, …] that are computed here, in the order in which they are."""
+
+    def own_columns(self, module: str, tensor: Tensor) -> Tensor:
+        """The same of columns of [ranks, inputs]."""
+
+    def weights(self) -> Callable[[str], Tensor]:
+        """What reads the whole weight [outputs, inputs] of a layer, for as long as it is kept."""
+
+
+class AdapterMaker:
+    """Makes products of adapters, for one model."""
+
+    def __init__(self, sites: LoraSites, layout: Layout, batch_invariant: bool) -> None:
+        self.sites, self.layout, self._alike = sites, layout, batch_invariant
+
+    def check(self, adapter: Adapter) -> None:
+        """AdapterError if the adapter is one of another model."""
+        check_fit(adapter, self.layout.sizes, REFUSED)
+
+    def make(self, adapter: Adapter) -> dict[int, LoraProduct]:
+        """All its products, by the numbers of sites; AdapterError says what is wrong with its numbers."""
+        self.check(adapter)
+        tensors = read_tensors(adapter.file)
+        weights = self.layout.weights() if any(one.magnitude for one in adapter.linears.values()) else None
+        made = {}
+        for site in self.sites.linears:
+            parts = [adapter.linears.get(module) for module in site.modules]
+            if any(part is not None for part in parts):
+                made[site.number] = self._product(site.modules, parts, tensors, weights)
+        return made
+
+    def _product(
+        self,
+        modules: Sequence[str],
+        parts: Sequence[AdaptedLinear | None],
+        tensors: Tensors,
+        weights: Callable[[str], Tensor] | None,
+    ) -> LoraProduct:
+        above, beside, gains = [], [], []
+        for module, part in zip(modules, parts, strict=True):
+            outputs, inputs = self.layout.sizes[module]
+            a, b, gain = torch.zeros(0, inputs), torch.zeros(outputs, 0), torch.zeros(outputs)
+            if part is not None:
+                a, b = tensors[part.a].float(), tensors[part.b].float() * part.scale
+                if part.magnitude is not None:
+                    assert weights is not None
+                    longer = tensors[part.magnitude].float().flatten() / lengths(weights(module), a, b)
+                    b, gain = b * longer[:, None], longer - 1
+            above.append(self.layout.own_columns(module, a))
+            beside.append(self.layout.own_rows(module, b))
+            gains.append(self.layout.own_rows(module, gain))
+        longer_by = torch.cat(gains) if any(part is not None and part.magnitude for part in parts) else None
+        return LoraProduct(torch.cat(above).contiguous(), torch.block_diag(*beside), longer_by, self._alike)
+
+
+def lengths(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """|W + B A| of each row, some at a time."""
+    count = max(1, AT_ONCE // weight.shape[1])
+    pieces = [
+        torch.linalg.vector_norm(weight[first : first + count].float() + b[first : first + count] @ a, dim=1)
+        for first in range(0, len(weight), count)
+    ]
+    return torch.cat(pieces)
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """All of a file, in memory of their own. AdapterError if it cannot be read, or what it holds is no number."""
+    try:
+        if file.suffix == ".bin":
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
+        else:
+            with safe_open(file, framework="pt") as opened:
+                tensors = {name: opened.get_tensor(name) for name in opened.keys()}
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise AdapterError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
+    for name, tensor in tensors.items():
+        if not math.isfinite(float(tensor.abs().max()) if tensor.numel() else 0.0):
+            raise AdapterError(f"{name} holds numbers that are not finite")
+    return dict(tensors)

@@ -1,0 +1,92 @@
+"""What an adapter adds to one product on a CPU, for the rows that have it: B(A x); with DoRA, W x of another length.
+
+Scales are in B. By kernels of our own where there are some, whose rows do not depend on each other; numbers that come
+to the model in float32 stay so, whatever the weights of the model are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from actorserve.kernels.cpu.native.linear import FLOATS, NativeLinear, Weights, float_linear
+
+from ...model.lora.adapter import AdapterError
+from ..cpu.batch_invariant import BatchInvariantLinear
+from ..cpu.linear import PackedLinear, PlainLinear
+from ..cpu.native import current
+from ..quantization.base import CpuLinear
+
+
+class LoraProduct:
+    """Of one adapter and one product, which may be several linear layers side by side."""
+
+    def __init__(self, a: Tensor, b: Tensor, gain: Tensor | None = None, batch_invariant: bool = False) -> None:
+        """`a` [ranks, inputs], `b` [outputs, ranks]; `gain` [outputs] of DoRA is what W x is multiplied with, less 1:
+        `b` has it already.
+        """
+        make = _product(batch_invariant)
+        self.a, self.b = make(a), make(b)
+        self.gain = gain
+
+    def add(self, y: Tensor, x: Tensor) -> None:
+        """y += B(A x)."""
+        inner = self.a(x if x.dtype == torch.float32 else x.float())
+        self.b.add_to(y, inner)
+
+    def lengthen(self, y: Tensor, made: Tensor, bias: Tensor | None) -> None:
+        """y += gain · (made - bias), of rows `made` of the product itself, which may be y."""
+        if self.gain is None:
+            return
+        y.add_((made.clone() if bias is None else made - bias).mul_(self.gain))
+
+
+def bias_of(product: object) -> Tensor | None:
+    """The bias of a product of any kind."""
+    if isinstance(product, NativeLinear):
+        return product.kept[3]
+    found: Tensor | None = getattr(product, "bias", None)
+    return found
+
+
+def weight_of(product: object) -> Tensor:
+    """The weight [outputs, inputs] of a product, as it multiplies. AdapterError where its kind does not tell."""
+    if isinstance(product, NativeLinear):
+        weight, scale = product.kept[:2]
+        assert weight is not None
+        if product.data.kind in FLOATS.values():
+            return weight
+        if product.data.kind == Weights.INT_8 and scale is not None:
+            return weight[:, : product.inputs].float() * scale[:, None]
+    elif isinstance(product, PackedLinear):
+        packed: Tensor = product.weight.to_dense()
+        return packed
+    elif isinstance(product, PlainLinear):
+        return product.weight.t()
+    elif (own := getattr(product, "weight", None)) is not None and own.dim() == 2 and own.is_floating_point():
+        return torch.as_tensor(own)
+    raise AdapterError("use_dora is not supported for weights of this kind in memory; --quantization none has others")
+
+
+def _product(batch_invariant: bool) -> Callable[[Tensor], CpuLinear]:
+    library = current()
+    if library is not None:
+        return lambda weight: float_linear(library, weight, None)
+    if batch_invariant:
+        return lambda weight: BatchInvariantLinear(weight, None)
+    return lambda weight: PlainFloatLinear(weight)
+
+
+class PlainFloatLinear(PlainLinear):
+    """Adds to rows of any type."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__(weight, None)
+
+    def add_to(self, residual: Tensor, x: Tensor) -> None:
+        if residual.dtype == x.dtype:
+            super().add_to(residual, x)
+        else:
+            residual.add_(self(x))

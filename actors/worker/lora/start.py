@@ -1,0 +1,67 @@
+"""What a worker on a CPU needs for adapters, made for the model that it has loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from actorserve.shm.rings.mailbox import wake
+
+from ...model.architecture import read_architecture
+from ...model.info import ModelInfo, read_json
+from ...model.lora.adapter import AdapterError
+from ...options.config import Config, ConfigError
+from ...options.lora import read_modules
+from ...runtime.process import Context
+from ..cpu.decoder import Decoder
+from ..cpu.executor import CpuModel
+from ..models.sharding import Alone, Get, cutter
+from ..models.weights import open_weights
+from ..tensor_parallel import TensorParallelGroup
+from .build import AdapterMaker, Layout
+from .native import NativeLayout
+from .resident import ResidentAdapters
+from .sites import LoraSites
+
+
+def start_adapters(context: Context, model: Decoder, group: TensorParallelGroup | None) -> ResidentAdapters | None:
+    """Those of --enable-lora; ConfigError if one of --lora-modules cannot be had."""
+    if not context.config.enable_lora:
+        return None
+    maker = make_maker(context.config, context.model, model, group)
+    waker: Callable[[], None] = partial(wake, context.eventfds[context.name])
+    adapters = ResidentAdapters(maker, context.config.max_lora_rank, waker)
+    for module in read_modules(context.config):
+        try:
+            adapters.check(module.path)
+        except AdapterError as error:
+            raise ConfigError(f"--lora-modules: {module.name}: {error}") from None
+    return adapters
+
+
+def make_maker(
+    config: Config, info: ModelInfo, model: Decoder, group: TensorParallelGroup | None = None
+) -> AdapterMaker:
+    """What makes products of adapters for a model that was loaded with --enable-lora."""
+    sites, layout = _layout(config, info, model, group)
+    return AdapterMaker(sites, layout, model.batch_invariant)
+
+
+def _layout(
+    config: Config, info: ModelInfo, model: Decoder, group: TensorParallelGroup | None
+) -> tuple[LoraSites, Layout]:
+    if not isinstance(model, CpuModel):
+        from ..adapter.model import AdaptedModel  # which brings transformers
+        from .adapted import layout_of
+
+        assert isinstance(model, AdaptedModel) and model.lora is not None
+        return model.lora, layout_of(model, model.lora)
+    assert model.lora is not None
+    whole = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
+
+    def weights() -> Get:
+        return open_weights(config, info, whole, None)[1]
+
+    cut = cutter(whole, group or Alone(), config.enable_expert_parallel)
+    return model.lora, NativeLayout(model.lora, whole, model.shape, cut, weights)

@@ -1,0 +1,46 @@
+"""Which adapter a request has: by its `model`, in place of a name of the model itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+from actorserve.actors.options.lora import trouble_with_name
+
+from ..errors import ApiError, bad_request
+from ..settings import Settings
+from .decoding import no_model
+
+
+class LoadAdapterRequest(msgspec.Struct):
+    """The body of /v1/load_lora_adapter. The path is one on the server's machine."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool | None = None
+
+
+class UnloadAdapterRequest(msgspec.Struct):
+    """The body of /v1/unload_lora_adapter."""
+
+    lora_name: str
+    lora_int_id: int | None = None
+
+
+def adapter_of(name: str | None, settings: Settings) -> int:
+    """The id of the adapter that a request for this model has; 0: none. One that is being unloaded is found, too: who
+    began with it goes on, and who comes new is refused by check_model.
+    """
+    if not name or name in settings.served or not settings.adapters.enabled:
+        return 0
+    found = settings.adapters.find(name, going_on=True)
+    if found is None:
+        raise no_model(name)
+    return found.id
+
+
+def check_name(name: str, served: list[str]) -> None:
+    """400 if an adapter cannot have it."""
+    if problem := trouble_with_name(name):
+        raise bad_request(f"lora_name: {problem}.", "lora_name")
+    if name in served:
+        raise ApiError(400, f"lora_name: {name:.256} is the name of the model itself.", "lora_name")
