@@ -22,7 +22,11 @@ HERE = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where the user's cache cannot be written, what is compiled once is kept for the run at least."""
+    """Where the user's cache cannot be written, what is compiled once is kept for the run at least.
+
+    What is imported and collected stays: the collector, which would go through it again and again, has time after it.
+    """
+    gc.disable()
     if cache_folder() is None:
         kept = tempfile.TemporaryDirectory(prefix="actorserve-cache-")
         os.environ["XDG_CACHE_HOME"] = kept.name  # processes that share the run inherit it
@@ -38,6 +42,7 @@ def pytest_collection_finish() -> None:
     """Modules and tests stay to the end: a collection, of which tests ask for hundreds, need not go through them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup() -> None:
