@@ -149,13 +149,15 @@ def test_a_row_that_is_no_number_makes_none_of_another(libraries: dict[str, nati
 
 
 QUICKLY = tuple(flag for flag in native.COMMON if flag != "-O3")  # nothing is computed by what is compiled so
+PARTS = ("threads.c", "threads.h")  # and of it only this is asked for when it is loaded
 
 
 def in_another_process(code: str, cache: Path, **environment: str) -> subprocess.Popen[str]:
     setting = {**os.environ, "XDG_CACHE_HOME": str(cache), **environment}
     loading = "from actorserve.actors.model.memory.machine import cpu_flags\n"
     loading += "from actorserve.kernels.cpu.native import library as native\n"
-    loading += f"native.COMMON = {QUICKLY}\n"
+    loading += f"native.COMMON, files = {QUICKLY}, native.sources()\n"
+    loading += f"native.sources = lambda: [file for file in files if file.name in {PARTS}]\n"
     return subprocess.Popen([sys.executable, "-c", loading + code], env=setting, text=True, stdout=subprocess.PIPE)
 
 
@@ -218,7 +220,9 @@ def test_a_cache_that_others_may_write_or_we_may_not_is_not_used(
     folder.mkdir(parents=True)
     folder.chmod(mode)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    files = [file for file in native.sources() if file.name in PARTS]
     monkeypatch.setattr(native, "COMMON", QUICKLY)
+    monkeypatch.setattr(native, "sources", lambda: files)
     assert native.load(cpu_flags()).seconds > 0
     if mode == 0o777 or os.geteuid():
         assert not list(folder.iterdir())
