@@ -7,22 +7,13 @@
 #include "attention_work.h"
 #include "numbers.h"
 
+#include "exponential.h" /* of the vectors of simd.h */
+
 #define LATER 32 /* values ahead of what is multiplied are fetched */
 #define MOST_ROWS (TILE == 8 ? 2 : 4) /* of a product, and of a mixture */
 
-FAST vec v_exp(vec x) { /* of x ≤ 0; off by less than 2 units in the last place */
-    vec bounded = v_max(v_set(LEAST_EXP), x);
-    vec n = v_round(v_mul(bounded, v_set(1.44269504f)));
-    vec rest = v_fma(n, v_set(-0.693359375f), bounded);
-    rest = v_fma(n, v_set(2.12194440e-4f), rest);
-    vec y = v_set(1.9875691500e-4f);
-    y = v_fma(y, rest, v_set(1.3981999507e-3f));
-    y = v_fma(y, rest, v_set(8.3334519073e-3f));
-    y = v_fma(y, rest, v_set(4.1665795894e-2f));
-    y = v_fma(y, rest, v_set(1.6666665459e-1f));
-    y = v_fma(y, rest, v_set(5.0000001201e-1f));
-    y = v_add(v_fma(v_mul(rest, rest), y, rest), v_set(1.0f));
-    return v_from(x, LEAST_EXP, v_mul(y, v_power(n)));
+FAST vec v_exp(vec x) { /* of x ≤ 0 */
+    return v_from(x, LEAST_EXP, v_exp_within(v_max(v_set(LEAST_EXP), x)));
 }
 
 static inline float exp_of(float x) {

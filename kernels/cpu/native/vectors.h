@@ -169,21 +169,10 @@ INLINE float v_total(vec x) {
 }
 #endif
 
-/* e^x of x from -87 to 88, off by less than 2 units in the last place; of what is outside that of these. */
-INLINE vec v_exp(vec x) {
-    x = v_min(v_max(x, v_set(-87.0f)), v_set(88.0f));
-    vec n = v_round(v_mul(x, v_set(1.44269504f)));
-    vec rest = v_fma(n, v_set(-0.693359375f), x);
-    rest = v_fma(n, v_set(2.12194440e-4f), rest);
-    vec y = v_set(1.9875691500e-4f);
-    y = v_fma(y, rest, v_set(1.3981999507e-3f));
-    y = v_fma(y, rest, v_set(8.3334519073e-3f));
-    y = v_fma(y, rest, v_set(4.1665795894e-2f));
-    y = v_fma(y, rest, v_set(1.6666665459e-1f));
-    y = v_fma(y, rest, v_set(5.0000001201e-1f));
-    y = v_add(v_fma(v_mul(rest, rest), y, rest), v_set(1.0f));
-    return v_mul(y, v_power(n));
-}
+#include "exponential.h"
+
+/* e^x of x from -87 to 88, and of what is outside that of these. */
+INLINE vec v_exp(vec x) { return v_exp_within(v_min(v_max(x, v_set(-87.0f)), v_set(88.0f))); }
 
 /* The first `count` numbers, and zeros. */
 INLINE vec v_load_some(const float *at, int64_t count) {
