@@ -124,6 +124,8 @@ class Planner:
             self.preempt(max(running, key=self.waiting.rank))
         row = sequence.row
         assert row is not None
+        if not batch.is_announced[row]:
+            new.append(self._announce(sequence, row))
         if batch.num_computed_tokens[row] + 1 > batch.num_block_tokens[row]:
             self._grow(sequence, new_blocks)
             if sequence.row is None:
@@ -152,11 +154,14 @@ class Planner:
         while self._adopted and blocks < MAX_ANNOUNCED_BLOCKS:
             sequence, ticket = self._adopted.popleft()
             row = sequence.row
-            if row is not None and self.batch.ticket[row] == ticket:
-                self.batch.is_announced[row] = True
-                new.append(sequence.new_row(row, int(self.batch.num_computed_tokens[row])))
+            if row is not None and self.batch.ticket[row] == ticket and not self.batch.is_announced[row]:
+                new.append(self._announce(sequence, row))
                 blocks += len(sequence.blocks)
         return new
+
+    def _announce(self, sequence: Sequence, row: int) -> NewRow:
+        self.batch.is_announced[row] = True
+        return sequence.new_row(row, int(self.batch.num_computed_tokens[row]))
 
     def _account(self, step: PlannedStep) -> PlannedStep | None:
         if not len(step.rows):

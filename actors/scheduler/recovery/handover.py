@@ -30,7 +30,7 @@ from ...runtime.in_flight import Ended
 from ...runtime.process import Context
 from ..scheduler import Scheduler
 from ..sequence import Sequence
-from .suspects import MARGIN
+from .suspects import DEATHS_BEFORE_TRIAL, MARGIN
 
 MOST_REFS = 512  # of one message
 SHARE_S = 0.1  # between two looks at who has room for those who wait here
@@ -116,7 +116,8 @@ class Handover:
         self._share_at = time.monotonic() + SHARE_S
         rooms = self._router.rooms(self._scheduler.limits.max_num_seqs, but=self._engine)
         deaths, pinned = self._scheduler.suspects.deaths, self._table.is_pinned
-        free = (one for one in waiting.in_order() if not (deaths(one.ref) or pinned(one.ref)))
+        all_waiting = (one for one in waiting.in_order() if deaths(one.ref) < DEATHS_BEFORE_TRIAL)
+        free = (one for one in all_waiting if not pinned(one.ref))
         idle = [sequence for sequence in free if not sequence.num_in_flight_tokens]
         return self._give(idle[: sum(rooms.values())], list(rooms)) if rooms and idle else {}
 

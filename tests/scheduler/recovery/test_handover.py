@@ -332,3 +332,23 @@ def test_who_waits_goes_where_rows_are_free(monkeypatch: pytest.MonkeyPatch) -> 
         assert all(servers.table.generated(ref) for ref in running)
     finally:
         servers.close()
+
+
+def test_a_suspect_that_is_taken_over_is_tried_where_it_stands(servers: Servers) -> None:
+    """Its successor tells the worker in which row it is, before any step of that row."""
+    first = servers.engines[0]
+    deadly, other = servers.submit(0), servers.submit(0)
+    first.compute()
+    servers.table.move(deadly, 0, deaths=DEATHS_BEFORE_TRIAL)
+    first.start()
+    first.meet()
+    told: set[int] = set()
+    alone = []
+    for _ in range(24):
+        step = first.steps[0]
+        told |= {new.row for new in step.new_rows}
+        assert set(step.rows.tolist()) <= told
+        alone.append(len(step.rows) == 1)
+        first.compute(1)
+    assert alone[0] and not all(alone)
+    assert {servers.table.generated(ref) > 4 for ref in (deadly, other)} == {True}
