@@ -34,6 +34,7 @@ def make_app(engine: ServerEngine, settings: Settings) -> web.Application:
     for route in ROUTES:
         if route.handler:
             _add(app, route, attrgetter(route.handler)(api))
+            log.debug("serves %s %s", route.method.upper(), route.template)
     return app
 
 

@@ -253,16 +253,20 @@ ROUTES: tuple[Route, ...] = (
         statuses=ASKS,
     ),
     Route("get", "/health", "operations.health", "Does the server live?", answers.Health, open=True),
+    Route("get", "/livez", "operations.health", "Does the server live?", answers.Health, open=True),
     Route("get", "/ping", "operations.health", "Does the server live?", answers.Health, open=True),
     Route("post", "/ping", "operations.health", "Does the server live?", answers.Health, open=True),
-    Route(
-        "get",
-        "/ready",
-        "operations.ready",
-        "Can it answer?",
-        answers.Ready,
-        open=True,
-        others=((503, answers.NotReady),),
+    *(
+        Route(
+            "get",
+            path,
+            "operations.ready",
+            "Can it answer?",
+            answers.Ready,
+            open=True,
+            others=((503, answers.NotReady),),
+        )
+        for path in ("/ready", "/readyz")
     ),
     Route("get", "/version", "operations.version", "The server's version", answers.Version, open=True),
     Route("get", "/load", "operations.load", "How many requests are being answered", answers.Load),

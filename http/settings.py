@@ -117,6 +117,8 @@ class Settings:
     max_num_seqs: int = 1
     response_role: str = "assistant"
     fingerprint: str = ""  # of version, model and what of the options answers depend on
+    keep_alive_s: float = 0.0  # between two comments of a stream that has nothing to say; 0: none
+    allow_credentials: bool = False
 
     @property
     def names(self) -> tuple[list[str], AdapterNames]:

@@ -246,6 +246,8 @@ class Frontend(LoopActor):
             special_tokens=partial(added_tokens, model),
             max_num_seqs=config.max_num_seqs,
             response_role=config.response_role,
+            keep_alive_s=config.sse_keep_alive_interval,
+            allow_credentials=config.allow_credentials,
             fingerprint=fingerprint_of(config, model),
         )
 

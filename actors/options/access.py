@@ -18,6 +18,8 @@ def with_access(config: Config) -> Config:
     _check_keys(config)
     config = msgspec.structs.replace(config, **{name: _unpacked(name, getattr(config, name)) for name in ALLOWED})
     _check_origins(config.allowed_origins)
+    if config.allow_credentials and "*" in config.allowed_origins:
+        raise ConfigError("--allow-credentials: browsers allow them to named sites alone; give --allowed-origins")
     return config
 
 

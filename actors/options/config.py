@@ -152,6 +152,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     allowed_headers: Annotated[list[str], Meta(description="headers that they may send; all, *, if left out")] = (
         msgspec.field(default_factory=lambda: ["*"])
     )
+    allow_credentials: Annotated[
+        bool, Meta(description="they may send cookies and what else browsers keep; --allowed-origins must name them")
+    ] = False
     ssl_certfile: Annotated[
         str | None, Meta(description="a PEM file with the certificate, and those between it and the authority: use TLS")
     ] = None
@@ -170,6 +173,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="seconds that running requests get to end when the server is stopped")
     ] = 30.0
+    sse_keep_alive_interval: Annotated[
+        float, Meta(ge=0, description="seconds after which a stream that has nothing to say sends a comment; 0: never")
+    ] = 0.0
     warm_up: Annotated[
         bool, Meta(description="be ready only when a request of its own was answered; always so under systemd")
     ] = False

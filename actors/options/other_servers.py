@@ -98,6 +98,7 @@ SAME = {  # field: names that take the same value
     "chat_template": "--chat-template-file",
     "ssl_certfile": "--ssl-cert-file",
     "ssl_keyfile": "--ssl-key-file",
+    "allow_credentials": "--cors-credentials",
     "allowed_origins": "--cors-origins",
     "allowed_methods": "--cors-methods",
     "allowed_headers": "--cors-headers",
@@ -250,7 +251,6 @@ REFUSED = {  # reason: names
     "`actorserve trace` shows where the time goes": "--profiler-config",
     "a server that sleeps is one that is stopped: start it when it is needed": "--enable-sleep-mode",
     "logprobs are those of the model, before penalties, bias and temperature": "--logprobs-mode",
-    "browsers send no cookies along": "--allow-credentials --cors-credentials",
     "CUDA_VISIBLE_DEVICES chooses the GPUs": "--base-gpu-id --gpu-id-step -mg --main-gpu -dev",
     "what the server says goes to its standard output": "--log-file --log-disable --log-config-file "
     "--enable-log-outputs",

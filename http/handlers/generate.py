@@ -42,7 +42,7 @@ from ..openai.chat import ChatAnswer
 from ..openai.completions import CompletionAnswer
 from ..openai.schemas import ChatBatchRequest, ChatRequest, CompletionRequest, GenerateRequest, GenerationFields
 from ..openai.token_ids import TokensFormat, completion_of
-from ..output.answer import Answer, AnswerOptions
+from ..output.answer import EVENTS, Answer, AnswerOptions
 from ..output.formats import AnswerFormat, MakeAnswerFormat, MessagesFormat
 from ..settings import Settings
 from ..transport.json_response import json_response
@@ -171,9 +171,10 @@ class Generator:
             if not body.stream:
                 await asyncio.shield(job.done)
                 return json_response(form.whole())
+            keep_alive_s = self.settings.keep_alive_s if form.media_type == EVENTS else 0.0
             if not (start.on_wire and start.begun):
-                await _has_started(job, start.on_wire)
-            return await stream_answer(request, job, form, start)
+                await _has_started(job, start.on_wire, keep_alive_s)
+            return await stream_answer(request, job, form, start, keep_alive_s)
         finally:
             self.engine.release(job)
 
@@ -240,10 +241,14 @@ class Generator:
         return start
 
 
-async def _has_started(job: Job, on_wire: bool) -> None:
-    """Wait until something has come. Where the head is out, an error can be told in the stream alone."""
+async def _has_started(job: Job, on_wire: bool, most_s: float) -> None:
+    """Wait until something has come, or for so long, if that is not 0: then the head goes out, and an error can be told
+    in the stream alone, as where it is out.
+    """
     try:
-        await asyncio.shield(job.started)
+        await asyncio.wait_for(asyncio.shield(job.started), most_s or None)
+    except TimeoutError:
+        return
     except ApiError:
         if not on_wire:
             raise
@@ -261,10 +266,10 @@ def new_job(asked: PreparedRequest) -> Job:
 
 
 async def stream_answer(
-    request: web.Request, job: Job, form: AnswerFormat, start: StreamProgress
+    request: web.Request, job: Job, form: AnswerFormat, start: StreamProgress, keep_alive_s: float
 ) -> web.StreamResponse:
     """All of a stream."""
-    stream = EventStream(request, job, form, start)
+    stream = EventStream(request, job, form, start, keep_alive_s)
     try:
         response = await stream.begin()
         await stream.end(response)

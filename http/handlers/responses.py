@@ -144,9 +144,8 @@ class ResponsesApi:
         job.choices[0].grain = GRAIN
         self._engine.submit(job, running.refs)
         try:
-            return await stream_answer(
-                request, job, ResponsesFormat(running.answer, job, after), StreamProgress.none(1)
-            )
+            form = ResponsesFormat(running.answer, job, after)
+            return await stream_answer(request, job, form, StreamProgress.none(1), self._settings.keep_alive_s)
         finally:
             self._engine.release(job)
 

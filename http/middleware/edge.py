@@ -109,6 +109,8 @@ class Middlewares:
         if origin is not None and (allowed := self._allowed(origin)) is not None:
             headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = allowed
             headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = EXPOSED
+            if self._settings.allow_credentials:
+                headers[hdrs.ACCESS_CONTROL_ALLOW_CREDENTIALS] = "true"
 
 
 def sent_key(request: web.Request) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import zlib
 
 from aiohttp import hdrs, web
 
@@ -21,6 +22,7 @@ SIZE = re.compile(rb"([0-9a-fA-F]+)[;\s]")  # at the beginning of a chunk
 MOST_CHUNKS = 10_000  # that are followed: many small ones cost time, and announce nothing
 LONGEST_SIZE_LINE = 256  # bytes of it that are looked at
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # of zlib, by their names
 JSON = ("application/json", "text/json")
 
 
@@ -105,13 +107,33 @@ class AnnouncedLength:
 
 
 async def read_body(request: web.Request, limit: int, budget: BodyBudget) -> bytes:
-    """The whole body; 413 as soon as it is too long, 408 when it does not come, 415 if it is compressed or no JSON,
-    503 if there are too many that do not come.
+    """The whole body, inflated; 413 as soon as it is too long, 408 when it does not come, 415 if it is compressed in
+    another way or no JSON, 503 if there are too many that do not come.
     """
     _check_kind(request.headers.get(hdrs.CONTENT_TYPE, ""))
-    encoding = request.headers.get("Content-Encoding", "identity")
-    if encoding.lower() not in ("identity", ""):
-        raise ApiError(415, f"Bodies are taken as they are, not with Content-Encoding: {printable(encoding)}.")
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower() or "identity"
+    if encoding not in ("identity", *WINDOWS):
+        text = f"Bodies are taken as they are, or with Content-Encoding gzip or deflate, not {printable(encoding)}."
+        raise ApiError(415, text)
+    body = await _read_sent(request, limit, budget)
+    return body if encoding == "identity" else _inflated(body, WINDOWS[encoding], limit)
+
+
+def _inflated(body: bytes, window: int, limit: int) -> bytes:
+    """As long as any other body at most, however short what was sent is."""
+    stream = zlib.decompressobj(window)
+    try:
+        made = stream.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise bad_request(f"The body is not what its Content-Encoding says: {error}") from None
+    if len(made) > limit:
+        raise _too_long(limit)
+    if not stream.eof or stream.unused_data:
+        raise bad_request("The body is not what its Content-Encoding says: it is cut short, or something is behind it.")
+    return made
+
+
+async def _read_sent(request: web.Request, limit: int, budget: BodyBudget) -> bytes:
     if (request.content_length or 0) > limit:
         raise _too_long(limit)
     if request.content.is_eof():  # it came with the head, as most do: nothing is waited for

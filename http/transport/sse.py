@@ -16,18 +16,24 @@ from ..errors import ApiError
 from ..generation.choice import ENDED, Choice
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
-from ..output.answer import Writer
+from ..output.answer import EVENTS, Writer
 from .resume import record_of
 
 STALL_S = 30.0
+KEEP_ALIVE = b": keep-alive\n\n"  # a comment, which clients pass over
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class EventStream:
     """The streamed answer to one request."""
 
-    def __init__(self, request: web.Request, job: Job, writer: Writer, start: StreamProgress) -> None:
-        """`start`: what the client has of this stream, from a predecessor or by an earlier request."""
+    def __init__(
+        self, request: web.Request, job: Job, writer: Writer, start: StreamProgress, keep_alive_s: float = 0
+    ) -> None:
+        """`start`: what the client has of this stream, from a predecessor or by an earlier request.
+
+        `keep_alive_s`: when nothing was written for so long, a comment is; 0: never.
+        """
         self._request = request
         self._job = job
         self._writer = writer
@@ -39,6 +45,11 @@ class EventStream:
         self._transport: asyncio.Transport | None = None
         self._connection = request.protocol
         self._record = record_of(request)
+        self._loop = asyncio.get_running_loop()
+        self._keep_alive_s = keep_alive_s if writer.media_type == EVENTS else 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._written_at = self._loop.time()
+        self._over_and_out = False  # the handler has ended
 
     async def begin(self) -> web.StreamResponse:
         """Send the headers and whatever has come so far. From here on an error can only be said inside the stream."""
@@ -54,11 +65,31 @@ class EventStream:
         self._transport = self._request.transport
         if self._record is not None:
             self._record.go_on()  # the head has gone out already, where a predecessor has begun
+        if self._keep_alive_s:
+            self._keep_alive()
+        if self._begun or self._job.started.done() or not self._keep_alive_s:
+            self._listen()
+        else:  # the head went out early: what stands before all text may not be known yet
+            self._job.started.add_done_callback(self._has_started)
+        return response
+
+    def _has_started(self, started: asyncio.Future[None]) -> None:
+        if not started.cancelled() and started.exception() is None and not self._over_and_out:
+            self._listen()
+
+    def _listen(self) -> None:
         if not self._begun:
+            self._begun = True
             self._note(len(self._job.choices), ENDED)
             self._write(b"".join(self._writer.first(choice) for choice in self._job.choices))
         self._job.listen(self)
-        return response
+
+    def _keep_alive(self) -> None:
+        """Proxies give up a connection on which nothing comes. What waits for a slow reader is life enough."""
+        now, due = self._loop.time(), self._written_at + self._keep_alive_s
+        if self._full is None and now >= due:
+            self._write(KEEP_ALIVE)
+        self._timer = self._loop.call_at(max(due, now + self._keep_alive_s / 2), self._keep_alive)
 
     def _note(self, choice: int, state: int) -> None:
         if self._record is not None:
@@ -101,7 +132,10 @@ class EventStream:
 
     def close(self) -> None:
         """The handler ends, in whatever way."""
+        self._over_and_out = True
         self._job.listener = None
+        if self._timer is not None:
+            self._timer.cancel()
         if self._full is not None:
             self._full.cancel()
 
@@ -109,6 +143,7 @@ class EventStream:
         transport = self._transport
         if not data or transport is None or transport.is_closing():
             return
+        self._written_at = self._loop.time()
         transport.write(b"%x\r\n%s\r\n" % (len(data), data) if self._chunked else data)
         if self._full is None and self._connection.writing_paused:
             self._full = asyncio.get_running_loop().create_task(self._go_on(transport))

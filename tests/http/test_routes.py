@@ -98,5 +98,5 @@ def test_whose_errors_are_told() -> None:
 
 def test_what_is_answered_at_once() -> None:
     """On a connection of the reserve, and before what waits for its turn: how the server is, and no page."""
-    assert PROBE_PATHS == {"/health", "/ping", "/ready", "/version", "/metrics"}
+    assert PROBE_PATHS == {"/health", "/livez", "/ping", "/ready", "/readyz", "/version", "/metrics"}
     assert not PROBE_PATHS & PAGE_PATHS

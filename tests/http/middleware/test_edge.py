@@ -72,6 +72,15 @@ async def preflight(served: Served, origin: str = PAGE, method: str = "POST", he
     return await client.head()
 
 
+async def test_cookies_are_for_named_sites() -> None:
+    async with serving(allowed_origins=(PAGE,), allow_credentials=True) as served:
+        for answer in (await preflight(served), await served.ask("GET", "/v1/models", Origin=PAGE)):
+            assert answer.headers["access-control-allow-credentials"] == "true"
+            assert answer.headers["access-control-allow-origin"] == PAGE
+        other = await served.ask("GET", "/v1/models", Origin="https://other.example")
+        assert "access-control-allow-credentials" not in other.headers
+
+
 async def test_pages_of_all_sites_are_the_default() -> None:
     """Also where there are keys, which no browser sends before it has asked."""
     async with serving(api_keys=["one"]) as served:

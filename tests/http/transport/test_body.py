@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import zlib
+from collections.abc import Callable
 from unittest.mock import Mock
 
 import pytest
@@ -17,13 +20,14 @@ from tests.http.serving import Answer, Served, serving
 BUDGET = BodyBudget(100)
 
 
-def arrived(*parts: bytes, kind: str | None = None) -> web.Request:
-    """A request without a Content-Length, whose body is said to be of this kind."""
+def arrived(*parts: bytes, kind: str | None = None, coding: str | None = None) -> web.Request:
+    """A request without a Content-Length, whose body is said to be of this kind, and written so."""
     content = StreamReader(Mock(), 1 << 16, loop=asyncio.get_running_loop())
     for part in parts:
         content.feed_data(part)
     content.feed_eof()
-    headers = {} if kind is None else {"Content-Type": kind}
+    given = {"Content-Type": kind, "Content-Encoding": coding}
+    headers = {name: value for name, value in given.items() if value is not None}
     return make_mocked_request("POST", "/v1/completions", headers, payload=content)
 
 
@@ -54,6 +58,36 @@ async def test_what_is_said_to_be_no_json_is_not_read(kind: str) -> None:
     with pytest.raises(ApiError, match=kind.partition(";")[0]) as caught:
         await read_body(arrived(b"{}", kind=kind), 4, BUDGET)
     assert (caught.value.status, caught.value.code) == (415, "unsupported_content_type")
+
+
+@pytest.mark.parametrize(
+    ("coding", "write"), [("gzip", gzip.compress), ("DEFLATE", zlib.compress), ("identity", bytes)]
+)
+async def test_it_may_be_compressed(coding: str, write: Callable[[bytes], bytes]) -> None:
+    sent = write(b"abcd" * 10)
+    assert await read_body(arrived(sent[:5], sent[5:], coding=coding), 50, BUDGET) == b"abcd" * 10
+
+
+async def test_what_is_made_of_it_is_bounded() -> None:
+    """A few bytes may say that there are many; of a bomb no more is made than a body may have."""
+    bomb = gzip.compress(bytes(100 << 20))
+    assert len(bomb) < 200_000
+    with pytest.raises(ApiError, match="longer than") as caught:
+        await read_body(arrived(bomb, coding="gzip"), 1 << 20, BUDGET)
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("sent", [b"{}", gzip.compress(b"{}")[:-3], gzip.compress(b"{}") + b"x", b""])
+async def test_what_is_not_what_it_says(sent: bytes) -> None:
+    with pytest.raises(ApiError, match="Content-Encoding") as caught:
+        await read_body(arrived(sent, coding="gzip"), 100, BUDGET)
+    assert caught.value.status == 400
+
+
+async def test_other_codings_are_named() -> None:
+    with pytest.raises(ApiError, match="gzip or deflate, not br") as caught:
+        await read_body(arrived(b"{}", coding="br"), 100, BUDGET)
+    assert caught.value.status == 415
 
 
 # --- bodies that have not come whole -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from actorserve.actors.protocol.messages import Delta, Finish
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.http.output import answer as answers
-from tests.http.serving import HI, Client, Served, finish_all, rendered, say
+from tests.http.serving import HI, Client, Served, finish_all, rendered, say, serving
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -244,3 +244,57 @@ async def test_a_mistake_of_ours_inside_the_stream(
 def test_ids_differ() -> None:
     assert len({answers.Answer("a", True, seed, 5).id for seed in (*range(100), 1 << 63, (1 << 64) - 1)}) == 102
     assert answers.Answer("a", True, 7, 5).id == answers.Answer("a", True, 7, 5).id
+
+
+# --- comments of a stream that has nothing to say ------------------------------------------------------------------
+
+COMMENT = b": keep-alive\n\n"
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/v1/messages", "/v1/responses"])
+async def test_a_connection_is_kept_alive_before_anything_has_come(path: str) -> None:
+    bodies: dict[str, Any] = {"/v1/messages": {"messages": HI, "max_tokens": 9}, "/v1/responses": {"input": "hi"}}
+    async with serving(keep_alive_s=0.01) as served:
+        client = await served.client()
+        body = bodies.get(path) or ({"messages": HI} if path == CHAT else {"prompt": "hi"})
+        client.send("POST", path, {**body, "stream": True})
+        job = await served.job()
+        assert (await client.head()).status == 200
+        assert [await client.chunk() for _ in range(3)] == [COMMENT] * 3
+        finish_all(job)
+        rest = await client.rest()
+        said = rest.replace(COMMENT, b"")
+        assert b"yes0" in said and said.startswith((b"data: {", b"event: ")) and said.count(b"\n\n") > 1
+
+
+async def test_between_two_texts_too_and_never_within_one() -> None:
+    async with serving(keep_alive_s=0.01) as served:
+        client, job = await begin(served, TEXT)
+        await client.head()
+        say(job, 0, "one", 1)
+        while (chunk := await client.chunk()) == COMMENT:
+            pass  # as many as came before
+        assert b'"one"' in chunk and await client.chunk() == COMMENT
+        say(job, 0, "two", 2, Finish.STOP)
+        assert b'"two"' in (await client.rest()).replace(COMMENT, b"")
+
+
+async def test_an_error_behind_a_comment_stands_in_the_stream() -> None:
+    async with serving(keep_alive_s=0.01) as served:
+        client, job = await begin(served, CHAT)
+        assert (await client.head()).status == 200 and await client.chunk() == COMMENT
+        job.fail(ApiError(500, "it broke"))
+        rest = (await client.rest()).replace(COMMENT, b"")
+        assert json.loads(rest.split(b"\n\n")[0].removeprefix(b"data: "))["error"]["message"] == "it broke"
+
+
+async def test_other_streams_have_no_comments() -> None:
+    """Lines of JSON are all that Ollama's clients read."""
+    async with serving(keep_alive_s=0.01) as served:
+        client = await served.client()
+        client.send("POST", "/api/chat", {"messages": HI})
+        job = await served.job()
+        await asyncio.sleep(0.05)  # nothing tells that nothing is written
+        finish_all(job)
+        await client.head()
+        assert all(json.loads(line) for line in (await client.rest()).splitlines())

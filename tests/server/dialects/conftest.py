@@ -25,7 +25,8 @@ def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
         INFILL,
         template=f"{{% if false %}}{QWEN.mark}{{% endif %}}{LAST}",
     )
-    options = ("--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "tiny")
+    options = ["--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "tiny"]
+    options += ["--sse-keep-alive-interval", "0.02"]  # clients of events pass over comments, also behind a death
     with Server(str(folder), *options) as running:
         yield running
 

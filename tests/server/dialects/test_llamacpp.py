@@ -34,7 +34,7 @@ def events(client: httpx.Client, path: str = "/completion", **body: Any) -> Iter
     with client.stream("POST", path, json={"prompt": "<none>", "stream": True, **body}) as answer:
         assert answer.headers["Content-Type"].startswith("text/event-stream")
         for line in answer.iter_lines():
-            if line:
+            if line and not line.startswith(":"):
                 yield json.loads(line.removeprefix("data: "))
 
 
