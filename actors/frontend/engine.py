@@ -88,6 +88,8 @@ class FrontendEngine(Engine):
         """Now and then: let go of what is kept no longer, and say on the board how much this frontend has to do."""
         self._jobs.let_go(self._retained.outdated())
         self._status.set_gauge(FrontendGauge.CONNECTIONS, connections)
+        if self.renderers.media is not None:
+            self._status.set_gauge(FrontendGauge.MEDIA_INBOX, self.renderers.media.used)
         self._jobs.count()
 
     @property

@@ -34,6 +34,11 @@ class MediaGate:
         self.names = [actor.name for actor in context.system.of_kind("media")]
         self._records: dict[int, tuple[int, list[int]]] = {}  # by each ref, or call: place, and all whose record it is
 
+    @property
+    def used(self) -> int:
+        """Bytes of the inbox that wait for a media actor."""
+        return self._inbox.used
+
     def reserve(self, message: Render | Tokenize, sources: Sequence[MediaSource], refs: int = 0) -> Record:
         """Room in the inbox for all that a media actor must know; ApiError 503 if there is none. The message has no
         refs yet, of which there will be so many.

@@ -121,7 +121,9 @@ class MediaActor(Actor):
         if pending is not None:
             done += self._work_on(pending)
         self.context.status.set_gauge(MediaGauge.WAITING, len(self._pending))
+        self.entries.let_go()
         self.context.status.set_gauge(MediaGauge.USED, self.entries.used)
+        self.context.status.set_gauge(MediaGauge.HELD, self.entries.held_bytes)
         return done
 
     def _ready(self) -> Iterator[Pending]:

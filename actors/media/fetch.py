@@ -109,7 +109,7 @@ class Fetcher:
                     return await self._follow(url, fetched)
             except TimeoutError:
                 text = f"{shown(url)} was not there within {limit:g} s (--media-fetch-timeout)."
-                raise MediaRefused(text, 408) from None
+                raise MediaRefused(text) from None  # no 408: clients would send it all again
 
     async def _follow(self, url: str, fetched: Fetched) -> bytes:
         import aiohttp

@@ -59,6 +59,7 @@ class Setback(msgspec.Struct, frozen=True):
     restarts: int
 
 
+PICTURES = "processing its pictures"
 POOLED = "what its model makes of the prompt is there"
 
 
@@ -179,8 +180,12 @@ def _where(scene: Scene, facts: Facts) -> str:
 
 
 def _where_rendered(scene: Scene, facts: Facts) -> str:
-    """A renderer works on the first choice of a request; all of one have the same arrival."""
+    """A renderer works on the first choice of a request, and so does a media actor before it; all of one have the same
+    arrival.
+    """
     together = {other.ref for other in scene.everything if other.life.arrival == facts.life.arrival}
+    if any(actor.hand in together for actor in scene.kind("media")):
+        return PICTURES
     renderers = scene.kind("renderer")
     if any(actor.hand in together for actor in renderers):
         return "rendering"
@@ -228,6 +233,8 @@ def _stages(facts: Facts, now_ns: int, ended: bool) -> list[Stage]:
 def _replaced(scene: Scene, facts: Facts, ended: bool) -> list[Setback]:
     """Actors on its way whose present life began after it came."""
     own = {scene.system.frontend_of(facts.slot), scene.system.detokenizer_of(facts.slot)}
+    if scene.kind("media"):
+        own.add(scene.system.media_of(facts.slot))
     last = max(facts.life.at.values(), default=facts.life.arrival)
     found = []
     for actor in scene.snapshot.actors:
@@ -252,8 +259,10 @@ def _may_pass(scene: Scene, facts: Facts, actor: ActorStatus) -> bool:
 def _waits_for(scene: Scene, facts: Facts, where: str, place: int | None) -> list[str]:
     if where == "ended":
         return []
-    if where in ("queued to a renderer", "rendering"):
-        found = _of_renderers(scene, facts, where)
+    if where == PICTURES:
+        found = [_actor(actor) for actor in scene.kind("media") if actor.hand]
+    elif where in ("queued to a renderer", "rendering"):
+        found = _of_media(scene, facts, where) + _of_renderers(scene, facts, where)
     elif where == "telling its end":
         found = []
     elif where == "queued to the scheduler":
@@ -265,6 +274,17 @@ def _waits_for(scene: Scene, facts: Facts, where: str, place: int | None) -> lis
     if facts.cancelled:
         found.append("its client has gone: it ends as soon as the scheduler hears of it")
     return found + _of_text(scene, facts, where)
+
+
+def _of_media(scene: Scene, facts: Facts, where: str) -> list[str]:
+    """Pictures of a request come before its renderer."""
+    if where == "rendering" or not scene.kind("media"):
+        return []
+    actor = scene.snapshot.actor(scene.system.media_of(facts.slot))
+    waiting = int(actor.gauges.get("waiting", 0))
+    if not waiting and actor.state == "ready":
+        return []
+    return [f"its pictures, if it has some, with those of {waiting} requests: {_actor(actor)}"]
 
 
 def _of_renderers(scene: Scene, facts: Facts, where: str) -> list[str]:

@@ -25,7 +25,7 @@ from ..telemetry.gauges import (
     WorkerGauge,
 )
 from ..telemetry.histograms import HistogramSpec, frontend_histograms, scheduler_histograms
-from ..telemetry.metrics import MEDIA_METRICS, SCHEDULER_METRICS, Metric
+from ..telemetry.metrics import FRONTEND_METRICS, MEDIA_METRICS, SCHEDULER_METRICS, Metric
 from ..telemetry.startup import StartPhase
 from . import messages
 
@@ -193,6 +193,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         ),
         gauges=FrontendGauge,
         kept=FRONTEND_KEPT,
+        metrics=FRONTEND_METRICS,
         histograms=frontend_histograms,
         requests="own",
     ),

@@ -53,6 +53,7 @@ class FrontendGauge(IntEnum):
     IN_FLIGHT = 1  # requests that are being answered
     REFUSED = 2  # requests for which no slot was free
     SURVIVED_FRONTEND = 3  # sequences that went on after the death of a frontend
+    MEDIA_INBOX = 4  # bytes of pictures that wait for a media actor
     WARM = 8  # 1 once the warm-up request was answered
 
 
@@ -74,6 +75,7 @@ class MediaGauge(IntEnum):
     HITS = 3  # and found
     FETCHED = 4  # from addresses
     REFUSED = 5  # requests
+    HELD = 6  # bytes of that memory that running requests have
 
 
 SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
@@ -81,5 +83,5 @@ SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
     SchedulerGauge.STEPS,
 }
 FRONTEND_KEPT = frozenset[int]({FrontendGauge.REFUSED, FrontendGauge.SURVIVED_FRONTEND, FrontendGauge.WARM})
-MEDIA_KEPT = frozenset[int](MediaGauge) - {MediaGauge.WAITING, MediaGauge.USED}
+MEDIA_KEPT = frozenset[int](MediaGauge) - {MediaGauge.WAITING, MediaGauge.USED, MediaGauge.HELD}
 WORKER_KEPT = frozenset[int]({WorkerGauge.LATE_COMPILATIONS})

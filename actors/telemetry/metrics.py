@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
-from .gauges import MediaGauge
+from .gauges import FrontendGauge, MediaGauge
 from .gauges import SchedulerGauge as Gauge
 
 
@@ -56,11 +56,15 @@ SCHEDULER_METRICS = (
         Gauge.ACCEPTED_TOKENS,
     ),
 )
+FRONTEND_METRICS = (
+    Metric("gauge", "actorserve:media_inbox_bytes", "Pictures that wait to be processed", FrontendGauge.MEDIA_INBOX),
+)
 MEDIA_METRICS = (
     Metric("counter", "vllm:mm_cache_queries", "Pictures and sounds sought among processed ones", MediaGauge.QUERIES),
     Metric("counter", "vllm:mm_cache_hits", "Pictures and sounds found among processed ones", MediaGauge.HITS),
     Metric("gauge", "actorserve:media_requests_waiting", "Requests whose pictures are not ready", MediaGauge.WAITING),
     Metric("gauge", "actorserve:media_memory_bytes", "Memory that processed pictures and sounds take", MediaGauge.USED),
+    Metric("gauge", "actorserve:media_memory_held_bytes", "The part of it that running requests have", MediaGauge.HELD),
     Metric("counter", "actorserve:media_fetched", "Pictures and sounds fetched from addresses", MediaGauge.FETCHED),
     Metric("counter", "actorserve:media_refused", "Requests refused for their pictures or sounds", MediaGauge.REFUSED),
 )

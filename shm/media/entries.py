@@ -161,6 +161,12 @@ class MediaEntries:
         """The numbers of entries whose memory is not given away."""
         return {number for holds in self._holders.values() for number, _ in holds} | self._pinned
 
+    @property
+    def held_bytes(self) -> int:
+        """What is not given away: nothing, where nothing runs."""
+        held = self.held
+        return sum(entry.size for entry in self._by_digest.values() if entry.number in held) if held else 0
+
     def forget(self) -> int:
         """Nothing is found again that nobody has; returns how many that were."""
         self.let_go()
