@@ -34,6 +34,7 @@ class Route:
     query: type | None = None  # the struct of its query's parameters
     generates: Operation | None = None  # it makes tokens
     pools: bool = False  # of models that make vectors, scores or labels: others refuse it
+    hears: bool = False  # of models that listen; its body is a form
     ends: str = "[DONE]"  # the last event's data, that is no JSON
     statuses: tuple[int, ...] = ()  # that it may answer beside 200, and 401 where keys are asked for
     stream: str = EVENTS  # the type of an answer that is one

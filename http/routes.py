@@ -29,6 +29,7 @@ from .openai.schemas import (
 from .openapi import answers, dialects
 from .pooling.schemas import ClassifyRequest, EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
 from .route import ASKS, CHAT, MODEL, TAKES_BODY, TEXT, Route
+from .speech.schemas import SpeechRequest, TranscriptEvent, Transcription
 
 NOT_TRUE = msgspec.Meta(extra_json_schema={"const": False})  # known, and not supported
 
@@ -230,6 +231,24 @@ ROUTES: tuple[Route, ...] = (
         generates=CHAT,
         statuses=ASKS,
         repeatable=True,
+    ),
+    *(
+        Route(
+            "post",
+            f"/v1/audio/{name}",
+            f"speech.{handler}",
+            summary,
+            Transcription,
+            SpeechRequest,
+            TranscriptEvent,
+            ends="",
+            statuses=ASKS,
+            hears=True,
+        )
+        for name, handler, summary in (
+            ("transcriptions", "transcribe", "Write down what is said"),
+            ("translations", "translate", "The same, in English"),
+        )
     ),
     Route("get", "/tokenizer_info", "tokenizer_info", "The tokenizer's settings", dict),
     Route("get", "/v1/models", "models", "The models by their names", answers.ModelList),

@@ -24,7 +24,7 @@ from actorserve.http.generation.times import JobTimes
 from actorserve.shm.journals.keyed_log import KeyedLog
 from actorserve.shm.table.stamps import Stamps
 
-from ..protocol.messages import Prompt, ToFrontend
+from ..protocol.messages import Measured, Prompt, ToFrontend
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
 from .adapters import FrontendAdapters
@@ -52,7 +52,7 @@ class FrontendEngine(Engine):
         self.index, self.frontends = (0, 1) if alone else (own, context.config.frontends)
         count = system.slots_per_frontend
         vectors = context.vectors()
-        self.slots = Slots(table, system.first_slot(own), count, vectors)
+        self.slots = Slots(table, system.first_slot(own), count, vectors or context.sounds())
         self.renderers = Renderers(context)
         self._calls = Calls(
             *(own, context.incarnation, count, self.renderers.ask),
@@ -127,6 +127,9 @@ class FrontendEngine(Engine):
 
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         return await self._calls.detokenize(tokens, skip_special)
+
+    async def measure(self, sound: bytes) -> Measured:
+        return await self._calls.measure(sound)
 
     async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         await self._calls.reset_prefix_cache(reset_running_requests)

@@ -13,6 +13,7 @@ from ..protocol.messages import (
     Detokenized,
     Failed,
     Finish,
+    Measured,
     MediaForgotten,
     PrefixCacheReset,
     PromptTokenLogprobs,
@@ -70,7 +71,7 @@ class FrontendInbox:
                 self._orphans.synced(message.call)
             case AdapterChanged():
                 self._calls.adapter_changed(message)
-            case Tokenized() | Detokenized() | PrefixCacheReset() | MediaForgotten():
+            case Tokenized() | Detokenized() | Measured() | PrefixCacheReset() | MediaForgotten():
                 self._calls.answer(message.call, message)
 
     def _delta(self, delta: Delta) -> None:

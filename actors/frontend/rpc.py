@@ -16,6 +16,8 @@ from ..protocol.messages import (
     Detokenized,
     ForgetMedia,
     LoadAdapter,
+    Measure,
+    Measured,
     Message,
     Prompt,
     ResetPrefixCache,
@@ -62,6 +64,13 @@ class Calls:
         answer = await self._ask(number, Detokenize(number, tokens, skip_special), self._ask_renderer)
         assert isinstance(answer, Detokenized)
         return answer.text
+
+    async def measure(self, sound: bytes) -> Measured:
+        """How long it is, and into which windows it is cut."""
+        number = next(self.numbers)
+        answer = await self._ask(number, Measure(number, sound), self._ask_renderer)
+        assert isinstance(answer, Measured)
+        return answer
 
     async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         """Nothing that was computed before is found as a prefix any more, in any engine."""

@@ -61,7 +61,7 @@ class Slots:
     """All slots of one frontend."""
 
     def __init__(self, table: RequestTable, first: int, count: int, vectors: Vectors | None = None) -> None:
-        """`vectors`: what a model that pools has made for them, which goes with their uses."""
+        """`vectors`: what a model that pools has made for them, or what one hears, which goes with their uses."""
         self._table = table
         self._vectors = vectors
         self._stamps = Stamps(table)

@@ -6,6 +6,8 @@ With --warm-up the first frontend asks for it, and its successor if it dies befo
 from __future__ import annotations
 
 import asyncio
+import io
+import wave
 
 import msgspec
 
@@ -13,7 +15,7 @@ from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.shm.rings.mailbox import wake
 
-from ..protocol.messages import TokenPrompt
+from ..protocol.messages import SoundPrompt, TokenPrompt
 from ..protocol.request import Generation, Pooling, Sampling
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
@@ -42,9 +44,21 @@ async def warm_up(context: Context, engine: FrontendEngine) -> None:
     wake(context.eventfds["supervisor"])
 
 
+def _silence() -> bytes:
+    """A tenth of a second."""
+    made = io.BytesIO()
+    with wave.open(made, "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(bytes(3200))
+    return made.getvalue()
+
+
 async def _ask(context: Context, engine: FrontendEngine, params: bytes) -> bool:
     """Has it brought a token?"""
-    job = Job([TokenPrompt([0])], [params], {"max_tokens": 1, "pools": context.model.pooling is not None})
+    encoder = context.model.encoder
+    hears = encoder is not None and encoder.speech is not None
+    prompt = SoundPrompt(_silence(), "") if hears else TokenPrompt([0])
+    job = Job([prompt], [params], {"max_tokens": 1, "pools": context.model.pooling is not None})
     try:
         engine.submit(job)
         await job.done

@@ -22,6 +22,7 @@ from ..options.speculative import (
     NgramOptions,
     read_speculative,
 )
+from ..sound.installed import MISSING, can_decode
 from .architecture import Architecture, find_architecture, read_architecture, shard_shape, weights_method
 from .heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
 from .heads.formats import RecurrentShape, Shape
@@ -166,6 +167,8 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
         return
     if model.encoder is not None:
         check_adapted(config, model)
+        if model.encoder.speech is not None and not can_decode():
+            raise ConfigError(f"model: {model.architecture} listens: {MISSING}")
         return
     shape = _read_shape(config, model)
     if shape is None:

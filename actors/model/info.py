@@ -114,7 +114,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     generation = Values(path, read_json(path, missing_ok=True))
     words = text.needed("vocab_size", LARGEST)
     reads = has_encoder(whole) and config.runner != "pooling" and config.convert in ("auto", "none")
-    encoder, length = read_encoder(config, whole, generation, words) if reads else (None, 0)
+    encoder, length = read_encoder(config, whole, generation, _extractor(folder), words) if reads else (None, 0)
     if encoder is not None:
         pass
     elif pools(config, whole, folder):
@@ -140,6 +140,12 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         media=modalities_of(whole.values, architecture_name(whole)) if pooling is None else [],
         vision=vision,
     )
+
+
+def _extractor(folder: Path) -> Values:
+    """How sounds become features, of a model that listens."""
+    path = folder / "preprocessor_config.json"
+    return Values(path, read_json(path, missing_ok=True))
 
 
 def _check_decoder(whole: Values) -> None:

@@ -87,8 +87,8 @@ def _places(system: System) -> list[object]:
         *(system.mailbox_offsets, system.trace_offsets, system.phase_offsets, system.lanes),
         [(actor.name, system.histogram_place(actor)) for actor in system.actors],
         *(system.table_offset, system.table_sizes, system.kv_map_offsets, system.kv_map_sizes),
-        *(system.journal, system.answers, system.recent, system.logprobs, system.vectors, system.slots_per_frontend),
-        *(system.media, system.media_inbox),
+        *(system.journal, system.answers, system.recent, system.logprobs, system.vectors, system.sounds),
+        *(system.slots_per_frontend, system.media, system.media_inbox),
         [(system.frontend_of(slot), system.detokenizer_of(slot)) for slot in slots],
         [system.first_slot(actor.index) for actor in system.of_kind("frontend")],
     ]

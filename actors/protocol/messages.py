@@ -73,7 +73,17 @@ class PairPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="pa
     second: str
 
 
-Prompt = ChatPrompt | TextPrompt | TokenPrompt | PairPrompt
+class SoundPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sound"):
+    """A sound to write down: each of the Render's refs has one of its windows, in their order."""
+
+    data: bytes  # the file
+    task: str  # of the model's, or empty
+    language: str = ""  # its code; empty: the model says which it is
+    text: str = ""  # what was said before
+    timestamps: bool = False
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt | PairPrompt | SoundPrompt
 
 
 class Render(Message, frozen=True, tag=1):
@@ -137,7 +147,14 @@ class Sync(Message, frozen=True, tag=4):
     call: int
 
 
-ToRenderer = Render | Tokenize | Detokenize | Sync
+class Measure(Message, frozen=True, tag=5):
+    """Frontend → renderer: answered by Measured or Failed with the same call."""
+
+    call: int
+    data: bytes
+
+
+ToRenderer = Render | Tokenize | Detokenize | Measure | Sync
 
 
 # --- to a media actor --------------------------------------------------------------------------------------------
@@ -366,6 +383,14 @@ class Detokenized(Message, frozen=True, tag=44):
     text: str
 
 
+class Measured(Message, frozen=True, tag=49):
+    """Renderer → frontend: how long a sound is, and its windows as (begin, end), in seconds."""
+
+    call: int
+    seconds: float
+    windows: list[tuple[float, float]]
+
+
 class Synced(Message, frozen=True, tag=45):
     call: int
 
@@ -400,6 +425,7 @@ ToFrontend = (
     | PromptTokenLogprobs
     | Tokenized
     | Detokenized
+    | Measured
     | Synced
     | PrefixCacheReset
     | MediaForgotten

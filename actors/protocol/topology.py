@@ -271,6 +271,14 @@ class System:
         return self.config.frontends, whole(MOST_INBOX * self.body_bytes, PAGE)
 
     @property
+    def sounds(self) -> tuple[int, int] | None:
+        """(slots, numbers of each) of a model that listens: the features of a window."""
+        encoder = self.model.encoder
+        if encoder is None or encoder.speech is None:
+            return None
+        return self.slots, encoder.speech.mels * encoder.speech.frames
+
+    @property
     def recent(self) -> tuple[int, int]:
         """(regions, bytes of each): what frontends must find again by keys."""
         return self.config.frontends, RECENT_BYTES

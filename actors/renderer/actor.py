@@ -31,10 +31,13 @@ from ..protocol.messages import (
     Detokenize,
     Detokenized,
     Failed,
+    Measure,
+    Measured,
     PairPrompt,
     Prompt,
     Render,
     Rendered,
+    SoundPrompt,
     Sync,
     Synced,
     TextPrompt,
@@ -47,10 +50,12 @@ from ..protocol.messages import (
 from ..protocol.request import Rendition
 from ..runtime.in_flight import CALL, GivenUp, log_debug, request_name
 from ..runtime.process import RENEW, Actor, Context, run
+from ..sound.decode import SoundError
 from ..telemetry.trace_events import EventKind
 from .artifacts import Renditions
 from .encode_cache import SegmentCache
 from .encoder_input import lay_out
+from .hearing import Hearer
 from .media import Misplaced, expanded, expanded_ids, in_order, items_of, spans_of, with_placeholders
 from .oversized import least_tokens
 from .pooled import PooledTexts, TooFewTokens, lowered
@@ -97,6 +102,10 @@ class RendererActor(Actor):
             self.escaping = Escaping(self.tokenizer, find_templates(context.config, context.model).values())
         self.bos = self.tokenizer.token_to_id(special_tokens(context.model).get("bos_token", ""))
         self.router = Router(context) if len(context.system.engines) > 1 else None
+        encoder = context.model.encoder
+        self.sounds, self.hearer = context.sounds(), None
+        if encoder is not None and encoder.speech is not None:
+            self.hearer = Hearer(self.tokenizer, encoder, encoder.speech, self.table.block_size)
         self.frontend = ""  # who is being answered: calls name no slot
         self.worn_out = False  # Python itself is not to be trusted any more
 
@@ -113,6 +122,8 @@ class RendererActor(Actor):
                 self._guarded(lambda: self._tokenize(message), CALL | message.call, call=message.call)
             case Detokenize():
                 self._guarded(lambda: self._detokenize(message), CALL | message.call, call=message.call)
+            case Measure():
+                self._guarded(lambda: self._measure(message), CALL | message.call, call=message.call)
             case Sync():
                 self.context.post(self._caller(message.call), Synced(message.call))
 
@@ -179,6 +190,9 @@ class RendererActor(Actor):
 
     def _write(self, refs: list[int], message: Render) -> None:
         """The prompt, its hashes and its limit into the slots that are still wanted."""
+        if isinstance(message.prompt, SoundPrompt):
+            self._hear(refs, message, message.prompt)
+            return
         self._check_form(message.prompt)
         if message.pools:
             tokens, second = self._pooled_tokens(message)
@@ -217,6 +231,31 @@ class RendererActor(Actor):
             text = f"max_tokens: {limit} is more than the {log.room} tokens that this model's decoder writes."
             raise RenderRefused(400, text, "max_tokens", TOO_LONG)
         self._store(refs, message, log.tokens, min(limit, log.room), log.rendition)
+
+    def _hear(self, refs: list[int], message: Render, prompt: SoundPrompt) -> None:
+        """Each slot has a window of the sound: its features lie there before the prompt is published."""
+        assert self.hearer is not None and self.sounds is not None
+        try:
+            found = self.hearer.features(prompt.data, [message.refs.index(ref) for ref in refs])
+        except SoundError as error:
+            raise RenderRefused(400, f"file: {error}.", "file") from None
+        log = self.hearer.log(prompt)
+        limit = log.room if message.max_tokens is None else min(log.room, message.max_tokens)
+        if limit < 1:
+            raise RenderRefused(400, "prompt: it leaves no room for the text of a sound.", "prompt", TOO_LONG)
+        for ref, features in zip(refs, found, strict=True):
+            if self._is_wanted(ref):
+                self.sounds.write(ref, 1, features.size, features.tobytes())
+        self._store(refs, message, log.tokens, limit, log.rendition)
+
+    def _measure(self, message: Measure) -> None:
+        if self.hearer is None:
+            raise RenderRefused(400, "model: this model does not listen.", "model")
+        try:
+            seconds, windows = self.hearer.measure(message.data)
+        except SoundError as error:
+            raise RenderRefused(400, f"file: {error}.", "file") from None
+        self.context.post(self._caller(message.call), Measured(message.call, seconds, windows))
 
     def _store(
         self,
@@ -275,6 +314,7 @@ class RendererActor(Actor):
         keep = longest if message.truncate_prompt_tokens == -1 else message.truncate_prompt_tokens
         if isinstance(prompt, ChatPrompt):
             prompt = TextPrompt(self._chat_text(prompt), prompt.add_special_tokens)
+        assert not isinstance(prompt, SoundPrompt)
         if isinstance(prompt, TokenPrompt):
             self._check_ids(prompt.tokens, message.field or "prompt")
             tokens, second = prompt.tokens, 0
@@ -346,6 +386,8 @@ class RendererActor(Actor):
                 return prompt.tokens
             case PairPrompt():
                 return self.pooled.encode(prompt)[0]
+            case SoundPrompt():
+                raise RenderRefused(400, "file: a sound has no tokens.", "file")
 
     def _check_length(self, prompt: Prompt, chat: str | None) -> None:
         """400 for a text that is seen to be too long before it is tokenised; also where most of it would be cut off, or

@@ -61,7 +61,9 @@ class Boot(msgspec.Struct, frozen=True):
     config: Config
     model: ModelInfo
     segment_fd: int
-    files: dict[str, int]  # memory files: journal, answers, recent, logprobs, meeting; by the model: vectors, media's
+    files: dict[
+        str, int
+    ]  # memory files: journal, answers, recent, logprobs, meeting; by the model: vectors, sounds, media
     eventfds: dict[str, int]  # of every actor, and of the supervisor
     channel: int | None = None  # on which a frontend is handed its connections
 
@@ -106,6 +108,11 @@ class Context:
         """What requests have of pictures and sounds; None of a model that takes none."""
         sizes = self.system.media
         return None if sizes is None else MediaArena(self.files["media"], sizes, MediaItem)
+
+    def sounds(self) -> Vectors | None:
+        """Features of sounds, of a model that listens, as renderers write them and the worker reads them."""
+        sizes = self.system.sounds
+        return None if sizes is None else Vectors(self.files["sounds"], *sizes)
 
     def _outbox(self, lane: Lane) -> Outbox:
         first, *others = [(self.system.mailbox_offsets[name], self.eventfds[name]) for name in lane.readers]

@@ -55,6 +55,8 @@ class Memory:
         if system.media is not None:
             self.files["media"] = MediaArena.create(system.media)
             self.files["media_inbox"] = MediaInbox.create(*system.media_inbox)
+        if system.sounds is not None:
+            self.files["sounds"] = Vectors.create(*system.sounds)
         names = [*system.by_name, SUPERVISOR]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
         self.description_fd = -1

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from actorserve.actors.protocol.messages import Delta, Finish, Prompt
+from actorserve.actors.protocol.messages import Delta, Finish, Measured, Prompt
 
 from ..dashboard.figures import PageFigures
 from ..errors import ApiError, overloaded
@@ -212,6 +212,9 @@ class Engine(Protocol):
 
     def detokenize(self, tokens: list[int], skip_special: bool = False) -> Awaitable[str]:
         """The ids' text, with or without special tokens."""
+
+    def measure(self, sound: bytes) -> Awaitable[Measured]:
+        """How long a sound is, and into which windows it is cut."""
 
     def in_flight(self) -> int:
         """Requests that are being answered by this frontend."""

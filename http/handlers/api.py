@@ -35,6 +35,7 @@ from .operations import Operations, ServerEngine
 from .page import Page
 from .pooling import PoolingApi
 from .responses import ResponsesApi
+from .speech import SpeechApi
 
 
 class Api:
@@ -56,6 +57,7 @@ class Api:
         self.invocations = Invocations(self, self._body)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body)
         self.adapters = AdaptersApi(engine, settings, self._body)
+        self.speech = SpeechApi(self._generator, self._form)
 
     async def _body(self, request: web.Request) -> bytes:
         if BODY in request:
@@ -77,6 +79,9 @@ class Api:
         body = await self._body_with_media(request)
         check_generates(self.settings)
         return body
+
+    async def _form(self, request: web.Request) -> bytes:
+        return await read_body(request, self.settings.max_body_bytes, self._unfinished, json=False)
 
     # --- generating ----------------------------------------------------------------------------------------------
 

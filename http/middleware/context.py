@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from actorserve.actors.protocol.messages import ChatPrompt, PairPrompt, Prompt, TextPrompt, TokenPrompt
+from actorserve.actors.protocol.messages import ChatPrompt, PairPrompt, Prompt, SoundPrompt, TextPrompt, TokenPrompt
 
 from ..errors import ApiError
 from ..settings import printable
@@ -52,6 +52,8 @@ def _text_of(prompt: Prompt) -> str:
             return text
         case TokenPrompt(tokens=tokens):
             return str(tokens)
+        case SoundPrompt(data=data):
+            return f"{len(data)} bytes of a sound"
         case PairPrompt(text=text, second=second):
             return f"{text}\n{second}"
 

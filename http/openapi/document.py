@@ -19,7 +19,7 @@ from ..routes import ROUTES
 from ..settings import Settings
 from .requests import Book, Schema, make_book
 
-JSON = "application/json"
+JSON, FORM = "application/json", "multipart/form-data"
 PLAIN: dict[type, str] = {dict: "object", list: "array"}  # answers of which no more is said
 
 
@@ -48,7 +48,10 @@ def document(settings: Settings, routes: Iterable[Route] = ROUTES) -> Schema:
 
 def _is_listed(route: Route, settings: Settings) -> bool:
     """Is it of the API, there, and what this model is for?"""
-    if (settings.pooling is None and route.pools) or (settings.pooling is not None and route.generates):
+    hears = settings.encoder is not None and settings.encoder.speech is not None
+    if (settings.pooling is None and route.pools) or (route.hears and not hears) or (hears and route.generates):
+        return False
+    if settings.pooling is not None and route.generates:
         return False
     return (
         bool(route.handler)
@@ -77,7 +80,8 @@ def _operation(route: Route, book: Book) -> Schema:
     if parameters := _parameters(route, book):
         operation["parameters"] = parameters
     if route.request is not None:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": book.ref(route.request)}}}
+        form = FORM if route.hears else JSON
+        operation["requestBody"] = {"required": True, "content": {form: {"schema": book.ref(route.request)}}}
     statuses = {*route.statuses, *((403,) if route.admin else ())}
     if _is_guarded(route, book.settings):
         operation["security"] = [{"bearer": []}, {"key": []}]

@@ -106,11 +106,12 @@ class AnnouncedLength:
             self._deadline = None
 
 
-async def read_body(request: web.Request, limit: int, budget: BodyBudget) -> bytes:
+async def read_body(request: web.Request, limit: int, budget: BodyBudget, json: bool = True) -> bytes:
     """The whole body, inflated; 413 as soon as it is too long, 408 when it does not come, 415 if it is compressed in
-    another way or no JSON, 503 if there are too many that do not come.
+    another way, or is no JSON and should be, 503 if there are too many that do not come.
     """
-    _check_kind(request.headers.get(hdrs.CONTENT_TYPE, ""))
+    if json:
+        _check_kind(request.headers.get(hdrs.CONTENT_TYPE, ""))
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower() or "identity"
     if encoding not in ("identity", *WINDOWS):
         text = f"Bodies are taken as they are, or with Content-Encoding gzip or deflate, not {printable(encoding)}."

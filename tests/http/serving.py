@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from actorserve.actors.protocol.messages import Delta, Finish, Prompt
+from actorserve.actors.protocol.messages import Delta, Finish, Measured, Prompt
 from actorserve.http.app import make_app
 from actorserve.http.dashboard.figures import PageEngine, PageFigures
 from actorserve.http.generation.idempotency_keys import Kept, Key
@@ -130,6 +130,9 @@ class FakeEngine:
             raise self.refusal
         self.asked.append(prompt)
         return [1, 2], ["a", "b"] if token_strings else None
+
+    async def measure(self, sound: bytes) -> Measured:
+        return Measured(1, 1.0, [(0.0, 1.0)])
 
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         self.asked.append(tokens)

@@ -102,9 +102,22 @@ def test_the_length_has_many_names(folder: Path, name: str) -> None:
 
 def test_an_encoder_is_told_at_once(folder: Path) -> None:
     """Not that a length is missing, which would do nothing."""
-    values = {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}
+    values = {"architectures": ["T5ForQuestionAnswering"], "is_encoder_decoder": True}
     write(folder, CONFIG, max_position_embeddings=..., **values)
-    assert "T5ForConditionalGeneration cannot be served: it has an encoder" in refusal(folder)
+    assert "T5ForQuestionAnswering cannot be served: it has an encoder" in refusal(folder)
+
+
+def test_what_a_decoder_begins_with_must_be_said(folder: Path) -> None:
+    values = {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}
+    write(folder, CONFIG, **values)
+    assert "decoder_start_token_id" in refusal(folder)
+
+
+def test_a_model_that_listens_says_which_tokens_are_timestamps(folder: Path) -> None:
+    values = {"architectures": ["WhisperForConditionalGeneration"], "is_encoder_decoder": True}
+    sizes = {"max_source_positions": 100, "max_target_positions": 50, "num_mel_bins": 80}
+    write(folder, CONFIG, decoder_start_token_id=1, **sizes, **values)
+    assert "no_timestamps_token_id" in refusal(folder)
 
 
 @pytest.mark.parametrize("file", [CONFIG, GENERATION, INDEX, "tokenizer_config.json"])

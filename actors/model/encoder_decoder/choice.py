@@ -20,8 +20,12 @@ def has_encoder(whole: Values) -> bool:
     return whole["is_encoder_decoder"] is True and architecture_name(whole).endswith(GENERATES)
 
 
-def read_encoder(config: Config, whole: Values, generation: Values, words: int) -> tuple[EncoderSpec, int]:
-    """What is to be known of it, and the positions of a log. ConfigError says what cannot be."""
+def read_encoder(
+    config: Config, whole: Values, generation: Values, extractor: Values, words: int
+) -> tuple[EncoderSpec, int]:
+    """What is to be known of it, and the positions of a log. `extractor`: preprocessor_config.json.
+    ConfigError says what cannot be.
+    """
     name = architecture_name(whole)
     _check_options(config, name)
     listens = name in LISTENS
@@ -37,7 +41,7 @@ def read_encoder(config: Config, whole: Values, generation: Values, words: int) 
         decoder_longest=decoder,
         start=[start] if forced is None else [start, forced],
         filler=start if filler is None else filler,
-        speech=_speech(whole, generation, words) if listens else None,
+        speech=_speech(whole, generation, extractor, words) if listens else None,
     )
     whole_length = spec.room(config.block_size) + decoder
     wanted = config.max_model_len
@@ -87,7 +91,7 @@ def _forced(whole: Values, generation: Values, words: int) -> int | None:
     return _token(whole, "forced_bos_token_id", words) if found is None else found
 
 
-def _speech(whole: Values, generation: Values, words: int) -> SpeechSpec:
+def _speech(whole: Values, generation: Values, extractor: Values, words: int) -> SpeechSpec:
     marks = _token(generation, "no_timestamps_token_id", words)
     if marks is None:
         raise ConfigError(
@@ -110,6 +114,11 @@ def _speech(whole: Values, generation: Values, words: int) -> SpeechSpec:
         suppress=_list(generation, whole, "suppress_tokens", words),
         suppress_first=_list(generation, whole, "begin_suppress_tokens", words),
         first_timestamp=first,
+        mels=whole.needed("num_mel_bins", 1024),
+        frames=2 * whole.needed("max_source_positions", LARGEST),
+        n_fft=extractor.whole("n_fft", 16, 1 << 16) or 400,
+        hop=extractor.whole("hop_length", 1, 1 << 16) or 160,
+        rate=extractor.whole("sampling_rate", 1000, 192_000) or 16_000,
     )
 
 

@@ -21,8 +21,22 @@ class SpeechSpec(msgspec.Struct, frozen=True, kw_only=True):
     suppress: list[int] = []  # never written
     suppress_first: list[int] = []  # not written first
     first_timestamp: int | None = None  # the first timestamp is one of so many and one
-    seconds: float = 30.0  # of a sound in one sequence
-    step: float = 0.02  # between two timestamps
+    mels: int  # features of a frame
+    frames: int  # of a window, which is what one sequence hears
+    n_fft: int = 400  # samples of a frame's spectrum
+    hop: int = 160  # samples from one frame to the next
+    rate: int = 16000  # samples of a second
+    step: float = 0.02  # seconds between two timestamps
+
+    @property
+    def samples(self) -> int:
+        """Of a window."""
+        return self.frames * self.hop
+
+    @property
+    def seconds(self) -> float:
+        """Of a window."""
+        return self.samples / self.rate
 
 
 class EncoderSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,4 +54,15 @@ def start(context: Context) -> WorkerActor:
 
 
 def _sounds(context: Context) -> Callable[[int], Tensor]:
-    raise NotImplementedError
+    """Where renderers lay what is heard."""
+    area, encoder = context.sounds(), context.model.encoder
+    assert area is not None and encoder is not None and encoder.speech is not None
+    shape = (1, encoder.speech.mels, encoder.speech.frames)
+
+    def read(ref: int) -> Tensor:
+        found = area.read(ref)
+        if found is None:  # its prompt is published behind them: the slot is another's by now
+            return torch.zeros(shape)
+        return torch.frombuffer(bytearray(found[2]), dtype=torch.float32).view(shape)
+
+    return read

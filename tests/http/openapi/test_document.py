@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from aiohttp import ClientSession, web
 
+from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.protocol.request import ranges_of
 from actorserve.http.app import make_app
@@ -59,7 +60,7 @@ def test_it_is_whole() -> None:
 
 def test_every_frontend_writes_the_same() -> None:
     """Schemas stand in the table's order, and not in one that each process has for itself."""
-    there = [route for route in ROUTES if not (route.pools or route.admin)]
+    there = [route for route in ROUTES if not (route.pools or route.admin or route.hears)]
     wanted = list(dict.fromkeys(route.request.__name__ for route in there if route.request is not None))
     assert [name for name in SCHEMAS if name in wanted] == wanted
 
@@ -67,12 +68,24 @@ def test_every_frontend_writes_the_same() -> None:
 def test_all_of_the_api_is_in_it() -> None:
     """The page is not, nor is administration without its option, nor what is not built yet."""
     found = {(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods}
-    listed = [
-        route for route in ROUTES if route.handler and not (route.page or route.admin or route.pools or route.refuses)
-    ]
+    apart = [route for route in ROUTES if route.page or route.admin or route.pools or route.refuses or route.hears]
+    listed = [route for route in ROUTES if route.handler and route not in apart]
     assert found == {(route.method, route.template) for route in listed}
     assert {("post", "/v1/chat/completions"), ("get", "/v1/models/{model}"), ("delete", "/v1/responses/{id}")} < found
     assert not {"/docs", "/pause"} & set(DOCUMENT["paths"])
+
+
+def test_a_model_that_listens_has_other_paths() -> None:
+    marks = {"languages": {}, "tasks": {}, "end": 1, "no_timestamps": 2, "mels": 80, "frames": 3000}
+    speech = SpeechSpec(**marks)  # type: ignore[arg-type]
+    encoder = EncoderSpec(longest=1500, decoder_longest=448, start=[3], filler=0, speech=speech)
+    whole = document(replace(SETTINGS, encoder=encoder))
+    heard = {route.template for route in ROUTES if route.hears}
+    assert heard <= whole["paths"].keys() and not heard & DOCUMENT["paths"].keys()
+    assert not {route.template for route in ROUTES if route.generates} & whole["paths"].keys()
+    for path in heard:
+        assert list(whole["paths"][path]["post"]["requestBody"]["content"]) == ["multipart/form-data"]
+    jsonschema.Draft202012Validator.check_schema(whole["components"]["schemas"]["SpeechRequest"])
 
 
 def test_a_model_that_pools_has_other_paths() -> None:

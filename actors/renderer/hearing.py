@@ -1,0 +1,79 @@
+"""Sounds to write down: decoded, cut into windows, made features of, and the tokens with which the decoder begins.
+
+The last file is kept decoded: it is asked for twice, first how many windows it has and then for these. Who is begun
+anew in between decodes it again, to the same windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..model.encoder_decoder.spec import EncoderSpec, SpeechSpec
+from ..protocol.messages import SoundPrompt
+from ..protocol.request import Hearing
+from ..sound.decode import decode
+from ..sound.features import LogMel
+from ..sound.windows import cut
+from .encoder_input import EncoderLog, lay_out
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class Hearer:
+    """Of one model that listens."""
+
+    def __init__(self, tokenizer: Tokenizer, encoder: EncoderSpec, speech: SpeechSpec, block_size: int) -> None:
+        self._tokenizer, self._encoder, self._speech, self._block_size = tokenizer, encoder, speech, block_size
+        self._mel: LogMel | None = None
+        self._last: tuple[bytes, np.ndarray, list[tuple[int, int]]] | None = None
+
+    def _heard(self, data: bytes) -> tuple[np.ndarray, list[tuple[int, int]]]:
+        """Samples and windows of a file. SoundError says why there are none."""
+        name = blake2b(data, digest_size=16).digest()
+        if self._last is None or self._last[0] != name:
+            self._last = None
+            samples = decode(data, self._speech.rate)
+            self._last = name, samples, cut(samples, self._speech.rate, self._speech.seconds)
+        return self._last[1:]
+
+    def measure(self, data: bytes) -> tuple[float, list[tuple[float, float]]]:
+        """(seconds, begin and end of each window in seconds)."""
+        samples, windows = self._heard(data)
+        rate = self._speech.rate
+        return len(samples) / rate, [(start / rate, end / rate) for start, end in windows]
+
+    def features(self, data: bytes, windows: Sequence[int]) -> list[np.ndarray]:
+        """Of these windows."""
+        speech = self._speech
+        if self._mel is None:
+            self._mel = LogMel(speech.mels, speech.n_fft, speech.hop, speech.rate, speech.samples)
+        samples, places = self._heard(data)
+        return [self._mel(samples[slice(*places[window])]) for window in windows]
+
+    def log(self, prompt: SoundPrompt) -> EncoderLog:
+        """The log of a window: fillers for what is heard, then what the decoder begins with."""
+        speech, start = self._speech, self._encoder.start[0]
+        begun = [*self._before(prompt.text), start]
+        marks = [] if prompt.timestamps else [speech.no_timestamps]
+        task = [speech.tasks[prompt.task]] if prompt.task in speech.tasks else []
+        detects = bool(speech.languages) and not prompt.language
+        if detects:
+            hearing = Hearing(True, [*task, *marks], prompt.timestamps)
+        else:
+            begun += [speech.languages[prompt.language], *task] if speech.languages else []
+            begun += marks
+            hearing = Hearing(timestamps=prompt.timestamps)
+        read = [self._encoder.filler] * self._encoder.longest
+        return lay_out(self._encoder, self._block_size, read, begun, hearing=hearing)
+
+    def _before(self, text: str) -> list[int]:
+        """What was said before, as much of its end as the model is made for."""
+        if not text.strip() or self._speech.previous is None:
+            return []
+        ids: list[int] = self._tokenizer.encode(" " + text.strip(), add_special_tokens=False).ids
+        return [self._speech.previous, *ids[-(self._encoder.decoder_longest // 2 - 1) :]]

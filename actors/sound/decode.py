@@ -1,0 +1,60 @@
+"""From a file's bytes to samples: wav, mp3, flac, ogg, m4a, webm and their kin, by PyAV, as mono at the model's rate.
+
+What comes are strangers' bytes: only containers of sounds are opened, nothing that names other files or addresses, and
+no more than MOST_SECONDS are decoded. Whoever calls this may be killed for being slow.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+CONTAINERS = "wav,w64,aiff,mp3,flac,ogg,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,aac,amr,caf"
+MOST_SECONDS = 3600
+MOST_CHANNELS = 8
+
+
+class SoundError(ValueError):
+    """These bytes are no sound that can be taken; the reason follows."""
+
+
+def decode(data: bytes, rate: int) -> np.ndarray:
+    """float32 samples in [-1, 1], mono."""
+    import av
+
+    try:
+        with av.open(
+            io.BytesIO(data), mode="r", metadata_errors="ignore", options={"format_whitelist": CONTAINERS}
+        ) as container:
+            return _samples(container, rate)
+    except (av.FFmpegError, OSError, UnicodeDecodeError) as error:
+        reason = str(getattr(error, "strerror", None) or error)
+        raise SoundError(f"it is no sound in a form that is read ({reason})") from None
+
+
+def _samples(container: object, rate: int) -> np.ndarray:
+    import av
+
+    assert isinstance(container, av.container.InputContainer)
+    if not container.streams.audio:
+        raise SoundError("it has no sound")
+    stream = container.streams.audio[0]
+    if stream.channels > MOST_CHANNELS:
+        raise SoundError(f"it has {stream.channels} channels; at most {MOST_CHANNELS} are taken")
+    resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+    parts: list[np.ndarray] = []
+    count = 0
+    for frame in container.decode(stream):
+        for made in resampler.resample(frame):
+            parts.append(made.to_ndarray()[0])
+            count += len(parts[-1])
+        if count > MOST_SECONDS * rate:
+            raise SoundError(f"it is longer than {MOST_SECONDS} seconds")
+    parts += [made.to_ndarray()[0] for made in resampler.resample(None)]
+    samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    if not samples.size:
+        raise SoundError("it has no samples")
+    if not np.isfinite(samples).all():
+        raise SoundError("it has samples that are no numbers")
+    return np.ascontiguousarray(samples, np.float32)

@@ -1,0 +1,51 @@
+"""The events of a streamed transcript, as OpenAI's clients read them: pieces of text, then all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ApiError
+from ..generation.choice import Choice
+from ..generation.job import Job
+from ..output.answer import EVENTS, encode
+from ..output.events import Content
+from .answers import usage
+from .transcript import plain
+
+
+class TranscriptWriter:
+    """Writes the windows' texts, one after the other: whoever calls it keeps their order."""
+
+    media_type = EVENTS
+
+    def __init__(self, job: Job, seconds: float) -> None:
+        self._job, self._seconds = job, seconds
+        self._texts = ["" for _ in job.choices]  # of each window, without marks
+
+    def first(self, choice: Choice) -> bytes:
+        """Nothing stands before all text."""
+        return b""
+
+    def update(self, choice: Choice) -> bytes:
+        update = choice.take()
+        before = plain("".join(piece.text for piece in update.skipped if isinstance(piece, Content)))
+        new = plain("".join(piece.text for piece in update.pieces if isinstance(piece, Content)))
+        leading = not "".join([*self._texts[: choice.index + 1], before]).strip()
+        self._texts[choice.index] += before + new
+        if leading:
+            new = new.lstrip()
+        return _event({"type": "transcript.text.delta", "delta": new}) if new else b""
+
+    def state(self, choice: Choice) -> int:
+        return choice.state
+
+    def closing(self) -> bytes:
+        text = "".join(self._texts).strip()
+        return _event({"type": "transcript.text.done", "text": text, "usage": usage(self._seconds)})
+
+    def failed(self, error: ApiError) -> bytes:
+        return _event({"type": "error", **error.body()})
+
+
+def _event(body: dict[str, Any]) -> bytes:
+    return b"data: %s\n\n" % encode(body)

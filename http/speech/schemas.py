@@ -1,0 +1,79 @@
+"""The forms of requests with a sound, as structs, and what is answered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from actorserve.actors.protocol.request import INT64, Range
+
+ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
+TIMED = ("srt", "vtt", "verbose_json")  # forms that need timestamps
+
+
+class SpeechRequest(msgspec.Struct, kw_only=True):
+    """POST /v1/audio/transcriptions and /v1/audio/translations: the fields of a form."""
+
+    file: bytes
+    model: str | None = None
+    language: str | None = None
+    prompt: str | None = None
+    response_format: ResponseFormat = "json"
+    timestamp_granularities: list[Literal["segment", "word"]] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float | None, Range(0, 1)] = None
+    top_p: Annotated[float | None, Range(0, 1, above=True)] = None
+    top_k: Annotated[int | None, Range(-1)] = None
+    min_p: Annotated[float | None, Range(0, 1)] = None
+    seed: Annotated[int | None, INT64] = None
+    max_completion_tokens: Annotated[int | None, Range(1)] = None
+    repetition_penalty: Annotated[float | None, Range(0, 100, above=True)] = None
+    frequency_penalty: Annotated[float | None, Range(-2, 2)] = None
+    presence_penalty: Annotated[float | None, Range(-2, 2)] = None
+    request_id: str | None = None
+    include: list[str] | None = None
+    to_language: str | None = None
+    hotwords: str | None = None
+
+
+class SpeechUsage(msgspec.Struct, kw_only=True):
+    """`usage`: by the sound's length."""
+
+    type: str
+    seconds: int
+
+
+class Segment(msgspec.Struct, kw_only=True):
+    """What was said between two timestamps."""
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+
+class Transcription(msgspec.Struct, kw_only=True):
+    """The answer; all but text and usage where response_format is verbose_json."""
+
+    text: str
+    usage: SpeechUsage
+    task: str | None = None
+    language: str | None = None
+    duration: float | None = None
+    segments: list[Segment] | None = None
+
+
+class TranscriptEvent(msgspec.Struct, kw_only=True):
+    """An event of a stream: transcript.text.delta or transcript.text.done."""
+
+    type: str
+    delta: str | None = None
+    text: str | None = None
+    usage: dict[str, Any] | None = None

@@ -1,0 +1,36 @@
+"""A server of a tiny Whisper, and transformers beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from tests.support.models.whispers import Reference, write_whisper
+from tests.support.server import Server
+
+
+@pytest.fixture(scope="session")
+def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whisper")
+    write_whisper(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def reference(whisper: Path) -> Reference:
+    return Reference(whisper)
+
+
+@pytest.fixture(scope="session")
+def speech_server(whisper: Path) -> Iterator[Server]:
+    options = ("--device", "cpu", "--dtype", "float32", "--block-size", "8", "--served-model-name", "ears")
+    with Server(str(whisper), *options, "--max-body-bytes", "1MiB") as server:
+        yield server
+
+
+@pytest.fixture
+def client(speech_server: Server) -> OpenAI:
+    return OpenAI(base_url=f"{speech_server.base_url}/v1", api_key="-", max_retries=0)

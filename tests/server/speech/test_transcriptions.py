@@ -1,0 +1,166 @@
+"""The openai client's audio calls: texts, segments and subtitles are those of transformers' Whisper, whoever dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from itertools import pairwise
+from typing import Any
+
+import httpx2 as httpx
+import numpy as np
+import pytest
+from openai import APIStatusError, BadRequestError, OpenAI
+
+from actorserve.actors.sound.windows import cut
+from tests.support.models.whispers import RATE, SECONDS, STEP, TIMES, Reference, encoded, sound, wav
+from tests.support.server import Server
+
+SHORT, LONG = sound(1.7), sound(7.0, seed=1)
+BEGUN = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>"]
+
+
+def ask(client: OpenAI, samples: np.ndarray = SHORT, **fields: Any) -> Any:
+    return client.audio.transcriptions.create(model="ears", file=("a.wav", wav(samples)), **fields)
+
+
+def long_text(reference: Reference, timestamps: bool = False) -> str:
+    """Of all windows."""
+    marks = [] if timestamps else ["<|notimestamps|>"]
+    parts = [LONG[slice(*place)] for place in cut(LONG / np.float32(32768), RATE, SECONDS)]
+    texts = [reference.text(reference.window(part, [*BEGUN, *marks], timestamps)) for part in parts]
+    return "".join(texts).strip()
+
+
+def test_a_text_is_that_of_transformers(client: OpenAI, reference: Reference) -> None:
+    wanted = reference.text(reference.tokens(SHORT, language="en", task="transcribe"))
+    answer = ask(client, language="en")
+    assert answer.text == wanted.strip() and answer.usage.seconds == 2
+    assert ask(client, language="en", response_format="text").strip() == wanted.strip()
+
+
+def test_the_language_is_heard(client: OpenAI, reference: Reference) -> None:
+    wanted = reference.text(reference.tokens(SHORT, task="transcribe"))
+    assert ask(client).text == wanted.strip()
+
+
+def test_a_translation_is_another_task(client: OpenAI, reference: Reference) -> None:
+    wanted = reference.text(reference.tokens(SHORT, language="de", task="translate"))
+    file = ("a.wav", wav(SHORT))
+    answer = client.audio.translations.create(model="ears", file=file, extra_body={"language": "de"})
+    assert answer.text == wanted.strip()
+
+
+def test_what_was_said_before_is_heeded(client: OpenAI, reference: Reference) -> None:
+    before = reference.tokenizer.encode(" the quick brown fox", add_special_tokens=False).tokens
+    marks = ["<|startofprev|>", *before, *BEGUN, "<|notimestamps|>"]
+    wanted = reference.text(reference.window(SHORT, marks, False))
+    assert ask(client, language="en", prompt="the quick brown fox").text == wanted.strip()
+
+
+def test_segments_lie_between_the_timestamps_of_transformers(client: OpenAI, reference: Reference) -> None:
+    drawn = reference.window(SHORT, BEGUN, True)
+    first = reference.tokenizer.token_to_id(TIMES[0]) or 0
+    times = {round((token - first) * STEP, 2) for token in drawn if token >= first} | {len(SHORT) / RATE}
+    answer = ask(client, language="en", response_format="verbose_json")
+    assert answer.language == "en" and answer.duration == pytest.approx(1.7)
+    assert answer.text == reference.text(drawn).strip()
+    assert answer.segments and [one.id for one in answer.segments] == list(range(len(answer.segments)))
+    assert {one.start for one in answer.segments} <= times and {one.end for one in answer.segments} <= times
+    assert all(one.start <= one.end for one in answer.segments)
+    end = reference.tokenizer.token_to_id("<|endoftext|>") or 0
+    words = [token for token in drawn if token < end]
+    assert [token for one in answer.segments for token in one.tokens] == words
+    assert all(one.avg_logprob < 0 for one in answer.segments)
+
+
+@pytest.mark.parametrize(
+    ("form", "head", "block"),
+    [
+        ("srt", "", r"(\d+)\n(\d\d:\d\d:\d\d,\d{3}) --> (\d\d:\d\d:\d\d,\d{3})\n(.+)"),
+        ("vtt", "WEBVTT\n\n", r"()(\d\d:\d\d:\d\d\.\d{3}) --> (\d\d:\d\d:\d\d\.\d{3})\n(.+)"),
+    ],
+)
+def test_subtitles_can_be_read(client: OpenAI, reference: Reference, form: str, head: str, block: str) -> None:
+    text = ask(client, LONG, language="en", response_format=form)
+    assert text.startswith(head)
+    blocks = [re.fullmatch(block, part) for part in text.removeprefix(head).strip("\n").split("\n\n")]
+    found = [one for one in blocks if one is not None]
+    assert len(found) == len(blocks) > 1
+    if form == "srt":
+        assert [int(one[1]) for one in found] == list(range(1, len(found) + 1))
+    times = [time for one in found for time in (one[2], one[3])]
+    assert all(one <= other for one, other in pairwise(times))
+    said = "".join(one[4] for one in found)
+    assert re.sub(r"\s", "", said) == re.sub(r"\s", "", long_text(reference, True))
+
+
+def test_windows_are_told_in_their_order(client: OpenAI, reference: Reference) -> None:
+    *parts, last = ask(client, LONG, language="en", stream=True)
+    wanted = long_text(reference)
+    assert {part.type for part in parts} == {"transcript.text.delta"} and last.type == "transcript.text.done"
+    assert "".join(part.delta for part in parts).strip() == last.text == wanted
+    assert ask(client, LONG, language="en").text == wanted
+
+
+@pytest.mark.parametrize("name", ["renderer-0", "scheduler", "worker", "detokenizer-0", "frontend-0"])
+def test_a_stream_goes_on_when_one_dies(client: OpenAI, speech_server: Server, reference: Reference, name: str) -> None:
+    events: list[Any] = []
+    for event in ask(client, LONG, language="en", stream=True):
+        if len(events) == 2:
+            os.kill(speech_server.pids()[name], signal.SIGKILL)
+        events.append(event)
+    wanted = long_text(reference)
+    assert events[-1].text == wanted
+    assert "".join(event.delta for event in events[:-1]).strip() == wanted
+
+
+def test_other_forms_of_files(client: OpenAI) -> None:
+    whole = ask(client, language="en").text
+    file = ("a.flac", encoded(SHORT, "flac", "flac"))
+    assert client.audio.transcriptions.create(model="ears", file=file, language="en").text == whole
+    file = ("a.mp3", encoded(SHORT, "mp3", "libmp3lame"))
+    assert client.audio.transcriptions.create(model="ears", file=file, language="en").text
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "text"),
+    [
+        ({"language": "xx"}, "language", "de, en, fr"),
+        ({"temperature": 3}, "temperature", "between 0 and 1"),
+        ({"response_format": "pdf"}, "response_format", "pdf"),
+        ({"response_format": "verbose_json", "timestamp_granularities": ["word"]}, "timestamp_granularities", "word"),
+        ({"timestamp_granularities": ["segment"]}, "timestamp_granularities", "verbose_json"),
+        ({"response_format": "srt", "stream": True}, "stream", "srt"),
+        ({"file": b"no sound"}, "file", "no sound in a form"),
+        ({"file": b""}, "file", "empty"),
+        ({"include": ["logprobs"]}, "include", "not supported"),
+        ({"extra_body": {"seed": "many"}}, "seed", "int"),
+    ],
+)
+def test_what_cannot_be_is_refused(client: OpenAI, fields: dict[str, Any], param: str, text: str) -> None:
+    given = {"file": wav(SHORT), **fields}
+    with pytest.raises(BadRequestError) as refused:
+        client.audio.transcriptions.create(model="ears", **{**given, "file": ("a.wav", given["file"])})
+    assert refused.value.param == param and text in str(refused.value), refused.value
+
+
+def test_a_file_that_is_too_long(client: OpenAI) -> None:
+    with pytest.raises(APIStatusError) as refused:
+        ask(client, sound(40.0))
+    assert refused.value.status_code == 413
+
+
+def test_other_endpoints_say_which_is_right(speech_server: Server, demo_server: Server) -> None:
+    chat = {"messages": [{"role": "user", "content": "Hello"}]}
+    answer = httpx.post(f"{speech_server.base_url}/v1/chat/completions", json=chat)
+    assert answer.status_code == 400 and "/v1/audio/transcriptions" in answer.json()["error"]["message"]
+    files = {"file": ("a.wav", wav(SHORT))}
+    answer = httpx.post(f"{demo_server.base_url}/v1/audio/transcriptions", files=files)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "model"
+    answer = httpx.post(f"{speech_server.base_url}/v1/audio/transcriptions", json={})
+    assert answer.status_code == 415
+    document = httpx.get(f"{speech_server.base_url}/openapi.json").json()
+    assert "multipart/form-data" in document["paths"]["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]
+    assert "/v1/completions" not in document["paths"]
