@@ -6,7 +6,9 @@ Leaf module beside config.py, which alone says what options there are.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -38,7 +40,8 @@ UNITS = {  # of numbers, by the end of their names; others are counts
 }
 
 
-def option_fields() -> dict[str, inspect.Field]:
+@cache
+def option_fields() -> Mapping[str, inspect.Field]:
     """All fields by name, in their order."""
     info = inspect.type_info(Config)
     assert isinstance(info, inspect.StructType)
