@@ -23,7 +23,7 @@ def test_faults_of_all_kinds_fail_no_request() -> None:
     The slowest of the quick tests, since nothing else has them all: fifteen faults one after the other, and streams of
     a real model that are to outlast them.
     """
-    table = run("--faults", "15", "--streams", "16", "--requests", "30", "--seed", "3")
+    table = run("--faults", "15", "--streams", "8", "--requests", "20", "--seed", "3")
     assert "| kill -9 | 1 | 1 | 1 | 1 | 1 |" in table
     assert "| 0 | 0 |" in table and "| none |" in table
 

@@ -33,7 +33,16 @@ class Kernels:
     library: Library | None = None
 
 
-@pytest.fixture(autouse=True, params=["numpy", "torch", "native"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """All kernels, and aligned those that are others then: numpy's products have no part in that."""
+    if "aligned" in metafunc.fixturenames:
+        both = [("numpy", False), *((name, aligned) for name in ("torch", "native") for aligned in (False, True))]
+        metafunc.parametrize(("products", "aligned"), both, indirect=["products"])
+    else:
+        metafunc.parametrize("products", ["numpy", "torch", "native"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose products decode."""
     if request.param == "native":
@@ -150,20 +159,17 @@ def check(case: Case, lengths: Sequence[tuple[int, int]] = LENGTHS) -> None:
 @pytest.mark.parametrize("window", [None, 64])
 @pytest.mark.parametrize("block_size", [16, 32, 64])
 @pytest.mark.parametrize("order", ["run", "scattered", "mixed"])
-@pytest.mark.parametrize("aligned", [False, True])
 def test_blocks_and_windows(window: int | None, block_size: int, order: str, aligned: bool) -> None:
     check(Case(window=window, block_size=block_size, order=order, aligned=aligned))
 
 
 @pytest.mark.parametrize("head_dim", [32, 64, 80, 128])
 @pytest.mark.parametrize("window", [None, 64, 7])
-@pytest.mark.parametrize("aligned", [False, True])
 def test_head_sizes(head_dim: int, window: int | None, aligned: bool) -> None:
     check(Case(head_dim=head_dim, window=window, aligned=aligned))
 
 
 @pytest.mark.parametrize("group", range(1, 8))
-@pytest.mark.parametrize("aligned", [False, True])
 def test_groups(group: int, aligned: bool) -> None:
     check(Case(group=group, kv_heads=3, window=100, aligned=aligned))
 
@@ -176,7 +182,6 @@ def test_types_of_16_bits(dtype: torch.dtype, window: int | None) -> None:
 
 @pytest.mark.parametrize("kept", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("aligned", [False, True])
 def test_kv_memory_of_another_type(kept: torch.dtype, dtype: torch.dtype, aligned: bool) -> None:
     check(Case(dtype=dtype, kv_dtype=kept, window=100, aligned=aligned))
 
@@ -205,14 +210,12 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_features(feature: str, aligned: bool, dtype: torch.dtype) -> None:
     case = Case(aligned=aligned, dtype=dtype, block_size=16)
     Batch(case, [rule_of(case, **FEATURES[feature])], SHORT).check()
 
 
-@pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_layers_of_any_kinds_in_one_step(seed: int, aligned: bool) -> None:
     """Of several shapes, some without attention, some reading another's keys."""
