@@ -12,7 +12,7 @@ from aiohttp.typedefs import Handler
 from .errors import ApiError
 from .handlers.api import Api
 from .handlers.operations import ServerEngine
-from .middleware.context import GO_ON, REFUSED, REQUEST_ID, UNFIT, name_request
+from .middleware.context import GO_ON, REFUSED, REQUEST_ID, ROOT, UNFIT, name_request
 from .middleware.edge import Middlewares, redirect
 from .openapi.error_bodies import BODIES
 from .route import Route
@@ -29,6 +29,7 @@ def make_app(engine: ServerEngine, settings: Settings) -> web.Application:
     edge = Middlewares(settings)
     app = web.Application(middlewares=[_errors_as_json, edge.answer_preflight, edge.check_key])
     app.on_response_prepare.append(edge.add_headers)
+    app[ROOT] = settings.root_path
     app[GO_ON] = api.responses.going_on()
     app.on_shutdown.append(api.page.end)
     for route in ROUTES:
@@ -62,7 +63,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        place = await redirect(request) if error.status == 404 else None
+        place = await redirect(request, request.app[ROOT]) if error.status == 404 else None
         return _as_json(request, error) if place is None else place
     except Exception as error:
         gone = request.transport is None or request.transport.is_closing()

@@ -119,6 +119,7 @@ class Settings:
     fingerprint: str = ""  # of version, model and what of the options answers depend on
     keep_alive_s: float = 0.0  # between two comments of a stream that has nothing to say; 0: none
     allow_credentials: bool = False
+    root_path: str = ""  # that clients find the server below, behind a proxy
 
     @property
     def names(self) -> tuple[list[str], AdapterNames]:

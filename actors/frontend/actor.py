@@ -28,7 +28,7 @@ from aiohttp.typedefs import Handler
 
 from actorserve.http.app import make_app
 from actorserve.http.settings import Settings, media_rules
-from actorserve.http.transport.connection import LONGEST_LINE, unknown_names
+from actorserve.http.transport.connection import LONGEST_LINE, below, unknown_names
 from actorserve.http.transport.header_timeout import TimedConnection
 from actorserve.http.transport.resume import record_of
 from actorserve.shm.board.board import ActorState, Order
@@ -83,7 +83,7 @@ class Frontend(LoopActor):
         settings = self._settings()
         app = self._make_app(settings)
         ends = watch_ends(self.context, app)
-        runner = await _make_runner(app)
+        runner = await _make_runner(app, settings.root_path)
         assert self.context.channel is not None and runner.server is not None
         self.server = runner.server
         LoopTurns(self.context, self.loop, self).start()
@@ -245,6 +245,7 @@ class Frontend(LoopActor):
             card=partial(card_of, config, model),
             special_tokens=partial(added_tokens, model),
             max_num_seqs=config.max_num_seqs,
+            root_path=config.root_path,
             response_role=config.response_role,
             keep_alive_s=config.sse_keep_alive_interval,
             allow_credentials=config.allow_credentials,
@@ -268,7 +269,7 @@ class Frontend(LoopActor):
                 quiet_since, taken = self.loop.time(), self.pool.taken
 
 
-async def _make_runner(app: web.Application) -> web.AppRunner:
+async def _make_runner(app: web.Application, root: str) -> web.AppRunner:
     """Ready to be given connections. ConfigError if this aiohttp has not the private names that are used."""
     runner = web.AppRunner(
         app,
@@ -286,6 +287,8 @@ async def _make_runner(app: web.Application) -> web.AppRunner:
     if missing := unknown_names(runner.server):
         names = ", ".join(missing)
         raise ConfigError(f"aiohttp {aiohttp.__version__} has no {names}: install aiohttp 3.14, which has them")
+    if root:
+        runner.server.request_factory = below(root, runner.server.request_factory)
     return runner
 
 

@@ -1,4 +1,4 @@
-"""The options that say who is let in: keys, and sites whose pages may use the server from a browser."""
+"""The options that say who is let in, and where: keys, sites whose pages may use the server from a browser, paths."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ def with_access(config: Config) -> Config:
     _check_keys(config)
     config = msgspec.structs.replace(config, **{name: _unpacked(name, getattr(config, name)) for name in ALLOWED})
     _check_origins(config.allowed_origins)
+    if config.root_path and not re.fullmatch(r"(/[\w.~-]+)+", config.root_path, re.ASCII):
+        raise ConfigError(f"--root-path: {config.root_path} is no path such as /llm")
     if config.allow_credentials and "*" in config.allowed_origins:
         raise ConfigError("--allow-credentials: browsers allow them to named sites alone; give --allowed-origins")
     return config

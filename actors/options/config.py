@@ -131,6 +131,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     model: Annotated[str, Meta(description="a folder, GGUF file or hub name; the packaged demo model if left out")] = ""
     host: Annotated[str, Meta(description="the address to listen on; 0.0.0.0 or :: for all")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="the port to listen on; 0 picks a free one")] = 8000
+    root_path: Annotated[
+        str,
+        Meta(description="the path that clients find the server below, behind a proxy: /llm; it may be cut off or not"),
+    ] = ""
     grpc_port: Annotated[
         Port | None, Meta(description="a port for the API over gRPC, beside the other; no gRPC if left out")
     ] = None

@@ -119,6 +119,7 @@ SAME = {  # field: names that take the same value
     "threads": "-t",
     "seed": "-s --random-seed",
     "step_timeout": "--watchdog-timeout",
+    "root_path": "--fastapi-root-path --api-prefix",
     "speculative_config": "-sc",
     "lora_modules": "--lora-paths",
     "max_loras": "--max-loras-per-batch",
@@ -242,7 +243,7 @@ REFUSED = {  # reason: names
     "--renderers sets how many processes tokenise": "--tokenizer-pool-size",
     "--revision is that of the model; a folder of another one can be given by --tokenizer": "--tokenizer-revision "
     "--code-revision",
-    "put a proxy before the server": "--root-path --fastapi-root-path --api-prefix --middleware --uds "
+    "put a proxy before the server": "--middleware --uds "
     "--enable-ssl-refresh --ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
     "no code is loaded beside the server's own": "--tool-parser-plugin --reasoning-parser-plugin "
     "--logits-processors --logits-processor-pattern --scheduler-cls --worker-cls --worker-extension-cls "

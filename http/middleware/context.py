@@ -67,6 +67,7 @@ NOTED = web.RequestKey("noted", RequestContext)
 EXPECTS = web.RequestKey("expects", bool)  # 100 Continue, before it sends its body
 UNFIT = web.RequestKey("unfit", ApiError)  # what its head asks for cannot be
 REFUSED = web.RequestKey("refused", ApiError)  # why the answer is an error
+ROOT = web.AppKey("root", str)  # the path that clients find the server below
 GO_ON = web.AppKey("go_on", list[RequestContext])  # in the background, for a predecessor's clients
 GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it
 

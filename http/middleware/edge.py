@@ -140,8 +140,9 @@ def _listed(allowed: Sequence[str], everything: str) -> str:
 # --- paths -------------------------------------------------------------------------------------------------------
 
 
-async def redirect(request: web.Request) -> web.Response | None:
+async def redirect(request: web.Request, root: str) -> web.Response | None:
     """To where a path leads without the slashes too many that putting addresses together has left; None: nowhere, too.
+    `root` is the path that clients find the server below.
 
     Served there, it would have to be known under both names by all that ask for a path.
     """
@@ -153,7 +154,7 @@ async def redirect(request: web.Request) -> web.Response | None:
     if found.http_exception is not None:
         return None
     _, mark, query = request.path_qs.partition("?")
-    return web.Response(status=307, headers={hdrs.LOCATION: f"{URL(plain)}{mark}{query}"})
+    return web.Response(status=307, headers={hdrs.LOCATION: f"{root}{URL(plain)}{mark}{query}"})
 
 
 # --- bodies ------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def document(settings: Settings, routes: Iterable[Route] = ROUTES) -> Schema:
     return {
         "openapi": "3.1.0",
         "info": {"title": "actorserve", "version": actorserve.__version__, "description": "Large language models."},
-        "servers": [{"url": "/"}],
+        "servers": [{"url": settings.root_path or "/"}],
         "paths": paths,
         "components": components,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from aiohttp import HttpVersion11, StreamReader, hdrs, web
 from aiohttp.http import HttpVersion10, RawRequestMessage, StreamWriter
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from ..errors import ApiError
 from ..middleware.context import EXPECTS, UNFIT
@@ -27,6 +29,7 @@ CONTINUES = "100-continue"
 # What connections read of aiohttp's that aiohttp promises to nobody.
 PRIVATE_SLOTS = ("_current_request", "_loop", "_messages", "_request_count", "_request_factory", "_waiter")
 PRIVATE_OPTIONS = "_kwargs"  # of web.Server: what each of its connections is made with
+MakeRequest = Callable[..., web.BaseRequest]
 log = logging.getLogger("http")
 
 
@@ -86,6 +89,25 @@ class Connection(web.RequestHandler):
 
 def _is_long(request: web.BaseRequest) -> bool:
     return request.content_length is None or request.content_length > SHORT
+
+
+def below(root: str, make: MakeRequest) -> MakeRequest:
+    """Requests for paths below `root` are as if it was not there: a proxy may cut it off, or leave it.
+
+    Before anything looks at a path, so that keys and administration hold as ever.
+    """
+
+    def made(message: RawRequestMessage, *rest: Any) -> web.BaseRequest:
+        path = message.path
+        if path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/", "?"):
+            cut = path[len(root) :]
+            cut = cut if cut.startswith("/") else f"/{cut}"
+            place, _, query = cut.partition("#")[0].partition("?")
+            url = URL.build(path=place, query_string=query, encoded=True)  # of //a/b a path, and no host
+            message = message._replace(path=cut, url=url)
+        return make(message, *rest)
+
+    return made
 
 
 class _Writer(StreamWriter):

@@ -20,7 +20,7 @@ from actorserve.http.generation.idempotency_keys import Kept, Key
 from actorserve.http.generation.job import Job
 from actorserve.http.generation.times import JobTimes
 from actorserve.http.settings import Settings
-from actorserve.http.transport.connection import LONGEST_LINE, Connection
+from actorserve.http.transport.connection import LONGEST_LINE, Connection, below
 
 SETTINGS = Settings(
     served=["tiny", "alias/name"],
@@ -47,11 +47,13 @@ class Server(web.Server):
 class Runner(web.AppRunner):
     """An AppRunner whose server is ours."""
 
+    root = ""
+
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
         return Server(
             made.request_handler,
-            request_factory=made.request_factory,
+            request_factory=below(self.root, made.request_factory) if self.root else made.request_factory,
             handler_cancellation=made.handler_cancellation,
             loop=made._loop,
             **made._kwargs,
@@ -334,6 +336,7 @@ async def serving(linger_s: float = 1.0, **settings: Any) -> AsyncIterator[Serve
         max_line_size=LONGEST_LINE,
         max_field_size=LONGEST_LINE,
     )
+    runner.root = settings.get("root_path", "")
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)

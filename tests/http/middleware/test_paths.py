@@ -95,3 +95,29 @@ async def test_the_reason_is_one_sentence(served: Served) -> None:
     client = await served.client()
     client.raw(b"GET /health HTTP/1.1\r\n\r\n")
     assert (await client.answer()).error["message"] == "The request is malformed: Missing 'Host' header in request."
+
+
+# --- below a path of a proxy's ---------------------------------------------------------------------------------------
+
+
+async def test_the_root_is_cut_off_before_anything_looks_at_a_path() -> None:
+    async with serving(root_path="/llm/one", api_keys=["k"], admin_api_key="master") as served:
+        for root in ("/llm/one", ""):
+            assert (await served.ask("GET", f"{root}/health")).status == 200
+            assert (await served.ask("GET", f"{root}/v1/models")).status == 401
+            assert (await served.ask("GET", f"{root}/v1/models?a=b", X_Api_Key="k")).status == 200
+            assert (await served.ask("POST", f"{root}/reset_prefix_cache", X_Api_Key="k")).status == 403
+            page = await served.ask("GET", root or "/")
+            assert page.status == 200 and page.headers["content-type"].startswith("text/html")
+        assert (await served.ask("GET", "/llm/one/llm/one/health", X_Api_Key="k")).status == 404
+        assert (await served.ask("GET", "/llm/onehealth", X_Api_Key="k")).status == 404
+        again = await served.ask("GET", "/llm/one//v1/models/", X_Api_Key="k")
+        assert again.headers["location"] == "/llm/one/v1/models"
+        document = await served.ask("GET", "/llm/one/openapi.json", X_Api_Key="k")
+        assert document.json["servers"] == [{"url": "/llm/one"}] and "/v1/models" in document.json["paths"]
+
+
+async def test_errors_below_it_are_those_of_their_api() -> None:
+    async with serving(root_path="/x") as served:
+        assert (await served.ask("POST", "/x/api/chat", {"model": "no", "messages": HI})).json.keys() == {"error"}
+        assert (await served.ask("POST", "/x/v1/messages", {})).json["type"] == "error"
