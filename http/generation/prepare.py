@@ -81,11 +81,12 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
         forced=named is not None,
         role=settings.response_role,
         metrics=bool(body.return_metrics),
+        prompt_text=bool(body.return_prompt_text),
     )
+    needs_ids = wants.ids or wants.prompt_text
     rendering = _rendering(body, settings, adapter) | {"think": think, "thinking_budget": budget}
-    return PreparedRequest(
-        [chat_prompt(body, settings)], params, rendering, wants, parser if parsed else None, wants.ids
-    )
+    prompts: list[Prompt] = [chat_prompt(body, settings)]
+    return PreparedRequest(prompts, params, rendering, wants, parser if parsed else None, needs_ids)
 
 
 def ask_chats(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
@@ -200,11 +201,12 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
         echo=[] if body.echo else None,
         nothing=body.max_tokens == 0,
         metrics=bool(body.return_metrics),
+        prompt_text=bool(body.return_prompt_text),
         best_of=(body.n or 1) if len(params) > (body.n or 1) else 0,
     )
     if wants.nothing and body.min_tokens:
         raise ApiError(400, "min_tokens must be 0 with max_tokens 0.", "min_tokens")
-    needs_ids = wants.ids or (wants.logprobs and wants.echo is not None)
+    needs_ids = wants.ids or wants.prompt_text or (wants.logprobs and wants.echo is not None)
     return PreparedRequest(
         prompts, params, _rendering(body, settings, adapter), wants, None, needs_ids, prompts if body.echo else []
     )

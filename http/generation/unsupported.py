@@ -57,11 +57,9 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "previous_response": NOTHING,
     "prompt_embeds": NOTHING,
     "repetition_detection": NOTHING,
-    "return_prompt_text": NOTHING,
     "return_token_offsets": NOTHING,
     "routed_experts_prompt_start": NOTHING,
     "skip_reading_prefix_cache": NOTHING,
-    "vllm_xargs": NOTHING,
     "watermarking": NOTHING,
     # SGLang's
     "bootstrap_host": NOTHING,

@@ -170,13 +170,21 @@ class Generator:
         try:
             if not body.stream:
                 await asyncio.shield(job.done)
+                await self._tell_prompts(job, answer)
                 return json_response(form.whole())
             keep_alive_s = self.settings.keep_alive_s if form.media_type == EVENTS else 0.0
             if not (start.on_wire and start.begun):
-                await _has_started(job, start.on_wire, keep_alive_s)
+                await _has_started(job, start.on_wire, 0 if asked.wants.prompt_text else keep_alive_s)
+                await self._tell_prompts(job, answer)
             return await stream_answer(request, job, form, start, keep_alive_s)
         finally:
             self.engine.release(job)
+
+    async def _tell_prompts(self, job: Job, answer: Answer) -> None:
+        """The prompts' texts, where they are wanted: they stand before all else."""
+        if answer.wants.prompt_text:
+            prompts = [choice.prompt_ids for choice in job.choices[:: len(job.params)]]
+            answer.prompt_texts = [await self.engine.detokenize(ids) if ids else "" for ids in prompts]
 
     def _new_answer(self, request: web.Request, body: GenerationFields, model: str, wants: AnswerOptions) -> Answer:
         """Its id is made of what the client calls the request, if it does."""

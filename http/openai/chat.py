@@ -41,6 +41,7 @@ class ChatAnswer:
             "usage": usage(job),
             "prompt_logprobs": told,
             "prompt_token_ids": first.prompt_ids if wants.ids else None,
+            **self._answer.prompt_text(0),
             **self._answer.metrics(),
         }
 
@@ -77,6 +78,8 @@ class ChatAnswer:
         beside = b""
         if self._answer.wants.ids:
             beside = b',"prompt_token_ids":' + encode(choice.prompt_ids)
+        if told := self._answer.prompt_text(choice.index // len(self._job.params)):
+            beside += b',"prompt_text":' + encode(told["prompt_text"])
         return self._events.event(choice, encode(body), first=True, beside=beside)
 
     def update(self, choice: Choice) -> bytes:

@@ -62,6 +62,7 @@ class CompletionAnswer:
             **self._ends(choice),
             "prompt_logprobs": prompt,
             "prompt_token_ids": choice.prompt_ids if wants.ids else None,
+            **self._answer.prompt_text(choice.index // len(self._job.params)),
         }
 
     def _prompt_logprobs(self, choice: Choice) -> dict[int, TokenLogprobs]:
@@ -107,10 +108,11 @@ class CompletionAnswer:
 
     def first(self, choice: Choice) -> bytes:
         wants = self._answer.wants
-        if wants.echo is None and not wants.ids:
+        told = self._answer.prompt_text(choice.index // len(self._job.params))
+        if wants.echo is None and not wants.ids and not told:
             return b""
         news = ChoiceUpdate([Content(self._echo(choice))], [], [], False)
-        body = {"index": choice.index, "text": self._echo(choice), **self._beside(choice, news, True)}
+        body = {"index": choice.index, "text": self._echo(choice), **self._beside(choice, news, True), **told}
         if wants.ids:
             body["prompt_token_ids"] = choice.prompt_ids
         return self._events.event(choice, encode(body | {"finish_reason": None}), first=True)

@@ -11,6 +11,7 @@ from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs, prompt_logprobs
+from ..generation.unsupported import INSIDE
 from ..output.answer import EVENTS, Answer, Events, encode, usage
 from .schemas import GenerateRequest, GenerationFields, TokensRequest
 
@@ -24,6 +25,8 @@ def completion_of(body: GenerateRequest) -> TokensRequest:
     given = body.sampling_params
     if given.detokenize is False and given.stop:
         raise bad_request("stop needs the text: it cannot be combined with detokenize: false.", "stop")
+    if given.return_prompt_text:
+        raise bad_request("return_prompt_text: the prompt is token ids here.", f"{INSIDE}return_prompt_text")
     fields: dict[str, Any] = {name: getattr(given, name) for name in GenerationFields.__struct_fields__}
     fields |= {name: value for name in OWN if (value := getattr(body, name)) is not None}
     request = TokensRequest(prompt=list(body.token_ids), logprobs=given.logprobs, **fields)
@@ -48,6 +51,7 @@ class TokensFormat:
             "request_id": self._request_id,
             "choices": [self._choice(choice, choice.take()) for choice in job.choices],
             "usage": usage(job),
+            **self._answer.metrics(),
         }
         if self._answer.wants.prompt_logprobs:
             body["prompt_logprobs"] = prompt_logprobs(job.choices[0].prompt_logprobs, job.choices[0].prompt_tokens)

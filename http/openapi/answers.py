@@ -123,6 +123,7 @@ class ChatCompletion(Said):
     prompt_token_ids: Ids | None
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class FunctionDelta(Said):
@@ -166,6 +167,7 @@ class ChatCompletionChunk(Said):
     prompt_token_ids: Ids | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class CompletionLogprobs(Said):
@@ -185,6 +187,7 @@ class CompletionPart(Said):
     stop_reason: int | str | UnsetType | None = UNSET
     token_ids: Ids | UnsetType | None = UNSET
     prompt_token_ids: Ids | UnsetType | None = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class CompletionChoice(CompletionPart, kw_only=True):

@@ -103,6 +103,7 @@ class Generated(Said):
     usage: Usage
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
+    metrics: Metrics | UnsetType = UNSET
 
 
 class GeneratedPart(Said):

@@ -34,6 +34,7 @@ class AnswerOptions:
     before: str = ""  # chat: stands before the answer
     forced: bool = False  # a function was asked for by its name; OpenAI ends such a call with "stop"
     nothing: bool = False  # max_tokens 0: the one token that was generated is not for the client
+    prompt_text: bool = False
     role: str = "assistant"
     metrics: bool = False  # when what happened to it
     best_of: int = 0  # of so many choices a prompt, the likeliest are given; 0: all are
@@ -51,6 +52,7 @@ class Answer:
     name: str = ""  # what the client calls the request, if it does
     fingerprint: str = ""  # of what made it
     times: Callable[[], JobTimes] = JobTimes
+    prompt_texts: list[str] = field(default_factory=list)  # of each prompt, where they are wanted
 
     @property
     def id(self) -> str:
@@ -62,6 +64,10 @@ class Answer:
         kind = ("chat.completion.chunk" if streamed else "chat.completion") if self.chat else "text_completion"
         fingerprint = {"system_fingerprint": self.fingerprint} if self.fingerprint else {}
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model} | fingerprint
+
+    def prompt_text(self, prompt: int) -> dict[str, Any]:
+        """That of a prompt, where it is wanted."""
+        return {"prompt_text": self.prompt_texts[prompt]} if self.prompt_texts else {}
 
     def metrics(self) -> dict[str, Any]:
         """When what happened to it, where that is wanted: seconds, and what it has survived."""

@@ -432,3 +432,19 @@ async def test_several_conversations_at_once(served: Served, stream: bool) -> No
     ):
         refused = await served.ask("POST", "/v1/chat/completions/batch", {"messages": messages})
         assert refused.status == 400 and refused.error["param"] == param
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "body"), [("chat/completions", {"messages": HI}), ("completions", {"prompt": "hi"})])
+async def test_the_prompts_text(served: Served, path: str, body: dict[str, Any], stream: bool) -> None:
+    client = await served.client()
+    asked = {**body, "return_prompt_text": True, "stream": stream, "vllm_xargs": {"plugin": 1}}
+    client.send("POST", f"/v1/{path}", asked)
+    job = await served.job()
+    job.choices[0].prompt_ids = [7, 8]
+    finish_all(job)
+    answer = await client.answer()
+    told = answer.events[0] if stream else answer.json
+    place = told if path.startswith("chat") else told["choices"][0]
+    assert place["prompt_text"] == "text" and served.engine.asked == [[7, 8]]
+    assert "token_ids" not in told["choices"][0] or told["choices"][0]["token_ids"] is None

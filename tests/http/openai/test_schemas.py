@@ -142,7 +142,6 @@ ASKING: dict[str, list[Any]] = {
     "web_search_options": [{}, {"search_context_size": "low"}],
     "separate_reasoning": [False],
     "stream_reasoning": [False],
-    "return_prompt_text": [True],
     "logprob_token_ids": [[1, 2]],
     "data_parallel_rank": [1],
 }
@@ -208,7 +207,7 @@ def test_in_stream_options_too() -> None:
 
 
 def test_in_sampling_params_too() -> None:
-    for field in ("logprob_token_ids", "extra_args", "vllm_xargs"):
+    for field in ("logprob_token_ids", "extra_args"):
         error = refusal(reading, GenerateRequest, sampling_params={field: {"a": 1}})
         assert error.param == f"sampling_params.{field}"
 
