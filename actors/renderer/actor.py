@@ -193,6 +193,8 @@ class RendererActor(Actor):
         if isinstance(message.prompt, SoundPrompt):
             self._hear(refs, message, message.prompt)
             return
+        if self.hearer is not None:
+            raise RenderRefused(400, "prompt: this model writes down what it hears, and reads no text.", "prompt")
         self._check_form(message.prompt)
         if message.pools:
             tokens, second = self._pooled_tokens(message)

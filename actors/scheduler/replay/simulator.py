@@ -73,6 +73,7 @@ class Simulation:
             block_size=config.block_size,
             prefix_caching=config.enable_prefix_caching,
             by_priority=config.scheduling_policy == "priority",
+            whole_prompts=head.model.encoder is not None,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3,
         )
         known = [history for history in histories if _is_known(history)]
