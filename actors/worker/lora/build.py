@@ -1,7 +1,7 @@
 """From an adapter's tensors to what it adds to a model's products.
 
-Layers that are one product (q, k and v; gate and up) get one: their A side by side, their B on the diagonal of one that
-is zero elsewhere. A member of a tensor-parallel group has those rows of B, or columns of A, that it has of the weight.
+Layers that are one product (q, k and v; gate and up) get one, with their A side by side. A member of a tensor-parallel
+group has those rows of B, or columns of A, that it has of the weight.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class AdapterMaker:
             beside.append(self.layout.own_rows(module, b))
             gains.append(self.layout.own_rows(module, gain))
         longer_by = torch.cat(gains) if any(part is not None and part.magnitude for part in parts) else None
-        return LoraProduct(torch.cat(above).contiguous(), torch.block_diag(*beside), longer_by, self._alike)
+        return LoraProduct(torch.cat(above).contiguous(), beside, longer_by, self._alike)
 
 
 def lengths(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ to the model in float32 stay so, whatever the weights of the model are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,18 +23,36 @@ from ..quantization.base import CpuLinear
 class LoraProduct:
     """Of one adapter and one product, which may be several linear layers side by side."""
 
-    def __init__(self, a: Tensor, b: Tensor, gain: Tensor | None = None, batch_invariant: bool = False) -> None:
-        """`a` [ranks, inputs], `b` [outputs, ranks]; `gain` [outputs] of DoRA is what W x is multiplied with, less 1:
-        `b` has it already.
+    def __init__(
+        self, a: Tensor, parts: Sequence[Tensor], gain: Tensor | None = None, batch_invariant: bool = False
+    ) -> None:
+        """`a` [ranks, inputs] of all layers; `parts` [outputs, rank] of each, which may have no ranks. `gain` [outputs]
+        of DoRA is what W x is multiplied with, less 1: `parts` have it already.
+
+        One B with those of all layers on its diagonal would be one call, and mostly zeros: measured (Qwen3-0.6B's
+        shape, rank 16, 8 rows of 4 adapters, one thread; tools/bench/lora), a step took 26 % more with it, and takes 21 % without.
         """
         make = _product(batch_invariant)
-        self.a, self.b = make(a), make(b)
+        self.a = make(a)
         self.gain = gain
+        self._parts: list[tuple[CpuLinear, slice, slice]] = []  # B, its ranks, its columns of y
+        rank = column = 0
+        for part in parts:
+            outputs, ranks = part.shape
+            if ranks:
+                columns = slice(column, column + outputs)
+                self._parts.append((make(part.contiguous()), slice(rank, rank + ranks), columns))
+            rank, column = rank + ranks, column + outputs
+        self._whole = len(self._parts) == len(parts) == 1
 
     def add(self, y: Tensor, x: Tensor) -> None:
         """y += B(A x)."""
         inner = self.a(x if x.dtype == torch.float32 else x.float())
-        self.b.add_to(y, inner)
+        for b, ranks, columns in self._parts:
+            if self._whole:
+                b.add_to(y, inner)
+            else:
+                y[:, columns].add_(b(inner[:, ranks].contiguous()))
 
     def lengthen(self, y: Tensor, made: Tensor, bias: Tensor | None) -> None:
         """y += gain · (made - bias), of rows `made` of the product itself, which may be y."""
