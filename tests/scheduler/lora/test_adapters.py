@@ -1,0 +1,255 @@
+"""Who may start with which adapter, what the worker is told, and what a successor makes of the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import msgspec
+import pytest
+
+from actorserve.actors.protocol.messages import (
+    AdapterChanged,
+    AdapterRead,
+    DropAdapter,
+    LoadAdapter,
+    ReadAdapter,
+    UnloadAdapter,
+)
+from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.scheduler.batch import RunningBatch
+from actorserve.actors.scheduler.lora.adapters import AdapterLimits, Adapters
+from actorserve.actors.scheduler.sequence import Sequence
+from actorserve.actors.scheduler.waiting import WaitingQueue
+from actorserve.shm.adapters.registry import AdapterRegistryWriter, AdapterState, registry_bytes
+from actorserve.shm.segment import Segment
+from actorserve.shm.table.table import RequestTable, table_bytes
+
+WORKER = 7  # its incarnation
+
+
+class Scene:
+    """The scheduler's adapters, whose life can be ended; this test is the worker and the frontends."""
+
+    def __init__(self, workers: int = 1) -> None:
+        at = -(-registry_bytes() // 4096) * 4096
+        self.segment = Segment.create(at + table_bytes(8, 64, 8), "test")
+        self.table = RequestTable.create(self.segment, at, 8, 64, 8)
+        self.registry = AdapterRegistryWriter(self.segment, 0)
+        self.limits = AdapterLimits(in_batch=2, in_memory=3, workers=workers)
+        self.waiting, self.batch = WaitingQueue(False), RunningBatch(8)
+        self._arrivals = count(1)
+        self.sequences: dict[int, Sequence] = {}
+        self.begin()
+
+    def begin(self, *there: int) -> None:
+        """A life of the scheduler, which meets a worker that has these in memory."""
+        self.adapters = Adapters(self.registry, self.limits, self.table, [("given", "/given")])
+        self.adapters.batch = self.batch
+        self.adapters.meet_worker(WORKER, there)
+
+    def told(self) -> list[object]:
+        found: list[object] = list(self.adapters.outbox)
+        self.adapters.outbox.clear()
+        self.adapters.published()
+        return found
+
+    def id_of(self, name: str) -> int:
+        return max(one.id for one in self.registry.all() if one.name == name)
+
+    def state(self, name: str) -> set[AdapterState]:
+        return {one.state for one in self.registry.all() if one.name == name}
+
+    def load(self, name: str, path: str = "/p", in_place: bool = False) -> None:
+        self.adapters.load(LoadAdapter(1 << 32, name, path, in_place))
+
+    def read(self, adapter: int, problem: str = "", rank: int = 0) -> None:
+        self.adapters.has_read(AdapterRead(WORKER, rank, adapter, problem))
+
+    def ready(self, name: str) -> int:
+        """It was loaded."""
+        self.load(name)
+        adapter = self.id_of(name)
+        self.read(adapter)
+        self.told()
+        return adapter
+
+    def wait(self, adapter: int) -> Sequence:
+        """A sequence that wants to start."""
+        slot = next(self._arrivals)
+        sequence = Sequence(1 << 32 | slot, slot, Generation(Sampling(0), adapter=adapter), [0])
+        self.waiting.add(sequence)
+        self.sequences[sequence.ref] = sequence
+        return sequence
+
+    def start(self) -> Sequence | None:
+        """The next one, if there is one that may."""
+        sequence = self.adapters.first(self.waiting)
+        if sequence is not None:
+            self.waiting.remove(sequence.ref)
+            self.batch.place(sequence, 0, 8, 0)
+        return sequence
+
+    def end(self, sequence: Sequence) -> None:
+        self.batch.remove(sequence)
+        del self.sequences[sequence.ref]
+
+    def turn(self) -> list[object]:
+        self.adapters.turn(self.sequences)
+        return self.told()
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.segment.close()
+
+
+def test_a_load_is_told_to_all_when_the_worker_has_it(scene: Scene) -> None:
+    scene.load("a")
+    adapter = scene.id_of("a")
+    assert scene.told() == [AdapterChanged(0, "given"), ReadAdapter(adapter, "/p")]
+    assert scene.state("a") == {AdapterState.LOADING} and scene.registry.find("a") is None
+    scene.load("a")  # again, by who waits beside the first or instead of it
+    assert scene.told() == []
+    scene.read(adapter)
+    assert scene.told() == [AdapterChanged(0, "a")] and scene.state("a") == {AdapterState.READY}
+    scene.load("a")
+    assert scene.told() == [AdapterChanged(1 << 32, "a")]
+    scene.load("a", "/other")
+    (refusal,) = scene.told()
+    assert isinstance(refusal, AdapterChanged) and refusal.status == 400 and "load_inplace" in refusal.problem
+
+
+def test_one_that_cannot_be_used_leaves_nothing(scene: Scene) -> None:
+    scene.load("bad")
+    adapter = scene.id_of("bad")
+    scene.told()
+    scene.read(adapter, "its rank is too large")
+    assert scene.told() == [DropAdapter(adapter), AdapterChanged(0, "bad", 400, "its rank is too large")]
+    assert scene.state("bad") == set()
+
+
+def test_all_of_a_group_must_have_read_it() -> None:
+    scene = Scene(workers=2)
+    scene.load("a")
+    scene.read(scene.id_of("a"), rank=1)
+    assert scene.state("a") == {AdapterState.LOADING}
+    scene.read(scene.id_of("a"), rank=0)
+    assert scene.state("a") == {AdapterState.READY}
+    scene.segment.close()
+
+
+def test_a_sequence_waits_until_its_adapter_is_in_memory_and_others_pass(scene: Scene) -> None:
+    given = scene.id_of("given")
+    scene.told()
+    first, plain = scene.wait(given), scene.wait(0)
+    assert scene.start() is plain
+    assert scene.told() == [ReadAdapter(given, "/given")]
+    assert scene.start() is None and scene.told() == []
+    scene.read(given)
+    assert scene.start() is first
+
+
+def test_only_so_many_run_at_once_and_none_waits_for_ever(scene: Scene) -> None:
+    """The third waits for a place. Behind it one whose adapter runs already does not pass, and one without does."""
+    a, b, c = (scene.ready(name) for name in "abc")
+    running = [scene.wait(adapter) for adapter in (a, b)]
+    assert [scene.start(), scene.start()] == running
+    third, behind, plain = scene.wait(c), scene.wait(a), scene.wait(0)
+    assert scene.start() is plain and scene.start() is None
+    scene.end(running[0])
+    assert scene.start() is third and scene.start() is None
+    scene.end(running[1])
+    assert scene.start() is behind
+
+
+def test_the_least_lately_used_gives_way_and_none_that_runs(scene: Scene) -> None:
+    a, b, c = (scene.ready(name) for name in "abc")
+    runs = scene.wait(a)
+    assert scene.start() is runs
+    scene.load("d")
+    d = scene.id_of("d")
+    assert scene.told() == [DropAdapter(b), ReadAdapter(d, "/p")]
+    scene.read(d)
+    scene.told()
+    wants_b = scene.wait(b)
+    assert scene.start() is None and scene.told() == [DropAdapter(c), ReadAdapter(b, "/p")]
+    scene.read(b)
+    assert scene.start() is wants_b
+
+
+def test_unloading_waits_for_all_that_have_it(scene: Scene) -> None:
+    """Those that run, those that wait, and those that a renderer still has."""
+    a = scene.ready("a")
+    sequence = scene.wait(a)
+    assert scene.start() is sequence
+    packed = msgspec.msgpack.encode(Generation(Sampling(0), adapter=a))
+    rendered = scene.table.open_slot(5, packed, 1)
+    scene.adapters.unload(UnloadAdapter(1 << 32, "a"))
+    assert scene.turn() == [AdapterChanged(1 << 32, "a")]
+    assert scene.state("a") == {AdapterState.UNLOADING} and scene.adapters.knows(a)
+    scene.end(sequence)
+    assert scene.turn() == [] and scene.state("a") == {AdapterState.UNLOADING}
+    scene.table.cancel(rendered)
+    assert scene.turn() == [DropAdapter(a)] and scene.state("a") == set() and not scene.adapters.knows(a)
+    scene.adapters.unload(UnloadAdapter(1 << 32, "a"))
+    assert scene.told() == [AdapterChanged(1 << 32, "a", 404, "it is not loaded")]
+
+
+def test_another_in_its_place_has_another_id(scene: Scene) -> None:
+    old = scene.ready("a")
+    sequence = scene.wait(old)
+    assert scene.start() is sequence
+    scene.load("a", "/new", in_place=True)
+    new = scene.id_of("a")
+    found = scene.registry.find("a")
+    assert found is not None and found.id == old  # until the new one is there
+    scene.read(new)
+    found = scene.registry.find("a")
+    assert found is not None and found.id == new
+    scene.turn()
+    assert scene.adapters.knows(old)
+    scene.end(sequence)
+    scene.turn()
+    assert not scene.adapters.knows(old) and scene.state("a") == {AdapterState.READY}
+
+
+def test_a_successor_goes_on_with_what_it_finds(scene: Scene) -> None:
+    """A death behind each store: loading, ready and not told, two ready ones, unloading."""
+    a = scene.ready("a")
+    scene.load("b")
+    b = scene.id_of("b")
+    scene.adapters.unload(UnloadAdapter(1 << 32, "a"))
+    scene.begin(a)
+    told = scene.told()
+    assert ReadAdapter(b, "/p") in told and AdapterChanged(0, "given") in told
+    assert scene.turn() == [DropAdapter(a)] and scene.state("a") == set()
+    scene.registry.set_state(b, AdapterState.READY)  # and not told
+    twin = scene.registry.add("b", "/new", AdapterState.READY)
+    assert twin is not None
+    scene.begin(b, twin)
+    assert AdapterChanged(0, "b") in scene.told()
+    assert scene.turn() == [DropAdapter(b)] and scene.id_of("b") == twin
+
+
+def test_a_successor_of_the_worker_is_told_to_read_again(scene: Scene) -> None:
+    a = scene.ready("a")
+    scene.load("b")
+    scene.told()
+    scene.adapters.meet_worker(WORKER + 1, [])
+    assert scene.told() == [ReadAdapter(scene.id_of("b"), "/p")]
+    scene.read(scene.id_of("b"))  # the dead one's word
+    assert scene.state("b") == {AdapterState.LOADING}
+    scene.wait(a)
+    assert scene.start() is None and scene.told() == [ReadAdapter(a, "/p")]
+
+
+def test_who_waits_for_one_that_cannot_be_read_any_more_is_told(scene: Scene) -> None:
+    a = scene.ready("a")
+    scene.adapters.meet_worker(WORKER + 1, [])
+    scene.wait(a)
+    assert scene.start() is None
+    scene.adapters.has_read(AdapterRead(WORKER + 1, 0, a, "there is no folder"))
+    assert scene.adapters.lost == [a] and scene.state("a") == {AdapterState.READY}
