@@ -31,10 +31,15 @@ FAILED = 1
 ANSWER_S = 30.0
 
 
+def _several(name: str) -> str:
+    """Actors of a kind; media is several already."""
+    return name if name.endswith("a") else f"{name}s"
+
+
 def _describe_kinds() -> str:
     """What a restart of each kind means, where that is more than of others, and in which order all are replaced."""
     help_texts = {kind.name: kind.restart_help for kind in KINDS.values() if kind.restart_help}
-    *first, last_but_one, last = (f"{kind.name}s" if kind.count else f"the {kind.name}" for kind in restart_order())
+    *first, last_but_one, last = (_several(kind.name) if kind.count else f"the {kind.name}" for kind in restart_order())
     help_texts["all"] = f"{', '.join(first)}, then {last_but_one} and {last}"
     return "\n".join(
         textwrap.fill(text, WIDTH, initial_indent=f"{name:{INDENT}}", subsequent_indent=" " * INDENT)

@@ -125,7 +125,7 @@ def test_rolling_restarts(server: Server) -> None:
 def test_help_has_it(server: Server) -> None:
     told = command(server, "restart", "--help").stdout
     assert "toy         nobody's requests pass it" in told
-    order = "toys, the cold, detokenizers, renderers, frontends, then the scheduler and workers"
+    order = "toys, the cold, detokenizers, renderers, media, frontends, then the scheduler and workers"
     assert order in " ".join(told.split())
 
 
