@@ -6,7 +6,7 @@ what it begins at once, and logs and traces what generates. Schemas come from th
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -40,6 +40,21 @@ class ResetOptions(msgspec.Struct):
     reset_running_requests: bool = False
     reset_external: Annotated[bool, NOT_TRUE] = False
     reset_connector: Annotated[bool, NOT_TRUE] = False
+
+
+class PauseOptions(msgspec.Struct):
+    """The query of /pause, as vLLM has it; the last stands for mode=wait."""
+
+    mode: Literal["abort", "wait", "keep"] = "abort"
+    clear_cache: bool = True
+    wait_for_inflight_requests: bool = False
+
+
+class AbortRequests(msgspec.Struct):
+    """The body of /abort_requests."""
+
+    request_ids: list[str] = []
+    abort_all: bool = False
 
 
 RESPONSES = "/v1/responses"
@@ -343,8 +358,28 @@ ROUTES: tuple[Route, ...] = (
     Route("*", "/is_sleeping", "", admin=True),
     Route("*", "/start_profile", "", admin=True),
     Route("*", "/stop_profile", "", admin=True),
-    Route("*", "/pause", "", admin=True),
-    Route("*", "/resume", "", admin=True),
+    Route(
+        "post",
+        "/pause",
+        "operations.pause",
+        "Compute nothing until /resume",
+        answers.Paused,
+        query=PauseOptions,
+        statuses=(400, 500, 503),
+        admin=True,
+    ),
+    Route("post", "/resume", "operations.resume", "Compute again", answers.Paused, statuses=(500, 503), admin=True),
+    Route("get", "/is_paused", "operations.is_paused", "Does it compute nothing?", answers.IsPaused, admin=True),
+    Route(
+        "post",
+        "/abort_requests",
+        "operations.abort_requests",
+        "End requests by their ids, or all",
+        answers.Aborted,
+        AbortRequests,
+        statuses=(*TAKES_BODY, 500, 503),
+        admin=True,
+    ),
     Route("*", "/update_weights", "", admin=True),
     Route("*", "/scale_elastic_ep", "", admin=True),
     *OLLAMA,

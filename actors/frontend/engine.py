@@ -22,6 +22,7 @@ from actorserve.http.generation.idempotency_keys import Kept, Key
 from actorserve.http.generation.job import Engine, Job
 from actorserve.http.generation.times import JobTimes
 from actorserve.shm.journals.keyed_log import KeyedLog
+from actorserve.shm.kv_map.pause import PauseState, PauseWord
 from actorserve.shm.table.stamps import Stamps
 
 from ..protocol.messages import Measured, Prompt, ToFrontend
@@ -70,6 +71,7 @@ class FrontendEngine(Engine):
             *(self._jobs, vectors),
         )
         self._stamps = Stamps(table)
+        self._pauses = [PauseWord(context.segment.map, offset) for offset in context.system.kv_map_offsets]
         self._context, self._status = context, context.status
         self._metrics = ServerMetrics(context, self.adapters)
         self._page = DashboardFigures(context)
@@ -133,6 +135,18 @@ class FrontendEngine(Engine):
 
     async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         await self._calls.reset_prefix_cache(reset_running_requests)
+
+    async def pause(self, mode: str, clear_cache: bool) -> None:
+        await self._calls.pause(mode, clear_cache)
+
+    async def resume(self) -> None:
+        await self._calls.resume()
+
+    def is_paused(self) -> bool:
+        return any(word.state is not PauseState.RUNNING for word in self._pauses)
+
+    async def abort_requests(self, request_ids: list[str], every: bool) -> int:
+        return await self._calls.abort(request_ids, every)
 
     async def reset_mm_cache(self) -> None:
         names = self.renderers.media.names if self.renderers.media is not None else []

@@ -7,6 +7,7 @@ from actorserve.http.generation.choice import Choice
 from actorserve.shm.table.vectors import Vectors
 
 from ..protocol.messages import (
+    Aborted,
     AdapterChanged,
     Cancel,
     Delta,
@@ -15,6 +16,7 @@ from ..protocol.messages import (
     Finish,
     Measured,
     MediaForgotten,
+    Paused,
     PrefixCacheReset,
     PromptTokenLogprobs,
     Rendered,
@@ -71,7 +73,9 @@ class FrontendInbox:
                 self._orphans.synced(message.call)
             case AdapterChanged():
                 self._calls.adapter_changed(message)
-            case Tokenized() | Detokenized() | Measured() | PrefixCacheReset() | MediaForgotten():
+            case (
+                Tokenized() | Detokenized() | Measured() | PrefixCacheReset() | MediaForgotten() | Paused() | Aborted()
+            ):
                 self._calls.answer(message.call, message)
 
     def _delta(self, delta: Delta) -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from actorserve.http.errors import ApiError, overloaded
 
 from ..protocol.messages import (
+    Abort,
+    Aborted,
     AdapterChanged,
     Detokenize,
     Detokenized,
@@ -19,8 +22,10 @@ from ..protocol.messages import (
     Measure,
     Measured,
     Message,
+    Pause,
     Prompt,
     ResetPrefixCache,
+    Resume,
     Tokenize,
     Tokenized,
     UnloadAdapter,
@@ -74,11 +79,32 @@ class Calls:
 
     async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         """Nothing that was computed before is found as a prefix any more, in any engine."""
-        asked = []
-        for ask_scheduler in self._ask_schedulers:
+        await self._ask_engines(lambda number: ResetPrefixCache(number, reset_running_requests))
+
+    async def pause(self, mode: str, clear_cache: bool) -> None:
+        """No engine plans a step any more. Where requests end first, that takes as long as they take."""
+        await self._ask_engines(lambda number: Pause(number, mode, clear_cache), patient=mode == "wait")
+
+    async def resume(self) -> None:
+        """All engines plan steps again."""
+        await self._ask_engines(Resume)
+
+    async def abort(self, request_ids: list[str], every: bool) -> int:
+        """End the requests of these ids, or all; how many answers they had."""
+        answers = await self._ask_engines(lambda number: Abort(number, request_ids, every))
+        return sum(answer.count for answer in answers if isinstance(answer, Aborted))
+
+    async def _ask_engines(self, make: Callable[[int], Message], patient: bool = False) -> list[Message]:
+        """The answers of all. `patient`: see _answered."""
+        begun = []
+        for send in self._ask_schedulers:
             number = next(self.numbers)
-            asked.append(self._ask(number, ResetPrefixCache(number, reset_running_requests), ask_scheduler))
-        await asyncio.gather(*asked)
+            begun.append((number, partial(send, make(number))))
+        for number, ask in begun:
+            self._begin(number, ask)
+        return await asyncio.gather(
+            *(self._answered(number, CALL_S, ask if patient else None) for number, ask in begun)
+        )
 
     async def forget_media(self, sends: Sequence[Callable[[Message], None]]) -> None:
         """No picture is found again that was processed before, by any of those to whom these send."""
@@ -120,16 +146,27 @@ class Calls:
     async def _ask(
         self, number: int, message: Message, send: Callable[[Message], None], limit: float = CALL_S
     ) -> Message:
+        self._begin(number, partial(send, message))
+        return await self._answered(number, limit)
+
+    def _begin(self, number: int, ask: Callable[[], None]) -> None:
         if len(self._open) >= self._most:
             raise overloaded("The server has as many calls as it takes. Try again soon.")
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._open[number] = future
-        send(message)
+        self._open[number] = asyncio.get_running_loop().create_future()
+        ask()
+
+    async def _answered(self, number: int, limit: float, again: Callable[[], None] | None = None) -> Message:
+        """What is answered within so many seconds. `again`: it may take longer, and is asked again then, since whoever
+        was asked may have died.
+        """
+        future = self._open[number]
         try:
-            async with asyncio.timeout(limit):
-                return await future
-        except TimeoutError:
-            raise overloaded(f"The server has not answered this within {limit:.0f} s. Try again soon.") from None
+            while not (await asyncio.wait([future], timeout=limit))[0]:
+                if again is None:
+                    text = f"The server has not answered this within {limit:.0f} s. Try again soon."
+                    raise overloaded(text)
+                again()
+            return future.result()
         finally:
             del self._open[number]
             self._settled(number)

@@ -260,8 +260,38 @@ class AdapterRead(Message, frozen=True, tag=62):
     problem: str = ""
 
 
+class Pause(Message, frozen=True, tag=70):
+    """Frontend → scheduler: plan no more steps; answered by Paused with the same call once that is so. It may be done
+    twice.
+    """
+
+    call: int
+    mode: str = "abort"  # of PAUSE_MODES
+    clear_cache: bool = True  # what has been computed counts no more
+
+
+PAUSE_MODES = ("abort", "wait", "keep")  # requests end at once; those that have begun end first; all go on later
+
+
+class Resume(Message, frozen=True, tag=71):
+    """Frontend → scheduler: plan steps again; answered by Paused with the same call."""
+
+    call: int
+
+
+class Abort(Message, frozen=True, tag=72):
+    """Frontend → scheduler: end the requests of these ids, or every one; answered by Aborted with the same call."""
+
+    call: int
+    request_ids: list[str] = []
+    every: bool = False
+
+
 ToScheduler = (
     Admit
+    | Pause
+    | Resume
+    | Abort
     | Cancel
     | Stopped
     | WorkerReady
@@ -418,8 +448,23 @@ class AdapterChanged(Message, frozen=True, tag=65):
     problem: str = ""
 
 
+class Paused(Message, frozen=True, tag=73):
+    """Scheduler → frontend: an engine plans no steps any more, or does again."""
+
+    call: int
+
+
+class Aborted(Message, frozen=True, tag=74):
+    """Scheduler → frontend: so many sequences were ended."""
+
+    call: int
+    count: int
+
+
 ToFrontend = (
     Rendered
+    | Paused
+    | Aborted
     | Failed
     | Delta
     | PromptTokenLogprobs

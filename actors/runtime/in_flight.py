@@ -8,7 +8,7 @@ still while it burned CPU (an endless template, an exploding pattern) is given u
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
@@ -40,6 +40,14 @@ def request_name(table: RequestTable, ref: int) -> RequestName:
     except msgspec.DecodeError:  # its frontend has reused the slot meanwhile
         name = ""
     return RequestName(name, hex(ref))
+
+
+def is_named(table: RequestTable, ref: int, names: Collection[str]) -> bool:
+    """Is the request in this slot one of these? They are clients' names, or ids of answers: made of such a name, with
+    a word and a dash before it, or of the slot's seed.
+    """
+    own, seed = request_name(table, ref).request_id, f"{table.seed(ref):016x}"
+    return own in names or any(seed in name or (own and name.partition("-")[2] == own) for name in names)
 
 
 def log_debug(log: logging.Logger, text: str, table: RequestTable, ref: int) -> None:

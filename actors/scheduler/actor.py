@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from actorserve.shm.adapters.registry import AdapterRegistryWriter
 from actorserve.shm.kv_map.map import KVMap
+from actorserve.shm.kv_map.pause import PauseState
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.table.table import slot_of
 
@@ -18,6 +19,8 @@ from ..options.lora import read_modules
 from ..options.speculative import is_by_itself, most_drafts
 from ..protocol.kinds import KINDS
 from ..protocol.messages import (
+    Abort,
+    Aborted,
     AdapterChanged,
     AdapterRead,
     Admit,
@@ -27,8 +30,11 @@ from ..protocol.messages import (
     Hello,
     LoadAdapter,
     Message,
+    Pause,
+    Paused,
     PrefixCacheReset,
     ResetPrefixCache,
+    Resume,
     StepFailed,
     Stopped,
     ToScheduler,
@@ -37,7 +43,7 @@ from ..protocol.messages import (
     frontend_of_call,
 )
 from ..protocol.step import StepDone
-from ..runtime.in_flight import GivenUp, log_debug, request_name
+from ..runtime.in_flight import GivenUp, is_named, log_debug, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.trace_events import EventKind, counts, queues
 from .limits import Limits
@@ -113,6 +119,14 @@ class SchedulerActor(Actor):
                     scheduler.end(ref, Finish.STOP_STRING)
             case ResetPrefixCache():
                 self._reset_prefix_cache(message)
+            case Pause():
+                self._pause(message)
+            case Resume():
+                self.scheduler.pause.set(PauseState.RUNNING)
+                self.context.log.info("steps are planned again")
+                self._tell_paused([message.call, *self.scheduler.pause.take_callers()])
+            case Abort():
+                self._abort(message)
             case WorkerReady():
                 self._meet_worker(message)
             case StepFailed():
@@ -177,6 +191,35 @@ class SchedulerActor(Actor):
         requests = len(self.scheduler.sequences)
         self.context.log.info("the prefix cache was reset: %d blocks dropped, %d requests %s", dropped, requests, then)
         self.context.post(f"frontend-{message.call >> 32}", PrefixCacheReset(message.call))
+
+    def _pause(self, message: Pause) -> None:
+        """Said again after a death, it finds what is done already."""
+        scheduler, mode = self.scheduler, message.mode
+        if mode == "abort":
+            for ref in list(scheduler.sequences):
+                scheduler.end(ref, Finish.ABORT)
+        if message.clear_cache:
+            scheduler.reset_prefix_cache(recompute_running=mode == "keep")
+        self.context.log.info("no more steps are planned (%s): %d requests", mode, len(scheduler.sequences))
+        if mode == "wait":
+            scheduler.pause.drain(message.call)
+        else:
+            scheduler.pause.set(PauseState.PAUSED)
+            self._tell_paused([message.call])
+
+    def _tell_paused(self, calls: list[int]) -> int:
+        for call in calls:
+            self.context.post(f"frontend-{frontend_of_call(call)}", Paused(call))
+        return len(calls)
+
+    def _abort(self, message: Abort) -> None:
+        """End requests by the ids that their clients or answers have."""
+        table, names = self.context.table, message.request_ids
+        refs = [ref for ref in self.scheduler.sequences if message.every or is_named(table, ref, names)]
+        for ref in refs:
+            self.scheduler.end(ref, Finish.ABORT)
+        self.context.log.info("%d sequences were ended by an operator", len(refs))
+        self.context.post(f"frontend-{frontend_of_call(message.call)}", Aborted(message.call, len(refs)))
 
     def _meet_worker(self, message: WorkerReady) -> None:
         if message.incarnation == self.worker:
@@ -269,6 +312,7 @@ class SchedulerActor(Actor):
             planned = self.scheduler.in_flight[-1]
             self._trace(PLANNED, step.step, counts(len(planned.rows), planned.tokens))
             done += 1
+        done += self._tell_paused(self.scheduler.pause.drained(len(self.scheduler.batch), self.scheduler.waiting))
         done += self._post_adapters() + self._post_moved()
         self.gauges.write_progress()
         if self.context.config.debug and not self.scheduler.in_flight:

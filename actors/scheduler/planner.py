@@ -44,6 +44,7 @@ class Planner:
         self.preemptions = 0
         self.preempted: list[int] = []  # refs, until they are recorded
         self.adapters: Adapters | None = None  # without which there are none
+        self.drains = False  # none begins that has not begun before
         self.drafts = 0  # that a row of the next step may have
         self.chunk_size: Callable[[int], int] = lambda decoding: (
             budget
@@ -310,10 +311,15 @@ class Planner:
 
     def _start_next(self, left: int, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
         """Move the first waiting sequence into a row, if it can be; one that cannot be cut, if it fits in."""
-        sequence = self.waiting.first() if self.adapters is None else self.adapters.first(self.waiting)
+        sequence = self._next_waiting()
         if sequence is None or (sequence.whole and left < min(sequence.num_tokens, self._room)):
             return None
         return self._start(sequence, new, new_blocks)
+
+    def _next_waiting(self) -> Sequence | None:
+        if self.drains:
+            return self.waiting.first_begun()
+        return self.waiting.first() if self.adapters is None else self.adapters.first(self.waiting)
 
     def _start(self, sequence: Sequence, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
         """Move a waiting sequence into a row, if its blocks are there and its last token has come back."""

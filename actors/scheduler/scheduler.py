@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from actorserve.shm.kv_map.map import KVMap
+from actorserve.shm.kv_map.pause import PauseState
 from actorserve.shm.table.table import RequestTable, slot_of
 
 from ..protocol.messages import Finish
@@ -32,6 +33,7 @@ from .lifecycle import Lifecycle
 from .limits import Limits
 from .lora.adapters import Adapters
 from .metrics.request_stats import RequestStats
+from .pause import PauseControl
 from .planned_step import PlannedStep
 from .planner import Planner
 from .policy.chunk_size import ChunkSizePolicy
@@ -86,6 +88,7 @@ class Scheduler:
         self.prefix_resets = 0
         self.epoch = 0
         self.layout = KVLayout()  # of the worker
+        self.pause = PauseControl(kv.pause)
         self._start_engine(0)
 
     @property
@@ -214,8 +217,9 @@ class Scheduler:
 
     def plan(self) -> Step | None:
         """The next step for the worker, or None: nothing to do, or it is far enough ahead."""
-        if not self.pool.count or len(self.in_flight) >= STEPS_AHEAD:
+        if not self.pool.count or len(self.in_flight) >= STEPS_AHEAD or self.pause.state is PauseState.PAUSED:
             return None
+        self.planner.drains = self.pause.state is PauseState.DRAINING
         planned = self._plan_next()
         if self.planner.preempted:
             self.stats.preempted(self.planner.preempted)

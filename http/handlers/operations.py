@@ -14,7 +14,7 @@ from ..errors import bad_request
 from ..generation.decoding import decode_query
 from ..generation.job import Engine
 from ..generation.unsupported import read
-from ..routes import ResetOptions
+from ..routes import AbortRequests, PauseOptions, ResetOptions
 from ..transport.json_response import json_response
 
 
@@ -42,6 +42,18 @@ class ServerEngine(Engine, Protocol):
     def reset_prefix_cache(self, reset_running_requests: bool) -> Awaitable[None]:
         """No later request finds a prefix that was computed before; whoever runs goes on, or is computed again."""
 
+    def pause(self, mode: str, clear_cache: bool) -> Awaitable[None]:
+        """Nothing is computed any more, until `resume`; requests that come wait."""
+
+    def resume(self) -> Awaitable[None]:
+        """Requests are computed again."""
+
+    def is_paused(self) -> bool:
+        """Has somebody asked for a pause?"""
+
+    def abort_requests(self, request_ids: list[str], every: bool) -> Awaitable[int]:
+        """End requests by their ids; how many answers they had."""
+
     def reset_mm_cache(self) -> Awaitable[None]:
         """Pictures and sounds that come from now on are processed anew."""
 
@@ -57,7 +69,8 @@ class Operations:
         return json_response({"status": "ok"})
 
     async def ready(self, request: web.Request) -> web.Response:
-        if missing := self._engine.not_ready():
+        missing = self._engine.not_ready() or (["POST /resume: it is paused"] if self._engine.is_paused() else [])
+        if missing:
             return json_response({"status": "not ready", "waiting_for": missing}, 503)
         if missing := self._engine.degraded():
             return json_response({"status": "degraded", "waiting_for": missing})
@@ -92,3 +105,24 @@ class Operations:
                 raise bad_request(f"{field} is not supported: no prefixes are kept outside of this server.", field)
         await self._engine.reset_prefix_cache(any(one.reset_running_requests for one in given))
         return json_response({"status": "ok"})
+
+    async def pause(self, request: web.Request) -> web.Response:
+        """Answered once nothing is computed any more."""
+        options = decode_query(PauseOptions, request.query)
+        mode = "wait" if options.wait_for_inflight_requests else options.mode
+        await self._engine.pause(mode, options.clear_cache)
+        return json_response({"status": "paused"})
+
+    async def resume(self, request: web.Request) -> web.Response:
+        await self._engine.resume()
+        return json_response({"status": "resumed"})
+
+    async def is_paused(self, request: web.Request) -> web.Response:
+        return json_response({"is_paused": self._engine.is_paused()})
+
+    async def abort_requests(self, request: web.Request) -> web.Response:
+        """An id is the client's own, of X-Request-Id, or that of the answer."""
+        asked = read(AbortRequests, await self._read_body(request))
+        if not asked.request_ids and not asked.abort_all:
+            raise bad_request("request_ids must name at least one request, unless abort_all is true.", "request_ids")
+        return json_response({"aborted": await self._engine.abort_requests(asked.request_ids, asked.abort_all)})

@@ -282,6 +282,18 @@ class NotReady(Said):
     waiting_for: list[str]
 
 
+class Paused(Said):
+    status: Literal["paused", "resumed"]
+
+
+class IsPaused(Said):
+    is_paused: bool
+
+
+class Aborted(Said):
+    aborted: int
+
+
 class Version(Said):
     version: str
 

@@ -72,6 +72,8 @@ class FakeEngine:
         self.asked: list[Any] = []
         self.index, self.frontends = 0, 1
         self.payloads: dict[bytes, bytes] = {}
+        self.pauses: list[tuple[str, bool]] = []
+        self.aborts: list[tuple[list[str], bool]] = []
         self.resets: list[bool] = []
         self.job_times = JobTimes()
         self.forgotten = 0
@@ -147,6 +149,19 @@ class FakeEngine:
         if self.refusal is not None:
             raise self.refusal
         self.resets.append(reset_running_requests)
+
+    async def pause(self, mode: str, clear_cache: bool) -> None:
+        self.pauses.append((mode, clear_cache))
+
+    async def resume(self) -> None:
+        self.pauses.clear()
+
+    def is_paused(self) -> bool:
+        return bool(self.pauses)
+
+    async def abort_requests(self, request_ids: list[str], every: bool) -> int:
+        self.aborts.append((request_ids, every))
+        return len(request_ids)
 
     def degraded(self) -> list[str]:
         return []

@@ -30,7 +30,8 @@ class LoraProduct:
         of DoRA is what W x is multiplied with, less 1: `parts` have it already.
 
         One B with those of all layers on its diagonal would be one call, and mostly zeros: measured (Qwen3-0.6B's
-        shape, rank 16, 8 rows of 4 adapters, one thread; tools/bench/lora), a step took 26 % more with it, and takes 21 % without.
+        shape, rank 16, 8 rows of 4 adapters, one thread; tools/bench/lora), a step took 26 % more with it, and takes
+        21 % without.
         """
         make = _product(batch_invariant)
         self.a = make(a)

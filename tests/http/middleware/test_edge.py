@@ -48,10 +48,10 @@ async def test_what_is_built_is_asked_behind_the_key(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(edge, "UNBUILT_PATHS", frozenset())
     async with serving(api_keys=["one"], admin_api_key="master") as served:
         for key, status in (("master", 404), ("one", 403), ("two", 401)):
-            answer = await served.ask("POST", "/pause", b"{}", X_Api_Key=key)
+            answer = await served.ask("POST", "/sleep", b"{}", X_Api_Key=key)
             assert answer.status == status, key
     async with serving(api_keys=["one"]) as served:
-        assert (await served.ask("POST", "/pause", b"{}", X_Api_Key="one")).status == 404
+        assert (await served.ask("POST", "/sleep", b"{}", X_Api_Key="one")).status == 404
 
 
 async def test_the_key_of_administration_opens_nothing_else() -> None:

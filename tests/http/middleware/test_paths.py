@@ -54,7 +54,7 @@ async def test_a_redirection_tells_nothing_to_those_without_a_key() -> None:
         for path in ("/v1/models/", "//health", "//"):
             assert (await served.ask("GET", path)).status == 401
         assert (await served.ask("GET", "/v1/models/", X_Api_Key="one")).status == 307
-        assert (await served.ask("POST", "/pause/", X_Api_Key="one")).status == 404
+        assert (await served.ask("POST", "/sleep/", X_Api_Key="one")).status == 404
 
 
 # --- what comes before a text ----------------------------------------------------------------------------------------

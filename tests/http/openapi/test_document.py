@@ -72,7 +72,7 @@ def test_all_of_the_api_is_in_it() -> None:
     listed = [route for route in ROUTES if route.handler and route not in apart]
     assert found == {(route.method, route.template) for route in listed}
     assert {("post", "/v1/chat/completions"), ("get", "/v1/models/{model}"), ("delete", "/v1/responses/{id}")} < found
-    assert not {"/docs", "/pause"} & set(DOCUMENT["paths"])
+    assert not {"/docs", "/sleep"} & set(DOCUMENT["paths"])
 
 
 def test_a_model_that_listens_has_other_paths() -> None:

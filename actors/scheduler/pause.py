@@ -1,0 +1,41 @@
+"""Whether an engine plans steps: what operators have asked for, and who of them waits for it.
+
+The state is in shared memory (shm/kv_map/pause.py), so a successor holds as its predecessor did. Who waited for an
+answer asks again.
+"""
+
+from __future__ import annotations
+
+from actorserve.shm.kv_map.pause import PauseState, PauseWord
+
+from .waiting import WaitingQueue
+
+
+class PauseControl:
+    """`state` is read before each plan; `callers` are to be answered once nothing runs any more."""
+
+    def __init__(self, word: PauseWord) -> None:
+        self._word = word
+        self.state = word.state
+        self._callers: list[int] = []
+
+    def set(self, state: PauseState) -> None:
+        """From now on."""
+        self._word.state = self.state = state
+
+    def drain(self, call: int) -> None:
+        """Requests that have begun go on to their ends; `call` is answered then."""
+        if self.state is PauseState.RUNNING:
+            self.set(PauseState.DRAINING)
+        self._callers.append(call)
+
+    def drained(self, running: int, waiting: WaitingQueue) -> list[int]:
+        """The calls to answer now: nothing that has begun is left, so nothing is planned any more."""
+        if self.state is PauseState.DRAINING and not running and waiting.first_begun() is None:
+            self.set(PauseState.PAUSED)
+        return self.take_callers() if self.state is not PauseState.DRAINING else []
+
+    def take_callers(self) -> list[int]:
+        """Those that have not been answered."""
+        callers, self._callers = self._callers, []
+        return callers
