@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,29 @@ class Case:
     kv_dtype: torch.dtype | None = None  # of the KV memory, None: the queries'
     aligned: bool = False
     order: str = "mixed"  # how blocks follow one another: in one run, scattered, or either
+
+
+known: dict[tuple[object, ...], torch.Tensor] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known_once() -> Iterator[None]:
+    yield
+    known.clear()
+
+
+def formula(rule: LayerAttention, *numbers: torch.Tensor | None) -> torch.Tensor:
+    """What the formula gives for queries, keys, values and sinks, computed once: other kernels, orders and sizes of
+    blocks are asked for the same numbers again.
+    """
+    key = repr(rule), *(None if one is None else digest(one) for one in numbers)
+    if key not in known:
+        known[key] = layer_attention(rule, *numbers).float()  # type: ignore[arg-type]
+    return known[key].double()
+
+
+def digest(numbers: torch.Tensor) -> bytes:
+    return hashlib.sha1(numbers.contiguous().view(torch.uint8).numpy().tobytes()).digest()
 
 
 class Batch:
@@ -142,7 +166,7 @@ class Batch:
             source = index if layer.source is None else layer.source
             for span, memory in zip(self.spans, self.memory[source], strict=True):
                 rows = slice(span.first, span.first + span.size)
-                wanted = layer_attention(layer, queries[rows], *memory, sinks)
+                wanted = formula(layer, queries[rows], *memory, sinks)
                 torch.testing.assert_close(out[rows].double(), wanted, rtol=0, atol=TOLERANCE[self.case.dtype])
 
 
