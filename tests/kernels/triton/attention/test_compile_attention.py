@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ E4M3 = "float8_e4m3fn"
 NUMBERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", E4M3: "*u8"}
 SHAPES = ((32, None, None), (64, 4096, 30.0))  # (block size, window, soft cap)
 Result = dict[str, Any]
+Quick = Callable[[list[dict[str, Any]]], list[Result]]
 
 
 def compiled(tmp_path: Path, jobs: list[dict[str, Any]]) -> list[Result]:
@@ -85,22 +87,42 @@ def feature_jobs(arch: int, dtype: str = "bfloat16", pools: str | None = None) -
     ]
 
 
-def test_heads_of_128_on_hopper(tmp_path: Path) -> None:
-    """Pools of 8 bits and blocks more than 2^31 numbers apart, too; in one process."""
+def heads_of_128() -> list[dict[str, Any]]:
     jobs = jobs_of(90, (128,)) + [job for job in jobs_of(90, (128,), pools=E4M3) if job["shape"] is SHAPES[0]]
     jobs += [jobs[0] | {"long": ["block_stride", "head_stride"]}, jobs[2] | {"divided": True}]
-    jobs += [jobs[2] | {"fixed": True}]
-    for result in compiled(tmp_path, jobs):
+    return [*jobs, jobs[2] | {"fixed": True}]
+
+
+def asked_for_by_few() -> list[dict[str, Any]]:
+    jobs = [job for job in feature_jobs(90) if job["name"] in ("gpt-oss", "DeepSeek's decoding")]
+    return [job for job in jobs if job["kernel"] == "decode"]
+
+
+def most_registers() -> list[dict[str, Any]]:
+    jobs = jobs_of(90, (256,), "float16", E4M3)
+    return [job for job in jobs if job["kernel"] == "prefill" and job["shape"] is SHAPES[0]]
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Quick:
+    """What is said of these jobs: all are compiled in one process, half of whose time would be imports else."""
+    jobs = [*heads_of_128(), *asked_for_by_few(), *most_registers()]
+    results = {json.dumps(result["job"]): result for result in compiled(tmp_path_factory.mktemp("cache"), jobs)}
+    return lambda asked: [results[json.dumps(job)] for job in asked]
+
+
+def test_heads_of_128_on_hopper(quick: Quick) -> None:
+    """Pools of 8 bits and blocks more than 2^31 numbers apart, too."""
+    for result in quick(heads_of_128()):
         check(result)
         if result["job"]["kernel"] == "prefill":
             assert (result["fused"] == 0) == ("fixed" in result["job"]), "masked and unmasked tiles round alike"
         assert (result["conversions"] > 0) == (result["job"]["pools"] == E4M3), result
 
 
-def test_what_few_models_ask_for(tmp_path: Path) -> None:
+def test_what_few_models_ask_for(quick: Quick) -> None:
     """Sinks, and a latent of 576 that 128 heads read."""
-    jobs = [job for job in feature_jobs(90) if job["name"] in ("gpt-oss", "DeepSeek's decoding")]
-    for result in compiled(tmp_path, [job for job in jobs if job["kernel"] == "decode"]):
+    for result in quick(asked_for_by_few()):
         check(result)
 
 
@@ -114,10 +136,9 @@ def test_all_that_models_ask_for(tmp_path: Path, arch: int, dtype: str) -> None:
             check(result)
 
 
-def test_what_takes_most_registers(tmp_path: Path) -> None:
+def test_what_takes_most_registers(quick: Quick) -> None:
     """Prompts with heads of 256 and pools of 8 bits, which float16 is multiplied with as it is."""
-    jobs = jobs_of(90, (256,), "float16", E4M3)
-    for result in compiled(tmp_path, [job for job in jobs if job["kernel"] == "prefill" and job["shape"] is SHAPES[0]]):
+    for result in quick(most_registers()):
         check(result)
 
 
