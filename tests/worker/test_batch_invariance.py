@@ -134,7 +134,7 @@ SLOW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     *((kind, {}, FLOAT32) for kind in ("gemma2", "gemma3", "granite", "olmo2", "glm4", "smollm3")),
 ]
 MANY = (2, 3, 7, 21, 32), (2, 9, 32)  # how many decode together, and are in steps of all kinds
-FEW = (3, 21), (9,)
+FEW = (3, 12), (9,)
 NAMES = [f"{kind}-{options.get('quantization', options.get('dtype', 'float32'))}" for kind, _, options in CASES]
 
 
@@ -150,7 +150,7 @@ def test_logits_have_the_same_bits_alone_and_in_any_crowd(
 @pytest.mark.parametrize("options", [INT8, FLOAT32, BFLOAT16], ids=["int8", "float32", "bfloat16"])
 @pytest.mark.parametrize("threads", ["3 torch", "3 native"], indirect=True)
 def test_several_threads_change_none(threads: int, options: dict[str, Any], checkpoints: Folders) -> None:
-    check_bits(checkpoints("llama", initializer_range=0.1, **DEEP), options, (7, 32), (9,))
+    check_bits(checkpoints("llama", initializer_range=0.1, **DEEP), options, (7, 12), (9,))
 
 
 PLAIN: list[tuple[str, dict[str, Any]]] = [
@@ -201,8 +201,9 @@ def check_bits(folder: Path, options: dict[str, Any], together: tuple[int, ...],
     with torch.inference_mode():
         model = load_model(config, resolve_model(config))
         ids = torch.randint(3, model.shape.vocab_size, (MOST, LENGTH))
-        alone = run_steps(model, ids, [[(number, 0, LENGTH)] for number in range(MOST)], 16)
-        assert torch.isfinite(alone).all()
+        most = max(*together, *mixed)
+        alone = run_steps(model, ids, [[(number, 0, LENGTH)] for number in range(most)], 16)
+        assert torch.isfinite(alone[:most]).all()
         by_token = run_steps(model, ids, [[(0, position, 1)] for position in range(LENGTH)], 32)
         assert torch.equal(by_token[0], alone[0])
         for crowd in together:
