@@ -69,7 +69,7 @@ class SchedulerActor(Actor):
             max_queued=context.system.max_queued,
             max_num_batched_tokens=config.max_num_batched_tokens,
             block_size=config.block_size,
-            prefix_caching=config.enable_prefix_caching,
+            prefix_caching=config.enable_prefix_caching and context.model.encoder is None,
             by_priority=config.scheduling_policy == "priority",
             pools=context.model.pooling is not None,
             whole_prompts=context.model.encoder is not None,

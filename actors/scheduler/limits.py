@@ -18,7 +18,7 @@ class Limits:
     prefix_caching: bool
     by_priority: bool
     pools: bool = False  # nothing is generated
-    whole_prompts: bool = False  # none can be computed in parts, nor behind a cached prefix
+    whole_prompts: bool = False  # none can be computed in parts, nor behind a cached prefix: there is no caching then
     drafts: int = 0  # of a row in a step, at most
     drafts_alone: bool = False  # only of one that runs alone, and only where the worker makes some
     target_itl_s: float | None = None  # between two tokens of a stream

@@ -73,7 +73,8 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     how = " (a socket of the service manager)" if passed else ""
     model = memory.system.model
     output.say(f"listening on {address}{how}, serving {config.served_names()[0]} from {model.folder}")
-    if model.pooling is None and not find_templates(config, model) and not config.skip_tokenizer_init:
+    writes = model.pooling is None and not (model.encoder is not None and model.encoder.speech is not None)
+    if writes and not find_templates(config, model) and not config.skip_tokenizer_init:
         output.say(NO_TEMPLATE, "warning")
 
     if connections < config.max_connections:

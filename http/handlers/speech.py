@@ -19,7 +19,7 @@ from ..output.events import Content
 from ..speech import answers
 from ..speech.events import TranscriptWriter
 from ..speech.prepare import TRANSCRIBE, TRANSLATE, check, params, read_form, sound_prompt, speech_of
-from ..speech.schemas import SpeechRequest
+from ..speech.schemas import TIMED, SpeechRequest
 from ..speech.transcript import language_of, plain, spoken
 from ..transport import form
 from ..transport.json_response import json_response
@@ -51,7 +51,7 @@ class SpeechApi:
         model = check_model(body.model, self._settings.served)
         request_id = name_request(request, body.request_id)
         measured = await self._generator.engine.measure(body.file)
-        timed = body.response_format in ("srt", "vtt", "verbose_json")
+        timed = body.response_format in TIMED
         about = request_id, 0 if timed else -1
         job = Job(
             [sound_prompt(body, task)],

@@ -71,7 +71,7 @@ class Simulation:
             max_queued=system.max_queued,
             max_num_batched_tokens=config.max_num_batched_tokens,
             block_size=config.block_size,
-            prefix_caching=config.enable_prefix_caching,
+            prefix_caching=config.enable_prefix_caching and head.model.encoder is None,
             by_priority=config.scheduling_policy == "priority",
             whole_prompts=head.model.encoder is not None,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3,

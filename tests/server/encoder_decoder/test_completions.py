@@ -53,7 +53,7 @@ def test_answers_are_those_of_transformers(client: OpenAI, answers: list[list[in
     assert answer.usage is not None and answer.usage.prompt_tokens == sum(map(len, prompts()))
 
 
-@pytest.mark.parametrize("name", ["worker", "scheduler"])
+@pytest.mark.parametrize("name", ["scheduler", pytest.param("worker", marks=pytest.mark.slow)])
 def test_a_stream_goes_on_when_one_dies(client: OpenAI, t5_server: Server, answers: list[list[int]], name: str) -> None:
     found: list[int] = []
     for number, part in enumerate(asked(client, prompts()[2], stream=True)):

@@ -18,6 +18,7 @@ from tests.support.models.whispers import RATE, SECONDS, STEP, TIMES, Reference,
 from tests.support.server import Server
 
 SHORT, LONG = sound(1.7), sound(7.0, seed=1)
+SLOW = pytest.mark.slow
 BEGUN = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>"]
 
 
@@ -104,7 +105,10 @@ def test_windows_are_told_in_their_order(client: OpenAI, reference: Reference) -
     assert ask(client, LONG, language="en").text == wanted
 
 
-@pytest.mark.parametrize("name", ["renderer-0", "scheduler", "worker", "detokenizer-0", "frontend-0"])
+@pytest.mark.parametrize(
+    "name",
+    ["renderer-0", "scheduler", "frontend-0", *(pytest.param(one, marks=SLOW) for one in ("worker", "detokenizer-0"))],
+)
 def test_a_stream_goes_on_when_one_dies(client: OpenAI, speech_server: Server, reference: Reference, name: str) -> None:
     events: list[Any] = []
     for event in ask(client, LONG, language="en", stream=True):

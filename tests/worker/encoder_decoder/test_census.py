@@ -12,7 +12,7 @@ LEAST = 14  # kinds that are equal
 SHORT = 16  # tokens of an answer
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in KINDS[2:])])
 def test_popular_kinds(name: str, tmp_path: Path) -> None:
     row = examine(name, tmp_path / name, answer=SHORT)
     assert row.result == "equal", row
