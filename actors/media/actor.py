@@ -23,12 +23,12 @@ from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import slot_of
 
 from ..options.config import Config
-from ..protocol.media import MediaTensor, PreparedMedia
+from ..protocol.media import PIXELS, MediaTensor, PreparedMedia
 from ..protocol.messages import Failed, ForgetMedia, MediaForgotten, Prepare, ToMedia, frontend_of_call
 from ..runtime.in_flight import CALL, GivenUp, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.gauges import MediaGauge
-from .fetch import Fetcher, check_url
+from .fetch import Fetcher, check_url, too_long
 from .processors import Processed, make_processors, without_torch
 from .refused import MediaRefused
 from .requests import GONE, Part, Pending, digest_of, read_request
@@ -178,7 +178,9 @@ class MediaActor(Actor):
 
     def _make(self, pending: Pending, part: Part) -> bool:
         """The part's entry, found or made; False if there is no room for it now."""
-        data = part.read(self.inbox, pending.owner, pending.place)
+        data, most = part.read(self.inbox, pending.owner, pending.place), self.context.config.max_media_bytes
+        if len(data) > most and part.source.form != PIXELS:
+            raise too_long(most)
         digest, now = digest_of(part.source, data, self.settings), time.monotonic_ns()
         entry = self.entries.find(digest, now)
         if pending.waits_since is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2 as httpx
@@ -162,3 +163,34 @@ def test_more_pictures_than_are_allowed_and_prompts_that_hold_placeholders(ask: 
     assert spoofed.status_code == 400 and "<|image_pad|>" in spoofed.json()["error"]["message"]
     cut = ask(shown(), truncate_prompt_tokens=20)
     assert cut.status_code == 400 and cut.json()["error"]["param"] == "truncate_prompt_tokens"
+
+
+def test_a_body_is_longer_by_its_pictures_and_by_nothing_else(ask: Ask) -> None:
+    large = picture(1000, 1000, 5) + bytes(5 << 20)  # behind a picture's end anything may stand
+    assert ask(at(data_url(large)), "What?").status_code == 200
+    text = ask(shown(), "x" * (5 << 20))
+    assert text.status_code == 413 and "--max-body-bytes" in text.json()["error"]["message"]
+    longer = ask(at(data_url(picture(60, 40) + bytes(21 << 20))))
+    assert longer.status_code == 413 and "--max-media-bytes" in longer.text
+
+
+def test_bad_pictures_are_in_nobodys_way(ask: Ask) -> None:
+    """All that is wrong with pictures at once, beside requests with good ones and with texts alone."""
+    bad = [
+        at("http://169.254.169.254/latest/meta-data/"),
+        at("http://localhost:1/x.png"),
+        at("http://[::ffff:127.0.0.1]/"),
+        at(data_url(b"<svg onload='alert(1)'/>", "image/svg+xml")),
+        at(data_url(picture(60, 40)[:200])),
+        at(data_url(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\x7f\xff\xff\xff" * 2 + bytes(50))),
+        at("file:///etc/passwd"),
+        shown(0, 1100, 1000),
+    ]
+    with ThreadPoolExecutor(24) as pool:
+        refused = [pool.submit(ask, part, "What?") for part in bad]
+        good = [pool.submit(ask, shown(seed), "What?") for seed in range(50, 58)]
+        texts = [pool.submit(ask, "What?") for _ in range(8)]
+    assert [one.result().status_code for one in refused] == [400] * len(bad)
+    assert {one.result().json()["error"]["param"] for one in refused} == {"messages[0].content[0].image_url"}
+    assert {prompt_tokens(one.result()) for one in good} == {prompt_tokens(texts[0].result()) + TOKENS + 2}
+    assert all(one.result().status_code == 200 for one in texts)
