@@ -180,6 +180,19 @@ def vision_folder(kind: str, root: Path) -> Path:
     return folder
 
 
+def vision_checkpoint(kind: str, root: Path, seed: int = 0) -> Path:
+    """The same with random weights in float32."""
+    folder = vision_folder(kind, root)
+    if not (folder / "model.safetensors").exists():
+        import torch
+        from transformers import AutoConfig, AutoModelForImageTextToText
+
+        torch.manual_seed(seed)
+        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(str(folder)), dtype=torch.float32)
+        model.save_pretrained(str(folder))
+    return folder
+
+
 def _write_tokenizer(folder: Path, kind: Kind) -> dict[str, int | None]:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
