@@ -7,6 +7,7 @@ group has those rows of B, or columns of A, that it has of the weight.
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,7 @@ from ...model.lora.adapter import AdaptedLinear, Adapter, AdapterError, check_fi
 from .products import LoraProduct
 from .sites import LoraSites
 
+LINE = 64  # bytes, at whose multiples tensors begin
 AT_ONCE = 1 << 22  # numbers of a weight whose length is taken in one go
 REFUSED = {  # by the end of a layer's name: why it cannot be adapted
     r"lm_head$": "the layer that makes logits is not adapted",
@@ -63,11 +65,12 @@ class AdapterMaker:
         self.check(adapter)
         tensors = read_tensors(adapter.file)
         weights = self.layout.weights() if any(one.magnitude for one in adapter.linears.values()) else None
+        memory = AdapterMemory(adapter)
         made = {}
         for site in self.sites.linears:
             parts = [adapter.linears.get(module) for module in site.modules]
             if any(part is not None for part in parts):
-                made[site.number] = self._product(site.modules, parts, tensors, weights)
+                made[site.number] = self._product(site.modules, parts, tensors, weights, memory)
         return made
 
     def _product(
@@ -76,6 +79,7 @@ class AdapterMaker:
         parts: Sequence[AdaptedLinear | None],
         tensors: Tensors,
         weights: Callable[[str], Tensor] | None,
+        memory: AdapterMemory,
     ) -> LoraProduct:
         above, beside, gains = [], [], []
         for module, part in zip(modules, parts, strict=True):
@@ -88,10 +92,33 @@ class AdapterMaker:
                     longer = tensors[part.magnitude].float().flatten() / lengths(weights(module), a, b)
                     b, gain = b * longer[:, None], longer - 1
             above.append(self.layout.own_columns(module, a))
-            beside.append(self.layout.own_rows(module, b))
+            beside.append(memory.keep(self.layout.own_rows(module, b)))
             gains.append(self.layout.own_rows(module, gain))
         longer_by = torch.cat(gains) if any(part is not None and part.magnitude for part in parts) else None
-        return LoraProduct(torch.cat(above).contiguous(), beside, longer_by, self._alike)
+        return LoraProduct(memory.keep(torch.cat(above)), beside, longer_by, self._alike)
+
+
+class AdapterMemory:
+    """Memory for all numbers of one adapter, which the kernel gets back when the last of its tensors goes.
+
+    malloc would keep it, of which steps have taught it to keep blocks of up to 32 MB (worker/memory.py).
+    """
+
+    def __init__(self, adapter: Adapter) -> None:
+        numbers = sum(one.rank * (one.inputs + one.outputs) for one in adapter.linears.values())
+        places = 3 * len(adapter.linears)
+        self._map = mmap.mmap(-1, numbers * torch.float32.itemsize + places * LINE)
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._used = 0
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """A copy in this memory, of float32."""
+        size = tensor.numel() * torch.float32.itemsize
+        if not size:
+            return tensor
+        place = self._bytes[self._used : self._used + size]
+        self._used += -(-size // LINE) * LINE
+        return place.view(torch.float32).view(tensor.shape).copy_(tensor)
 
 
 def lengths(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:

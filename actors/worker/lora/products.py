@@ -29,8 +29,8 @@ class LoraProduct:
         """`a` [ranks, inputs] of all layers; `parts` [outputs, rank] of each, which may have no ranks. `gain` [outputs]
         of DoRA is what W x is multiplied with, less 1: `parts` have it already.
 
-        One B with those of all layers on its diagonal would be one call, and mostly zeros: measured (Qwen3-0.6B's
-        shape, rank 16, 8 rows of 4 adapters, one thread; tools/bench/lora), a step took 26 % more with it, and takes
+        One B with those of all layers on its diagonal would be one call, and mostly zeros. Measured (Qwen3-0.6B's
+        shape, rank 16, 8 rows of 4 adapters, one thread; tools/bench/lora): a step took 26 % more with it, and takes
         21 % without.
         """
         make = _product(batch_invariant)
