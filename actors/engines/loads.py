@@ -9,7 +9,8 @@ from actorserve.shm.board.board import Board
 from ..protocol.topology import System
 from ..telemetry.gauges import SchedulerGauge
 
-BLOCKS, RUNNING, WAITING = map(int, (SchedulerGauge.BLOCKS_TOTAL, SchedulerGauge.RUNNING, SchedulerGauge.WAITING))
+BLOCKS, PROMPTED = int(SchedulerGauge.BLOCKS_TOTAL), int(SchedulerGauge.PROMPTED)
+RUNNING, WAITING = int(SchedulerGauge.RUNNING), int(SchedulerGauge.WAITING)
 
 
 class Load(NamedTuple):
@@ -17,6 +18,7 @@ class Load(NamedTuple):
 
     running: int
     waiting: int
+    prompted: int  # tokens of all that have come, which tells that something came and went between two looks
 
 
 class EngineLoads:
@@ -42,4 +44,4 @@ class EngineLoads:
     def load(self, engine: int) -> Load:
         """What it has to do, some milliseconds ago at most."""
         gauge, scheduler = self._board.gauge, self._schedulers[engine]
-        return Load(gauge(scheduler, RUNNING), gauge(scheduler, WAITING))
+        return Load(gauge(scheduler, RUNNING), gauge(scheduler, WAITING), gauge(scheduler, PROMPTED))

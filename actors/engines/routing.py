@@ -32,7 +32,7 @@ class Router:
         self._maps = [CachedPrefixes(context.segment, offset, system.kv_map_sizes) for offset in places]
         self._recent: OrderedDict[bytes, tuple[int, float]] = OrderedDict()  # engine and end, by block
         count = len(system.engines)
-        self._seen = [Load(0, 0)] * count
+        self._seen = [Load(0, 0, 0)] * count
         self._sent = [0] * count  # since the load was another
         self._chosen, self._last = 0, [0] * count  # choices, and at which of them each engine was chosen last
 

@@ -283,7 +283,9 @@ class Scheduler:
             if sequence is None:
                 self.suspects.forget(ref)
             elif sequence.row is not None:
-                self.suspects.clear(ref, int(self.batch.num_confirmed_tokens[sequence.row]))
+                cleared = self.suspects.clear(ref, int(self.batch.num_confirmed_tokens[sequence.row]))
+                if cleared and self.table.moves(ref)[1]:  # a successor, or another engine, would find it suspect
+                    self.table.clear_deaths(ref)
 
     def fail_step(self) -> list[int]:
         """The worker could not compute the oldest step: who was part of it too often is given up (refs returned)."""

@@ -238,6 +238,12 @@ class RequestTable(TableLayout):
         store_fence()  # SYNC: table.engine: what the next owner reads is there
         self._set(ref, ENGINE, min(MOST_DEATHS, deaths) << DEATHS_SHIFT | moves << MOVES_SHIFT | engine)
 
+    def clear_deaths(self, ref: int) -> None:
+        """It is suspect of none any more; its owner's."""
+        value = self._get(ref, ENGINE)
+        if value is not None:
+            self._set(ref, ENGINE, value & ~(MOST_DEATHS << DEATHS_SHIFT))
+
     # --- the scheduler's -----------------------------------------------------------------------------------------
 
     def append(self, ref: int, tokens: Sequence[int]) -> None:

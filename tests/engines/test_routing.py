@@ -108,6 +108,15 @@ def test_a_burst_of_one_prefix_stays_together_until_load_says_otherwise(
     assert {fresh.choose(prompt_of(2), 257) for _ in range(3)} == {0, 1, 2}, "for some time only"
 
 
+def test_what_came_and_went_between_two_looks_is_no_load(scene: Scene) -> None:
+    """One after the other with one prefix, each of which has ended when the next one comes."""
+    prompt = prompt_of(1)
+    scene.cache(1, prompt, 8)
+    for number in range(100):
+        assert scene.choose(prompt) == 1
+        scene.set(1, prompted=257 * (number + 1))
+
+
 def test_an_engine_that_is_down_gets_nothing(scene: Scene) -> None:
     prompt = prompt_of(1)
     scene.cache(0, prompt, 8)

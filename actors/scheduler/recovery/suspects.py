@@ -42,10 +42,12 @@ class Suspects:
             return [part[0][0]]
         return []
 
-    def clear(self, ref: int, computed: int) -> None:
-        """So many tokens of it are computed."""
-        if ref in self._found and computed >= self._found[ref].position:
+    def clear(self, ref: int, computed: int) -> bool:
+        """So many tokens of it are computed; is it cleared by that?"""
+        cleared = ref in self._found and computed >= self._found[ref].position
+        if cleared:
             del self._found[ref]
+        return cleared
 
     def adopt(self, ref: int, deaths: int, position: int) -> None:
         """Another engine's workers died on it."""

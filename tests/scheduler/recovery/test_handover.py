@@ -303,7 +303,7 @@ def test_loads_are_those_of_the_board(servers: Servers) -> None:
     servers.submit(0)
     loads = EngineLoads(servers.memory.board, servers.system)
     assert [loads.is_up(engine) for engine in loads.engines] == [True, True]
-    assert sum(loads.load(0)) == 1 and not sum(loads.load(1))
+    assert sum(loads.load(0)[:2]) == 1 and not any(loads.load(1)) and loads.load(0).prompted == len(PROMPT)
     first.kill_worker()
     assert not loads.is_up(0)
     first.turn()
@@ -351,4 +351,5 @@ def test_a_suspect_that_is_taken_over_is_tried_where_it_stands(servers: Servers)
         alone.append(len(step.rows) == 1)
         first.compute(1)
     assert alone[0] and not all(alone)
+    assert servers.table.moves(deadly) == (1, 0), "it is cleared, for others, too"
     assert {servers.table.generated(ref) > 4 for ref in (deadly, other)} == {True}
