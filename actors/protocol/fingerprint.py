@@ -32,6 +32,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "journals.request_journal",
     "journals.response_journal",
     "kv_map.layout",
+    "kv_map.pause",
     "media.arena",
     "media.entries",
     "media.inbox",

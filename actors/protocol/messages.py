@@ -207,7 +207,9 @@ class Stopped(Message, frozen=True, tag=12):
 
 
 class WorkerReady(Message, frozen=True, tag=13):
-    """Worker → scheduler: a worker without any KV contents is up, or (same incarnation) answers a Hello."""
+    """Worker → scheduler: a worker is up, without any KV contents but those that it was left, or (same incarnation)
+    answers a Hello.
+    """
 
     incarnation: int
     num_blocks: int
@@ -216,6 +218,7 @@ class WorkerReady(Message, frozen=True, tag=13):
     layout: KVLayout = KVLayout()
     drafts: int = 0  # that a row may have in a step
     adapters: list[int] = []  # that it has in memory
+    kept_since: int = 0  # its KV memory is that of all lives from this one on; 0: it is nobody else's
 
 
 class StepFailed(Message, frozen=True, tag=15):

@@ -92,6 +92,7 @@ class Context:
         self.files = boot.files
         self.channel = None if boot.channel is None else socket.socket(fileno=boot.channel)
         self.stopping = False
+        self.kept_since = 0  # of a worker: the first life in whose KV memory this one is; 0: it has its own
         self.trace = TraceWriter(self.segment, self.system.trace_offsets[self.name])
         ended = self.board.ended(self.spec.position)
         self.trace.add(monotonic_ns(), EventKind.STARTED, boot.incarnation, last_beat, ended)

@@ -224,13 +224,17 @@ class SchedulerActor(Actor):
     def _meet_worker(self, message: WorkerReady) -> None:
         if message.incarnation == self.worker:
             return
-        if self.worker:
-            running = self._lose_worker(message.replaced)
-            self.context.log.warning("the worker was replaced: %d requests are computed again", running)
-        first, self.worker = not self.worker, message.incarnation
+        running = self._lose_worker(message.replaced) if self.worker else 0
+        before, self.worker = self.worker, message.incarnation
+        if self.scheduler.pool.count:
+            self.scheduler.end_epoch(self._next_epoch())
         if self.scheduler.limits.drafts_alone:
             self.scheduler.speculation.most = message.drafts
-        if not (first and self._take_over(message)):
+        goes_on = self._take_over(message)
+        if before:
+            how = "go on where they stood" if goes_on else "are computed again"
+            self.context.log.warning("the worker was replaced: %d requests %s", running, how)
+        if not goes_on:
             self.scheduler.begin_epoch(self._next_epoch(), message.num_blocks, self.worker, message.layout)
         if self.scheduler.adapters is not None:
             self.scheduler.adapters.meet_worker(message.incarnation, message.adapters)
@@ -255,7 +259,7 @@ class SchedulerActor(Actor):
             return 0
         if self.scheduler.pool.count:
             self._lose_worker(handover.was_replaced())
-            self.scheduler.begin_epoch(self._next_epoch(), 0)  # what the worker has still said counts no more
+            self.scheduler.end_epoch(self._next_epoch())  # what the worker has still said counts no more
             self.gauges.write()
         given = handover.give_all()
         if given:
@@ -274,7 +278,8 @@ class SchedulerActor(Actor):
         """Go on with what a predecessor had in this worker's KV memory; False if that cannot be used."""
         log, scheduler = self.context.log, self.scheduler
         try:
-            found = scheduler.take_over(self._next_epoch(), message.num_blocks, message.incarnation, message.layout)
+            memory = message.num_blocks, message.incarnation, message.layout, message.kept_since
+            found = scheduler.take_over(self._next_epoch(), *memory)
         except Contradiction as error:
             log.error("the KV map is not to be trusted: %s", error)
             found = None

@@ -127,6 +127,12 @@ class Scheduler:
     def begin_epoch(self, epoch: int, num_blocks: int, worker: int = 0, layout: KVLayout | None = None) -> None:
         """A worker without KV contents: every running sequence waits and is computed again from its log."""
         self.kv.begin(worker, num_blocks)
+        self.end_epoch(epoch)
+        self.layout = layout or self.layout
+        self._start_engine(num_blocks)
+
+    def end_epoch(self, epoch: int) -> None:
+        """There is no worker: all wait, and what the map says stays for one that has the same memory."""
         self.preemptions += self.planner.preemptions
         self.queries += self.prefix.queries
         self.hits += self.prefix.hits
@@ -139,19 +145,22 @@ class Scheduler:
         for sequence in self.sequences.values():
             sequence.num_in_flight_tokens = 0  # those tokens are lost, and will be sampled again alike
         self.epoch = epoch
-        self.layout = layout or self.layout
-        self._start_engine(num_blocks)
+        self._start_engine(0)
 
-    def take_over(self, epoch: int, num_blocks: int, worker: int, layout: KVLayout | None = None) -> Takeover | None:
-        """The first epoch of a successor: what its predecessor had in this worker's KV memory goes on where it stood.
+    def take_over(
+        self, epoch: int, num_blocks: int, worker: int, layout: KVLayout | None = None, since: int = 0
+    ) -> Takeover | None:
+        """The first epoch with this worker: what the map says of its KV memory goes on where it stood. It is a
+        predecessor's map, or that of the worker before, if this one has the memory of lives `since` an earlier one.
 
-        None if the map is of another worker, Contradiction if it cannot be; then nothing is changed.
+        None if the map is of another memory, Contradiction if it cannot be; then nothing is changed.
         """
-        assert not self.pool.count, "only a scheduler that has not met its worker can take over"
-        if not self.kv.describes(worker, num_blocks):
+        assert not self.pool.count, "only a scheduler that has no worker can take over"
+        if not self.kv.is_of(since, worker, num_blocks):
             return None
         layout = layout or KVLayout()
         found = read_map(self.kv, self.sequences, num_blocks, self.limits, layout)
+        self.kv.pass_on(worker)
         self.epoch, self.layout = epoch, layout
         self._start_engine(num_blocks)
         for ref in found.ended:

@@ -48,6 +48,10 @@ class Memory:
             "answers": ResponseJournal.create(system.answers),
             "recent": KeyedLog.create(*system.recent),
             **{name: os.memfd_create("actorserve-meeting", os.MFD_CLOEXEC) for name in system.meetings},
+            **{
+                f"kv-{worker.name}": os.memfd_create("actorserve-kv", os.MFD_CLOEXEC)
+                for worker in system.of_kind("worker")
+            },
             "logprobs": Logprobs.create(*system.logprobs),
         }
         if system.vectors is not None:

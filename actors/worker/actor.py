@@ -42,6 +42,7 @@ from ..runtime.process import Actor, Context, run
 from ..telemetry.gauges import WorkerGauge as Gauge
 from ..telemetry.startup import StartPhase
 from ..telemetry.trace_events import EventKind, counts
+from .kept_memory import KeptMemory, anonymous, digest_of
 from .torch_import import import_rest, import_torch
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ class WorkerActor(Actor):
         replaced = self.context.board.ended(self.context.spec.position) == Ended.REPLACED
         own = self.context.incarnation
         there = [] if self.adapters is None else self.adapters.there
-        self._post(WorkerReady(own, self.blocks, self.step, replaced, self.layout, self.most_drafts(), there))
+        since = self.context.kept_since
+        self._post(WorkerReady(own, self.blocks, self.step, replaced, self.layout, self.most_drafts(), there, since))
 
     def _post(self, message: Message) -> None:
         if self.reports:
@@ -324,14 +326,22 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     drafter = load_drafter(config, context.model, group) or drafter_by_itself(config, model)
     context.phase_ends(StartPhase.DRAFTS)
     plan = plan_memory(config, model, context.model.max_model_len, drafter.block_bytes if drafter else 0)
+    plain = not (model.kv.states or plan.windows or (drafter is not None and drafter.block_bytes))
+    kept, since = _find_memory(context, (model.kv, plan, kv_type(config, model)), plain, group)
     option, room = kv_memory_room(config)
     if group is not None:
         room = group.minimum(room)
-    blocks = blocks_in(config, plan, context.model.max_model_len, option, room)
+    if since:
+        blocks = kept.blocks
+    else:
+        blocks = blocks_in(config, plan, context.model.max_model_len, option, room)
+        if plain:
+            kept.begin(blocks)
     warn_unused_memory(context, blocks, plan)
     words = plan.words(config, context.model.max_model_len, blocks, room)
-    log.info("KV memory of %s: %s", kv_type(config, model).name, words)
-    memory = make_memory(config, model, plan, blocks, room)
+    log.info("KV memory of %s%s: %s", kv_type(config, model).name, ", which was there" if since else "", words)
+    memory = make_memory(config, model, plan, blocks, room, kept.take if plain else anonymous)
+    context.kept_since = kept.since and max(kept.since, since)
     ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
     verifier = drafter.make(config, blocks, ids.shape[1], model, group) if drafter else None
     context.phase_ends(StartPhase.KV_MEMORY)
@@ -343,6 +353,23 @@ def _start_on_cpu(context: Context) -> WorkerActor:
         runner.lora = adapters.rows(rows)
     kind = SpeculativeWorkerActor if drafter else WorkerActor
     return kind(context, runner, blocks, memory.layout, tokens, adapters)
+
+
+def _find_memory(
+    context: Context, what: object, plain: bool, group: TensorParallelGroup | None
+) -> tuple[KeptMemory, int]:
+    """The file for this worker's KV memory, made of `what` beside all that options say; and since which life it is the
+    same for all of the group. 0: it is empty. Only what is `plain` can be gone on with by its blocks alone.
+    """
+    spec = context.spec
+    life = context.board.incarnation(context.system.workers_of(spec.engine)[0].position)
+    kept = KeptMemory(context.files[f"kv-{spec.name}"], digest_of(context.config, context.model.folder, what), life)
+    since = kept.since if plain else 0
+    if group is not None:
+        since = -group.minimum(-since) if group.minimum(since) else 0
+    if not since:
+        kept.forget()
+    return kept, since
 
 
 def warn_unused_memory(context: Context, blocks: int, plan: KVMemory) -> None:

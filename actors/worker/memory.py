@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from actorserve.kernels.cpu.paged_kv import LatentPool, Pool, QuantisedPool
 
 from ..model.memory.kv import KVSpec, PoolSpec
+from .kept_memory import Take, anonymous
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 LARGE = 1 << 18  # bytes
@@ -41,24 +41,25 @@ def large_blocks_apart() -> Iterator[None]:
         malloc.mallopt(M_TRIM_THRESHOLD, 2 * LARGEST)
 
 
-def make_pools(kv: KVSpec, blocks: int, block_size: int, dtype: torch.dtype) -> list[Pool]:
-    """One for each of kv.pools(), as kernels/cpu/paged_kv.py describes them; `dtype` is that of keys and values."""
-    return [_make_pool(spec, blocks * block_size, dtype) for spec in kv.pools()]
+def make_pools(kv: KVSpec, blocks: int, block_size: int, dtype: torch.dtype, take: Take = anonymous) -> list[Pool]:
+    """One for each of kv.pools(), as kernels/cpu/paged_kv.py describes them; `dtype` is that of keys and values, and
+    `take` gives their memory, which torch.zeros would write now.
+    """
+
+    def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.frombuffer(take(math.prod(shape) * dtype.itemsize), dtype=dtype).view(shape)
+
+    return [_make_pool(spec, blocks * block_size, dtype, zeros) for spec in kv.pools()]
 
 
-def _make_pool(spec: PoolSpec, slots: int, dtype: torch.dtype) -> Pool:
+def _make_pool(
+    spec: PoolSpec, slots: int, dtype: torch.dtype, zeros: Callable[[tuple[int, ...], torch.dtype], Tensor]
+) -> Pool:
     layers, rest = len(spec.layers), (spec.kv_heads, slots)
     if spec.values_in_keys:
-        return LatentPool(_zeros((layers, *rest, spec.key_dim), dtype), spec.value_dim)
+        return LatentPool(zeros((layers, *rest, spec.key_dim), dtype), spec.value_dim)
     if spec.key_dim == spec.value_dim:
-        numbers: Tensor | tuple[Tensor, Tensor] = _zeros((layers, 2, *rest, spec.key_dim), dtype)
+        numbers: Tensor | tuple[Tensor, Tensor] = zeros((layers, 2, *rest, spec.key_dim), dtype)
     else:
-        numbers = _zeros((layers, *rest, spec.key_dim), dtype), _zeros((layers, *rest, spec.value_dim), dtype)
-    return QuantisedPool(numbers, _zeros((layers, 2, *rest), torch.float32)) if dtype == torch.int8 else numbers
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros, which take memory only when they are first written."""
-    size = math.prod(shape) * dtype.itemsize
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # torch.zeros would write them now
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+        numbers = zeros((layers, *rest, spec.key_dim), dtype), zeros((layers, *rest, spec.value_dim), dtype)
+    return QuantisedPool(numbers, zeros((layers, 2, *rest), torch.float32)) if dtype == torch.int8 else numbers

@@ -106,6 +106,15 @@ class KVMap:
         """Is this the map of this worker's memory?"""
         return worker > 0 and self._header[:TAKEOVERS].tolist() == [worker, blocks]
 
+    def is_of(self, since: int, worker: int, blocks: int) -> bool:
+        """Is this the map of the memory that lives `since` that one have had, up to this worker? 0: it is its own."""
+        first = since or worker
+        return int(self._header[BLOCKS]) == blocks and 0 < first <= int(self._header[WORKER]) <= worker
+
+    def pass_on(self, worker: int) -> None:
+        """The memory is this worker's now."""
+        self._header[WORKER] = worker
+
     def disown(self) -> None:
         """What the map says counts no more."""
         self._header[WORKER] = 0

@@ -123,6 +123,20 @@ def test_it_begins_anew_with_another_worker(lives: Lives, caplog: pytest.LogCapt
     assert "0 of their 41 tokens of KV" in caplog.text, "the step of the life before has not come back"
 
 
+@pytest.mark.parametrize(("since", "computed"), [(5, len(PROMPT)), (4, len(PROMPT)), (6, 0), (0, 0)])
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_worker_with_the_memory_of_the_one_before_goes_on_in_it(
+    lives: Lives, since: int, computed: int, dies: bool
+) -> None:
+    """Also where the scheduler dies with it; not if the memory is not that of the life that the map is about."""
+    life = lives.next() if dies else lives.now
+    life.steps.clear()
+    life.turn(WorkerReady(6, 32, kept_since=since))
+    assert start_of(life) == computed
+    life.turn(StepDone.make(life.steps[0], [8], 0.0))
+    assert life.context.table.generated(lives.ref) == 2
+
+
 def test_an_end_that_was_not_told_is_told_by_the_next_life(lives: Lives) -> None:
     """Else a client waits for it for ever."""
     old = lives.now

@@ -14,6 +14,7 @@ from ...model.memory.kv_memory import KVMemory, plan_kv_memory
 from ...model.memory.machine import kv_type_on_cpu
 from ...options.config import Config
 from ...protocol.step import KVLayout
+from ..kept_memory import Take, anonymous
 from ..memory import make_pools
 from . import native
 from .states import RowStates
@@ -64,12 +65,14 @@ def plan_memory(config: Config, model: KeepsTokens, max_length: int, beside: int
     return plan_kv_memory(model.kv, config, max_length, model.dtype.itemsize, beside, may_free, kind)
 
 
-def make_memory(config: Config, model: KeepsTokens, plan: KVMemory, blocks: int, room: int) -> WorkerMemory:
-    """`room`: the bytes that all of it was planned for."""
+def make_memory(
+    config: Config, model: KeepsTokens, plan: KVMemory, blocks: int, room: int, take: Take = anonymous
+) -> WorkerMemory:
+    """`room`: the bytes that all of it was planned for. `take` gives that of blocks in one table."""
     size, dtype = config.block_size, kv_dtype(config, model)
     made: Sequence[Pool] | TabledKV
     if plan.windows is None:
-        made = make_pools(model.kv, blocks, size, dtype)
+        made = make_pools(model.kv, blocks, size, dtype, take)
     else:
         made = TabledKV(
             model.kv, plan.windows, blocks, size, dtype, model.batch_invariant, model.dtype, native.current()
