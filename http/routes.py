@@ -353,6 +353,15 @@ ROUTES: tuple[Route, ...] = (
         )
         for path in ("/v1/unload_lora_adapter", "/v1/lora/unload")
     ),
+    Route(
+        "post",
+        "/reset_encoder_cache",
+        "operations.reset_encoder_cache",
+        "Make embeddings of pictures anew",
+        answers.Health,
+        statuses=(500, 503),
+        admin=True,
+    ),
     Route("*", "/sleep", "", admin=True),
     Route("*", "/wake_up", "", admin=True),
     Route("*", "/is_sleeping", "", admin=True),

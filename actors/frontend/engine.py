@@ -148,6 +148,9 @@ class FrontendEngine(Engine):
     async def abort_requests(self, request_ids: list[str], every: bool) -> int:
         return await self._calls.abort(request_ids, every)
 
+    async def reset_encoder_cache(self) -> None:
+        await self._calls.reset_encoder_cache()
+
     async def reset_mm_cache(self) -> None:
         names = self.renderers.media.names if self.renderers.media is not None else []
         await self._calls.forget_media([partial(self._context.post_alone, name) for name in names])

@@ -9,6 +9,7 @@ from actorserve.shm.table.vectors import Vectors
 from ..protocol.messages import (
     Aborted,
     AdapterChanged,
+    CacheReset,
     Cancel,
     Delta,
     Detokenized,
@@ -73,9 +74,9 @@ class FrontendInbox:
                 self._orphans.synced(message.call)
             case AdapterChanged():
                 self._calls.adapter_changed(message)
-            case (
-                Tokenized() | Detokenized() | Measured() | PrefixCacheReset() | MediaForgotten() | Paused() | Aborted()
-            ):
+            case Paused() | Aborted() | PrefixCacheReset() | CacheReset() | MediaForgotten():
+                self._calls.answer(message.call, message)
+            case Tokenized() | Detokenized() | Measured():
                 self._calls.answer(message.call, message)
 
     def _delta(self, delta: Delta) -> None:

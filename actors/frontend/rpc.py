@@ -24,6 +24,7 @@ from ..protocol.messages import (
     Message,
     Pause,
     Prompt,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     Tokenize,
@@ -105,6 +106,11 @@ class Calls:
         return await asyncio.gather(
             *(self._answered(number, CALL_S, ask if patient else None) for number, ask in begun)
         )
+
+    async def reset_encoder_cache(self) -> None:
+        """Embeddings of pictures are made anew."""
+        number = next(self.numbers)
+        await self._ask(number, ResetEncoderCache(number), self._ask_scheduler)
 
     async def forget_media(self, sends: Sequence[Callable[[Message], None]]) -> None:
         """No picture is found again that was processed before, by any of those to whom these send."""

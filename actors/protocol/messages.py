@@ -236,6 +236,16 @@ class ResetPrefixCache(Message, frozen=True, tag=16):
     reset_running_requests: bool = False  # compute them again, in other blocks
 
 
+class ResetEncoderCache(Message, frozen=True, tag=17):
+    """Frontend → scheduler, answered by CacheReset; scheduler → worker: embeddings of pictures are made anew.
+
+    It may be done twice. The scheduler answers when it has told the worker: each step that is planned from then on
+    reaches the worker behind it, and a worker that dies before has forgotten all.
+    """
+
+    call: int
+
+
 class LoadAdapter(Message, frozen=True, tag=60):
     """Frontend → scheduler: requests are to have this adapter by its name. Answered by AdapterChanged with the call
     where it is refused or there already, else with the name once the worker has read it. It may be done twice.
@@ -301,6 +311,7 @@ ToScheduler = (
     | StepDone
     | StepFailed
     | ResetPrefixCache
+    | ResetEncoderCache
     | LoadAdapter
     | UnloadAdapter
     | AdapterRead
@@ -327,7 +338,7 @@ class DropAdapter(Message, frozen=True, tag=64):
     adapter: int
 
 
-ToWorker = Step | Hello | ReadAdapter | DropAdapter
+ToWorker = Step | Hello | ResetEncoderCache | ReadAdapter | DropAdapter
 
 
 # --- to the detokenizer ------------------------------------------------------------------------------------------
@@ -428,6 +439,12 @@ class Synced(Message, frozen=True, tag=45):
     call: int
 
 
+class CacheReset(Message, frozen=True, tag=49):
+    """Scheduler → frontend: the answer to ResetEncoderCache."""
+
+    call: int
+
+
 class PrefixCacheReset(Message, frozen=True, tag=47):
     """Scheduler → frontend: no request that comes from now on finds a prefix of those before it."""
 
@@ -476,6 +493,7 @@ ToFrontend = (
     | Measured
     | Synced
     | PrefixCacheReset
+    | CacheReset
     | MediaForgotten
     | AdapterChanged
 )

@@ -25,6 +25,7 @@ from ..protocol.messages import (
     AdapterRead,
     Admit,
     Advance,
+    CacheReset,
     Cancel,
     Finish,
     Hello,
@@ -33,6 +34,7 @@ from ..protocol.messages import (
     Pause,
     Paused,
     PrefixCacheReset,
+    ResetEncoderCache,
     ResetPrefixCache,
     Resume,
     StepFailed,
@@ -127,6 +129,9 @@ class SchedulerActor(Actor):
                 self._tell_paused([message.call, *self.scheduler.pause.take_callers()])
             case Abort():
                 self._abort(message)
+            case ResetEncoderCache():
+                self._post_to_workers(message)
+                self.context.post(f"frontend-{message.call >> 32}", CacheReset(message.call))
             case WorkerReady():
                 self._meet_worker(message)
             case StepFailed():

@@ -31,6 +31,7 @@ from ..protocol.messages import (
     Hello,
     Message,
     ReadAdapter,
+    ResetEncoderCache,
     StepFailed,
     ToWorker,
     WorkerReady,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from ..protocol.wire import Numbers
     from .lora.resident import ResidentAdapters
     from .tensor_parallel import TensorParallelGroup
+    from .vision.rows import VisionRows
 
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
 
@@ -85,6 +87,7 @@ class WorkerActor(Actor):
         self.runner = runner
         self.blocks = blocks
         self.tokens = blocks * context.config.block_size if tokens is None else tokens
+        self.vision: VisionRows | None = None  # of a model that sees pictures
         self.epoch = 0  # of the scheduler's view that the rows belong to; 0: none
         self.broken = False  # a step of the epoch failed, so that its rows are not what the scheduler thinks
         self.step = 0
@@ -105,6 +108,9 @@ class WorkerActor(Actor):
                 self.adapters.read(message.adapter, message.path)
             case DropAdapter() if self.adapters is not None:
                 self.adapters.drop(message.adapter)
+            case ResetEncoderCache() if self.vision is not None:
+                count = self.vision.encoder.cache.clear()
+                self.context.log.info("the encoder cache was reset: embeddings of %d pictures dropped", count)
         self.context.flush()
         self.context.status.beat()
 
@@ -315,6 +321,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     model = load_decoder(config, context.model, group)
     vision = None
     if context.model.vision is not None:
+        import_rest()
         from .vision.start import make_vision, media_source
 
         vision = make_vision(config, context.model, model, media_source(context))
@@ -352,7 +359,9 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     if adapters is not None:
         runner.lora = adapters.rows(rows)
     kind = SpeculativeWorkerActor if drafter else WorkerActor
-    return kind(context, runner, blocks, memory.layout, tokens, adapters)
+    actor = kind(context, runner, blocks, memory.layout, tokens, adapters)
+    actor.vision = vision
+    return actor
 
 
 def _find_memory(

@@ -41,6 +41,7 @@ from .actor import check_options, uses_gpu
 from .cpu.native import choose
 from .models.weights import choose_dtype, open_checkpoint
 from .speculative.actor import load_drafter
+from .torch_import import import_rest
 
 Facts = Iterator[dict[str, Any]]
 log = logging.getLogger("check")
@@ -83,6 +84,7 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     weights = weight_bytes(shape, dtype)
     if model.vision is not None:
         check_vision(config, model, model.vision)
+        import_rest()
         from .vision.tower import tower_facts
 
         tower = tower_facts(model)

@@ -54,6 +54,9 @@ class ServerEngine(Engine, Protocol):
     def abort_requests(self, request_ids: list[str], every: bool) -> Awaitable[int]:
         """End requests by their ids; how many answers they had."""
 
+    def reset_encoder_cache(self) -> Awaitable[None]:
+        """Embeddings of pictures are made anew."""
+
     def reset_mm_cache(self) -> Awaitable[None]:
         """Pictures and sounds that come from now on are processed anew."""
 
@@ -90,6 +93,11 @@ class Operations:
             body.append(part)
             await asyncio.sleep(0)
         return web.Response(body=b"".join(body), headers={"Content-Type": content_type})
+
+    async def reset_encoder_cache(self, request: web.Request) -> web.Response:
+        """It may be done twice."""
+        await self._engine.reset_encoder_cache()
+        return json_response({"status": "ok"})
 
     async def reset_mm_cache(self, request: web.Request) -> web.Response:
         """It may be done twice."""

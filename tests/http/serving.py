@@ -142,6 +142,9 @@ class FakeEngine:
         self.asked.append(tokens)
         return "text"
 
+    async def reset_encoder_cache(self) -> None:
+        self.forgotten += 1
+
     async def reset_mm_cache(self) -> None:
         self.forgotten += 1
 

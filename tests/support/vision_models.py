@@ -305,6 +305,7 @@ class Source:
     def __init__(self) -> None:
         self.of_slot: dict[int, list[MediaItem]] = {}
         self.arrays: list[Any] = []
+        self.gone: set[int] = set()  # slots that are others' by now
 
     def items(self, slot: int, generation: int) -> list[MediaItem]:
         """See MediaSource."""
@@ -313,6 +314,10 @@ class Source:
     def array(self, tensor: MediaTensor) -> Any:
         """See MediaSource."""
         return self.arrays[tensor.offset]
+
+    def intact(self, slot: int, generation: int) -> bool:
+        """See MediaSource."""
+        return slot not in self.gone
 
     def add(self, slot: int, prompt: Prompt) -> None:
         """The prompt's pictures become the slot's."""
@@ -357,7 +362,10 @@ class Reference:
     def pixels(self, *pictures: Any) -> dict[str, Any]:
         """The processor's tensors of them together."""
         nested = self.family in ("smolvlm", "idefics3")
-        found = self.processor(images=[[*pictures]] if nested else [*pictures], return_tensors="pt")
+        own: dict[str, Any] = {}
+        if self.family == "mistral3":  # as the family's processor asks for them: sides of whole merged patches
+            own["patch_size"] = {"height": 8, "width": 8}
+        found = self.processor(images=[[*pictures]] if nested else [*pictures], return_tensors="pt", **own)
         wanted = ("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask")
         return {name: found[name] for name in wanted if name in found}
 
@@ -383,13 +391,18 @@ class Reference:
             found.append((hashlib.md5(part.tobytes()).digest(), len(ids), len(own), tensors))
             ids += own
         inputs = self.pixels(*(part for part in parts if not isinstance(part, list))) if found else {}
-        kinds = torch.tensor([[int(token == self.place) for token in ids]])
-        if self.family.startswith("qwen"):
-            inputs["mm_token_type_ids"] = kinds
-        elif self.family == "gemma3":
-            inputs["token_type_ids"] = kinds
+        inputs |= self.kinds(ids)
         arrays = [(*about, {name: value.numpy() for name, value in one.items()}) for *about, one in found]
         return Prompt(ids, arrays, inputs)  # type: ignore[arg-type]
+
+    def kinds(self, ids: list[int]) -> dict[str, Any]:
+        """Which tokens are a picture's, as the family wants to know it."""
+        import torch
+
+        kinds = torch.tensor([[int(token == self.place) for token in ids]])
+        if self.family.startswith("qwen"):
+            return {"mm_token_type_ids": kinds}
+        return {"token_type_ids": kinds} if self.family == "gemma3" else {}
 
     def logits(self, prompt: Prompt, more: list[int]) -> Any:
         """Of all positions, with tokens behind the prompt."""
@@ -413,7 +426,7 @@ class Reference:
                 attention_mask=torch.ones_like(given),
                 do_sample=False,
                 max_new_tokens=count,
-                min_new_tokens=count,
+                eos_token_id=1 << 20,  # none: it goes on behind each
                 **prompt.inputs,
             )
         tokens: list[int] = whole[0, len(prompt.ids) :].tolist()

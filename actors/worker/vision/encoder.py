@@ -34,6 +34,16 @@ class MediaSource(Protocol):
     def array(self, tensor: MediaTensor) -> np.ndarray[Any, Any]:
         """A view that is only read."""
 
+    def intact(self, slot: int, generation: int) -> bool:
+        """Were all arrays of this use of a slot its own until now? Asked when they have been read."""
+
+
+class Owner(NamedTuple):
+    """Whose item it is."""
+
+    slot: int
+    generation: int
+
 
 class BadItem(ValueError):
     """What was sent makes no embeddings; the message says why. It is this request's alone."""
@@ -98,20 +108,22 @@ class VisionEncoder:
         self.cache = EmbeddingCache(most)
         self._functions: dict[str, tuple[Callable[..., Any], set[str]]] = {}
 
-    def embeddings(self, item: MediaItem) -> Embeddings:
+    def embeddings(self, item: MediaItem, owner: Owner) -> Embeddings:
         """Of one item; BadItem says what is wrong with it."""
         found = self.cache.get(item.digest)
         if found is None:
-            found = self._make(item)
+            found = self._make(item, owner)
             self.cache.put(item.digest, found)
         return found
 
-    def tensors(self, item: MediaItem) -> dict[str, Tensor]:
+    def tensors(self, item: MediaItem, owner: Owner) -> dict[str, Tensor]:
         """What the processor made of it, copied, with the dimensions that a batch of one has."""
         found = {}
         for tensor in item.tensors:
             value = torch.from_numpy(np.array(self.source.array(tensor)))
             found[tensor.name] = self._shaped(tensor.name, value)
+        if not self.source.intact(*owner):
+            raise BadItem("its request has ended, and its place is another's")
         return found
 
     def _shaped(self, name: str, value: Tensor) -> Tensor:
@@ -128,8 +140,8 @@ class VisionEncoder:
             value = value[None]
         return value.flatten(0, value.dim() - wanted) if value.dim() > wanted else value
 
-    def _make(self, item: MediaItem) -> Embeddings:
-        given = self.tensors(item)
+    def _make(self, item: MediaItem, owner: Owner) -> Embeddings:
+        given = self.tensors(item, owner)
         try:
             return self._given(given[IMAGE_EMBEDS]) if IMAGE_EMBEDS in given else self._encode(item, given)
         except BadItem:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...protocol.media import VIDEO, MediaItem
-from .encoder import BadItem, Embeddings, VisionEncoder
+from .encoder import BadItem, Embeddings, Owner, VisionEncoder
 from .step import Run, VisionStep
 
 log = logging.getLogger("worker")
@@ -33,7 +33,7 @@ class Pictures(NamedTuple):
         np.ndarray[Any, np.dtype[np.int64]] | None
     )  # [3, prompt]: by what the prompt's tokens are turned, where that is not their position
     delta: int  # the same of all tokens behind it, less their position
-    request: str  # for the log
+    owner: Owner
 
 
 class VisionRows:
@@ -53,15 +53,15 @@ class VisionRows:
         items = self.encoder.source.items(slot, generation)
         if not items:
             return
-        request = f"slot {slot}"
+        owner = Owner(slot, generation)
         places = [self._places(item, prompt) for item in items]
         turns, delta = None, 0
         if self.spec.axes:
             try:
-                turns, delta = self._turns(items, prompt)
+                turns, delta = self._turns(items, prompt, owner)
             except BadItem as error:
-                self._break(row, request, error)
-        self._rows[row] = Pictures(items, places, turns, delta, request)
+                self._break(row, owner, error)
+        self._rows[row] = Pictures(items, places, turns, delta, owner)
         self._delta[row] = delta
         self._ends[row] = max((int(place[-1]) + 1 for place in places if len(place)), default=0)
 
@@ -127,16 +127,16 @@ class VisionRows:
     def _embeddings(self, row: int, item: MediaItem, needed: int) -> Embeddings:
         try:
             if not self.broken[row]:
-                made = self.encoder.embeddings(item)
+                made = self.encoder.embeddings(item, self._rows[row].owner)
                 if len(made.rows) == needed:
                     return made
                 raise BadItem(f"it makes {len(made.rows)} embeddings, and the prompt has room for {needed}")
         except BadItem as error:
-            self._break(row, self._rows[row].request, error)
+            self._break(row, self._rows[row].owner, error)
         return Embeddings(torch.zeros(needed, self.spec.hidden, dtype=self.encoder.dtype), ())
 
-    def _break(self, row: int, request: str, error: BadItem) -> None:
-        log.warning("%s: a picture cannot be used: %s", request, error)
+    def _break(self, row: int, owner: Owner, error: BadItem) -> None:
+        log.warning("slot %d: a picture cannot be used: %s", owner.slot, error)
         self.broken[row] = True
 
     def _places(self, item: MediaItem, prompt: Ints) -> Ints:
@@ -149,13 +149,13 @@ class VisionRows:
         cuts = np.flatnonzero(np.diff(places) != 1) + 1
         return [Run(span, int(part[0]), int(part[-1]) + 1) for part in np.split(places, cuts)]
 
-    def _turns(self, items: Sequence[MediaItem], prompt: Ints) -> tuple[Any, int]:
+    def _turns(self, items: Sequence[MediaItem], prompt: Ints, owner: Owner) -> tuple[Any, int]:
         """By transformers' function, which counts pictures and films apart."""
         kinds = np.zeros(len(prompt), np.int64)
         given: dict[str, list[Tensor]] = {}
         for item in items:
             kinds[self._places(item, prompt)] = 2 if item.modality == VIDEO else 1
-            for name, value in self.encoder.tensors(item).items():
+            for name, value in self.encoder.tensors(item, owner).items():
                 if name in ("image_grid_thw", "video_grid_thw"):
                     given.setdefault(name, []).append(value.long())
                 elif name in ("second_per_grid_ts", "second_per_grid"):

@@ -29,6 +29,10 @@ class NoMedia:
         """See MediaSource."""
         raise LookupError(f"there is no {tensor.name}")
 
+    def intact(self, slot: int, generation: int) -> bool:
+        """See MediaSource."""
+        return True
+
 
 def media_source(context: Context) -> MediaSource:
     """The media arena of this server."""

@@ -1,0 +1,161 @@
+"""What a whole server answers to pictures: the texts of transformers on the same weights, whoever dies."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2 as httpx
+import openai
+import pytest
+import torch
+
+from tests.support.server import Server
+from tests.support.vision_models import FAMILIES, Prompt, Reference, checkpoint, picture
+
+ANSWER = 12
+QUICK = "qwen3_vl"
+SIZES = [(40, 28), (24, 52), (32, 32)]
+
+
+class Seeing(NamedTuple):
+    """A server and transformers' model of the same weights."""
+
+    server: Server
+    reference: Reference
+    name: str
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.server.base_url}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def serve(family: str, root: Path, *options: str) -> Iterator[Seeing]:
+    folder = checkpoint(family, root)
+    reference = Reference(family, folder)
+    limits = ("--device", "cpu", "--dtype", "float32", "--max-model-len", "512", "--max-num-seqs", "8")
+    with Server(str(folder), *limits, "--admin-api-key", "master", "--max-restarts", "1000", *options) as server:
+        yield Seeing(server, reference, str(folder))
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeing]:
+    yield from serve(QUICK, tmp_path_factory.mktemp("seeing"))
+
+
+def messages(seeds: list[int], text: str = "What is the capital?") -> list[Any]:
+    content: list[dict[str, Any]] = []
+    for seed in seeds:
+        file = io.BytesIO()
+        picture(seed, *SIZES[seed % 3]).save(file, "PNG")
+        url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+        content += [{"type": "text", "text": "And"}, {"type": "image_url", "image_url": {"url": url}}]
+    return [{"role": "user", "content": [*content, {"type": "text", "text": text}]}]
+
+
+def ask(client: openai.OpenAI, model: str, seeds: list[int], count: int = ANSWER) -> Any:
+    more = {"ignore_eos": True, "return_token_ids": True}
+    return client.chat.completions.create(
+        model=model, messages=messages(seeds), max_tokens=count, temperature=0, extra_body=more
+    )
+
+
+def expected(reference: Reference, ids: list[int], seeds: list[int], count: int = ANSWER) -> list[int]:
+    """By transformers, of the ids that the server has made."""
+    inputs = reference.pixels(*(picture(seed, *SIZES[seed % 3]) for seed in seeds)) if seeds else {}
+    return reference.generate(Prompt(ids, [], inputs | reference.kinds(ids)), count)
+
+
+def check(seeing: Seeing, seeds: list[int]) -> None:
+    answer = ask(seeing.client(), seeing.name, seeds)
+    ids = answer.model_extra["prompt_token_ids"]
+    assert answer.choices[0].model_extra["token_ids"] == expected(seeing.reference, ids, seeds)
+
+
+@pytest.mark.parametrize("seeds", [[], [0], [1, 2], [2, 2, 0]])
+def test_texts_are_those_of_transformers(seeing: Seeing, seeds: list[int]) -> None:
+    check(seeing, seeds)
+
+
+def test_a_stream_is_the_whole_text(seeing: Seeing) -> None:
+    client = seeing.client()
+    whole = ask(client, seeing.name, [1]).choices[0].message.content
+    given: Any = {"model": seeing.name, "messages": messages([1]), "max_tokens": ANSWER, "temperature": 0}
+    stream = client.chat.completions.create(**given, stream=True, extra_body={"ignore_eos": True})
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices) == whole
+
+
+def test_the_same_picture_hits_and_another_misses(seeing: Seeing) -> None:
+    def cached(seed: int) -> int:
+        details = ask(seeing.client(), seeing.name, [seed, 4]).usage.prompt_tokens_details
+        return int(details.cached_tokens if details else 0)
+
+    assert cached(10) == 0
+    assert cached(10) >= 32
+    assert cached(13) < 16
+    check(seeing, [10, 4])
+
+
+def test_embeddings_are_made_anew_after_a_reset(seeing: Seeing) -> None:
+    def reset(path: str) -> int:
+        return httpx.post(f"{seeing.server.base_url}/{path}", headers={"X-Api-Key": "master"}).status_code
+
+    check(seeing, [5])
+    assert reset("reset_encoder_cache") == reset("reset_prefix_cache") == 200
+    check(seeing, [5])
+    seeing.server.wait_for(r"the encoder cache was reset: embeddings of \d+ pictures dropped")
+
+
+def many(seeing: Seeing, kinds: list[str]) -> None:
+    """Streams about pictures while each of these actors is killed once."""
+    wrong: list[object] = []
+
+    def one(seed: int) -> None:
+        try:
+            for turn in range(4):
+                seeds = [seed + turn, *([seed] if seed % 2 else [])]
+                answer = ask(seeing.client(), seeing.name, seeds, 60)
+                ids = answer.model_extra["prompt_token_ids"]
+                found = answer.choices[0].model_extra["token_ids"]
+                if found != expected(seeing.reference, ids, seeds, 60):
+                    wrong.append(seeds)
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=one, args=(20 + 10 * number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for kind in kinds:
+        os.kill(seeing.server.actors()[kind], signal.SIGKILL)
+        seeing.server.wait_for(rf"{kind} is up", 120)
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in (QUICK, "pixtral")])
+def test_texts_of_each_family(family: str, tmp_path: Path) -> None:
+    for seeing in serve(family, tmp_path):
+        for seeds in ([], [0], [1, 2]):
+            check(seeing, seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [QUICK, "gemma3"])
+def test_texts_are_right_whoever_dies(family: str, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    for seeing in serve(family, tmp_path):
+        many(seeing, ["worker", "scheduler", "renderer-0", "detokenizer-0", "media-0", "worker", "scheduler"])
+
+
+@pytest.mark.slow
+def test_two_workers_see_alike(tmp_path: Path) -> None:
+    for seeing in serve(QUICK, tmp_path, "--tensor-parallel-size", "2"):
+        for seeds in ([], [0], [1, 2]):
+            check(seeing, seeds)
