@@ -108,9 +108,12 @@ class Calls:
         )
 
     async def reset_encoder_cache(self) -> None:
-        """Embeddings of pictures are made anew."""
-        number = next(self.numbers)
-        await self._ask(number, ResetEncoderCache(number), self._ask_scheduler)
+        """Embeddings of pictures are made anew, by all engines."""
+        asked = []
+        for ask_scheduler in self._ask_schedulers:
+            number = next(self.numbers)
+            asked.append(self._ask(number, ResetEncoderCache(number), ask_scheduler))
+        await asyncio.gather(*asked)
 
     async def forget_media(self, sends: Sequence[Callable[[Message], None]]) -> None:
         """No picture is found again that was processed before, by any of those to whom these send."""

@@ -268,9 +268,12 @@ def find_architecture(
 
     A known architecture with something that its layers here do not have (an activation, a way to rotate) is theirs too.
     """
+    if model_impl == TRANSFORMERS:
+        architecture_name(Values(file, values))
+        return None
     values, vision = text_values(values, file), read_vision(values, file)
     name = architecture_name(Values(file, values))
-    if model_impl == TRANSFORMERS or (model_impl == AUTO and name not in BY_ARCHITECTURE):
+    if model_impl == AUTO and name not in BY_ARCHITECTURE:
         return None
     try:
         return msgspec.structs.replace(read_architecture(values, file, quantization), vision=vision)

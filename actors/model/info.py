@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from ..options.config import Config, ConfigError
-from .architecture import LARGEST, architecture_name, find_architecture
+from ..protocol.media import IMAGE, VIDEO
+from .architecture import LARGEST, TRANSFORMERS, architecture_name, find_architecture
 from .encoder_decoder.choice import has_encoder, read_encoder
 from .encoder_decoder.spec import EncoderSpec
 from .generation import end_tokens, sampling_defaults
@@ -105,7 +106,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     """What the small files of a folder say; with `complete` all of them are there, and are to be enough."""
     check_folder(folder)
     whole = Values(folder / "config.json", read_json(folder / "config.json"))
-    vision = read_vision(whole.values, whole.file)
+    vision = None if config.model_impl == TRANSFORMERS else read_vision(whole.values, whole.file)
     text = next((part for name in TEXT_PARTS if (part := whole.object(name)) is not None), whole)
     if vision is not None:
         text = Values(whole.file, text_values(whole.values, whole.file))
@@ -118,11 +119,16 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     if encoder is not None:
         pass
     elif pools(config, whole, folder):
+        if vision is not None:
+            raise ConfigError(
+                f"--runner pooling: {architecture_name(whole)} sees pictures, of which no vectors are made"
+            )
         pooling, longest = read_pooling(config, whole, text, folder)
     else:
         _check_decoder(whole)
     if config.worker == "model" and pooling is None and encoder is None:
         shape = find_architecture(whole.values, config.model_impl, config.quantization, whole.file)
+        vision = None if shape is None else shape.vision
         if complete and shape is not None and config.load_format != "dummy":
             check_index(folder, shape)
     if complete and config.tokenizer is None and not config.skip_tokenizer_init:
@@ -137,7 +143,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         sampling_defaults=sampling_defaults(generation) if config.generation_config == "auto" else {},
         pooling=pooling,
         encoder=encoder,
-        media=modalities_of(whole.values, architecture_name(whole)) if pooling is None else [],
+        media=_media(config, whole, vision is not None) if pooling is None else [],
         vision=vision,
     )
 
@@ -146,6 +152,12 @@ def _extractor(folder: Path) -> Values:
     """How sounds become features, of a model that listens."""
     path = folder / "preprocessor_config.json"
     return Values(path, read_json(path, missing_ok=True))
+
+
+def _media(config: Config, whole: Values, sees: bool) -> list[str]:
+    """What it takes beside texts: of a model whose layers transformers has, no pictures."""
+    found = modalities_of(whole.values, architecture_name(whole))
+    return [kind for kind in found if sees or config.worker != "model" or kind not in (IMAGE, VIDEO)]
 
 
 def _check_decoder(whole: Values) -> None:

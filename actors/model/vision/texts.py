@@ -94,7 +94,8 @@ def text_values(values: dict[str, Any], file: Path | str = "config.json") -> dic
     if values.get("quantization_config") is not None:
         raise ConfigError(
             f"model: {file} has a quantization_config: of models that see pictures only weights in floats are read; "
-            "--quantization int8 makes 8 bits of those of the text part at load"
+            "--quantization int8 makes 8 bits of those of the text part at load, and --model-impl transformers goes on "
+            "with texts alone, where it can"
         )
     own = values.get("text_config")
     text = dict(own) if isinstance(own, dict) else {**values, "model_type": kind.flat}
@@ -112,11 +113,12 @@ def text_values(values: dict[str, Any], file: Path | str = "config.json") -> dic
 
 
 def read_vision(values: dict[str, Any], file: Path | str = "config.json") -> VisionSpec | None:
-    """What there is of eyes; None: the model has none, or is of a kind that is not known here."""
+    """What there is of eyes; None: the model has none, or it or its text part is of a kind that is not known here."""
     kind = _kind(values)
-    if kind is None:
+    found = text_values(values, file)
+    if kind is None or found["architectures"][0] not in {part.architecture for part in TEXT_PARTS.values()}:
         return None
-    whole, text = Values(file, values), Values(file, text_values(values, file))
+    whole, text = Values(file, values), Values(file, found)
     name = whole.text("model_type") or ""
     hidden, heads = text.needed("hidden_size", LARGEST), text.needed("num_attention_heads", LARGEST)
     deepstack = values["vision_config"].get("deepstack_visual_indexes", (8, 16, 24)) if name == "qwen3_vl" else ()
