@@ -38,6 +38,7 @@ QWEN_PIXELS = {
     **{"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "temporal_patch_size": 2, "merge_size": 2},
     **{"size": {"shortest_edge": 16 * 16, "longest_edge": 64 * 64}},
 }
+PIXTRAL_MARKS = {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
 CLIP_PIXELS = {"do_center_crop": True, "size": {"shortest_edge": 24}, "crop_size": {"height": 24, "width": 24}}
 
 
@@ -151,7 +152,7 @@ FAMILIES: dict[str, Family] = {
             **{"patch_size": {"height": 4, "width": 4}},
         },
         {},
-        {"patch_size": 4, "spatial_merge_size": 1},
+        {"patch_size": 4, "spatial_merge_size": 1, **PIXTRAL_MARKS},
     ),
     "mistral3": Family(
         {"model_type": "mistral3", "spatial_merge_size": 2},
@@ -166,7 +167,7 @@ FAMILIES: dict[str, Family] = {
             **{"patch_size": {"height": 4, "width": 4}},
         },
         {},
-        {"patch_size": 4, "spatial_merge_size": 2},
+        {"patch_size": 4, "spatial_merge_size": 2, **PIXTRAL_MARKS},
     ),
     "internvl": Family(
         {"model_type": "internvl", "image_seq_length": 4, "downsample_ratio": 0.5},

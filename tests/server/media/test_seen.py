@@ -139,7 +139,7 @@ def many(seeing: Seeing, kinds: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in (QUICK, "pixtral")])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != QUICK])
 def test_texts_of_each_family(family: str, tmp_path: Path) -> None:
     for seeing in serve(family, tmp_path):
         for seeds in ([], [0], [1, 2]):
