@@ -439,7 +439,7 @@ class Synced(Message, frozen=True, tag=45):
     call: int
 
 
-class CacheReset(Message, frozen=True, tag=49):
+class CacheReset(Message, frozen=True, tag=53):
     """Scheduler → frontend: the answer to ResetEncoderCache."""
 
     call: int
