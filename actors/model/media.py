@@ -14,6 +14,7 @@ MODALITIES: dict[str, tuple[str, ...]] = {
     "qwen2_5_vl": (IMAGE,),
     "qwen3_vl": (IMAGE,),
     "qwen3_vl_moe": (IMAGE,),
+    "gemma3": (IMAGE,),
     "llava": (IMAGE,),
     "llava_next": (IMAGE,),
     "mistral3": (IMAGE,),
