@@ -39,6 +39,7 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "completion": "print what makes a shell complete commands, or the manual page",
 }
 EVERY = "*"
+RUNNING = ("ps", "top", "why", "trace", "restart", "drain")  # what is asked of a running server: a folder of its own
 UNREAD_STATUS = 1
 INTERRUPTED_STATUS = 130  # as of who dies by SIGINT
 OTHER_NAMES = {"serve": "launch"}  # as other servers have them
@@ -53,12 +54,16 @@ def make_parser(command: str | None) -> argparse.ArgumentParser:
         others = [other for other, named in OTHER_NAMES.items() if named == name]
         own = commands.add_parser(name, help=help_text, allow_abbrev=False, aliases=others)
         if command == EVERY or name == OTHER_NAMES.get(command or "", command):
-            module = importlib.import_module(f".commands.{name.replace('-', '_')}", __package__)
+            module = importlib.import_module(_module_of(name), __package__)
             own.description = module.DESCRIPTION
             own.formatter_class = argparse.RawDescriptionHelpFormatter
             own.set_defaults(run=module.run, all_commands=partial(make_parser, EVERY))
             module.add_arguments(own)
     return parser
+
+
+def _module_of(command: str) -> str:
+    return f".commands.{'running.' * (command in RUNNING)}{command.replace('-', '_')}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

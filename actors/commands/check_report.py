@@ -16,7 +16,7 @@ from actorserve.shm.segment import Segment, SegmentError
 from ..frontend.parsers import choose_parsers, unknown_calls
 from ..model.info import ModelInfo, resolve_model, with_tokenizer
 from ..model.tokenizers.tokenizer import find_templates, load_tokenizer
-from ..model.weight_files import read_weights
+from ..model.weights.weight_files import read_weights
 from ..options.config import Config, ConfigError
 from ..protocol.topology import System
 from ..renderer.templates.chat_template import ChatTemplate

@@ -44,10 +44,10 @@ from ..runtime.process import Context
 from .admission import AdmissionQueue
 from .connections.pool import ConnectionPool, only_about_the_server
 from .engine import FrontendEngine
-from .jobs import about_to_end, cannot_finish
 from .model_card import added_tokens, card_of, fingerprint_of
 from .observability.request_log import watch_ends
 from .parsers import choose_parsers, unknown_calls
+from .requests.jobs import about_to_end, cannot_finish
 from .warm_up import is_wanted, warm_up
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ The scheduler alone writes the registry, and is asked to; whoever waits is told 
 from __future__ import annotations
 
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.decoding import no_model
+from actorserve.http.generation.fields.decoding import no_model
 from actorserve.http.settings import AdapterNames, ServedAdapter
 from actorserve.shm.adapters.registry import AdapterRegistry, AdapterState, RegisteredAdapter
 

@@ -1,13 +1,13 @@
 """What the HTTP side sees of the other actors, composed of its parts; each of those says what it owns.
 
-slots             which of the frontend's slots are in use, by whom            slots.py
+slots             which of the frontend's slots are in use, by whom            frontend/requests/slots.py
 renderers         which one has least to do                                    renderers.py
 calls             questions to renderers that need no slot                     rpc.py
 log               what is found again by a key                                 shm/journals/keyed_log.py
-retained          answers among that                                           retained.py
-orphans           what a dead predecessor has left in its slots                orphans.py
+retained          answers among that                                           frontend/requests/retained.py
+orphans           what a dead predecessor has left in its slots                frontend/requests/orphans.py
 adapters          which ones requests may name                                 adapters.py
-jobs              requests that are answered, each with its slots              jobs.py
+jobs              requests that are answered, each with its slots              frontend/requests/jobs.py
 inbox             messages of other actors, to the jobs that they concern      inbox.py
 observability/    what clients see, counted; the whole server's metrics and readiness; the page's figures
 """
@@ -30,16 +30,16 @@ from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
 from .adapters import FrontendAdapters
 from .inbox import FrontendInbox
-from .jobs import Jobs, cannot_finish
 from .observability.client_metrics import ClientMetrics
 from .observability.dashboard import DashboardFigures
 from .observability.job_times import read_times
 from .observability.metrics import ServerMetrics
-from .orphans import OrphanedSlots
 from .renderers import Renderers
-from .retained import RetainedAnswers
+from .requests.jobs import Jobs, cannot_finish
+from .requests.orphans import OrphanedSlots
+from .requests.retained import RetainedAnswers
+from .requests.slots import Slots
 from .rpc import Calls
-from .slots import Slots
 
 
 class FrontendEngine(Engine):

@@ -26,13 +26,13 @@ from ..protocol.messages import (
     Tokenized,
 )
 from ..runtime.process import Context
-from .jobs import Jobs
 from .observability.client_metrics import ClientMetrics
-from .orphans import OrphanedSlots
 from .renderers import Renderers
-from .retained import RetainedAnswers
+from .requests.jobs import Jobs
+from .requests.orphans import OrphanedSlots
+from .requests.retained import RetainedAnswers
+from .requests.slots import SlotPhase, Slots, SlotUse
 from .rpc import Calls
-from .slots import SlotPhase, Slots, SlotUse
 
 GONE = 499
 

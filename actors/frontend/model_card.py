@@ -14,7 +14,7 @@ import actorserve
 from actorserve.http.settings import ModelCard
 
 from ..model.info import ModelInfo, read_json
-from ..model.weight_files import StoredTensor, read_weights
+from ..model.weights.weight_files import StoredTensor, read_weights
 from ..options.config import Config, ConfigError
 
 NUMERIC = (  # options that answers depend on

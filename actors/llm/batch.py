@@ -16,9 +16,9 @@ from actorserve.http.settings import Settings
 
 from ..frontend.media import taken_out
 from ..protocol.messages import Prompt
+from .inputs.prompts import GivenPrompt
 from .outputs import RequestOutput, completions, prompt_logprobs
 from .pooling import PooledPrompt
-from .prompts import GivenPrompt
 from .sampling_params import SamplingParams
 
 Decode = Callable[[list[int]], str]

@@ -32,15 +32,15 @@ from ..options.config import Config, ConfigError, make_config
 from ..options.sources import named_values
 from .batch import PromptBatch, PromptRequest, make_request
 from .engine import LLMEngine
+from .inputs.lora import LoadedAdapters, LoRARequest, LoRARequests
+from .inputs.media import GivenPictures
+from .inputs.prompts import Conversation, GivenPrompt, PromptType, given_conversations, given_prompts
 from .inside import InProcess
 from .link import HostLink
-from .lora import LoadedAdapters, LoRARequest, LoRARequests
-from .media import GivenPictures
 from .outputs import PromptError, RequestOutput
 from .pooling import PooledPrompt, PooledPrompts
 from .pooling_methods import PoolingMethods
 from .progress import ProgressBar
-from .prompts import Conversation, GivenPrompt, PromptType, given_conversations, given_prompts
 from .sampling_params import SamplingParams
 
 Params = SamplingParams | Sequence[SamplingParams] | None

@@ -29,7 +29,7 @@ from actorserve.http.settings import Settings
 from ..model.pooling.spec import PoolingSpec
 from ..protocol.messages import Prompt, TextPrompt
 from ..protocol.request import BY_TOKEN, EMBED, TOKEN_EMBED, Pooling
-from .prompts import GivenPrompt, PromptType, given_prompts
+from .inputs.prompts import GivenPrompt, PromptType, given_prompts
 
 if TYPE_CHECKING:
     import numpy as np

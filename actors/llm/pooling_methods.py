@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..protocol.request import CLASSIFY, EMBED, TOKEN_CLASSIFY
+from .inputs.prompts import PromptType
 from .pooling import (
     ClassificationOutput,
     EmbeddingOutput,
@@ -19,7 +20,6 @@ from .pooling import (
     classification_output,
     embedding_output,
 )
-from .prompts import PromptType
 
 Prompts = PromptType | Sequence[PromptType]
 Params = PoolingParams | Sequence[PoolingParams] | None

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.decoding import PATH
-from actorserve.http.generation.sampling import check_fields, parameters
+from actorserve.http.generation.fields.decoding import PATH
+from actorserve.http.generation.fields.sampling import check_fields, parameters
 from actorserve.http.generation.structured_output import OPTIONS, OUTPUTS, constraint_of
 from actorserve.http.openai.schemas import CompletionRequest
 

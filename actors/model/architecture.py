@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from ..options.config import ConfigError
+from .families.dense.llama import LLAMA
 from .families.family import Family, Windows
-from .families.llama import LLAMA
 from .families.registry import BY_ARCHITECTURE
 from .formats.configs import read_stored_weights
 from .formats.stacked import StackedPart, stacked_parts, stacked_specs

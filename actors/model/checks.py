@@ -45,7 +45,7 @@ from .tokenizers.tokenizer import find_templates, special_tokens
 from .tokenizers.tokenizer_files import check_tokenizer
 from .values import Values
 from .vision.spec import VisionSpec
-from .weight_files import check_weights, find_hidden_weights, read_weights
+from .weights.weight_files import check_weights, find_hidden_weights, read_weights
 
 NO_TEMPLATE = (
     "the model has no chat template: /v1/completions works, and /v1/chat/completions, /v1/responses and /v1/messages "

@@ -26,7 +26,7 @@ from .values import Values, read_json
 from .vision.spec import VisionSpec
 from .vision.texts import read_vision, text_values
 from .vocabularies.folder import check_source, fast_tokenizer
-from .weight_files import check_index
+from .weights.weight_files import check_index
 
 __all__ = ["DEMO_FOLDER", "ModelInfo", "read_json", "resolve_model", "with_tokenizer"]
 

@@ -18,7 +18,7 @@ from ..options.config import ConfigError
 from .gguf.folder import PART, gguf_in
 from .gguf.header import is_gguf
 from .gguf.hub import Peek, look_at_header
-from .weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE, index_files, some
+from .weights.weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE, index_files, some
 
 CONFIG = ["config.json", "generation_config.json"]
 TEXTS = ["*.json", "*.jinja", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "merges.txt", "vocab.txt"]

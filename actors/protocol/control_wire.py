@@ -2,7 +2,7 @@
 
 A request is one line of JSON, and so is its answer; a connection may have several, one after the other.
     {"verb": "status", "arguments": {}}        →  {"result": …}  or  {"error": "why not"}
-Requests are written and answers read by observer/ask.py, for commands/restart.py and commands/drain.py; the others by
+Requests are written and answers read by observer/ask.py, by restart.py and drain.py of commands/running/; others by
 supervisor/control/ (socket.py the lines, commands.py what each command does). One that asks may be of other code than
 the server: fields are added to answers and never change their meaning, and a field that a server does not know is
 refused.

@@ -55,7 +55,7 @@ class Parameter:
     """What is to be known of a field of SamplingFields."""
 
     about: str  # for tools/docs/api.md and /openapi.json
-    range: Range | None = None  # of a number; anything else is checked in http/generation/ranges.py
+    range: Range | None = None  # of a number; anything else is checked in http/generation/fields/ranges.py
     below_is_off: bool = False  # a number below the default means the default
     row: str = ""  # dtype of its array in the worker's batch, where kernels look for it
     processes: bool = False  # logits are changed for it before a token is drawn: it has no drafts and no beams

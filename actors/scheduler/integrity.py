@@ -8,10 +8,10 @@ from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.table.table import RequestTable, generation_of, slot_of
 
 from .batch import NEVER, RunningBatch
-from .blocks import BlockPool
 from .lifecycle import Lifecycle
+from .memory.blocks import BlockPool
+from .memory.snapshots import Snapshots
 from .planned_step import PlannedStep
-from .snapshots import Snapshots
 
 
 def check_sequences(lifecycle: Lifecycle, batch: RunningBatch, table: RequestTable) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..protocol.step import NewRow
 from .batch import COMPUTED, IN_FLIGHT, KNOWN, Bools, Ints, RunningBatch
-from .snapshots import Save
+from .memory.snapshots import Save
 
 OF_ANY_ROWS = -1
 

@@ -16,11 +16,11 @@ from actorserve.shm.kv_map.map import KVMap
 
 from ..protocol.step import NewRow
 from .batch import NEVER, Bools, Ints, RunningBatch
-from .blocks import BlockPool
 from .lora.adapters import Adapters
+from .memory.blocks import BlockPool
+from .memory.prefix_cache import PrefixCache
 from .planned_step import PlannedStep, SteadyPlan
 from .policy.pictures import EncoderBudget
-from .prefix_cache import PrefixCache
 from .sequence import Sequence
 from .waiting import WaitingQueue
 

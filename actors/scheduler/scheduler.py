@@ -27,11 +27,14 @@ from actorserve.shm.table.table import RequestTable, slot_of
 from ..protocol.messages import Finish
 from ..protocol.step import KVLayout, Step, StepDone
 from .batch import RunningBatch
-from .blocks import BlockPool
 from .integrity import check_blocks, check_sequences, check_snapshots
 from .lifecycle import Lifecycle
 from .limits import Limits
 from .lora.adapters import Adapters
+from .memory.blocks import BlockPool
+from .memory.prefix_cache import PrefixCache
+from .memory.snapshots import Snapshots
+from .memory.windows import WindowTables
 from .metrics.request_stats import RequestStats
 from .pause import PauseControl
 from .planned_step import PlannedStep
@@ -39,14 +42,11 @@ from .planner import Planner
 from .policy.chunk_size import ChunkSizePolicy
 from .policy.pictures import EncoderBudget, Items
 from .policy.speculation import Speculation
-from .prefix_cache import PrefixCache
 from .recovery.suspects import Suspects
 from .recovery.takeover import Takeover, read_map
 from .results import Results
 from .sequence import Sequence
-from .snapshots import Snapshots
 from .waiting import WaitingQueue
-from .windows import WindowTables
 
 STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs, the next waits behind it
 MAX_STRIKES = 2  # failed steps after which a sequence is given up

@@ -51,7 +51,7 @@ class Sequence:
         self.num_generated_tokens = 0
         self.num_in_flight_tokens = 0
         self.blocks: list[int] = []
-        self.window_blocks: deque[list[int]] = deque()  # of windows.py, one of each table
+        self.window_blocks: deque[list[int]] = deque()  # of scheduler/memory/windows.py, one of each table
         self.window_first = 0  # which block of its tables the first of these is
         self.hashes: list[bytes] = []  # of its full blocks, as far as they are known
         self.pictures = NONE

@@ -300,8 +300,8 @@ def join_group(context: Context, device: torch.device | None = None) -> TensorPa
 def _start_on_cpu(context: Context) -> WorkerActor:
     import torch
 
-    from .cpu import native
-    from .cpu.kv_memory import kv_type, make_memory, plan_memory
+    from .cpu.layers import native
+    from .cpu.memory.kv_memory import kv_type, make_memory, plan_memory
     from .cpu.runner import CpuRunner
     from .lora.start import start_adapters
     from .models.weights import files_bytes, load_decoder

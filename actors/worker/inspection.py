@@ -34,11 +34,11 @@ from ..model.pooling.choice import native_values
 from ..model.pooling.spec import PoolingSpec
 from ..model.quantization import METHODS, NONE
 from ..model.rope import long_texts
-from ..model.weight_files import read_weights
+from ..model.weights.weight_files import read_weights
 from ..options.config import Config
 from ..protocol.topology import System
 from .actor import check_options, uses_gpu
-from .cpu.native import choose
+from .cpu.layers.native import choose
 from .models.weights import choose_dtype, open_checkpoint
 from .speculative.actor import load_drafter
 from .torch_import import import_rest

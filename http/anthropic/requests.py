@@ -6,7 +6,7 @@ from actorserve.actors.protocol.request import SAMPLING_FIELDS
 
 from ..errors import ApiError, bad_request
 from ..generation.adapter import with_names
-from ..generation.ranges import check_ranges
+from ..generation.fields.ranges import check_ranges
 from .schemas import (
     NAMES,
     OTHERS,

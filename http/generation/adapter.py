@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import ApiError, bad_request
 from ..openai.schemas import ChatRequest
-from .decoding import decode
+from .fields.decoding import decode
 
 T = TypeVar("T")
 

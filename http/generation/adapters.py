@@ -8,7 +8,7 @@ from actorserve.actors.options.lora import trouble_with_name
 
 from ..errors import ApiError, bad_request
 from ..settings import Settings
-from .decoding import no_model
+from .fields.decoding import no_model
 
 
 class LoadAdapterRequest(msgspec.Struct):

@@ -19,9 +19,9 @@ from ..output.parsers.calls import ShortIds
 from ..output.parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, STARTS_INSIDE, THINK_MARKERS, make_parser
 from ..settings import Settings
 from .adapters import adapter_of
-from .decoding import decode
+from .fields.decoding import decode
+from .fields.sampling import check_fields, max_tokens_of, parameters
 from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
-from .sampling import check_fields, max_tokens_of, parameters
 from .structured_output import constraint_of
 
 Request = TypeVar("Request", bound=GenerationFields)

@@ -15,7 +15,7 @@ from ..errors import bad_request
 from ..media.parts import check_modality, check_text_size, is_media, take_media
 from ..openai.schemas import ChatMessage, ChatRequest, ChatTool, CompletionRequest, ContentPart
 from ..settings import MediaRules, Settings
-from .decoding import decode
+from .fields.decoding import decode
 from .infill import infill_tokens
 
 MAX_MESSAGES = 4096

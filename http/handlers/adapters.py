@@ -8,7 +8,7 @@ from aiohttp import web
 
 from ..errors import ApiError, bad_request
 from ..generation.adapters import LoadAdapterRequest, UnloadAdapterRequest, check_name
-from ..generation.unsupported import read
+from ..generation.fields.unsupported import read
 from ..settings import Settings
 from .operations import ServerEngine
 

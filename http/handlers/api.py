@@ -14,9 +14,9 @@ from ..anthropic.requests import prompt_of, renamed
 from ..anthropic.schemas import CountRequest
 from ..errors import ApiError, bad_request
 from ..generation.adapter import chat_request
-from ..generation.decoding import check_model
+from ..generation.fields.decoding import check_model
+from ..generation.fields.unsupported import read
 from ..generation.prompts import chat_prompt, check_template, check_tokens, tools_of
-from ..generation.unsupported import read
 from ..middleware.context import BODY
 from ..middleware.edge import check_depth
 from ..openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest

@@ -21,13 +21,13 @@ from ..errors import ApiError, bad_request, overloaded
 from ..generation.adapter import chat_request
 from ..generation.beam_search import BeamSearch, check_beams
 from ..generation.choice import read_state
-from ..generation.decoding import check_model, engine_of
+from ..generation.fields.decoding import check_model, engine_of
+from ..generation.fields.sampling import max_tokens_of
+from ..generation.fields.unsupported import read
 from ..generation.idempotency import StreamProgress, check_same, key_of, last_event
 from ..generation.idempotency_keys import Key
 from ..generation.job import Engine, Job
 from ..generation.prepare import PreparedRequest, ask_chat, ask_chats, ask_completion
-from ..generation.sampling import max_tokens_of
-from ..generation.unsupported import read
 from ..middleware.context import (
     CLIENT,
     GIVEN_AWAY,

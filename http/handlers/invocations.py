@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from ..errors import bad_request
-from ..generation.decoding import decode
+from ..generation.fields.decoding import decode
 from ..middleware.context import BODY
 from ..openai.schemas import InvocationRequest
 

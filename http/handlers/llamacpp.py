@@ -10,11 +10,11 @@ import actorserve
 from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
 
 from ..errors import ApiError, bad_request, overloaded
-from ..generation.decoding import decode_query
+from ..generation.fields.decoding import decode_query
+from ..generation.fields.unsupported import read
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Engine, Job
 from ..generation.prepare import ask_completion
-from ..generation.unsupported import read
 from ..llamacpp.answers import LlamaCompletion, settings_of
 from ..llamacpp.requests import completion_of, infill_of, renamed
 from ..llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest, LlamaSlotsQuery

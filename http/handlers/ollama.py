@@ -8,11 +8,11 @@ from aiohttp import web
 
 from ..errors import ApiError, bad_request
 from ..generation.adapter import chat_request
-from ..generation.decoding import check_model
+from ..generation.fields.decoding import check_model
+from ..generation.fields.unsupported import read
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.prepare import PreparedRequest, ask_chat, ask_completion
-from ..generation.unsupported import read
 from ..middleware.context import CLIENT, name_request
 from ..ollama import about
 from ..ollama.records import OllamaRecords, durations, loaded

@@ -11,9 +11,9 @@ from aiohttp import web
 import actorserve
 
 from ..errors import bad_request
-from ..generation.decoding import decode_query
+from ..generation.fields.decoding import decode_query
+from ..generation.fields.unsupported import read
 from ..generation.job import Engine
-from ..generation.unsupported import read
 from ..routes import AbortRequests, PauseOptions, ResetOptions
 from ..transport.json_response import json_response
 

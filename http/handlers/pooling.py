@@ -14,9 +14,9 @@ from actorserve.actors.protocol.messages import Prompt
 from actorserve.actors.protocol.request import CLASSIFY, EMBED, Pooling
 
 from ..errors import bad_request
-from ..generation.decoding import check_model
+from ..generation.fields.decoding import check_model
+from ..generation.fields.unsupported import read
 from ..generation.job import Job
-from ..generation.unsupported import read
 from ..middleware.context import CLIENT, NOTED, RequestContext, log_prompts, name_request
 from ..output.answer import Answer
 from ..pooling import answers

@@ -10,12 +10,12 @@ from aiohttp import web
 
 from ..errors import ApiError, bad_request
 from ..generation.adapter import chat_request
-from ..generation.decoding import check_model
+from ..generation.fields.decoding import check_model
+from ..generation.fields.unsupported import read
 from ..generation.idempotency import StreamProgress
 from ..generation.idempotency_keys import Background
 from ..generation.job import Job
 from ..generation.prepare import PreparedRequest, ask_chat
-from ..generation.unsupported import read
 from ..middleware.context import CLIENT, NOTED, REQUEST_ID, RequestContext, name_request
 from ..openai.responses.answers import ResponseAnswer
 from ..openai.responses.requests import echo, input_items, named, renamed, to_chat

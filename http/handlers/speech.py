@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from ..generation.choice import Choice
-from ..generation.decoding import check_model
+from ..generation.fields.decoding import check_model
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..middleware.context import NOTED, RequestContext, name_request

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
-from ..generation.decoding import decode
+from ..generation.fields.decoding import decode
 from ..generation.infill import infill_tokens
 from ..openai.schemas import Object, TokensRequest
 from .schemas import NOTHING, Biases, LlamaCompletionRequest, LlamaInfillRequest

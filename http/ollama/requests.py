@@ -8,7 +8,7 @@ import msgspec
 
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
-from ..generation.decoding import decode
+from ..generation.fields.decoding import decode
 from ..openai.schemas import TokensRequest
 from .schemas import (
     MadeCall,

@@ -1,7 +1,7 @@
 """Request bodies of the generating endpoints, as msgspec structs: names, types and ranges.
 
 What steers sampling is in protocol/request.py: SamplingFields, and is the same in all APIs. null means absent for every
-field. What clients know and this server cannot do is in generation/unsupported.py.
+field. What clients know and this server cannot do is in generation/fields/unsupported.py.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     service_tier: str | None = None  # there is one
     store: bool | None = None  # answers of /v1/responses are kept, and no others
 
-    # known, and refused where they ask for something (generation/unsupported.py)
+    # known, and refused where they ask for something (generation/fields/unsupported.py)
     kv_transfer_params: Any = None
     repetition_detection: Any = None
 

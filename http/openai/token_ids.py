@@ -8,10 +8,10 @@ import msgspec
 
 from ..errors import ApiError, bad_request
 from ..generation.choice import Choice, ChoiceUpdate
+from ..generation.fields.unsupported import INSIDE
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.logprobs import chat_logprobs, prompt_logprobs
-from ..generation.unsupported import INSIDE
 from ..output.answer import EVENTS, Answer, Events, encode, usage
 from .schemas import GenerateRequest, GenerationFields, TokensRequest
 

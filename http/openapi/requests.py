@@ -1,5 +1,5 @@
 """JSON schemas of the request bodies: what msgspec says of the structs that are decoded, with the ranges that
-stand beside their fields, and the other limits of generation/ranges.py.
+stand beside their fields, and the other limits of generation/fields/ranges.py.
 
 Those go by a field's name: it means the same wherever it stands. What a schema cannot say is answered with 400: which
 fields go together, and whether a grammar, a template or a prompt's length can be.
@@ -17,8 +17,7 @@ from actorserve.actors.protocol.request import SAMPLING_FIELDS, Range, ranges_of
 
 from ..anthropic.requests import REFUSED
 from ..anthropic.schemas import CountRequest, MessagesRequest
-from ..generation.prompts import MAX_MESSAGES, MAX_TOOLS, TEXT_PARTS, TOOL_NAME
-from ..generation.ranges import (
+from ..generation.fields.ranges import (
     MAX_BAD_WORD,
     MAX_BAD_WORDS,
     MAX_BIASES,
@@ -28,9 +27,10 @@ from ..generation.ranges import (
     MAX_STOPS,
     TOKEN,
 )
-from ..generation.sampling import COMPLETION_MAX_TOKENS
+from ..generation.fields.sampling import COMPLETION_MAX_TOKENS
+from ..generation.fields.unsupported import NOT_BUILT, NOTHING
+from ..generation.prompts import MAX_MESSAGES, MAX_TOOLS, TEXT_PARTS, TOOL_NAME
 from ..generation.structured_output import FORMATS, OPTIONS, OUTPUTS
-from ..generation.unsupported import NOT_BUILT, NOTHING
 from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import (
     ChatBatchRequest,

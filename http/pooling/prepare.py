@@ -22,8 +22,8 @@ from actorserve.actors.protocol.request import (
 )
 
 from ..errors import ApiError, bad_request
+from ..generation.fields.ranges import MAX_SALT, check_ranges
 from ..generation.prompts import chat_prompt, check_template, check_tokens
-from ..generation.ranges import MAX_SALT, check_ranges
 from ..openai.schemas import ChatRequest
 from ..settings import Settings
 from .schemas import MAX_INPUTS, EmbeddingRequest, InputFields, PoolingFields, PoolingRequest

@@ -13,8 +13,8 @@ from actorserve.actors.protocol.messages import SoundPrompt
 from actorserve.actors.protocol.request import UINT64, Generation, Sampling
 
 from ..errors import ApiError, bad_request
-from ..generation.decoding import decode_query
-from ..generation.ranges import check_ranges
+from ..generation.fields.decoding import decode_query
+from ..generation.fields.ranges import check_ranges
 from ..settings import Settings
 from .schemas import TIMED, SpeechRequest
 

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from actorserve.actors.frontend import jobs, rpc
+from actorserve.actors.frontend import rpc
+from actorserve.actors.frontend.requests import jobs
 from actorserve.actors.protocol.messages import (
     Cancel,
     Delta,

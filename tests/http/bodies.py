@@ -11,10 +11,10 @@ import pytest
 from actorserve.actors.protocol.messages import ChatPrompt
 from actorserve.actors.protocol.request import Generation
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.fields.ranges import check_fields
+from actorserve.http.generation.fields.sampling import parameters
 from actorserve.http.generation.prompts import chat_prompt, completion_prompts
-from actorserve.http.generation.ranges import check_fields
-from actorserve.http.generation.sampling import parameters
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerationFields
 
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]

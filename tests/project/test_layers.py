@@ -70,7 +70,7 @@ def test_the_layers_hold() -> None:
         ("actors/detokenizer/actor.py", "from actorserve.http import settings as planted"),
         ("http/settings.py", "from actorserve.actors.runtime import process"),
         ("http/planted.py", "WITHOUT = 'a layer'"),
-        ("http/generation/decoding.py", "from ..transport import resume"),
+        ("http/generation/fields/decoding.py", "from ...transport import resume"),
         ("http/errors.py", "from aiohttp import web"),
         ("http/output/parsers/base.py", "if 0:\n    from ...middleware.context import CLIENT"),
         ("actors/supervisor/launch.py", "import actorserve.actors.worker.actor"),

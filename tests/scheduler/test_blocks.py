@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from actorserve.actors.scheduler.blocks import BlockPool
+from actorserve.actors.scheduler.memory.blocks import BlockPool
 from actorserve.shm.kv_map.map import KVMap
 
 

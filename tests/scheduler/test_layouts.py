@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from actorserve.actors.protocol.step import KVLayout
-from actorserve.actors.scheduler import snapshots
+from actorserve.actors.scheduler.memory import snapshots
+from actorserve.actors.scheduler.memory.windows import key_of
 from actorserve.actors.scheduler.recovery.takeover import Contradiction
-from actorserve.actors.scheduler.windows import key_of
 
 from .engine_model import BLOCK, Bench, expected_answer, prompt_of
 

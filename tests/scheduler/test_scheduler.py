@@ -256,7 +256,7 @@ def test_chaos(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(15))
 def test_chaos_with_windows_and_states(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorserve.actors.scheduler.snapshots.INTERVAL", 24)
+    monkeypatch.setattr("actorserve.actors.scheduler.memory.snapshots.INTERVAL", 24)
     run_chaos(seed, random_layout(random.Random(seed)))
 
 
@@ -269,7 +269,7 @@ def test_chaos_long(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(15, 30), *range(1000, 1600)])
 def test_chaos_with_windows_and_states_long(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorserve.actors.scheduler.snapshots.INTERVAL", 24)
+    monkeypatch.setattr("actorserve.actors.scheduler.memory.snapshots.INTERVAL", 24)
     run_chaos(seed, random_layout(random.Random(seed)))
 
 

@@ -20,7 +20,7 @@ from actorserve.actors.options.config import Config, make_config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.cpu.executor import CpuModel
-from actorserve.actors.worker.cpu.kv_memory import kv_dtype
+from actorserve.actors.worker.cpu.memory.kv_memory import kv_dtype
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_decoder

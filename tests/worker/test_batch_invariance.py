@@ -14,10 +14,11 @@ import torch
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.protocol.request import Sampling
-from actorserve.actors.worker.cpu import native
 from actorserve.actors.worker.cpu.batch import BlockTables, prepare_inputs, row_positions
 from actorserve.actors.worker.cpu.batch_invariant import SIZES, BatchInvariantLinear, agreeing_sizes, in_tiles
-from actorserve.actors.worker.cpu.elementwise import (
+from actorserve.actors.worker.cpu.executor import CpuModel, RMSNorm
+from actorserve.actors.worker.cpu.layers import native
+from actorserve.actors.worker.cpu.layers.elementwise import (
     GRAIN,
     exact_gelu_tanh,
     exact_silu,
@@ -27,7 +28,6 @@ from actorserve.actors.worker.cpu.elementwise import (
     rotate_by_rows,
     soft_cap,
 )
-from actorserve.actors.worker.cpu.executor import CpuModel, RMSNorm
 from actorserve.actors.worker.logprobs import LogprobsWriter
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_model

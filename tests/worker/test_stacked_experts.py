@@ -15,7 +15,7 @@ from torch import Tensor
 
 from actorserve.actors.model.architecture import Architecture, read_architecture, shard_shape
 from actorserve.actors.model.checks import find_model
-from actorserve.actors.model.weight_files import check_weights
+from actorserve.actors.model.weights.weight_files import check_weights
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.models.sharding import Alone, shard

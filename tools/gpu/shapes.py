@@ -155,7 +155,7 @@ class Bench:
         kind: torch.dtype | None = None,
         fused: bool = False,
     ) -> None:
-        """`kind`: of keys and values, where that is not the model's own type; `fused`: see worker/gpu/fused.py."""
+        """`kind`: of keys and values, where that is not the model's own type; `fused`: see layers/fused.py there."""
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.shape = read_shape(name)
         self.dtype = DTYPES[SHAPES[name]["dtype"]]

@@ -9,9 +9,9 @@ import msgspec
 from actorserve.http.errors import ApiError, bad_request
 from actorserve.http.generation.adapter import chat_request
 from actorserve.http.generation.choice import Choice
+from actorserve.http.generation.fields.unsupported import read
 from actorserve.http.generation.job import Job
 from actorserve.http.generation.prepare import PreparedRequest, ask_chat, ask_completion
-from actorserve.http.generation.unsupported import read
 from actorserve.http.openai.schemas import GenerationFields, TokensRequest
 from actorserve.http.output.events import Turn
 from actorserve.http.pooling.schemas import EmbeddingRequest

@@ -19,7 +19,7 @@ import grpc
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
-from actorserve.http.generation.decoding import check_model
+from actorserve.http.generation.fields.decoding import check_model
 from actorserve.http.generation.idempotency_keys import client_of
 from actorserve.http.generation.job import Engine, Job
 from actorserve.http.middleware.edge import is_known

@@ -13,7 +13,7 @@ from ...protocol.messages import Delta, Finish
 from ...runtime.process import Context
 from ...telemetry.gauges import FrontendGauge as Gauge
 from ...telemetry.histograms import HOP
-from ..slots import SlotUse
+from ..requests.slots import SlotUse
 
 # of these nobody waits for the end
 FAILED = frozenset({Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER})

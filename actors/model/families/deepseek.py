@@ -12,8 +12,8 @@ from ..latent import LatentShape
 from ..layers import Axis, LatentSpec, LayerSpec, LinearSpec, MoeSpec
 from ..moe import Groups, MoeShape, Scoring
 from ..values import Unsupported, Values
+from .dense.llama import llama_layer
 from .family import Family
-from .llama import llama_layer
 from .qwen_moe import EXPERTS, MOST_EXPERTS
 
 LARGEST = 1 << 24  # of a size

@@ -10,8 +10,8 @@ import msgspec
 from ..layers import Axis, LinearSpec, MoeSpec, StackedExperts
 from ..moe import ClampedGate, MoeShape
 from ..values import Values
+from .dense.llama import llama_layer
 from .family import Family, typed_windows
-from .llama import llama_layer
 from .qwen_moe import MOST_EXPERTS
 
 FARTHEST = 1e9  # of the gate's numbers

@@ -13,10 +13,10 @@ from ..layers import Axis, LayerSpec, LinearSpec, MoeSpec, StackedExperts
 from ..moe import MoeShape, Scoring
 from ..rope import Growth
 from ..values import Values
+from .dense.llama import llama_layer
+from .dense.smollm3 import some_ropes
 from .family import Family, Windows
-from .llama import llama_layer
 from .qwen_moe import MOST_EXPERTS
-from .smollm3 import some_ropes
 
 KINDS = ("full_attention", "chunked_attention")
 FARTHEST = 1e9  # of a number

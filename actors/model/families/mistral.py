@@ -7,8 +7,8 @@ import msgspec
 from ..layers import Axis, LinearSpec, MoeSpec, StackedExperts
 from ..moe import MoeShape
 from ..values import Values
+from .dense.llama import llama_layer
 from .family import Family, same_windows
-from .llama import llama_layer
 from .qwen_moe import MOST_EXPERTS
 
 MISTRAL = Family(

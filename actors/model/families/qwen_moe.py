@@ -7,9 +7,9 @@ import msgspec
 from ..layers import Axis, LinearSpec, MoeSpec, StackedExperts
 from ..moe import MoeShape
 from ..values import Values
+from .dense.llama import llama_layer
+from .dense.qwen import FIRST_WINDOW, switched_windows
 from .family import Family, Windows, no_windows, same_windows
-from .llama import llama_layer
-from .qwen import FIRST_WINDOW, switched_windows
 
 MOST_EXPERTS = 1 << 16
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from .dense.gemma import GEMMA2, GEMMA3
+from .dense.glm4 import GLM4
+from .dense.granite import GRANITE
+from .dense.llama import LLAMA
+from .dense.mimo import MIMO
+from .dense.olmo import OLMO2, OLMO3
+from .dense.phi3 import PHI3
+from .dense.qwen import QWEN2, QWEN3
+from .dense.seed_oss import SEED_OSS
+from .dense.smollm3 import SMOLLM3
 from .family import Family
-from .gemma import GEMMA2, GEMMA3
-from .glm4 import GLM4
 from .gpt_oss import GPT_OSS
-from .granite import GRANITE
-from .llama import LLAMA
 from .llama4 import LLAMA4
-from .mimo import MIMO
 from .mistral import MISTRAL, MIXTRAL
-from .olmo import OLMO2, OLMO3
-from .phi3 import PHI3
-from .qwen import QWEN2, QWEN3
 from .qwen_moe import QWEN2_MOE, QWEN3_MOE
-from .seed_oss import SEED_OSS
-from .smollm3 import SMOLLM3
 
 FAMILIES = (
     LLAMA,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..architecture import Architecture
-from ..families.llama import llama_layer
+from ..families.dense.llama import llama_layer
 from ..formats.stored import FLOATS, StoredSpec
 from ..layers import HEAD, Axis, Kind, LayerSpec, LinearSpec, TensorSpec
 

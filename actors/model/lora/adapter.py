@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...options.config import ConfigError
-from ..weight_files import StoredTensor, read_files, some
+from ..weights.weight_files import StoredTensor, read_files, some
 
 CONFIG = "adapter_config.json"
 FILES = ("adapter_model.safetensors", "adapter_model.bin")

@@ -1,10 +1,10 @@
 """What the KV memory of a CPU worker is divided into: blocks, of one table or several, states of rows, and snapshots.
 
 Where some layers see a window and others everything, the layers that see one are divided into tables of as many layers
-as see everything: a block is then so many tokens of one table's layers, the same number of bytes in each, and tables of
-windows let go of their blocks (scheduler/windows.py). That is done where it saves memory at the longest sequence.
-The first table lets go of nothing, for by it prefixes are found; where no layer sees everything, it has a few of the
-others, as many as make a sequence take least.
+as see everything: a block is then so many tokens of one table's layers, the same number of bytes in each, and tables
+of windows let go of their blocks (scheduler/memory/windows.py). That is done where it saves memory at the longest
+sequence. The first table lets go of nothing, for by it prefixes are found; where no layer sees everything, it has a
+few of the others, as many as make a sequence take least.
 Knows no torch.
 """
 

@@ -21,7 +21,7 @@ from transformers.cache_utils import (
 )
 
 from ...model.memory.kv import StateSpec
-from ..cpu.states import StepStates
+from ..cpu.memory.states import StepStates
 from .hooks import Unfit
 
 

@@ -12,9 +12,9 @@ from ...model.info import ModelInfo
 from ...model.memory.kv import KVSpec
 from ...model.quantization import NONE, QuantMethod
 from ...options.config import Config
+from .checkpoint.stored import Source
 from .load import describe_adapted, types_of
 from .model import describe, reads_windows_alone
-from .stored import Source
 
 
 class AdaptedFacts(NamedTuple):

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from ...model.quantization import NONE, QuantMethod
 from ..cpu.executor import RMSNorm
-from ..cpu.experts import take_experts
-from ..cpu.linear import PackedLinear
+from ..cpu.layers.experts import take_experts
+from ..cpu.layers.linear import PackedLinear
 from ..quantization.base import CpuLinear, LinearTensors, implementation_of
 
 TOGETHER = (

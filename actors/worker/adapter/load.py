@@ -28,14 +28,14 @@ from ...model.values import Values
 from ...options.config import Config, ConfigError
 from ..lora.attached import attach
 from ..memory import large_blocks_apart
-from .arriving import without_weights
+from .checkpoint.arriving import without_weights
+from .checkpoint.reading import read_into
+from .checkpoint.stored import Source
 from .hollow import hollow
 from .hooks import Unfit, register
 from .improve import improve
 from .model import AdaptedModel, describe
 from .probe import Traits, probe
-from .reading import read_into
-from .stored import Source
 from .twin import shrink
 from .verify import Verdict, randomise, verify
 

@@ -23,8 +23,8 @@ from actorserve.kernels.cpu.attention import StepAttention, contexts
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from ...model.memory.kv import KVSpec
-from ..cpu.states import StepStates
-from ..cpu.window_tables import AnyKV, TabledAttention
+from ..cpu.memory.states import StepStates
+from ..cpu.memory.window_tables import AnyKV, TabledAttention
 from ..lora.sites import LoraSites
 from .cache import load_states, store_states
 from .hooks import NAME, Call, Unfit, attending, use_attention

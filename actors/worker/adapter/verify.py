@@ -18,7 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
-from ..cpu.states import RowStates, StepStates
+from ..cpu.memory.states import RowStates, StepStates
 from ..memory import make_pools
 from .hooks import Unfit
 from .model import AdaptedModel, Tier

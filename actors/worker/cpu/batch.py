@@ -12,8 +12,8 @@ from torch import Tensor
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from .decoder import Decoder, StepAttending
-from .states import StepStates
-from .window_tables import AnyKV, TabledAttention, TabledKV
+from .memory.states import StepStates
+from .memory.window_tables import AnyKV, TabledAttention, TabledKV
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Attend = Callable[[PagedKV, Sequence[Span]], StepAttending]

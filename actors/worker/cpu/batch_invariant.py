@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..torch_import import generator
-from .linear import PackedLinear
+from .layers.linear import PackedLinear
 
 SIZES = (4, 8, 16, 32, 64)  # of tiles
 Product = Callable[[Tensor], Tensor]

@@ -11,8 +11,8 @@ from torch import Tensor
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from ...model.memory.kv import KVSpec
-from .states import StepStates
-from .window_tables import AnyKV
+from .memory.states import StepStates
+from .memory.window_tables import AnyKV
 
 
 class StepAttending(Protocol):

@@ -43,22 +43,14 @@ from ..models.sharding import Get
 from ..models.tensors import join, split_rows
 from ..quantization.base import CpuLinear, LinearTensors, implementation_of
 from ..tensor_parallel import TensorParallelGroup, embed
-from .elementwise import (
-    exact_gelu_tanh,
-    exact_silu,
-    exact_soft_cap,
-    gelu_tanh,
-    rotate,
-    rotate_by_rows,
-    soft_cap,
-)
-from .fused import fused_layers, has_native_rows
-from .latent import LatentAttention, LatentStep
-from .linear import PackedLinear, is_large
-from .moe import CpuMoe
-from .native import FEW_TOKENS, current
-from .states import StepStates
-from .window_tables import AnyKV, TabledAttention
+from .layers.elementwise import exact_gelu_tanh, exact_silu, exact_soft_cap, gelu_tanh, rotate, rotate_by_rows, soft_cap
+from .layers.fused import fused_layers, has_native_rows
+from .layers.latent import LatentAttention, LatentStep
+from .layers.linear import PackedLinear, is_large
+from .layers.moe import CpuMoe
+from .layers.native import FEW_TOKENS, current
+from .memory.states import StepStates
+from .memory.window_tables import AnyKV, TabledAttention
 
 Attention = AnyAttention | TabledAttention | LatentStep
 

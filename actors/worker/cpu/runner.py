@@ -34,10 +34,10 @@ from ..lora.sites import RowAdapters
 from ..speculative.verifier import Computed, DraftBatch, DraftOutcome, DraftVerifier
 from .batch import BatchInputs, BlockTables, prepare_inputs, row_positions
 from .decoder import Decoder
-from .native import awake, current
-from .states import RowStates, StepStates
+from .layers.native import awake, current
+from .memory.states import RowStates, StepStates
+from .memory.window_tables import AnyKV, TabledKV
 from .steady_decode import SteadyDecode
-from .window_tables import AnyKV, TabledKV
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers

@@ -12,9 +12,9 @@ from ...model.memory.machine import blocks_in, kv_memory_room, usable_cores
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..actor import WorkerActor, request_readers, warn_unused_memory
-from ..cpu import native
-from ..cpu.kv_memory import make_memory, plan_memory
-from ..cpu.window_tables import TabledKV
+from ..cpu.layers import native
+from ..cpu.memory.kv_memory import make_memory, plan_memory
+from ..cpu.memory.window_tables import TabledKV
 from ..torch_import import import_rest
 
 

@@ -17,7 +17,7 @@ from actorserve.kernels.cpu.native.linear import CHUNK, GROUP, FourBits, Scales
 
 from ...model.architecture import Architecture
 from ...model.formats.stored import WHOLE, AwqWeight, GptqWeight, PackedWeight, WeightFormat
-from ...model.weight_files import check_weights
+from ...model.weights.weight_files import check_weights
 from ..models.gguf_blocks import q4_0_parts, q4_k_parts
 from ..models.gguf_tensors import gguf_blocks
 from ..models.sharding import Read

@@ -3,7 +3,7 @@
 One flat batch, the tokens of all rows of a step one after the other. Ten launches a layer:
     add+norm · qkv · rotate, write KV · attention (and merge of splits) · out · add+norm · gate-up · silu·mul · down
 The residual stream is added to where it is normed, so it stands still between: a layer hands on what is to be added.
-Of a layer with experts the last three but one are those of moe.py.
+Of a layer with experts the last three but one are those of worker/gpu/layers/moe.py.
 
 Everything it does follows from shapes, and nothing of it waits for the device, so that a graph can capture it for
 decoding. Which tensors a layer has is data (model/layers.py). Knows tensors; not where weights come from, nor what a
@@ -37,8 +37,8 @@ from ..models.tensors import join
 from ..quantization.base import GpuLinear, LinearTensors, implementation_of
 from ..quantization.none import BatchInvariantGpuLinear, CublasLinear
 from ..tensor_parallel import TensorParallelGroup, embed
-from .fused import FUSED, FusedLayers
-from .moe import GpuMoe, join_experts, join_mxfp4
+from .layers.fused import FUSED, FusedLayers
+from .layers.moe import GpuMoe, join_experts, join_mxfp4
 
 
 class GpuBatch(NamedTuple):

@@ -35,9 +35,9 @@ from ..speculative.verifier import DraftOutcome
 from .buffers import BufferPool, Sizes, StepBuffers, StepNumbers, fill_up
 from .executor import GpuBatch, GpuModel, Hidden
 from .graphs import Graphs, StepSize, capture_sizes, size_for, smallest
+from .layers.scratch import SplitScratch
 from .rows import DeviceRows, Ints
 from .sampler import PendingStep, RowWork, Sampler
-from .scratch import SplitScratch
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers

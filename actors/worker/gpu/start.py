@@ -30,6 +30,8 @@ from .drafts.draft_model import ModelDraftingRunner
 from .drafts.speculation import DraftingRunner
 from .executor import GpuModel
 from .graphs import capture_sizes, mixed_sizes
+from .layers.moe import check_experts
+from .layers.varied_layers import make_model
 from .memory import (
     await_freed_memory,
     blocks_in,
@@ -43,9 +45,7 @@ from .memory import (
     plan_tables,
     room_for_blocks,
 )
-from .moe import check_experts
 from .runner import GpuRunner
-from .varied_layers import make_model
 
 
 def start(context: Context) -> GpuWorkerActor:

@@ -15,8 +15,8 @@ from actorserve.kernels.cpu.native.linear import FLOATS, NativeLinear, Weights, 
 
 from ...model.lora.adapter import AdapterError
 from ..cpu.batch_invariant import BatchInvariantLinear
-from ..cpu.linear import PackedLinear, PlainLinear
-from ..cpu.native import current
+from ..cpu.layers.linear import PackedLinear, PlainLinear
+from ..cpu.layers.native import current
 from ..quantization.base import CpuLinear
 
 

@@ -21,11 +21,11 @@ from ...model.info import ModelInfo, read_json
 from ...model.layers import EMBEDDINGS, Kind
 from ...model.memory.machine import dtype_on_cpu
 from ...model.rope import long_texts
-from ...model.weight_files import check_weights, is_pickled
+from ...model.weights.weight_files import check_weights, is_pickled
 from ...options.config import Config, ConfigError
-from ..cpu import native
 from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
+from ..cpu.layers import native
 from ..formats.decoding import decoded
 from ..formats.four_bits import open_four_bits
 from ..formats.stacking import unstacked

@@ -12,7 +12,7 @@ from ...model.architecture import Architecture, read_architecture
 from ...model.info import ModelInfo, read_json
 from ...model.pooling.choice import native_values
 from ...model.pooling.spec import PoolingSpec
-from ...model.weight_files import find_hidden_weights
+from ...model.weights.weight_files import find_hidden_weights
 from ...options.config import Config, ConfigError
 from ..cpu.executor import CpuBuilder, CpuModel
 from ..memory import large_blocks_apart

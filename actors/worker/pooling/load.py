@@ -15,7 +15,7 @@ from ...model.info import ModelInfo
 from ...model.memory.machine import float_on_cpu
 from ...model.pooling.spec import PoolingSpec
 from ...model.quantization import METHODS, NONE, QuantMethod
-from ...model.weight_files import some
+from ...model.weights.weight_files import some
 from ...options.config import Config, ConfigError
 from ..adapter.hooks import Unfit, register
 from ..adapter.improve import improve

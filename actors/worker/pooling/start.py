@@ -13,7 +13,7 @@ from ...model.pooling.spec import PoolingSpec
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..actor import WorkerActor, request_readers, warn_unused_memory
-from ..cpu.kv_memory import make_memory, plan_memory
+from ..cpu.memory.kv_memory import make_memory, plan_memory
 from ..torch_import import import_rest
 from .decoder import load_hidden
 from .poolers import Pooler

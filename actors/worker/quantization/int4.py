@@ -14,7 +14,7 @@ from torch import Tensor
 from actorserve.kernels.cpu.native.linear import CHUNK, FourBits, Scales, int4_linear
 
 from ...options.config import ConfigError
-from ..cpu.native import current
+from ..cpu.layers.native import current
 from .base import CpuLinear, LinearTensors
 
 GROUP = 32  # numbers of a row that share a scale

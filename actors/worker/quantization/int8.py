@@ -23,7 +23,7 @@ from torch import Tensor
 from actorserve.kernels.cpu.native.linear import MOST_INPUTS, int4_linear, int8_linear, stride_of
 
 from ...model.memory.machine import cpu_flags
-from ..cpu.native import current
+from ..cpu.layers.native import current
 from .base import CpuLinear, LinearTensors
 
 LARGEST = 127

@@ -11,8 +11,8 @@ from torch import Tensor
 from actorserve.kernels.cpu.native.linear import float_linear
 
 from ..cpu.batch_invariant import BatchInvariantLinear
-from ..cpu.linear import PackedLinear, PlainLinear, is_large
-from ..cpu.native import current
+from ..cpu.layers.linear import PackedLinear, PlainLinear, is_large
+from ..cpu.layers.native import current
 from .base import CpuLinear, GpuLinear, LinearTensors
 
 

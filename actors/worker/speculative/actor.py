@@ -29,10 +29,10 @@ from ...options.speculative import (
 from ...protocol.step import KVLayout, Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
-from ..cpu import native
 from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
-from ..cpu.kv_memory import kv_dtype, kv_type
+from ..cpu.layers import native
+from ..cpu.memory.kv_memory import kv_dtype, kv_type
 from ..cpu.runner import CpuRunner
 from ..lora.resident import ResidentAdapters
 from ..memory import make_pools

@@ -16,8 +16,8 @@ from torch import Tensor
 from actorserve.kernels.cpu.attention import StepAttention, contexts
 
 from ..cpu.executor import CpuModel, rotation_table
-from ..cpu.states import StepStates
-from ..cpu.window_tables import AnyKV, TabledAttention
+from ..cpu.memory.states import StepStates
+from ..cpu.memory.window_tables import AnyKV, TabledAttention
 from .step import Run, VisionStep
 
 

@@ -20,12 +20,12 @@ from transformers.modeling_utils import LoadStateDictConfig
 
 from ...model.info import ModelInfo
 from ...model.vision.texts import text_name
-from ...model.weight_files import some
+from ...model.weights.weight_files import some
 from ...options.config import Config, ConfigError
-from ..adapter.arriving import without_weights
+from ..adapter.checkpoint.arriving import without_weights
+from ..adapter.checkpoint.reading import in_turn
+from ..adapter.checkpoint.stored import Source
 from ..adapter.load import VERSION, code_of_others
-from ..adapter.reading import in_turn
-from ..adapter.stored import Source
 
 TEXT_PARTS = ("language_model", "text_model", "lm_head")
 

@@ -9,7 +9,7 @@ import msgspec
 
 from ...errors import ApiError, bad_request
 from ...generation.adapter import with_names
-from ...generation.ranges import check_ranges
+from ...generation.fields.ranges import check_ranges
 from .custom import CUSTOM, as_function, forced, said_again
 from .messages import messages_of
 from .namespaces import INSIDE, flattened

@@ -22,7 +22,7 @@ from actorserve.http.anthropic.events import MessageEvents
 from actorserve.http.anthropic.requests import omits_thinking, to_chat
 from actorserve.http.anthropic.schemas import MessagesRequest
 from actorserve.http.generation.adapter import chat_request
-from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.output.events import Arguments, CallStart, Content, Piece
 from tests.http.openai.responses.scripted import (
     SAID,

@@ -11,7 +11,7 @@ from actorserve.http.anthropic.requests import to_chat
 from actorserve.http.anthropic.schemas import MessagesRequest
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.adapter import chat_request
-from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.prompts import chat_prompt
 from tests.http.anthropic.test_requests import HI, TOOL, request_of, result, text, use
 

@@ -11,9 +11,9 @@ from actorserve.http.anthropic.requests import omits_thinking, prompt_of, rename
 from actorserve.http.anthropic.schemas import OTHERS, CountRequest, MessagesRequest
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.adapter import chat_request
-from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.fields.sampling import check_fields
 from actorserve.http.generation.prompts import chat_prompt
-from actorserve.http.generation.sampling import check_fields
 from actorserve.http.openai.schemas import ChatRequest
 
 HI = [{"role": "user", "content": "hi"}]

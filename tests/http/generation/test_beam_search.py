@@ -10,7 +10,7 @@ import pytest
 from actorserve.actors.protocol.request import Generation
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.beam_search import check_beams, width_of
-from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from tests.http.bodies import HI, body_of
 from tests.http.serving import Served

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.ranges import MAX_CHOICES, MAX_IDS, MAX_STOP_LENGTH, MAX_STOPS
+from actorserve.http.generation.fields.ranges import MAX_CHOICES, MAX_IDS, MAX_STOP_LENGTH, MAX_STOPS
 from tests.http.bodies import BIG, HI, chat, complete, for_chat, for_completion, refusal
 
 # --- JSON ----------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from actorserve.actors.protocol.request import Generation
-from actorserve.http.generation.decoding import check_model, decode
-from actorserve.http.generation.sampling import max_tokens_of
+from actorserve.http.generation.fields.decoding import check_model, decode
+from actorserve.http.generation.fields.sampling import max_tokens_of
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerationFields
 from tests.http.bodies import HI, body_of, for_chat, generations, refusal
 

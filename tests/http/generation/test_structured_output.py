@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.structured_output import OTHER_NAMES, constraint_of
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from tests.http.bodies import HI, body_of

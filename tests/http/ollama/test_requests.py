@@ -9,7 +9,7 @@ import pytest
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.adapter import chat_request
-from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.ollama.requests import chat_of, completion_of, generated_chat
 from actorserve.http.ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 

@@ -11,8 +11,8 @@ import pytest
 from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
 from actorserve.http.anthropic.schemas import CountRequest, MessagesRequest
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.ranges import MAX_CHOICES, MAX_STOP_LENGTH, MAX_STOPS
-from actorserve.http.generation.unsupported import NOT_BUILT, check_built, read
+from actorserve.http.generation.fields.ranges import MAX_CHOICES, MAX_STOP_LENGTH, MAX_STOPS
+from actorserve.http.generation.fields.unsupported import NOT_BUILT, check_built, read
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.openai.schemas import (
     ChatRequest,

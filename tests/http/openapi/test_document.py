@@ -17,8 +17,8 @@ from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.protocol.request import ranges_of
 from actorserve.http.app import make_app
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.decoding import decode, decode_query
-from actorserve.http.generation.sampling import check_fields
+from actorserve.http.generation.fields.decoding import decode, decode_query
+from actorserve.http.generation.fields.sampling import check_fields
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from actorserve.http.openapi.answers import Health
 from actorserve.http.openapi.document import document

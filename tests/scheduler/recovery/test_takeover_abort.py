@@ -15,8 +15,9 @@ import pytest
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.step import StepDone
-from actorserve.actors.scheduler import batch, blocks, lifecycle, planner, results, scheduler, waiting
-from actorserve.actors.scheduler import prefix_cache as prefix
+from actorserve.actors.scheduler import batch, lifecycle, planner, results, scheduler, waiting
+from actorserve.actors.scheduler.memory import blocks
+from actorserve.actors.scheduler.memory import prefix_cache as prefix
 from actorserve.actors.scheduler.recovery import takeover
 from actorserve.shm.kv_map import map as kv_map
 from actorserve.shm.table import arrays as table_arrays

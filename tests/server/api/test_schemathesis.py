@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from actorserve.http.generation.unsupported import NOT_BUILT
+from actorserve.http.generation.fields.unsupported import NOT_BUILT
 from tests.support.server import WAIT_S, Server
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

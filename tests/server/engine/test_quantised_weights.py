@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actorserve.actors.worker.cpu import native
+from actorserve.actors.worker.cpu.layers import native
 from tests.support.client import http_client
 from tests.support.models.checkpoints import checkpoint
 from tests.support.models.greedy import generate, reference

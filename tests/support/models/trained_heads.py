@@ -65,7 +65,7 @@ def _unnormed(model: Any, ids: Tensor, layer: int, states: tuple[Tensor, ...]) -
 
 
 class Trainee:
-    """The head over whole texts, as tests/worker/test_heads.py has it, with gradients."""
+    """The head over whole texts, as tests/worker/speculative/test_heads.py has it, with gradients."""
 
     def __init__(self, tensors: heads.Tensors, config: dict[str, Any], table: Tensor) -> None:
         self.tensors, self.config, self.table = tensors, config, table

@@ -23,7 +23,7 @@ from actorserve.actors.worker.adapter.improve import LinearModule, PartModule
 from actorserve.actors.worker.adapter.load import load_adapted
 from actorserve.actors.worker.adapter.model import AdaptedModel
 from actorserve.actors.worker.adapter.twin import shrink
-from actorserve.actors.worker.cpu.linear import PlainLinear
+from actorserve.actors.worker.cpu.layers.linear import PlainLinear
 from actorserve.actors.worker.formats.floats import expert
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from tests.support.models.weight_formats import FORMATS, write

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from actorserve.actors.worker.cpu.executor import CpuModel
-from actorserve.actors.worker.cpu.linear import PackedLinear
+from actorserve.actors.worker.cpu.layers.linear import PackedLinear
 from tests.support.models.checkpoints import KINDS, VOCABULARY
 from tests.support.models.greedy import generate, greedy, reference
 

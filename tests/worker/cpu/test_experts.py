@@ -16,8 +16,8 @@ from actorserve.actors.model.architecture import read_architecture, shard_shape
 from actorserve.actors.model.info import read_json
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
-from actorserve.actors.worker.cpu.experts import Expert, Experts, take_experts
-from actorserve.actors.worker.cpu.linear import PackedLinear, PlainLinear
+from actorserve.actors.worker.cpu.layers.experts import Expert, Experts, take_experts
+from actorserve.actors.worker.cpu.layers.linear import PackedLinear, PlainLinear
 from actorserve.actors.worker.models.sharding import shard
 from actorserve.actors.worker.models.weights import open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear

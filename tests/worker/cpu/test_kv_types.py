@@ -12,9 +12,9 @@ import torch
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.memory.kv import KV_TYPES
-from actorserve.actors.worker.cpu import native
-from actorserve.actors.worker.cpu.kv_memory import kv_type, plan_memory
-from actorserve.actors.worker.cpu.window_tables import TabledKV
+from actorserve.actors.worker.cpu.layers import native
+from actorserve.actors.worker.cpu.memory.kv_memory import kv_type, plan_memory
+from actorserve.actors.worker.cpu.memory.window_tables import TabledKV
 from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from tests.support.compiler import need_compiler

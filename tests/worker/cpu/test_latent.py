@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from actorserve.actors.model.architecture import find_architecture, read_architecture, shard_shape
 from actorserve.actors.model.info import read_json, resolve_model
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.worker.cpu import latent
 from actorserve.actors.worker.cpu.executor import CpuModel
-from actorserve.actors.worker.cpu.latent import LatentStep
+from actorserve.actors.worker.cpu.layers import latent
+from actorserve.actors.worker.cpu.layers.latent import LatentStep
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.models.sharding import Alone, shard

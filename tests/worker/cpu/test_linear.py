@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from actorserve.actors.worker.cpu.linear import PackedLinear
+from actorserve.actors.worker.cpu.layers.linear import PackedLinear
 
 pytestmark = pytest.mark.skipif(not PackedLinear.works(torch.float32), reason="this torch has no packed products")
 

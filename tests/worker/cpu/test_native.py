@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from actorserve.actors.options.config import ConfigError, make_config
-from actorserve.actors.worker.cpu import native
+from actorserve.actors.worker.cpu.layers import native
 from actorserve.kernels.cpu.native.library import NativeError
 from tests.support.compiler import need_compiler
 

@@ -22,10 +22,10 @@ from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import Step, StepDone
 from actorserve.actors.worker.cpu.executor import CpuModel
-from actorserve.actors.worker.cpu.kv_memory import WorkerMemory, make_memory, plan_memory
+from actorserve.actors.worker.cpu.memory.kv_memory import WorkerMemory, make_memory, plan_memory
+from actorserve.actors.worker.cpu.memory.states import RowStates, StepStates
+from actorserve.actors.worker.cpu.memory.window_tables import TabledKV
 from actorserve.actors.worker.cpu.runner import CpuRunner
-from actorserve.actors.worker.cpu.states import RowStates, StepStates
-from actorserve.actors.worker.cpu.window_tables import TabledKV
 from actorserve.actors.worker.models.weights import load_decoder
 from tests.scheduler.engine_model import BLOCK, MAX_TOKENS, Bench
 from tests.support.models.checkpoints import VOCABULARY

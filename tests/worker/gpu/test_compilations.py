@@ -105,9 +105,9 @@ def make_runner(setup: dict[str, Any], drafts: int) -> Any:
     from actorserve.actors.worker.gpu.buffers import Sizes
     from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
     from actorserve.actors.worker.gpu.graphs import capture_sizes, mixed_sizes
+    from actorserve.actors.worker.gpu.layers.varied_layers import make_model
     from actorserve.actors.worker.gpu.memory import make_pools
     from actorserve.actors.worker.gpu.runner import GpuRunner
-    from actorserve.actors.worker.gpu.varied_layers import make_model
     from actorserve.actors.worker.models.weights import random_tensors
     from actorserve.kernels.triton.drafts import Lookup
 

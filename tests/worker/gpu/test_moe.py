@@ -22,7 +22,7 @@ from actorserve.actors.model.moe import ClampedGate, Groups, MoeShape  # noqa: E
 from actorserve.actors.options.config import ConfigError  # noqa: E402
 from actorserve.actors.worker.cpu.executor import CpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuBuilder  # noqa: E402
-from actorserve.actors.worker.gpu.moe import GpuMoe, check_experts  # noqa: E402
+from actorserve.actors.worker.gpu.layers.moe import GpuMoe, check_experts  # noqa: E402
 from actorserve.actors.worker.models.sharding import shard  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 

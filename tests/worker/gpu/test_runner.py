@@ -26,11 +26,11 @@ from actorserve.actors.worker.gpu.buffers import Sizes  # noqa: E402
 from actorserve.actors.worker.gpu.drafts.draft_model import ModelDraftingRunner  # noqa: E402
 from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
-from actorserve.actors.worker.gpu.fused import FusedLayers  # noqa: E402
 from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes  # noqa: E402
+from actorserve.actors.worker.gpu.layers.fused import FusedLayers  # noqa: E402
+from actorserve.actors.worker.gpu.layers.varied_layers import make_model  # noqa: E402
 from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
-from actorserve.actors.worker.gpu.varied_layers import make_model  # noqa: E402
 from actorserve.actors.worker.logprobs import LOG_SUMS, LogprobsWriter  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 from actorserve.kernels.triton import paged_prefill  # noqa: E402

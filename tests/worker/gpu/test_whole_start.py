@@ -33,9 +33,9 @@ from actorserve.actors.worker.gpu.actor import GpuWorkerActor
 from actorserve.actors.worker.gpu.drafts.draft_model import ModelDraftingRunner
 from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
 from actorserve.actors.worker.gpu.graphs import Graphs
+from actorserve.actors.worker.gpu.layers.varied_layers import VariedModel
 from actorserve.actors.worker.gpu.memory import kv_block_bytes
 from actorserve.actors.worker.gpu.runner import GpuRunner
-from actorserve.actors.worker.gpu.varied_layers import VariedModel
 from tests.support.no_device import compile_nothing
 from tests.support.recorded_graphs import RecordedGraph, recording
 

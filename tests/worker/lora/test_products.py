@@ -14,10 +14,10 @@ from torch import Tensor
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.lora.adapter import AdapterError, read_adapter
 from actorserve.actors.options.config import Config
-from actorserve.actors.worker.cpu import native
 from actorserve.actors.worker.cpu.batch import BlockTables, prepare_inputs
 from actorserve.actors.worker.cpu.decoder import Decoder
-from actorserve.actors.worker.cpu.kv_memory import kv_dtype
+from actorserve.actors.worker.cpu.layers import native
+from actorserve.actors.worker.cpu.memory.kv_memory import kv_dtype
 from actorserve.actors.worker.lora.build import AdapterMaker
 from actorserve.actors.worker.lora.sites import RowAdapters
 from actorserve.actors.worker.lora.start import make_maker

@@ -18,7 +18,7 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.memory import machine
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
-from actorserve.actors.worker.cpu.linear import PackedLinear, PlainLinear
+from actorserve.actors.worker.cpu.layers.linear import PackedLinear, PlainLinear
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.models.weights import load_model
 

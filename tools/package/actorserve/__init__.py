@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from actorserve.actors.llm.inputs.lora import LoRARequest as LoRARequest
     from actorserve.actors.llm.link import EngineDead as EngineDead
     from actorserve.actors.llm.llm import LLM as LLM
-    from actorserve.actors.llm.lora import LoRARequest as LoRARequest
     from actorserve.actors.llm.outputs import CompletionOutput as CompletionOutput
     from actorserve.actors.llm.outputs import PromptError as PromptError
     from actorserve.actors.llm.outputs import RequestOutput as RequestOutput

@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.adapter import chat_request
-from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.events import ResponseEvents
 from actorserve.http.openai.responses.requests import echo, input_items, to_chat

@@ -9,9 +9,9 @@ import pytest
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.adapter import chat_request
-from actorserve.http.generation.decoding import decode
+from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.fields.sampling import check_fields
 from actorserve.http.generation.prompts import check_messages
-from actorserve.http.generation.sampling import check_fields
 from actorserve.http.openai.responses.requests import echo, input_items, renamed, to_chat
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 

@@ -13,14 +13,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.kernels.triton.moe.experts import (  # noqa: E402
-    SILU,
-    ExpertsLaunch,
-    Gate,
-    add_up,
-    launch_of,
-    run_experts,
-)
+from actorserve.kernels.triton.moe.experts import SILU, ExpertsLaunch, Gate, add_up, launch_of, run_experts  # noqa: E402
 from actorserve.kernels.triton.moe.routing import TOKENS, Routed, Routing, route  # noqa: E402
 from actorserve.kernels.triton.moe.weights import (  # noqa: E402
     GROUP,

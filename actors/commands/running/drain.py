@@ -1,0 +1,67 @@
+"""`actorserve drain`: a running server ends once its requests have."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+import time
+
+from ...observer.options import add_server
+
+DESCRIPTION = """Let a running server end, as SIGTERM does: it takes no new connections, says `Connection: close` in its
+answers, and ends with status 0 when no request runs any more.
+
+Prints how many are left, until the server has ended. The status is 1 if time was up and requests were cut off."""
+FAILED = 1
+LOOK_S = 0.1  # between two looks at what is left
+ANSWER_S = 30.0
+LATE_S = 30.0  # beyond what the server takes itself, which it may be stopped or hang in
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """How long, and which server."""
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="how long running requests may take; what the server's --shutdown-timeout says if left out",
+    )
+    add_server(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 once the server has ended, with all of its requests."""
+    from ...observer.ask import AskError, ask
+    from ...observer.attach import AttachError, choose, find_servers
+    from ...protocol.control_wire import DRAIN, LEFT, DrainRequest, NoArguments
+    from ...supervisor.timeouts import stop_seconds
+
+    try:
+        server = choose(find_servers(), arguments.server)
+        process = os.pidfd_open(server.pid)
+        begun = ask(server, DRAIN, DrainRequest(arguments.timeout), ANSWER_S)
+    except (AttachError, AskError, ProcessLookupError) as error:
+        print(f"actorserve: error: {error}", file=sys.stderr)
+        return FAILED
+    print(f"the server on {server} takes no more, and has {begun.seconds:g} s", flush=True)
+    left, over = 0, time.monotonic() + begun.seconds
+    while not select.select([process], [], [], LOOK_S)[0]:
+        if time.monotonic() >= over:  # what ends from here on is cut off
+            if time.monotonic() < over + stop_seconds(0) + LATE_S:
+                continue
+            print(f"actorserve: error: the server on {server} has not ended", file=sys.stderr)
+            return FAILED
+        try:
+            before, left = left, ask(server, LEFT, NoArguments(), ANSWER_S).requests
+        except AskError:  # it ends at this moment, which the next look tells
+            continue
+        if left != before:
+            print(f"{left} requests left", flush=True)
+    os.close(process)
+    if left and time.monotonic() >= over:
+        print(f"actorserve: error: time was up with {left} requests left, which were cut off", file=sys.stderr)
+        return FAILED
+    print("the server has ended")
+    return 0

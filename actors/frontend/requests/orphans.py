@@ -1,0 +1,89 @@
+"""What a dead frontend has left in its slots, and what becomes of it: read on, kept, or cancelled and freed.
+
+What has ended is free at once (slots.py says what has). Its last prompts may still lie in renderers' lanes, so no other
+slot is freed before each renderer has answered Sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from ...protocol.messages import Cancel, Sync
+from ...runtime.process import Context
+from .retained import RetainedAnswers
+from .slots import Slots
+
+ADOPTION_S = 5.0  # what connections of a predecessor get to come
+
+
+class OrphanedSlots:
+    """A predecessor's slots. `reserved` are those from which streams on its connections may go on."""
+
+    def __init__(
+        self, context: Context, slots: Slots, retained: RetainedAnswers, numbers: Iterator[int], reserved: Iterable[int]
+    ) -> None:
+        self._context = context
+        self._table = context.table
+        self._slots = slots
+        self._retained = retained
+        self._unsynced: set[int] = set()
+        self._reserved = {ref for ref in set(reserved) & set(slots.orphans()) if not self._is_with_media(ref)}
+        slots.close_ended(self.is_wanted)
+        orphans = slots.orphans()
+        if not orphans:
+            return
+        self._cancel([ref for ref in orphans if not self.is_wanted(ref)])
+        asyncio.get_running_loop().call_later(ADOPTION_S, self._give_up_reserved)
+        for renderer in context.system.of_kind("renderer"):
+            number = next(numbers)
+            self._unsynced.add(number)
+            context.post(renderer.name, Sync(number))
+
+    def _is_with_media(self, ref: int) -> bool:
+        """May a media actor still send it to a renderer, after that was synced? It is cancelled before: who handles it
+        then finds that nobody wants it.
+        """
+        arena = self._context.media()
+        return arena is not None and self._table.prompt_length(ref) is None and arena.asked(ref) is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """No renderer has anything of the predecessor's."""
+        return not self._unsynced
+
+    def is_wanted(self, ref: int) -> bool:
+        """May somebody come who reads this slot, though its sequence has ended?"""
+        return ref in self._reserved or self._retained.holds(ref)
+
+    def is_reserved(self, ref: int) -> bool:
+        """May a stream of the predecessor's go on from it?"""
+        return ref in self._reserved
+
+    def take(self, ref: int) -> None:
+        """Somebody reads it."""
+        self._reserved.discard(ref)
+
+    def synced(self, number: int) -> None:
+        """A renderer has answered."""
+        if number in self._unsynced:
+            self._unsynced.remove(number)
+            if not self._unsynced:
+                self._slots.close_orphans(self.is_wanted)
+
+    def _cancel(self, refs: list[int]) -> None:
+        """Nobody goes on with these."""
+        running = [ref for ref in refs if not self._table.finish(ref)]
+        for ref in running:
+            self._table.cancel(ref)
+        if running:
+            self._context.log.info("%d sequences of a predecessor are cancelled", len(running))
+            self._context.post_to_owners(Cancel, running)
+
+    def _give_up_reserved(self) -> None:
+        """Connections whose streams could go on have not come: their clients have gone."""
+        left, self._reserved = self._reserved, set()
+        self._cancel([ref for ref in left if self._slots.use(ref) is not None and not self.is_wanted(ref)])
+        if self.is_settled:
+            self._slots.close_orphans(self.is_wanted)
+        self._context.flush()

@@ -1,0 +1,118 @@
+"""Answers that can be asked for again by their key: which slots they are in, and until when.
+
+A kept slot is not closed when its sequence has ended: the request table alone remembers the answer, so that any reader,
+also one of a successor of this frontend, is given it from there. Keys and slots stand in shared memory
+(shm/journals/keyed_log.py).
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from actorserve.http.generation.idempotency_keys import Kept
+from actorserve.shm.journals.keyed_log import KEY_BYTES, KeyedLog
+from actorserve.shm.table.table import RequestTable
+
+from ...protocol.messages import Finish
+
+FINISHED_SHARE = 4  # of all slots: so many at most hold answers that have ended
+# a request that ended so is done again
+AGAIN = (Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER)
+
+
+class RetainedAnswers:
+    """One frontend's kept answers."""
+
+    def __init__(self, recent: KeyedLog, table: RequestTable, slots: int, window_s: float) -> None:
+        self._recent = recent
+        self._table = table
+        self._most_finished = slots // FINISHED_SHARE
+        self._window_s = window_s
+        self._until: dict[bytes, float] = {}  # Unix seconds, in the order of first use
+        self._kept: dict[bytes, Kept] = {}
+        self._keys: dict[int, bytes] = {}  # by ref
+        for key in recent.keys():
+            self._load(key, recent.get(key) or b"")
+
+    def _load(self, key: bytes, payload: bytes) -> None:
+        """What a predecessor kept, if it can be gone on with."""
+        try:
+            kept = msgspec.msgpack.decode(payload, type=Kept)
+        except msgspec.DecodeError:  # another kind of record
+            return
+        runs = not all(self._table.finish(ref) for ref in kept.refs)
+        if (runs or kept.until > time.time()) and all(self._is_usable(ref) for ref in kept.refs):
+            self._remember(key, kept)
+
+    def _is_usable(self, ref: int) -> bool:
+        table = self._table
+        current = table.is_current(ref) and table.prompt_length(ref) is not None
+        return current and not table.is_cancelled(ref) and table.finish(ref) not in AGAIN
+
+    def _remember(self, key: bytes, kept: Kept) -> None:
+        self._kept[key] = kept
+        self._until[key] = kept.until
+        self._keys.update(dict.fromkeys(kept.refs, key))
+
+    def keep(self, key: bytes, kept: Kept) -> None:
+        """From now on this is the key's answer."""
+        assert len(key) == KEY_BYTES
+        self.forget(key)
+        kept = msgspec.structs.replace(kept, until=time.time() + self._window_s)
+        self._recent.put(key, msgspec.msgpack.encode(kept))
+        self._remember(key, kept)
+
+    def find(self, key: bytes) -> Kept | None:
+        """The key's answer, if it is one that is to be given again."""
+        kept = self._kept.get(key)
+        if kept is None or any(self._table.finish(ref) in AGAIN or self._table.is_cancelled(ref) for ref in kept.refs):
+            return None
+        return kept
+
+    def holds(self, ref: int) -> bool:
+        """Is this slot to stay as it is?"""
+        return ref in self._keys
+
+    def forget(self, key: bytes) -> list[int]:
+        """Its slots are nobody's answer any more."""
+        kept = self._kept.pop(key, None)
+        self._until.pop(key, None)
+        if kept is None:
+            return []
+        for ref in kept.refs:
+            self._keys.pop(ref, None)
+        return kept.refs
+
+    def forget_ref(self, ref: int) -> list[int]:
+        """As `forget`, by one of its slots."""
+        return self.forget(self._keys[ref]) if ref in self._keys else []
+
+    def outdated(self) -> list[int]:
+        """Slots whose time is over, or which are too many; what still runs is given more time."""
+        now = time.time()
+        finished: list[bytes] = []
+        old: list[bytes] = []
+        for key, until in list(self._until.items()):
+            if not all(self._table.finish(ref) for ref in self._kept[key].refs):
+                if until <= now:
+                    self._until[key] = now + self._window_s
+            elif until <= now:
+                old.append(key)
+            else:
+                finished.append(key)
+        count = sum(len(self._kept[key].refs) for key in finished)
+        for key in finished:
+            if count <= self._most_finished:
+                break
+            count -= len(self._kept[key].refs)
+            old.append(key)
+        return [ref for key in old for ref in self.forget(key)]
+
+    def make_room(self) -> list[int]:
+        """The slots of the oldest answer that has ended; empty if there is none."""
+        for key in self._until:
+            if all(self._table.finish(ref) for ref in self._kept[key].refs):
+                return self.forget(key)
+        return []

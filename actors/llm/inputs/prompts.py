@@ -1,0 +1,103 @@
+"""The forms in which scripts give prompts and conversations, as the renderer takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NotRequired, TypedDict
+
+import msgspec
+
+from actorserve.http.errors import ApiError
+from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.prompts import chat_prompt, check_tokens
+from actorserve.http.openai.schemas import ChatRequest
+from actorserve.http.settings import Settings
+
+from ...protocol.media import MediaSource
+from ...protocol.messages import Prompt, TextPrompt, TokenPrompt
+from .media import DATA, GivenPictures, put_back
+
+
+class TextDict(TypedDict):
+    prompt: str
+    multi_modal_data: NotRequired[Mapping[str, Any]]
+
+
+class TokensDict(TypedDict):
+    prompt_token_ids: list[int]
+    multi_modal_data: NotRequired[Mapping[str, Any]]
+
+
+PromptType = str | list[int] | TextDict | TokensDict | Mapping[str, Any]
+Conversation = Sequence[Mapping[str, Any]]
+
+
+class GivenPrompt(NamedTuple):
+    """A prompt and the text that its output shows; `is_chat`: the text is known once it is rendered."""
+
+    prompt: Prompt
+    text: str | None = None
+    is_chat: bool = False
+
+
+def given_prompts(
+    prompts: PromptType | Sequence[PromptType], pictures: GivenPictures | None = None
+) -> list[GivenPrompt]:
+    """One prompt or several; a list of numbers is one. ValueError names the index of one that cannot be."""
+    if isinstance(prompts, (str, Mapping)) or _are_ids(prompts):
+        return [_with_pictures(prompts, 0, pictures)]
+    return [_with_pictures(prompt, index, pictures) for index, prompt in enumerate(prompts)]
+
+
+def _with_pictures(given: object, index: int, pictures: GivenPictures | None) -> GivenPrompt:
+    found = _given(given, index)
+    data = given.get(DATA) if isinstance(given, Mapping) else None
+    if pictures is None or not isinstance(found.prompt, TextPrompt | TokenPrompt):
+        return found
+    return found._replace(prompt=pictures.with_data(found.prompt, data, index))
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, Sequence) and bool(value) and all(type(one) is int for one in value)
+
+
+def _given(prompt: object, index: int) -> GivenPrompt:
+    if isinstance(prompt, Mapping):
+        if (ids := prompt.get("prompt_token_ids")) is not None:
+            return GivenPrompt(_tokens(ids, index), prompt.get("prompt"))
+        prompt = prompt.get("prompt")
+    if isinstance(prompt, str):
+        return GivenPrompt(TextPrompt(prompt), prompt)
+    return GivenPrompt(_tokens(prompt, index))
+
+
+def _tokens(ids: object, index: int) -> TokenPrompt:
+    if not isinstance(ids, Sequence) or not _are_ids(ids):
+        text = "must be a text, token ids, or a dict with `prompt` or `prompt_token_ids`"
+        raise ValueError(f"prompt {index}: a prompt {text}, not {ids!r:.64}")
+    try:
+        return TokenPrompt(check_tokens(list(ids), f"prompt {index}"))
+    except ApiError as error:
+        raise ValueError(error.message) from None
+
+
+def given_conversations(
+    messages: Conversation | Sequence[Conversation],
+    variables: Mapping[str, Any],
+    pictures: GivenPictures | None = None,
+    settings: Settings | None = None,
+) -> tuple[list[GivenPrompt], bool]:
+    """(one conversation or several, was it a list of them). `variables`: the other fields of a chat request."""
+    several = bool(messages) and not isinstance(messages[0], Mapping)
+    fields = {name: value for name, value in variables.items() if value is not None}
+    found = []
+    for index, conversation in enumerate(messages if several else [messages]):
+        taken: list[MediaSource | None] = []
+        try:
+            if pictures is not None:
+                conversation, taken = pictures.taken_out(list(conversation))
+            request = decode(ChatRequest, msgspec.json.encode({**fields, "messages": conversation}))
+            found.append(GivenPrompt(put_back(chat_prompt(request, settings), taken), is_chat=True))
+        except ApiError as error:
+            raise ValueError(f"conversation {index}: {error.message}") from None
+    return found, several

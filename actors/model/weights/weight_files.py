@@ -1,0 +1,244 @@
+"""What files of weights say of their tensors, and whether that is what an architecture needs. No weight is read.
+
+They are safetensors, or where there are none what PyTorch pickled (pickled.py). A file of safetensors is a length of 8
+bytes, so much JSON (type, shape and place of each tensor), then the tensors without gaps.
+Knows files; no torch, so that a model that cannot be served is told before anybody is started.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...options.config import ConfigError
+from ..architecture import Architecture
+from ..formats.stored import BYTES, StoredSpec
+from ..gguf.folder import SOURCES, Tensors, gguf_tensors
+from ..gguf.header import BY_NAME
+from ..gguf.names import hub_tensors
+from ..layers import HEAD
+from ..values import read_json
+from ..vision.texts import text_name
+from .pickled import read_pickled
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+PICKLED_INDEX = "pytorch_model.bin.index.json"
+PICKLED = "pytorch_model.bin"
+LONGEST_HEADER = 100_000_000  # bytes, as the format has it
+PREFIX = "model."  # of what belongs to the bare model, in a checkpoint that is more than that
+HEADS = ("score.", f"{HEAD}.")
+NAMED_AT_MOST = 5  # tensors named in an error
+
+
+Homes = dict[str, tuple[Path, str]]
+
+
+class StoredTensor(NamedTuple):
+    """A tensor in a file."""
+
+    file: Path
+    dtype: str  # in safetensors' words
+    shape: tuple[int, ...]
+    size: int  # bytes
+    name: str = ""  # in the file, where the model has another
+
+
+def read_weights(folder: Path) -> dict[str, StoredTensor]:
+    """All tensors of the folder's files by name. ConfigError if a file is missing, broken or cut off."""
+    if (found := gguf_tensors(folder)) is not None:
+        return _of_gguf(*found)
+    return read_files(weight_files(folder))
+
+
+def read_files(paths: Iterable[Path]) -> dict[str, StoredTensor]:
+    """The same of some files."""
+    return {name: tensor for path in paths for name, tensor in _read_header(path)}
+
+
+def is_pickled(path: Path) -> bool:
+    """Is it no file of safetensors?"""
+    return path.suffix in (".bin", ".pt")
+
+
+def _of_gguf(architecture: str, tensors: Tensors) -> dict[str, StoredTensor]:
+    """The same of GGUF files, by the names that tensors have at the hub."""
+    names = {name for _, name, _ in tensors}
+    return {
+        hub: StoredTensor(path, part.type.name, part.shape, part.size)
+        for path, name, tensor in tensors
+        for hub, part in hub_tensors(architecture, name, tensor, names)
+    }
+
+
+def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
+    """The same, all of them there with the shapes and types that they should have, and no others."""
+    found = read_weights(folder)
+    if shape.vision is not None:
+        named = ((text_name(name), tensor._replace(name=name)) for name, tensor in found.items())
+        found = {name: tensor for name, tensor in named if name is not None}
+    check_tensors(folder, shape, found)
+    return found
+
+
+def find_hidden_weights(folder: Path, shape: Architecture) -> tuple[Homes, Homes]:
+    """(those of a model that makes no logits, by their full names; those of its heads): where each lies, and by which
+    name. It may have been stored as the bare model. ConfigError if they do not fit.
+    """
+    if shape.stored is not None:
+        raise ConfigError(f"model: {folder}: quantised weights are not read for pooling; int8 can be made at load")
+    found = read_weights(folder)
+    bare = not any(name.startswith(PREFIX) for name in found)
+    heads: Homes = {name: (tensor.file, name) for name, tensor in found.items() if name.startswith(HEADS)}
+    named = {f"{PREFIX}{name}" if bare else name: name for name in found if name not in heads}
+    check_tensors(folder, shape, {full: found[name] for full, name in named.items()})
+    return {full: (found[name].file, name) for full, name in named.items()}, heads
+
+
+def check_tensors(folder: Path, shape: Architecture, found: dict[str, StoredTensor]) -> None:
+    """ConfigError if these, of the folder's files, are not those of the architecture."""
+    specs = shape.stored_specs(found)
+    _compare(folder, shape, found, specs)
+    in_gguf = (folder / SOURCES).is_file()
+    for name, spec in specs.items():
+        types = tuple(BY_NAME) if in_gguf else spec.types
+        if name in found and found[name].dtype not in types:
+            raise ConfigError(f"model: {name} is stored as {found[name].dtype}; supported are {', '.join(types)}")
+
+
+def check_index(folder: Path, shape: Architecture) -> None:
+    """Where there is an index, it names each tensor that is needed: what it lacks, no file need be had for."""
+    if (path := index_of(folder)) is not None:
+        index_files(path)
+        there = set(read_json(path)["weight_map"])
+        if shape.vision is not None:
+            there = {own for name in there if (own := text_name(name)) is not None}
+        if missing := sorted(_needed(shape.stored_specs(there)) - there):
+            raise ConfigError(f"model: {path} does not fit config.json: it lacks {some(missing)}")
+
+
+def index_of(folder: Path) -> Path | None:
+    """The index that counts: a pickled one only where there are no safetensors."""
+    if (folder / INDEX).exists():
+        return folder / INDEX
+    return folder / PICKLED_INDEX if (folder / PICKLED_INDEX).exists() and not (folder / SINGLE).exists() else None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The one file, or those that the index names."""
+    index = index_of(folder)
+    if index is None:
+        for name in (SINGLE, PICKLED):
+            if (folder / name).exists():
+                return [folder / name]
+        raise ConfigError(
+            f"model: {folder} has neither {SINGLE} nor {INDEX}{_others(folder)}; --load-format dummy needs no weights"
+        )
+    names = index_files(index)
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        raise ConfigError(f"model: {folder} lacks {some(missing)}, which {index.name} names")
+    return [folder / name for name in names]
+
+
+def index_files(path: Path) -> list[str]:
+    """The files that an index names."""
+    places = read_json(path).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise ConfigError(f"model: {path} has no weight_map of names and files")
+    for name, file in places.items():
+        if not isinstance(file, str) or Path(file).name != file:
+            raise ConfigError(f"model: {path} says weight_map.{name} = {file!r}; a file's name is needed")
+    return sorted(set(places.values()))
+
+
+def some(names: Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    known = list(names)
+    more = len(known) - NAMED_AT_MOST
+    return ", ".join(known[:NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+def _others(folder: Path) -> str:
+    """Weights of another form, which are not read."""
+    found = [path.name for form in ("*.gguf", "*.bin", "*.pth", "*.pt") for path in sorted(folder.glob(form))]
+    return f" (but {some(found)}: only safetensors and {PICKLED} are read)" if found else ""
+
+
+def _read_header(path: Path) -> Iterator[tuple[str, StoredTensor]]:
+    """What a file says of its tensors; its length is that of all of them together."""
+    if is_pickled(path):
+        return ((name, StoredTensor(path, *tensor)) for name, tensor in read_pickled(path).items())
+    try:
+        if not path.is_file():  # to open a pipe would wait for whoever writes
+            raise ConfigError(f"model: {path} is no file")
+        whole = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(whole - 8, LONGEST_HEADER):
+                raise ValueError("it ends inside its header")
+            header = json.loads(file.read(length))
+        tensors, end = _tensors(path, header), 0
+        for name, (first, last), _ in tensors:
+            if first != end or last < first:
+                raise ValueError(f"{name} does not lie where the tensor before it ends")
+            end = last
+        if 8 + length + end != whole:
+            raise ValueError(f"it has {whole:,} bytes in place of {8 + length + end:,}")
+    except OSError as error:
+        raise ConfigError(f"model: {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        reason = "its header is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ConfigError(f"model: {path} is broken or cut off: {reason}") from None
+    return ((name, stored) for name, _, stored in tensors)
+
+
+def _tensors(path: Path, header: Any) -> list[tuple[str, tuple[int, int], StoredTensor]]:
+    """(name, place, what it is) of each, in the order of their places. ValueError says what is wrong."""
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object")
+    found = []
+    for name, about in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            dtype, shape, (first, last) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
+            if not all(isinstance(number, int) and number >= 0 for number in (*shape, first, last)):
+                raise ValueError
+        except (TypeError, KeyError, ValueError):
+            raise ValueError(f"its header does not say type, shape and place of {name}") from None
+        if dtype in BYTES and last - first != math.prod(shape) * BYTES[dtype]:
+            raise ValueError(f"{name} has {last - first:,} bytes, which is not its shape {list(shape)} in {dtype}")
+        found.append((name, (first, last), StoredTensor(path, str(dtype), shape, last - first)))
+    return sorted(found, key=lambda tensor: tensor[1])
+
+
+def _needed(specs: dict[str, StoredSpec]) -> set[str]:
+    return {name for name, spec in specs.items() if not spec.optional}
+
+
+def _compare(folder: Path, shape: Architecture, found: dict[str, StoredTensor], wanted: dict[str, StoredSpec]) -> None:
+    """Every tensor of the architecture is there with its shape, and no other."""
+    needless = {name for name in found if name.endswith("rotary_emb.inv_freq")}  # of old checkpoints
+    needless |= {f"{HEAD}.weight"} if shape.tied else set()
+    needless |= {name for name in found if name.startswith(shape.beside)}
+    if shape.stored is not None and shape.stored.needless is not None:
+        needless |= {name for name in found if shape.stored.needless.fullmatch(name)}
+    problems = []
+    if missing := sorted(_needed(wanted) - found.keys()):
+        problems.append(f"lacks {some(missing)}")
+    if unknown := sorted(found.keys() - wanted.keys() - needless):
+        problems.append(f"has {some(unknown)}, for which the model has no use")
+    wrong = {
+        name: spec.shape
+        for name, spec in wanted.items()
+        if spec.shape is not None and name in found and found[name].shape not in (spec.shape, *spec.also)
+    }
+    if wrong:
+        told = (f"{name} {list(found[name].shape)} in place of {list(sizes)}" for name, sizes in wrong.items())
+        problems.append(f"has the shape of {some(told)}")
+    if problems:
+        raise ConfigError(f"model: the weights in {folder} do not fit its config.json: it {'; it '.join(problems)}")

@@ -1,0 +1,87 @@
+"""A checkpoint's tensors into a model of transformers, one after the other.
+
+transformers says what becomes of them: tensors of checkpoints have other names, or are several of a model's, or parts
+of one (each expert's of all experts' one). It is given tensors that are read when it asks for them (stored.py), and
+sets them into parts that wait for them (arriving.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import convert_and_load_state_dict_in_model
+from transformers.modeling_utils import LoadStateDictConfig
+
+from ....model.quantization import NONE
+from ....model.weights.weight_files import some
+from ....options.config import ConfigError
+from ..improve import improve
+from .arriving import Arrivals, Chosen
+from .stored import Source
+
+IN_TURN = "HF_DEACTIVATE_ASYNC_LOAD"  # no threads that read ahead
+
+
+def read_into(model: Any, folder: Path, source: Source, dtype: torch.dtype, chosen: Chosen, better: bool) -> None:
+    """Fill a model that has no weights; `better`: with parts of ours. ConfigError names tensors that do not fit."""
+    arrivals = Arrivals(model, dtype, chosen, better, source.table_dtype(dtype))
+    mapping: Any = get_model_conversion_mapping(model)
+    about = LoadStateDictConfig(
+        ignore_mismatched_sizes=True,
+        dtype=dtype,
+        dtype_plan=model._get_dtype_plan(dtype),
+        weight_mapping=mapping,
+    )
+    try:
+        with in_turn():
+            info, _ = convert_and_load_state_dict_in_model(model, source.tensors, about)
+    finally:
+        arrivals.stop()
+    if source.error is not None:
+        raise source.error
+    model.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
+    model._adjust_missing_and_unexpected_keys(info)
+    _check(model, folder, source, info)
+    model.eval()
+    if better:
+        tied = {arrivals.methods[module] for module in arrivals.tied if module in arrivals.methods}
+        improve(model, dtype, next((method for method in tied if method is not NONE), NONE), arrivals.from_memory)
+
+
+@contextmanager
+def in_turn() -> Iterator[None]:
+    """One tensor at a time is in memory."""
+    before = os.environ.get(IN_TURN)
+    os.environ[IN_TURN] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[IN_TURN]
+        else:
+            os.environ[IN_TURN] = before
+
+
+def _check(model: Any, folder: Path, source: Source, info: Any) -> None:
+    """All that the model has came, and no more."""
+    problems = []
+    empty = {name for name, parameter in model.named_parameters() if parameter.is_meta}
+    wrong = sorted(f"{name} {list(found)} in place of {list(wanted)}" for name, found, wanted in info.mismatched_keys)
+    if missing := sorted((empty | set(info.missing_keys)) - {name for name, *_ in info.mismatched_keys}):
+        problems.append(f"lacks {some(missing)}")
+    unknown = sorted(name for name in info.unexpected_keys if not name.endswith("rotary_emb.inv_freq"))
+    if unknown := [name for name in unknown if not source.is_needless(name)]:
+        problems.append(f"has {some(unknown)}, for which the model has no use")
+    if wrong:
+        problems.append(f"has the shape of {some(wrong)}")
+    if info.conversion_errors:
+        name, text = next(iter(info.conversion_errors.items()))
+        problems.append(f"cannot be used for {name}: {text.strip().splitlines()[-1]}")
+    if problems:
+        raise ConfigError(f"model: the weights in {folder} do not fit its config.json: it {'; it '.join(problems)}")

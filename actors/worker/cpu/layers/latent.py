@@ -1,0 +1,185 @@
+"""Multi-head latent attention on a CPU (model/layers.py: LatentSpec). Of a token a latent is kept, once for all heads.
+
+A score of head h is q_plain · (k_up_h latent) + q_turned · k_turned, which can be had in two ways:
+    absorbed   (k_up_hᵀ q_plain beside q_turned) · (latent beside k_turned), and of the sum of latents v_up_h makes the
+               result: all heads attend over one key a token, as it is kept; nothing is made of what is kept
+    expanded   keys and values of all heads are made of what is kept, and attended over as usual
+The first costs more for each pair of a query and a key, the second something for each key: so decoding, and short
+chunks far on in a text, take the first, other chunks the second. With `batch_invariant` all take the first, since a
+token's bits would follow from the chunk that it is in otherwise.
+
+`k_up` and `v_up` multiply queries and results, not latents, and are kept in the model's own type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from actorserve.actors.model.memory.kv import LayerAttention
+from actorserve.kernels.cpu.aligned import AlignedAttention
+from actorserve.kernels.cpu.attention import StepAttention, contexts
+from actorserve.kernels.cpu.dense import Context, attend
+from actorserve.kernels.cpu.paged_kv import Masks, PagedKV, Span
+
+from ....model.architecture import Architecture
+from ....model.latent import LatentShape
+from ....model.layers import LatentSpec, LinearSpec
+from ...models.sharding import Get
+from ...quantization.base import CpuLinear
+from ..batch_invariant import BatchInvariantLinear
+from .elementwise import rotate, rotate_by_rows
+
+EXPANDED = 1 << 24  # numbers of keys and values that are made at once
+
+
+class Norm(Protocol):
+    """What this needs of one."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def in_place(self, x: Tensor) -> None: ...
+
+
+class Builder(Protocol):
+    """What makes parts of a checkpoint's tensors."""
+
+    shape: Architecture
+    get: Get
+    dtype: torch.dtype
+    batch_invariant: bool
+
+    def norm(self, name: str, eps: float | None = None) -> Norm: ...
+
+    def linear(self, *linears: LinearSpec, few_rows: bool = False) -> CpuLinear: ...
+
+
+class HeadProducts:
+    """x [tokens, heads, inputs] times a matrix for each head, [heads, inputs, outputs]."""
+
+    def __init__(self, weights: Tensor, batch_invariant: bool) -> None:
+        self.weights = weights
+        self.fixed = [BatchInvariantLinear(own.t(), None) for own in weights] if batch_invariant else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.fixed is not None:
+            return torch.stack([linear(x[:, head].contiguous()) for head, linear in enumerate(self.fixed)], 1)
+        return torch.bmm(x.transpose(0, 1), self.weights).transpose(0, 1)
+
+
+class LatentStep:
+    """The attention of one step: which of its spans are computed in which way."""
+
+    def __init__(self, kv: PagedKV, spans: Sequence[Span], latent: LatentShape) -> None:
+        self.kv, self.latent = kv, latent
+        self.spans = [] if kv.aligned else [span for span in spans if self._is_expanded(span)]
+        others = [span for span in spans if span not in self.spans] if self.spans else list(spans)
+        self.rows: Tensor | None = None  # of the others' tokens; None: all
+        if self.spans:
+            self.rows = torch.cat([torch.arange(span.first, span.first + span.size) for span in others] or [NO_ROWS])
+            others = _moved_up(others)
+        self.absorbed: StepAttention | AlignedAttention | None = None
+        if others:
+            self.absorbed = (AlignedAttention if kv.aligned else StepAttention)(kv, others, kv.spec.layers)
+
+    def advance(self) -> bool:
+        """As StepAttention."""
+        return not self.spans and self.absorbed is not None and self.absorbed.advance()
+
+    def _is_expanded(self, span: Span) -> bool:
+        """Where the multiplications of that way are fewer: for pairs of queries and keys, and by `k_up` and `v_up`."""
+        sizes, keys = self.latent, span.position + span.size
+        up = sizes.rank * (sizes.plain + sizes.value_dim)
+        absorbed = span.size * (keys * (2 * sizes.rank + sizes.turning) + up)
+        expanded = keys * (span.size * (sizes.plain + sizes.turning + sizes.value_dim) + up)
+        return span.size > 1 and expanded < absorbed
+
+
+NO_ROWS = torch.empty(0, dtype=torch.long)
+
+
+def _moved_up(spans: Sequence[Span]) -> list[Span]:
+    """The same with their tokens one after the other."""
+    found, first = [], 0
+    for span in spans:
+        found.append(span._replace(first=first))
+        first += span.size
+    return found
+
+
+class LatentAttention:
+    """That of one layer, from what q and the latent are made of to what heads have seen."""
+
+    def __init__(self, build: Builder, spec: LatentSpec, index: int) -> None:
+        """`spec` with the names of the checkpoint; `index` is the layer's place in the KV memory."""
+        latent = build.shape.latent
+        assert latent is not None
+        self.sizes, self.index = latent, index
+        self.heads, self.scale = build.shape.heads, build.shape.attention_scale
+        self.rotate = rotate_by_rows if build.batch_invariant else rotate
+        *down, last = spec.products()
+        self.q_up = None if spec.q_up is None else build.linear(*last)
+        self.down = [build.linear(*product) for product in (down if self.q_up else [*down, last])]
+        self.q_norm = None if spec.q_norm is None else build.norm(spec.q_norm, latent.norm_eps)
+        self.kv_norm = build.norm(spec.kv_norm, latent.norm_eps)
+        up = build.get(f"{spec.kv_up.name}.weight").to(build.dtype).view(self.heads, -1, latent.rank)
+        k_up, v_up = up.split([latent.plain, latent.value_dim], 1)
+        self.k_up = HeadProducts(k_up.contiguous(), build.batch_invariant)
+        self.v_up = HeadProducts(v_up.transpose(1, 2).contiguous(), build.batch_invariant)
+
+    def __call__(self, seen: Tensor, rotations: Tensor, slots: Tensor, kv: PagedKV, step: LatentStep) -> Tensor:
+        """What heads see, [tokens, heads · value_dim]; what is kept of the tokens goes to `slots`."""
+        sizes, tokens = self.sizes, len(seen)
+        made = [linear(seen) for linear in self.down]
+        entry = made[-1][:, -(sizes.rank + sizes.turning) :]
+        q = made[0] if len(made) == 2 else made[0][:, : -(sizes.rank + sizes.turning)]
+        if self.q_up is not None:
+            q = self.q_up(q if self.q_norm is None else self.q_norm(q))
+        heads = q.unflatten(1, (self.heads, -1))
+        entry = entry.unflatten(1, (1, -1))
+        self.kv_norm.in_place(entry[..., : sizes.rank])
+        self.rotate(entry[..., sizes.rank :], rotations)
+        self.rotate(heads[..., sizes.plain :], rotations)
+        kv.write(self.index, slots, entry, entry[..., : sizes.rank])
+        out = seen.new_empty(tokens, self.heads, sizes.value_dim)
+        if step.absorbed is not None:
+            if step.rows is None:
+                return self._absorbed(step.absorbed, heads).reshape(tokens, -1)
+            out[step.rows] = self._absorbed(step.absorbed, heads[step.rows])
+        for span in step.spans:
+            own = slice(span.first, span.first + span.size)
+            self._expanded(kv, span, heads[own], out[own])
+        return out.view(tokens, -1)
+
+    def _absorbed(self, attention: StepAttention | AlignedAttention, heads: Tensor) -> Tensor:
+        plain, turned = heads.split([self.sizes.plain, self.sizes.turning], 2)
+        return self.v_up(attention(self.index, torch.cat([self.k_up(plain), turned], 2)))
+
+    def _expanded(self, kv: PagedKV, span: Span, heads: Tensor, out: Tensor) -> None:
+        """Values are filled up with zeros to the width of keys, which torch's own attention wants."""
+        sizes, masks = self.sizes, kv.masks
+        ((kept, _),) = contexts(kv, [span], kv.spec.layers, self.index)
+        latents, turned = kept.split([sizes.rank, sizes.turning], 2)  # [1, positions, …]
+        length, width = kept.shape[1], max(sizes.plain + sizes.turning, sizes.value_dim)
+        count = max(1, min(self.heads, EXPANDED // (2 * length * width)))
+        keys = kept.new_empty(count, length, sizes.plain + sizes.turning)
+        values = kept.new_zeros(count, length, width)
+        seen = heads.new_empty(len(heads), count, width)
+        for first in range(0, self.heads, count):
+            own = slice(first, min(first + count, self.heads))
+            number = own.stop - first
+            latent = latents.expand(number, -1, -1)
+            keys[:number, :, : sizes.plain] = torch.bmm(latent, self.k_up.weights[own].transpose(1, 2))
+            keys[:number, :, sizes.plain :] = turned
+            values[:number, :, : sizes.value_dim] = torch.bmm(latent, self.v_up.weights[own])
+            context = Context(0, keys[:number], values[:number])
+            self._attend(span, heads[:, own], context, seen[:, :number], masks)
+            out[:, own] = seen[:, :number, : sizes.value_dim]
+
+    def _attend(self, span: Span, heads: Tensor, context: Context, out: Tensor, masks: Masks) -> None:
+        count, _, width = context.keys.shape
+        rule = LayerAttention(heads=count, kv_heads=count, key_dim=width, value_dim=width, scale=self.scale)
+        attend(rule, span.position, heads, context, out, masks, None)

@@ -1,0 +1,103 @@
+"""Which kernels a worker computes with on a CPU (`--cpu-kernels`): our own in C, where they can be had, or torch's."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+from actorserve.kernels.cpu.native.library import Library, NativeError, load
+from actorserve.kernels.cpu.native.linear import int8_linear
+
+from ....model.memory.machine import cpu_flags
+from ....options.config import ConfigError
+
+LARGE = 256 << 20  # bytes of weights, from which on the number of threads is tried
+TRIAL = 16384, 4096  # of a weight of 64 MB
+TRIAL_ROUNDS = 4
+NEARLY = 1.05
+FEW_TOKENS = 64  # of a step whose products are short
+
+
+class _Chosen:
+    """The process's kernels: it has one set, as it has one number of torch's threads."""
+
+    library: Library | None = None
+
+
+def choose(option: str, variant: str | None = None) -> tuple[Library | None, str]:
+    """The kernels that --cpu-kernels says, compiled if need be, None for torch's; and which they are, and why."""
+    if option == "torch":
+        return None, "torch (--cpu-kernels torch)"
+    try:
+        library = load(cpu_flags(), variant)
+    except NativeError as error:
+        if option == "native":
+            raise ConfigError(f"--cpu-kernels native: {error}") from None
+        return None, f"torch: {error}"
+    made = f", compiled once in {library.seconds:.1f} s" if library.seconds else ""
+    return library, f"native ({library.variant}{made})"
+
+
+def start(option: str, threads: int) -> str:
+    """From now on these are what is computed with, by so many threads; the result says which and why."""
+    _Chosen.library, words = choose(option)
+    if _Chosen.library is not None:
+        _Chosen.library.set_threads(threads)
+    return words
+
+
+def stop() -> None:
+    """From now on torch's."""
+    _Chosen.library = None
+
+
+def current() -> Library | None:
+    """Our own, if these are what is computed with."""
+    return _Chosen.library
+
+
+def useful_threads(cores: int, weight_bytes: int) -> int:
+    """How many threads of up to `cores` a model of so many bytes is given.
+
+    More than one less than there are cores only if a product of our own is quicker by them: that is tried, in some
+    tenths of a second at most, with a weight that no cache holds. A small model does not pay for that.
+    """
+    library, usual = _Chosen.library, max(1, cores - 1)
+    if library is None or cores < 2 or weight_bytes < LARGE:
+        return usual
+    rows, columns = TRIAL
+    weight = torch.ones(rows, columns, dtype=torch.int8)
+    product = int8_linear(library, weight, torch.ones(rows), columns, 1, None)
+    x, took = torch.ones(1, columns), dict.fromkeys(sorted({1, cores // 4, cores // 2, usual, cores} - {0}), math.inf)
+    for _ in range(TRIAL_ROUNDS):
+        for count in took:
+            library.set_threads(count)
+            with awake(library, 1):
+                product(x)  # wakes them
+                begin = time.perf_counter()
+                product(x)
+            took[count] = min(took[count], time.perf_counter() - begin)
+    library.set_threads(fewest_useful(took))
+    return library.threads
+
+
+def fewest_useful(took: Mapping[int, float]) -> int:
+    """Of seconds by the number of threads: the least number that is nearly as quick as any."""
+    return min(count for count, seconds in took.items() if seconds <= NEARLY * min(took.values()))
+
+
+@contextmanager
+def awake(library: Library | None, tokens: int) -> Iterator[None]:
+    """While a step of so many tokens is computed, threads wait awake for its next product, if these are short."""
+    if library is None or tokens > FEW_TOKENS:
+        yield
+        return
+    library.wake()
+    try:
+        yield
+    finally:
+        library.park()

@@ -1,0 +1,87 @@
+"""KV memory in several block tables: the layers that see everything in one, those that see a window in others.
+
+All tables take their blocks from one memory, `[layers of a table, 2, kv_heads, slots, head_dim]`; a block is so many
+tokens of one table's layers (model/memory/kv_memory.py). Towards a model this is PagedKV and StepAttention: what it
+writes and how it attends goes to the table of the layer. `slots` of a step are [tables, tokens].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
+from actorserve.kernels.cpu.attention import StepAttention
+from actorserve.kernels.cpu.native.library import Library
+from actorserve.kernels.cpu.paged_kv import PagedKV, QuantisedPool, Span
+
+from ....model.memory.kv import KVSpec
+from ....model.memory.kv_memory import WindowPlan
+from ...memory import make_pools
+
+
+class TabledKV:
+    """PagedKV of each table."""
+
+    def __init__(
+        self,
+        spec: KVSpec,
+        plan: WindowPlan,
+        blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        aligned: bool = False,
+        model_dtype: torch.dtype | None = None,
+        library: Library | None = None,
+    ) -> None:
+        """`blocks` in all tables together; the others as of PagedKV, and `dtype` is that of keys and values."""
+        specs = plan.specs(spec)
+        (memory,) = make_pools(specs[0], blocks, block_size, dtype)
+        assert not isinstance(memory, tuple), "keys and values have widths of their own"
+        self.spec, self.block_size, self.aligned = spec, block_size, aligned
+        self.memory = memory
+        self.table_of = plan.table_of(spec)
+        layers = [len(table) for table in plan.tables]
+        self.tables = [
+            PagedKV(own, [_first(memory, count)], block_size, aligned, model_dtype, library)
+            for own, count in zip(specs, layers, strict=True)
+        ]
+
+    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """As PagedKV."""
+        table = self.table_of[layer]
+        self.tables[table].write(layer, slots[table], keys, values)
+
+    def write_joined(self, layer: int, slots: Tensor, keys_values: Tensor) -> None:
+        """As PagedKV."""
+        table = self.table_of[layer]
+        self.tables[table].write_joined(layer, slots[table], keys_values)
+
+
+def _first(memory: Tensor | QuantisedPool, layers: int) -> Tensor | QuantisedPool:
+    return memory.part(layers) if isinstance(memory, QuantisedPool) else memory[:layers]
+
+
+class TabledAttention:
+    """StepAttention, or AlignedAttention, of each table."""
+
+    def __init__(self, kv: TabledKV, spans: Sequence[Sequence[Span]]) -> None:
+        """`spans` of each table: they differ in their blocks alone."""
+        make = AlignedAttention if kv.aligned else StepAttention
+        self.table_of = kv.table_of
+        self.parts: list[AnyAttention] = [
+            make(own, some, own.spec.layers) for own, some in zip(kv.tables, spans, strict=True)
+        ]
+
+    def advance(self) -> bool:
+        """As StepAttention; of one that has not been advanced another is made."""
+        return all([part.advance() for part in self.parts])
+
+    def __call__(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """As StepAttention."""
+        return self.parts[self.table_of[layer]](layer, queries, sinks)
+
+
+AnyKV = PagedKV | TabledKV

@@ -1,0 +1,180 @@
+"""The forward pass on a GPU of models whose layers are not Llama's: norms behind attention and MLP or none before them,
+norms of all heads together, gates by GELU, rotations that differ by layer, and factors.
+
+More launches a layer than worker/gpu/executor.py has, which these models share all else with: each norm behind is one
+of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from actorserve.kernels.pages import Scoring
+from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
+from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
+from actorserve.kernels.triton.silu_mul import GATES
+
+from ....model.architecture import Architecture
+from ....model.rope import Rope
+from ...models.rope import cosines_and_sines
+from ...models.sharding import Get
+from ...tensor_parallel import TensorParallelGroup, embed
+from ..executor import GpuBatch, GpuBuilder, GpuLayer, GpuModel, Hidden
+from .fused import FUSED
+
+
+class VariedBuilder(GpuBuilder):
+    """Gains with what norms add to them."""
+
+    def tensor(self, name: str) -> Tensor:
+        gain = super().tensor(name)
+        is_gain = gain.dim() == 1 and self.shape.norm_offset != 0
+        return self.get(f"{name}.weight").to(self.device, torch.float32) + self.shape.norm_offset if is_gain else gain
+
+    def gain(self, name: str | None) -> Tensor | None:
+        return None if name is None else self.tensor(name)
+
+
+class VariedLayer(GpuLayer):
+    """Attention and MLP of one layer."""
+
+    def __init__(self, build: VariedBuilder, index: int, group: TensorParallelGroup | None) -> None:
+        shape = self.shape = build.shape
+        self.group, self.batch_invariant = group, build.batch_invariant
+        spec = build.layer(index)
+        self.scoring = Scoring(shape.attention_scale, shape.windows[index], shape.soft_cap)
+        self.attention_norm, self.mlp_norm = build.gain(spec.attention_norm), build.gain(spec.mlp_norm)
+        self.attention_post_norm = build.gain(spec.attention_post_norm)
+        self.mlp_post_norm = build.gain(spec.mlp_post_norm)
+        self.qkv = build.linear(*spec.qkv)
+        self.out = build.linear(spec.out)
+        self._make_mlp(build, spec)
+        self.norms, self.by_head = build.norms(spec.q_norm, spec.k_norm), build.by_head(spec.sinks)
+
+    def compute(self, x: Tensor, added: Tensor | None, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
+        """What is still to be added to the residual stream `x` in the end; `added` is what was before."""
+        shape, inputs = self.shape, batch.inputs
+        heads = self.qkv(self._normed(x, added, self.attention_norm)).view(len(x), -1, shape.head_dim)
+        q, k, v = heads.split((shape.heads, shape.kv_heads, shape.kv_heads), 1)
+        norms = self.norms
+        if norms is not None and shape.layer.joint_norms:
+            for part, gain in ((q.flatten(1), norms.q_gain), (k.flatten(1), norms.k_gain)):
+                rms_norm(part, gain, norms.eps, part)
+            norms = None
+        written = inputs.positions, inputs.slots, turns, pools
+        rotate_and_write(q, k, v, *written, norms=norms, interleaved=shape.rope.interleaved)
+        seen = self._attend(q, pools, batch)
+        added = self._made(self.out, seen.view(len(seen), -1), self.attention_post_norm)
+        normed = self._normed(x, added, self.mlp_norm)
+        if self.moe is not None:
+            return self._made(partial(self.moe, slots=inputs.slots), normed, self.mlp_post_norm)
+        return self._made(self.down, GATES[shape.activation](self.gate_up(normed)), self.mlp_post_norm)
+
+    def _normed(self, x: Tensor, added: Tensor | None, gain: Tensor | None) -> Tensor:
+        """x += added; then its norm, if there is one."""
+        if gain is not None and added is not None:
+            return add_rms_norm(added, x, gain, self.shape.norm_eps)
+        if added is not None:
+            x.add_(added)
+        return x if gain is None else rms_norm(x, gain, self.shape.norm_eps)
+
+    def _made(self, linear: Callable[[Tensor], Tensor], inner: Tensor, gain: Tensor | None) -> Tensor:
+        made = self._sum(linear(inner))
+        if gain is not None:
+            made = rms_norm(made, gain, self.shape.norm_eps)
+        return made if self.shape.residual_scale == 1 else made * self.shape.residual_scale
+
+
+class VariedModel(GpuModel):
+    """A decoder of such layers."""
+
+    def __init__(
+        self,
+        shape: Architecture,
+        get: Get,
+        dtype: torch.dtype,
+        max_length: int,
+        device: torch.device,
+        group: TensorParallelGroup | None = None,
+        deterministic: bool = False,
+    ) -> None:
+        self.varied: list[VariedLayer] = []
+        super().__init__(shape, get, dtype, max_length, device, group, fused=False, deterministic=deterministic)
+        self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
+        kinds, kind_of = shape.rope_kinds()
+        tables = [_tables(rope, shape.head_dim, max_length, device) for rope in kinds]
+        self.turns_of = [tables[kind] for kind in kind_of]
+
+    def make_builder(
+        self,
+        shape: Architecture,
+        get: Get,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: TensorParallelGroup | None,
+        batch_invariant: bool,
+    ) -> GpuBuilder:
+        return VariedBuilder(shape, get, dtype, device, group, batch_invariant)
+
+    def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
+        assert isinstance(build, VariedBuilder)
+        self.varied = [VariedLayer(build, index, group) for index in range(build.shape.layers)]
+        return self.varied
+
+    def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
+        x = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group)
+        batches = (batch.alike() if self.batch_invariant else batch).by_layer(self.table_of)
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
+        added: Tensor | None = None
+        for layer, turns, own, seen in zip(self.varied, self.turns_of, pools, batches, strict=True):
+            added = layer.compute(x, added, turns, own, seen)
+        assert added is not None
+        return Hidden(added, x)
+
+    def logits(self, normed: Tensor) -> Tensor:
+        found, shape = super().logits(normed), self.shape
+        if shape.logits_scale != 1:
+            found = found * shape.logits_scale
+        if shape.logits_cap is None:
+            return found
+        return (found.float() / shape.logits_cap).tanh_().mul_(shape.logits_cap).to(found.dtype)
+
+
+def _tables(rope: Rope | None, head_dim: int, length: int, device: torch.device) -> RotaryTables:
+    """Of a layer that does not turn: one pair that is turned by no angle."""
+    if rope is None:
+        return RotaryTables(torch.ones(length, 1, device=device), torch.zeros(length, 1, device=device))
+    cos, sin = cosines_and_sines(rope, head_dim, length)
+    return RotaryTables(cos.to(device), sin.to(device))
+
+
+def is_plain(shape: Architecture) -> bool:
+    """Whether layers are those of worker/gpu/executor.py."""
+    layer = shape.layer
+    if None in (layer.attention_norm, layer.mlp_norm) or layer.joint_norms or shape.activation != "silu":
+        return False
+    if any((layer.attention_post_norm, layer.mlp_post_norm, shape.ropes, shape.rope.interleaved)):
+        return False
+    factors = (shape.norm_offset, shape.embedding_scale, shape.residual_scale, shape.logits_scale)
+    return factors == (0.0, 1.0, 1.0, 1.0) and shape.soft_cap is None and shape.logits_cap is None
+
+
+def make_model(
+    shape: Architecture,
+    get: Get,
+    dtype: torch.dtype,
+    max_length: int,
+    device: torch.device,
+    group: TensorParallelGroup | None = None,
+    fused: bool = FUSED,
+    deterministic: bool = False,
+) -> GpuModel:
+    """The one for this shape; the rest as in GpuModel, `fused` where its layers can be."""
+    if is_plain(shape):
+        return GpuModel(shape, get, dtype, max_length, device, group, fused, deterministic)
+    return VariedModel(shape, get, dtype, max_length, device, group, deterministic)

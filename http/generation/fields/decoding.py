@@ -1,0 +1,115 @@
+"""From a body's bytes to a struct, or a 400 that names the field."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from ...errors import ApiError, bad_request
+from ...settings import AdapterNames
+
+T = TypeVar("T")
+PATH = re.compile(r" - at `\$\.?(.*)`$")
+STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(?P<number>-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)', re.S)
+MOST_REWRITTEN = 256 << 10  # bytes of a body that is read twice
+EXACT = 1 << 53  # from here on, a float's integer need not be the one that was written
+RANK = "X-data-parallel-rank"
+log = logging.getLogger("http")
+
+
+def decode(kind: type[T], body: bytes, inside: str | None = None) -> T:
+    """The struct of a JSON body. ApiError 400 names the field and what it should have been."""
+    try:
+        body.decode()  # what is passed over (unknown fields, raw messages) is looked at by nobody else
+        value = _decoded(kind, body)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        found = PATH.search(text)
+        path = found[1] if found else ""
+        if inside is not None:
+            path = f"{inside}{path}" if path.startswith("[") else f"{inside}.{path}" if path else inside
+        if missing := re.search(r"missing required field `(.+?)`", text):
+            path = f"{path}.{missing[1]}" if path else missing[1]
+            raise bad_request(f"{path} is missing.", path) from None
+        reason = PATH.sub("", text)
+        raise bad_request(f"{path}: {reason}" if path else reason, path or None) from None
+    except UnicodeDecodeError as error:
+        raise bad_request(f"The body is not UTF-8: {error.reason} (byte {error.start})") from None
+    except msgspec.DecodeError as error:
+        raise bad_request(f"The body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise bad_request("The body is nested too deeply.") from None
+    if log.isEnabledFor(logging.DEBUG) and isinstance(value, msgspec.Struct):
+        _log_unknown(value, body)
+    return value
+
+
+def decode_query(kind: type[T], given: Mapping[str, str]) -> T:
+    """The struct of a query's parameters. ApiError 400 names the one that cannot be; unknown ones are passed over."""
+    try:
+        return msgspec.convert(dict(given), kind, strict=False)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        name = found[1] if (found := PATH.search(text)) else ""
+        raise bad_request(f"{name}: {PATH.sub('', text)}", name or None) from None
+
+
+def _decoded(kind: type[T], body: bytes) -> T:
+    """As msgspec has it, but 1.0 is an integer: JSON knows no difference, and some languages write all numbers so."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error) or len(body) > MOST_REWRITTEN:
+            raise
+        return msgspec.json.decode(STRING_OR_NUMBER.sub(_as_integer, body), type=kind)
+
+
+def _as_integer(found: re.Match[bytes]) -> bytes:
+    """A number that is whole, without a point; everything else as it is."""
+    number = found["number"]
+    if number is None or number.lstrip(b"-").isdigit():
+        return found[0]
+    value = float(number)
+    return b"%d" % value if value.is_integer() and abs(value) < EXACT else found[0]
+
+
+def _log_unknown(value: msgspec.Struct, body: bytes) -> None:
+    """Name the fields that nobody reads."""
+    names = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).keys() - set(value.__struct_fields__)
+    for name in sorted(names):
+        log.debug("%s: the field %.64r is not known, and ignored", type(value).__name__, name)
+
+
+def check_model(
+    asked: str | None, served: list[str], adapters: AdapterNames | None = None, going_on: bool = False
+) -> str:
+    """The name to answer with. 404 for a model or an adapter that is not served; `going_on`: begun when it was."""
+    if asked is None or asked == "":
+        return served[0]
+    if asked in served or (adapters is not None and adapters.find(asked, going_on) is not None):
+        return asked
+    if adapters is not None and adapters.can_load(asked):
+        return asked
+    raise no_model(asked)
+
+
+def no_model(asked: str) -> ApiError:
+    """404."""
+    return ApiError(404, f"The model `{asked:.256}` does not exist.", "model", "model_not_found")
+
+
+def engine_of(headers: Mapping[str, str], engines: range) -> int | None:
+    """Which of this server's engines X-data-parallel-rank names, if it is there; 400 if it names none of them."""
+    given = headers.get(RANK)
+    if given is None:
+        return None
+    if given.isdecimal() and given.isascii() and int(given) in engines:
+        return engines.index(int(given))
+    numbers = f"{engines[0]}" if len(engines) == 1 else f"between {engines[0]} and {engines[-1]}"
+    raise bad_request(
+        f"{RANK} must be {numbers}, the number of an engine (--data-parallel-size), not {given:.64}.", RANK
+    )

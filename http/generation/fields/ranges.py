@@ -1,0 +1,99 @@
+"""What values a request's fields may have: a 400 that names the field and says what would be right."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from actorserve.actors.protocol.request import ranges_of
+
+from ...errors import bad_request
+from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields
+from .unsupported import check_built
+
+MAX_CHOICES = 128
+MAX_STOPS, MAX_STOP_LENGTH = 64, 1024
+MAX_IDS = {"stop_token_ids": 1024, "allowed_token_ids": 4096}
+MAX_BIASES = 1024
+TOKEN = re.compile(r"[0-9]{1,10}")  # as a key of logit_bias
+MAX_BAD_WORDS, MAX_BAD_WORD = 256, 256
+MAX_SALT = 256
+
+
+def check_ranges(body: msgspec.Struct) -> None:
+    """All numbers, by what the fields of the struct say of themselves."""
+    for name, limit in ranges_of(type(body)).items():
+        value = getattr(body, name)
+        if value is not None and not limit.holds(value):
+            raise bad_request(f"{name} must be {limit.missed_by(value)}.", name)
+
+
+def check_fields(request: GenerationFields, vocab_size: int = 1 << 31) -> None:
+    """All ranges, and a 400 for what is not built."""
+    check_built(request)
+    if (
+        isinstance(request, CompletionRequest)
+        and not request.echo
+        and request.max_tokens is not None
+        and request.max_tokens < 1
+    ):
+        raise bad_request(f"max_tokens must be at least 1, not {request.max_tokens}.", "max_tokens")
+    check_ranges(request)
+    if request.truncate_prompt_tokens == 0:
+        raise bad_request("truncate_prompt_tokens must be -1 or at least 1, not 0.", "truncate_prompt_tokens")
+    if request.stream_options is not None and not request.stream:
+        raise bad_request("stream_options is only allowed when stream is true.", "stream_options")
+    if request.stream_options is not None and request.stream_options.include_obfuscation:
+        name = "stream_options.include_obfuscation"
+        raise bad_request(f"{name} is not supported by this server yet.", name)
+    if request.prompt_logprobs is not None and request.stream:
+        raise bad_request("prompt_logprobs are not given with stream.", "prompt_logprobs")
+    _check_best_of(request)
+    _check_words(request, vocab_size)
+    if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
+        raise bad_request("top_logprobs goes with logprobs: true.", "top_logprobs")
+
+
+def _check_best_of(request: GenerationFields) -> None:
+    wanted = request.n or 1
+    if request.best_of in (None, 1, wanted):
+        return
+    if isinstance(request, ChatRequest):
+        raise bad_request("best_of is a field of completions.", "best_of")
+    if request.best_of < wanted:
+        raise bad_request(f"best_of must be at least n ({wanted}), not {request.best_of}.", "best_of")
+    if request.stream:
+        raise bad_request("best_of cannot be streamed: which is the best is known at the end.", "best_of")
+
+
+def _check_words(request: GenerationFields, vocab_size: int) -> None:
+    """Token ids, words and their weights."""
+    for field, most in MAX_IDS.items():
+        ids = getattr(request, field) or []
+        if len(ids) > most or any(not 0 <= token < vocab_size for token in ids):
+            raise bad_request(f"{field} takes at most {most} token ids, of 0 to {vocab_size - 1}.", field)
+    if request.allowed_token_ids == []:
+        raise bad_request("allowed_token_ids must not be empty: nothing could be drawn.", "allowed_token_ids")
+    biases = request.logit_bias or {}
+    if len(biases) > MAX_BIASES:
+        raise bad_request(f"logit_bias takes at most {MAX_BIASES} tokens.", "logit_bias")
+    for token, bias in biases.items():
+        if not (TOKEN.fullmatch(token) and int(token) < vocab_size) or not -100 <= bias <= 100:
+            text = f"logit_bias maps token ids (0 to {vocab_size - 1}) to -100 to 100, not {token[:32]!r} to {bias}."
+            raise bad_request(text, "logit_bias")
+    words = request.bad_words or []
+    if len(words) > MAX_BAD_WORDS or any(not 0 < len(word) <= MAX_BAD_WORD for word in words):
+        raise bad_request(f"bad_words takes at most {MAX_BAD_WORDS} words of {MAX_BAD_WORD} characters.", "bad_words")
+    if request.cache_salt is not None and not 0 < len(request.cache_salt) <= MAX_SALT:
+        raise bad_request(f"cache_salt must have 1 to {MAX_SALT} characters.", "cache_salt")
+
+
+def stop_strings(request: GenerationFields) -> list[str]:
+    """`stop` as a list."""
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    if not all(stops):
+        raise bad_request("stop must not contain an empty string.", "stop")
+    if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP_LENGTH for stop in stops):
+        raise bad_request(f"stop takes at most {MAX_STOPS} strings of {MAX_STOP_LENGTH} characters.", "stop")
+    return stops

@@ -1,0 +1,115 @@
+"""The parameters of a generation, with their defaults, as worker and detokenizer read them."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+
+from actorserve.actors.protocol.request import (
+    SAMPLING_FIELDS,
+    UINT64,
+    Generation,
+    Sampling,
+    Think,
+    default_of,
+    sampling_parameters,
+)
+
+from ...errors import bad_request
+from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields, TokensRequest
+from .ranges import check_fields, stop_strings
+
+__all__ = ["check_fields", "max_tokens_of", "parameters"]
+
+MAX_PARAMS_BYTES = 32 << 10  # what a slot of the request table has room for
+COMPLETION_MAX_TOKENS = 16  # OpenAI's default
+NUMBERS = tuple(name for name in SAMPLING_FIELDS if type(default_of(name)) in (int, float))
+OF_GENERATION = tuple(name for name in SAMPLING_FIELDS if name in Generation.__struct_fields__)
+
+
+def max_tokens_of(request: GenerationFields) -> int | None:
+    """The most tokens to generate; None: as many as the model's length allows."""
+    if isinstance(request, ChatRequest):
+        return request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+    if isinstance(request, TokensRequest):
+        return request.max_tokens
+    return COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+
+
+def parameters(
+    request: GenerationFields,
+    defaults: dict[str, float],
+    request_id: str,
+    think: Think | None = None,
+    keep_special: bool = False,
+    adapter: int = 0,
+) -> list[bytes]:
+    """The encoded Generation of each choice of a prompt; they differ in their seeds.
+
+    `keep_special`: the text goes through a parser that needs to see special tokens. `adapter`: an id; 0: none.
+    """
+    limit = max_tokens_of(request)
+    minimum = request.min_tokens or 0
+    if limit is not None and minimum > limit:
+        raise bad_request(f"min_tokens ({minimum}) must not be more than max_tokens ({limit}).", "min_tokens")
+    seed = secrets.randbits(64) if request.seed is None else request.seed
+    stops = stop_strings(request)
+    given = {name: value for name in OF_GENERATION if (value := getattr(request, name)) is not None}
+    if keep_special:
+        given["skip_special_tokens"] = False
+    encoded = []
+    for index in range(max(request.n or 1, request.best_of or 1)):
+        generation = Generation(
+            _sampling(request, defaults, (seed + index) & UINT64, first=index == 0),
+            stop=stops,
+            priority=request.priority or 0,
+            stream=bool(request.stream),
+            request_id=request_id,
+            interval=request.stream_interval or 1,
+            think=think,
+            adapter=adapter,
+            **given,
+        )
+        encoded.append(msgspec.msgpack.encode(generation))
+    if len(encoded[0]) > MAX_PARAMS_BYTES:
+        text = "stop, logit_bias and the lists of token ids are together longer than"
+        raise bad_request(f"{text} {MAX_PARAMS_BYTES} bytes.", "stop")
+    return encoded
+
+
+def _sampling(request: GenerationFields, defaults: dict[str, float], seed: int, first: bool) -> Sampling:
+    """`first`: of its prompt's choices; the prompt's logprobs are computed for this one alone."""
+    return Sampling(
+        seed,
+        logit_bias=[(int(token), bias) for token, bias in (request.logit_bias or {}).items()],
+        allowed_token_ids=request.allowed_token_ids or [],
+        logprobs=_logprobs(request),
+        prompt_logprobs=_prompt_logprobs(request) if first else -1,
+        **{name: _number(name, request, defaults) for name in NUMBERS},
+    )
+
+
+def _number(name: str, request: GenerationFields, defaults: dict[str, float]) -> Any:
+    """A parameter as the request has it, or the model's generation_config.json, or else nobody."""
+    nothing, given = default_of(name), getattr(request, name)
+    value = type(nothing)(defaults.get(name, nothing) if given is None else given)
+    return max(nothing, value) if sampling_parameters()[name].below_is_off else value
+
+
+def _logprobs(request: GenerationFields) -> int:
+    """How many likely tokens are told beside each token; -1: not even its own logprob."""
+    if isinstance(request, ChatRequest):
+        return (request.top_logprobs or 0) if request.logprobs else -1
+    given = request.logprobs if isinstance(request, CompletionRequest) else None
+    if given is None or given is False:
+        return 0 if (request.best_of or 1) > (request.n or 1) else -1  # by which the best are chosen
+    return int(given) if given is not True else 0
+
+
+def _prompt_logprobs(request: GenerationFields) -> int:
+    asked = [-1 if request.prompt_logprobs is None else request.prompt_logprobs]
+    if isinstance(request, CompletionRequest) and request.echo:
+        asked.append(_logprobs(request))
+    return max(asked)

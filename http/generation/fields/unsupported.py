@@ -1,0 +1,164 @@
+"""Fields that clients know from OpenAI, Anthropic, vLLM and SGLang and that have no effect here: every endpoint refuses
+them by name where they ask for something. If they were passed over, it would look as if they had been heeded.
+
+Not among them: labels and hints that change no answer (`user`, `prompt_cache_key`, `session_id`, `verbosity` …).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from ...anthropic import schemas as anthropic
+from ...anthropic.schemas import MessagesRequest
+from ...errors import bad_request
+from ...openai.responses import schemas as responses
+from ...openai.responses.schemas import ResponsesRequest
+from ...openai.schemas import ChatRequest, GenerateParameters, GenerateRequest
+from .decoding import decode
+
+T = TypeVar("T", bound=msgspec.Struct)
+NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
+INSIDE = "sampling_params."
+LABELS = frozenset({"request_id", "user", "metadata", "service_tier", "store", "stream_options"})
+
+NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change nothing
+    # OpenAI's
+    "audio": NOTHING,
+    "conversation": NOTHING,
+    "function_call": (None, "none", "auto"),
+    "functions": NOTHING,
+    "modalities": (None, [], ["text"]),
+    "moderation": NOTHING,
+    "web_search_options": (None,),
+    # Anthropic's
+    "compaction": NOTHING,
+    "container": NOTHING,
+    "context_management": NOTHING,
+    "fallbacks": NOTHING,
+    "inference_geo": NOTHING,
+    "mcp_servers": NOTHING,
+    "thread": NOTHING,
+    # vLLM's
+    "ec_transfer_params": NOTHING,
+    "enable_response_messages": NOTHING,
+    "extra_args": NOTHING,
+    "features": NOTHING,
+    "flat_logprobs": NOTHING,
+    "kv_transfer_params": NOTHING,
+    "logits_processors": NOTHING,
+    "logprob_token_ids": NOTHING,
+    "media_io_kwargs": NOTHING,
+    "mm_processor_kwargs": NOTHING,
+    "previous_input_messages": NOTHING,
+    "previous_response": NOTHING,
+    "prompt_embeds": NOTHING,
+    "repetition_detection": NOTHING,
+    "return_token_offsets": NOTHING,
+    "routed_experts_prompt_start": NOTHING,
+    "skip_reading_prefix_cache": NOTHING,
+    "watermarking": NOTHING,
+    # SGLang's
+    "bootstrap_host": NOTHING,
+    "bootstrap_port": NOTHING,
+    "bootstrap_room": NOTHING,
+    "custom_logit_processor": NOTHING,
+    "custom_params": NOTHING,
+    "data_parallel_rank": NOTHING,
+    "disagg_prefill_dp_rank": NOTHING,
+    "extra_key": NOTHING,
+    "images_config": NOTHING,
+    "lora_path": NOTHING,
+    "max_dynamic_patch": NOTHING,
+    "min_dynamic_patch": NOTHING,
+    "ngram_corpus_id": NOTHING,
+    "no_stop_trim": NOTHING,
+    "return_cached_tokens_details": NOTHING,
+    "return_hidden_states": NOTHING,
+    "return_routed_experts": NOTHING,
+    "routed_dp_rank": NOTHING,
+    "routed_experts_start_len": NOTHING,
+    "separate_reasoning": (None, True),
+    "session_params": NOTHING,
+    "stop_regex": NOTHING,
+    "stream_reasoning": (None, True),
+    "use_audio_in_video": NOTHING,
+}
+DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes nothing where they are not known
+    "n": (*NOTHING, 1),
+    "best_of": (*NOTHING, 1),
+    "length_penalty": (*NOTHING, 1),
+    "stream_interval": (*NOTHING, 1),
+    "add_generation_prompt": (None, True),
+    "include_reasoning": (None, True),
+    "parallel_tool_calls": (None, True),
+    "spaces_between_special_tokens": (*NOTHING, True),
+}
+INSTEAD: dict[type, dict[str, str]] = {  # APIs that have another name for some of chat's fields, and not all of them
+    ResponsesRequest: responses.NAMES,
+    MessagesRequest: anthropic.NAMES,
+}
+
+
+def read(kind: type[T], body: bytes) -> T:
+    """The struct of a request's body. A 400 names the field that cannot be, or that is known and not supported."""
+    request = decode(kind, body)
+    _check(kind, _passed_over(kind)(body), "")
+    if isinstance(request, GenerateRequest):
+        inside = decode(GenerateRaw, body).sampling_params
+        if bytes(inside):
+            _check(GenerateParameters, _passed_over(GenerateParameters)(bytes(inside)), INSIDE)
+    return request
+
+
+class GenerateRaw(msgspec.Struct):
+    """A GenerateRequest's sampling parameters as they are written."""
+
+    sampling_params: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+def check_built(request: msgspec.Struct) -> None:
+    """The same for fields that a struct has, so that their types are looked at, too."""
+    for field in request.__struct_fields__:
+        if field in NOT_BUILT and _asks(getattr(request, field), NOT_BUILT[field]):
+            raise bad_request(f"{field} is not supported by this server yet.", field)
+
+
+def _check(kind: type[msgspec.Struct], passed_over: dict[str, object], path: str) -> None:
+    for name, value in passed_over.items():
+        if _asks(value, NOT_BUILT.get(name) or DEFAULTS.get(name, NOTHING)):
+            other = INSTEAD.get(kind, {}).get(name)
+            hint = f": here it is {other}." if other else " by this server yet." if name in NOT_BUILT else " here."
+            raise bad_request(f"{path}{name} is not supported{hint}", f"{path}{name}")
+
+
+@cache
+def _passed_over(kind: type[msgspec.Struct]) -> Callable[[bytes], dict[str, object]]:
+    """Reads the known fields that this kind of body does not have."""
+    names = set(NOT_BUILT)
+    if kind in INSTEAD:
+        names |= {*ChatRequest.__struct_fields__} - LABELS
+    return _decoder(tuple(sorted(names - {*kind.__struct_fields__})))
+
+
+def _decoder(names: tuple[str, ...]) -> Callable[[bytes], dict[str, object]]:
+    """Reads these members of an object and passes over all others, of which there may be many."""
+    fields = [(name, Any, msgspec.field(default=msgspec.UNSET)) for name in names]
+    decode_members = msgspec.json.Decoder(msgspec.defstruct("Members", fields)).decode
+
+    def members(body: bytes) -> dict[str, object]:
+        try:
+            found: dict[str, object] = msgspec.to_builtins(decode_members(body))
+        except msgspec.DecodeError as error:  # in a value that was skipped, and not read, before
+            raise bad_request(f"The body cannot be read: {error}") from None
+        return found
+
+    return members
+
+
+def _asks(value: object, nothing: tuple[object, ...]) -> bool:
+    """Does this value ask for something?"""
+    return not any(value == other and (isinstance(value, bool) == isinstance(other, bool)) for other in nothing)
