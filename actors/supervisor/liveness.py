@@ -35,8 +35,10 @@ class Liveness:
     def look(self, seen: ActorSnapshot) -> None:
         """Another LOOK_S have passed."""
         self.age_s += LOOK_S
-        self.was_up = self.was_up or seen.state is not ActorState.STARTING
-        if seen.heartbeat_ns == self._beat:
+        is_up = seen.state is not ActorState.STARTING
+        begins = is_up and not self.was_up  # a start takes as long as it takes: the loop turns from now on
+        self.was_up = self.was_up or is_up
+        if seen.heartbeat_ns == self._beat and not begins:
             self.still_s += LOOK_S
             return
         self._beat, self.still_s = seen.heartbeat_ns, 0.0

@@ -51,6 +51,18 @@ def test_who_starts_is_told_from_who_was_up() -> None:
     assert liveness.was_up
 
 
+def test_a_long_start_is_no_loop_that_stands_still() -> None:
+    """Weights are read for a minute, and the first look behind that finds the heartbeat of its beginning."""
+    liveness = Liveness(os.getpid())
+    for _ in range(240):
+        liveness.look(seen(1, ActorState.STARTING))
+    assert liveness.still_s == 239 * LOOK_S
+    liveness.look(seen(1))
+    assert liveness.still_s == 0.0
+    liveness.look(seen(1))
+    assert liveness.still_s == LOOK_S, "but from then on it counts"
+
+
 def test_busy_is_told_from_stopped() -> None:
     liveness = Liveness(os.getpid())
     liveness.look(seen(1))
