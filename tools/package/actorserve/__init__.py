@@ -23,7 +23,7 @@ _HOMES = {  # loaded when they are asked for, so that the package itself is ligh
     "CompletionOutput": "llm.outputs",
     "EngineDead": "llm.link",
     "LLM": "llm.llm",
-    "LoRARequest": "llm.lora",
+    "LoRARequest": "llm.inputs.lora",
     "PoolingParams": "llm.pooling",
     "PromptError": "llm.outputs",
     "RequestOutput": "llm.outputs",
