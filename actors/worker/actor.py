@@ -263,7 +263,7 @@ def check_options(config: Config, on_gpu: bool) -> None:
 def import_early() -> None:
     """What is imported only as it runs, by whoever forks workers; that asks for no GPU, which cannot be forked."""
     import_torch()
-    for name in ("models.weights", "memory", "cpu.executor", "cpu.kv_memory", "cpu.runner", "speculative.actor"):
+    for name in ("models.weights", "memory", "cpu.executor", "cpu.memory.kv_memory", "cpu.runner", "speculative.actor"):
         importlib.import_module(f".{name}", __package__)
 
 

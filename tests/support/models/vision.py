@@ -231,7 +231,7 @@ def _write_files(folder: Path, kind: str, ids: dict[str, int | None]) -> None:
     named |= {"vision_start_token_id": ids.get("<|vision_start|>"), "vision_end_token_id": ids.get("<|vision_end|>")}
     text = {**TEXT_CONFIG, "vocab_size": 448}
     if kind.startswith("qwen"):
-        text |= _SECTIONS
+        text |= _SECTIONS | ({"head_dim": 16} if kind.startswith("qwen3") else {})
     elif kind == "gemma3":
         text |= {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 24, "initializer_range": 0.1}
     else:
