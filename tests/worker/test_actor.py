@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -93,13 +94,13 @@ def test_plans_become_tokens(scheduler: Scheduler, checkpoints: Folders) -> None
     row = new_row(scheduler, PROMPT)
     with running(scheduler) as context:
         (ready,) = scheduler.receive(1)
-        assert isinstance(ready, WorkerReady) and ready.incarnation == context.incarnation
+        assert isinstance(ready, WorkerReady) and ready.incarnation == context.incarnation == ready.kept_since
         assert context.board.gauge(context.spec.position, WorkerGauge.KV_TOKENS) == ready.num_blocks * 16
         first = [Step.make(7, 1, [row], [0], [30]), Step.make(7, 2, [], [0], [len(PROMPT) - 30])]
         scheduler.send(*first, *(Step.make(7, 3 + n, [], [0], [1]) for n in range(8)))
         done = scheduler.receive(10)
         scheduler.send(Hello())
-        assert scheduler.receive(1) == [WorkerReady(context.incarnation, ready.num_blocks, 10)]
+        assert scheduler.receive(1) == [msgspec.structs.replace(ready, step=10)]
     assert [message.step for message in done] == list(range(1, 11))
     assert all(isinstance(message, StepDone) and message.epoch == 7 for message in done)
     assert [token for message in done for token in message.tokens.tolist()] == expected
