@@ -74,7 +74,7 @@ def _remove(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{arguments.model} is not in the cache; `actorserve models list` says what is")
     plan = cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
     plan.execute()
-    print(f"{repo.size_on_disk / MIB:,.1f} MiB of {repo.repo_id} are removed")
+    print(f"{plan.expected_freed_size / MIB:,.1f} MiB of {repo.repo_id} are removed")
     return 0
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha1
 from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
 
 from actorserve.actors.cli import main
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
@@ -23,12 +22,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def put(cache: Path, name: str, size: int, kind: str = "models") -> Path:
     repo = cache / f"{kind}--{name.replace('/', '--')}"
+    commit = sha1(name.encode()).hexdigest()
     (repo / "blobs").mkdir(parents=True)
     (repo / "refs").mkdir()
-    (repo / "refs" / "main").write_text(COMMIT)
-    (repo / "snapshots" / COMMIT).mkdir(parents=True)
+    (repo / "refs" / "main").write_text(commit)
+    (repo / "snapshots" / commit).mkdir(parents=True)
     (repo / "blobs" / "one").write_bytes(b"x" * size)
-    (repo / "snapshots" / COMMIT / "model.safetensors").symlink_to(repo / "blobs" / "one")
+    (repo / "snapshots" / commit / "model.safetensors").symlink_to(repo / "blobs" / "one")
     return repo
 
 
