@@ -57,8 +57,10 @@ def make_parser(command: str | None) -> argparse.ArgumentParser:
             module = importlib.import_module(_module_of(name), __package__)
             own.description = module.DESCRIPTION
             own.formatter_class = argparse.RawDescriptionHelpFormatter
-            own.set_defaults(run=module.run, all_commands=partial(make_parser, EVERY))
+            own.set_defaults(run=module.run)
             module.add_arguments(own)
+            if name == "completion":
+                own.set_defaults(all_commands=partial(make_parser, EVERY))
     return parser
 
 

@@ -132,7 +132,9 @@ class WorkerActor(Actor):
         replaced = self.context.board.ended(self.context.spec.position) == Ended.REPLACED
         own = self.context.incarnation
         there = [] if self.adapters is None else self.adapters.there
-        since = self.context.kept_since
+        since = (
+            self.context.kept_since if self.adapters is None else 0
+        )  # rows would go on before their adapters are read
         self._post(WorkerReady(own, self.blocks, self.step, replaced, self.layout, self.most_drafts(), there, since))
 
     def _post(self, message: Message) -> None:

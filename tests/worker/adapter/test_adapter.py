@@ -322,8 +322,8 @@ def changed(folder: Path, target: Path, **values: Any) -> Path:
         ({"architectures": ["LlamaForSequenceClassification"]}, "goes on with texts by LlamaForCausalLM alone"),
         ({"architectures": ["T5Model"], "model_type": "vit"}, "has no model of this kind that goes on with texts"),
         (
-            {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
-            "it has an encoder .*says is_encoder_decoder",
+            {"architectures": ["T5EncoderModel"], "is_encoder_decoder": True},
+            "cannot be served: of its kind transformers goes on with texts by LlamaForCausalLM alone",
         ),
         (
             {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": "x"},
