@@ -153,10 +153,10 @@ class Calls:
                 future.set_exception(error)
 
     async def _ask(
-        self, number: int, message: Message, send: Callable[[Message], None], limit: float = CALL_S
+        self, number: int, message: Message, send: Callable[[Message], None], limit: float | None = None
     ) -> Message:
         self._begin(number, partial(send, message))
-        return await self._answered(number, limit)
+        return await self._answered(number, CALL_S if limit is None else limit)
 
     def _begin(self, number: int, ask: Callable[[], None]) -> None:
         if len(self._open) >= self._most:
