@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from actorserve.kernels.cpu.native.library import cache_folder
 from tests.support.server import Server
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: threads that spin take what servers of tests need
+assert "torch" not in sys.modules, "what comes before this must not import torch: it would have its threads by now"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that spin take what servers of tests need
 OUTPUT_LINES = 60  # lines of a server's output that a failing test shows
 MANY_DESCRIPTORS, MORE, MOST_DESCRIPTORS = 300, 100, 800  # of the 1,024 that some machines allow
 SHORT = ("bench", "chat", "detokenizer", "grammars", "http", "model", "options", "protocol", "renderer", "runtime")

@@ -25,8 +25,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .weight_memory import WeightMemory
-
 FOLDER = Path(__file__).parent
 EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")  # each operation rounds by itself
 COMMON = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", "-Wno-psabi", *EXACT)
@@ -81,6 +79,8 @@ class Library:
         self._declare("pool_destroy", None, ctypes.c_void_p)
         self.wake_pool = self._declare("pool_wake", None, ctypes.c_void_p)
         self.park_pool = self._declare("pool_park", None, ctypes.c_void_p)
+        from .weight_memory import WeightMemory  # torch with it, which who only asks for the cache needs not
+
         self.weights = WeightMemory()
         self._pool: int | None = None
         self._scratch = ctypes.create_string_buffer(0)
