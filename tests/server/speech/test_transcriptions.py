@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -26,8 +27,9 @@ def ask(client: OpenAI, samples: np.ndarray = SHORT, **fields: Any) -> Any:
     return client.audio.transcriptions.create(model="ears", file=("a.wav", wav(samples)), **fields)
 
 
+@functools.cache
 def long_text(reference: Reference, timestamps: bool = False) -> str:
-    """Of all windows."""
+    """Of all windows of LONG."""
     marks = [] if timestamps else ["<|notimestamps|>"]
     parts = [LONG[slice(*place)] for place in cut(LONG / np.float32(32768), RATE, SECONDS)]
     texts = [reference.text(reference.window(part, [*BEGUN, *marks], timestamps)) for part in parts]
