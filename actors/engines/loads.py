@@ -34,12 +34,16 @@ class EngineLoads:
         return range(len(self._schedulers))
 
     def is_up(self, engine: int) -> bool:
-        """Its scheduler has met the workers, and all of them live. A moment later that may be over, which is no error:
-        who gets what he cannot compute gives it away.
+        """Its scheduler has met the workers, and all of them live and are wanted. A moment later that may be over,
+        which is no error: who gets what he cannot compute gives it away.
         """
         scheduler, ready = self._schedulers[engine], self._board.is_ready
         met = self._board.gauge(scheduler, BLOCKS) > 0
-        return met and ready(scheduler) and all(map(ready, self._workers[engine]))
+        return met and ready(scheduler) and all(map(ready, self._workers[engine])) and not self.is_parked(engine)
+
+    def is_parked(self, engine: int) -> bool:
+        """Are its workers not wanted, so that waiting for it may take for ever?"""
+        return any(map(self._board.is_parked, self._workers[engine]))
 
     def load(self, engine: int) -> Load:
         """What it has to do, some milliseconds ago at most."""

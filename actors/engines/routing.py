@@ -17,6 +17,7 @@ from .loads import EngineLoads, Load
 EACH_RUNNING = 16  # tokens that a sequence in an engine costs those beside it; more would outweigh what is cached
 EACH_WAITING = 64
 DOWN = 1 << 30  # what it costs to wait for an engine to be there again
+PARKED = 1 << 40  # of which nobody says when that will be
 SENT_S = 3.0  # for so long a prompt counts as cached where it was sent, though nobody has computed it yet
 MOST_SENT = 1 << 14  # blocks
 
@@ -95,4 +96,6 @@ class Router:
         """What all that is there costs."""
         load = self._seen_load(engine)
         cost = EACH_RUNNING * (load.running + self._sent[engine]) + EACH_WAITING * load.waiting
-        return cost if self._loads.is_up(engine) else cost + DOWN
+        if self._loads.is_up(engine):
+            return cost
+        return cost + (PARKED if self._loads.is_parked(engine) else DOWN)

@@ -340,6 +340,8 @@ def _troubles(scene: Scene, facts: Facts, *kinds: str) -> list[str]:
 def _actor(actor: ActorStatus) -> str:
     """An actor, and what keeps it."""
     text = actor.name if actor.state == "ready" else f"{actor.name}, which is {actor.state}"
+    if actor.parked:
+        text += f" (for {actor.parked})"
     if actor.state in ("stopped", "hung") and actor.heartbeat_s is not None:
         text += f" (its last heartbeat was {duration(actor.heartbeat_s)} ago)"
     if actor.oldest_s is not None and actor.oldest_s > 1:

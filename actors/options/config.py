@@ -394,6 +394,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         Meta(ge=1, le=64, description="engines: each a scheduler and workers with a model and KV memory of their own"),
     ] = 1
+    max_data_parallel_size: Annotated[
+        Annotated[int, Meta(ge=1, le=64)] | None,
+        Meta(
+            description="engines that there is room for; those beyond --data-parallel-size are parked until "
+            "`actorserve scale` wants them; --data-parallel-size if left out"
+        ),
+    ] = None
     data_parallel_rank: Annotated[
         NonNegative | None,
         Meta(description="be this one of --data-parallel-size servers, among which somebody else divides requests"),
@@ -470,8 +477,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def engines(self) -> int:
-        """That this server has."""
-        return self.data_parallel_size if self.data_parallel_rank is None else 1
+        """That this server has room for."""
+        if self.data_parallel_rank is not None:
+            return 1
+        return self.max_data_parallel_size or self.data_parallel_size
+
+    @property
+    def engines_at_start(self) -> int:
+        """Those of them that are not parked then."""
+        return min(self.data_parallel_size, self.engines)
 
     @property
     def first_engine(self) -> int:
@@ -536,8 +550,12 @@ def make_config(values: dict[str, object]) -> Config:
 
 def _check_engines(config: Config) -> None:
     """ConfigError if options contradict each other."""
-    size, rank = config.data_parallel_size, config.data_parallel_rank
+    size, rank, most = config.data_parallel_size, config.data_parallel_rank, config.max_data_parallel_size
+    if most is not None and most < size:
+        raise ConfigError(f"--max-data-parallel-size {most}: must be at least --data-parallel-size, which is {size}")
+    if most is not None and rank is not None:
+        raise ConfigError("--max-data-parallel-size: with --data-parallel-rank this server is one engine of several")
     if rank is not None and rank >= size:
         raise ConfigError(f"--data-parallel-rank {rank}: there are 0 to {size - 1} with --data-parallel-size {size}")
     if config.record is not None and config.engines > 1:
-        raise ConfigError("--record: it keeps what one scheduler acts on; --data-parallel-size must be 1")
+        raise ConfigError("--record: it keeps what one scheduler acts on, and there are several engines")

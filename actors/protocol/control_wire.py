@@ -43,6 +43,7 @@ class ChildStatus(msgspec.Struct):
     up: bool
     restarts: int
     hung: str  # why it is taken for hung; empty if it is not
+    parked: str = ""  # why no life of it is wanted; empty if one is
 
 
 class ServerStatus(msgspec.Struct):

@@ -96,7 +96,12 @@ class SchedulerActor(Actor):
         self._workers = system.group_of(KINDS["worker"], context.spec.engine)
         self.handover = Handover(context, self.scheduler) if len(system.engines) > 1 else None
         self.scheduler.recover(self._admit, None if self.handover is None else self.handover.recovered())
-        self._post_to_workers(Hello())
+        self._greet()
+
+    def _greet(self) -> None:
+        """Let the worker say that it is there, now or, if its engine is parked, when it is ready."""
+        if self.handover is None or not self.handover.is_parked:
+            self._post_to_workers(Hello())
 
     def _post_to_workers(self, message: Message) -> None:
         """All of a group run the same steps, and get them by one ring; its first member answers for it."""
@@ -259,17 +264,24 @@ class SchedulerActor(Actor):
         return len(running)
 
     def _give_away(self, handover: Handover) -> int:
-        """While there is no worker others go on with what is here."""
-        if not handover.is_alone:
+        """While there is no worker, or it is about to end, others go on with what is here."""
+        alone = handover.is_alone
+        if not alone and not handover.leaves:
+            if self.worker and not self.scheduler.pool.count:  # it was let go of, and is wanted now
+                self.worker = 0
+                self._greet()
             return 0
         if self.scheduler.pool.count:
-            self._lose_worker(handover.was_replaced())
+            if alone:
+                self._lose_worker(handover.was_replaced())
             self.scheduler.end_epoch(self._next_epoch())  # what the worker has still said counts no more
             self.gauges.write()
+            wake(self.context.eventfds["supervisor"])  # which may wait for this
         given = handover.give_all()
         if given:
             where = ", ".join(f"{count} in engine {engine}" for engine, count in given.items())
-            self.context.log.warning("there is no worker now: requests go on elsewhere, %s", where)
+            why = "there is no worker now" if alone else "the worker is about to end"
+            self.context.log.warning("%s: requests go on elsewhere, %s", why, where)
             self.gauges.write()
         return len(given)
 

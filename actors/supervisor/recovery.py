@@ -30,6 +30,10 @@ class Recovery:
             supervisor.start(child)
         elif child.stopping:
             self._end_or_drain_on(child, death, was_up)
+        elif child.parked:
+            supervisor.parking.died(child, death)
+        elif child.on_trial and not was_up and not (death.returncode < 0 and not death.hung and _may_restart(child)):
+            supervisor.parking.failed(child, death)
         elif not supervisor.ready and not was_up:
             child.gone.set()
             supervisor.end(death.returncode if death.returncode > 0 else 1, f"the server cannot start: {death}")

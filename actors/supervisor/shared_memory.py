@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 
-from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order
+from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order, Parked
 from actorserve.shm.board.startup import PhaseWriter
 from actorserve.shm.journals.keyed_log import KeyedLog
 from actorserve.shm.journals.request_journal import RequestJournal
@@ -116,6 +116,15 @@ class Memory:
         self.board.set_order(actor.position, order)
         wake(self.eventfds[actor.name])
 
+    def park(self, actor: ActorSpec, why: Parked) -> None:
+        """Say why no life of it is wanted, if so; all look, since it may be who they wait for."""
+        self.board.set_parked(actor.position, why)
+        self.wake_all()
+
+    def forget_kv(self, worker: ActorSpec) -> None:
+        """What the KV memory of one that has no life now held takes no memory any more."""
+        os.ftruncate(self.files[f"kv-{worker.name}"], 0)
+
     def is_ready(self, actor: ActorSpec) -> bool:
         """The life that counts has said that it is ready."""
         return self.board.is_ready(actor.position)
@@ -126,8 +135,8 @@ class Memory:
 
     def kv_tokens(self) -> int:
         """How many tokens the KV memory holds; of workers that share a model each has a part of all of them."""
-        firsts = (self.system.workers_of(engine)[0] for engine in self.system.engines)
-        return sum(self.board.gauge(worker.position, WorkerGauge.KV_TOKENS) for worker in firsts)
+        firsts = (self.system.workers_of(engine)[0].position for engine in self.system.engines)
+        return sum(self.board.gauge(one, WorkerGauge.KV_TOKENS) for one in firsts if not self.board.is_parked(one))
 
     def phase_ends(self, phase: StartPhase, now: int | None = None) -> None:
         """Of the server's start."""

@@ -13,18 +13,20 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from actorserve.shm.board.board import Order
+from actorserve.shm.board.board import Order, Parked
 
 from ..protocol.kinds import SUPERVISOR
 from ..protocol.topology import System
 from ..runtime.process import UNUSED
 from ..telemetry.startup import StartPhase
 from .activity import Activity
+from .changes import Changes
 from .connections.admission import Admission
 from .connections.descriptors import PAUSE_S, is_scarce
 from .connections.pool import Connections
 from .control.commands import ControlCommands
 from .control.socket import Control
+from .engines.parking import Parking
 from .liveness import LOOK_S
 from .output import Output
 from .processes.child import Child
@@ -76,6 +78,9 @@ class Supervisor:
         self.templates = [Templates(output, memory, born=born)] if self.warm else []  # the last: of a rolling restart
         templates, most = self.templates[0] if self.warm else None, system.config.max_restarts
         self.children = [Child(spec, output, templates, most, command) for spec in system.actors]
+        self.ending = asyncio.Event()
+        self.changes = Changes(self.ending)
+        self.parking = Parking(self)
         self.rolling = Rolling(self)
         self.shutdown = Shutdown(self)
         self.recovery = Recovery(self)
@@ -85,7 +90,6 @@ class Supervisor:
         self.forced = False  # everything ends now
         self.failed = False  # this class has a mistake: its own picture cannot be trusted
         self._not_started: set[Child] = set()  # those for whom the kernel had no means
-        self.ending = asyncio.Event()
 
     async def run(self) -> int:
         """Serve until a signal or a failure ends it; returns the exit status. No actor is left afterwards."""
@@ -103,7 +107,7 @@ class Supervisor:
         try:
             for templates in self.templates:
                 templates.start()
-            for child in self.children:
+            for child in self.wanted:
                 self.start(child)
             self.rolling.remember_layout()
             loop.call_later(LOOK_S, self._look_after)
@@ -132,12 +136,17 @@ class Supervisor:
         except OSError as error:  # it serves all the same
             self.output.say(f"there is no control socket: {error}", "warning")
 
+    @property
+    def wanted(self) -> list[Child]:
+        """Those that are not parked."""
+        return [child for child in self.children if not child.parked]
+
     # --- up ------------------------------------------------------------------------------------------------------
 
     def start(self, child: Child) -> None:
         """Begin a life of it, unless all of them end."""
-        if self.ending.is_set() and (self.forced or not self.ready):
-            child.gone.set()
+        if child.parked or (self.ending.is_set() and (self.forced or not self.ready)):
+            self._is_gone(child)
             return
         self.memory.order(child.spec, Order.END if child.stopping else Order.NONE)
         channel = None
@@ -161,8 +170,8 @@ class Supervisor:
 
     def _cannot_start(self, child: Child, error: OSError) -> None:
         """For now, or at all. What needs it waits, as for any actor that is being started again."""
-        if child.stopping:
-            child.gone.set()
+        if child.stopping or child.parked:
+            self._is_gone(child)
         elif self.ready and is_scarce(error):
             if child not in self._not_started:
                 self._not_started.add(child)
@@ -172,9 +181,14 @@ class Supervisor:
             child.gone.set()
             self.end(1, f"{child.name} cannot be started: {error}")
 
+    def _is_gone(self, child: Child) -> None:
+        """There is no process of it, and there will be none."""
+        child.gone.set()
+        self.changes.tell()
+
     def _start_again(self, child: Child) -> None:
         if child.stopping:  # meanwhile
-            child.gone.set()
+            self._is_gone(child)
         else:
             self.start(child)
 
@@ -190,7 +204,7 @@ class Supervisor:
                 continue
             draining = self.memory.is_draining(child.spec)
             if not child.up and (draining or self.memory.is_ready(child.spec)):
-                child.up = True
+                child.up, child.on_trial = True, Parked.NO
                 self._not_started.discard(child)
                 if child.traits.has_clients and not self.ending.is_set():
                     self.connections.up(child.name)
@@ -199,12 +213,12 @@ class Supervisor:
                 self.output.say(f"{child.name} is up (pid {child.pid}, {self.memory.how_long(child.name)})")
             if draining and child.traits.has_clients:
                 self.connections.pass_by(child.name)
-        if not self.ready and all(child.up for child in self.children) and self.service.is_warm():
+        if not self.ready and all(child.up for child in self.wanted) and self.service.is_warm():
             self.ready = True
             self.memory.phase_ends(StartPhase.FIRST_TOKEN)
             self.output.say(self.welcome())
             self.service.ready()
-        self.rolling.look()
+        self.changes.tell()
 
     # --- liveness ------------------------------------------------------------------------------------------------
 
@@ -237,7 +251,7 @@ class Supervisor:
         child.liveness = None
         if child.traits.has_clients:
             self.connections.lost(child.name)
-        wanted = self.rolling.died(child, death, was_up)
+        wanted = self.rolling.died(child, death, was_up) or bool(child.parked)
         self.memory.raise_incarnation(child.spec, death.how(wanted))
         self.memory.wake_all()
         self.recovery.follow(child, death, was_up, wanted)
@@ -270,7 +284,7 @@ class Supervisor:
             self.output.say(reason, "critical" if status else "info")
         self.status = self.status or status
         self.ending.set()
-        self.rolling.look()
+        self.changes.tell()
         if status:
             self.shutdown.give_up()
 

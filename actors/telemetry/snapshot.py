@@ -12,7 +12,7 @@ from collections import Counter
 
 import msgspec
 
-from actorserve.shm.board.board import ActorSnapshot, ActorState, Board
+from actorserve.shm.board.board import ActorSnapshot, ActorState, Board, Parked
 from actorserve.shm.board.startup import read_phases
 from actorserve.shm.histogram import Counted
 from actorserve.shm.rings.lane_view import LaneView, view_lane
@@ -63,7 +63,8 @@ class ActorStatus(msgspec.Struct, frozen=True):
     name: str
     kind: str
     pid: int | None  # None until this life has said it
-    state: str  # starting, ready, draining, ended, stopped (by SIGSTOP), hung, dead
+    state: str  # starting, ready, draining, ended, parked, stopped (by SIGSTOP), hung, dead
+    parked: str  # why no life of it is wanted; empty if one is
     up_s: float
     restarts: int
     heartbeat_s: float | None  # age of the heartbeat
@@ -106,8 +107,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Every one of them can do its part now. Without a template actors are started all the same, if later."""
-        return all(actor.state == "ready" for actor in self.actors if kind_of(actor.kind).needed)
+        """Every one of them that is wanted can do its part now. Without a template actors are started all the same, if
+        later.
+        """
+        return all(actor.state in ("ready", "parked") for actor in self.actors if kind_of(actor.kind).needed)
 
 
 class SnapshotReader:
@@ -167,6 +170,7 @@ class SnapshotReader:
             kind=spec.kind,
             pid=seen.pid or None,
             state=self._state(spec, seen, process, now_ns),
+            parked=describe_parked(self.board.parked(spec.position)),
             up_s=max(0, now_ns - seen.started_ns) / 1e9,
             restarts=max(0, seen.incarnation - 1),
             heartbeat_s=max(0, now_ns - seen.heartbeat_ns) / 1e9 if seen.heartbeat_ns else None,
@@ -185,6 +189,8 @@ class SnapshotReader:
 
     def _state(self, spec: ActorSpec, seen: ActorSnapshot, process: ProcessView | None, now_ns: int) -> str:
         """What it says of itself, unless that cannot be true."""
+        if process is None and self.board.is_parked(spec.position):
+            return "parked"
         if seen.pid and process is None:
             return "ended" if seen.state is ActorState.STOPPED else "dead"
         if process is not None and process.state in "Tt":
@@ -194,6 +200,8 @@ class SnapshotReader:
         beating = seen.state in (ActorState.READY, ActorState.DRAINING)
         if beating and now_ns - seen.heartbeat_ns > limit_s * 1e9:
             return "hung"
+        if seen.state is ActorState.READY and self.board.is_parked(spec.position):
+            return STATES[ActorState.DRAINING]
         return STATES[seen.state]
 
     def _supervisor(self) -> ActorStatus:
@@ -204,6 +212,7 @@ class SnapshotReader:
             kind=SUPERVISOR,
             pid=self.supervisor_pid,
             state=state,
+            parked="",
             up_s=process.up_s if process else 0.0,
             restarts=0,
             heartbeat_s=None,
@@ -219,6 +228,11 @@ class SnapshotReader:
             private_bytes=process.private_bytes if process else None,
             gauges={},
         )
+
+
+def describe_parked(why: Parked) -> str:
+    """For people, and as a label."""
+    return " and ".join(reason.name.lower() for reason in Parked if reason & why and reason.name)
 
 
 def phases_of(system: System, segment: Segment, board: Board, name: str) -> dict[str, float]:

@@ -313,8 +313,9 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     config, log = context.config, context.log
     group = join_group(context)
     context.phase_ends(StartPhase.GROUP)
-    cores = max(1, usable_cores() // config.engines)
-    threads = config.threads or max(1, (usable_cores() - 1) // (config.tensor_parallel_size * config.engines))
+    engines = _engines_beside(context)
+    cores = max(1, usable_cores() // engines)
+    threads = config.threads or max(1, (usable_cores() - 1) // (config.tensor_parallel_size * engines))
     log.info("kernels: %s", native.start(config.cpu_kernels, threads))
     if config.threads is None and config.tensor_parallel_size == 1 and not config.deterministic:
         threads = native.useful_threads(cores, files_bytes(context.model.folder))
@@ -364,6 +365,14 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     actor = kind(context, runner, blocks, memory.layout, tokens, adapters)
     actor.vision = vision
     return actor
+
+
+def _engines_beside(context: Context) -> int:
+    """How many share the cores now. Where bits must not depend on that, all that there may be."""
+    if context.config.deterministic:
+        return context.config.engines
+    workers = context.system.of_kind("worker")
+    return max(1, len({one.engine for one in workers if not context.board.is_parked(one.position)}))
 
 
 def _find_memory(

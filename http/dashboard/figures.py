@@ -10,7 +10,7 @@ class PageActor(msgspec.Struct, frozen=True):
 
     name: str
     kind: str
-    state: str  # starting, ready, draining, ended, stopped (by a signal), hung, dead
+    state: str  # starting, ready, draining, ended, parked, stopped (by a signal), hung, dead
     pid: int | None
     restarts: int
     up_s: float

@@ -1,7 +1,7 @@
 """The board: a few words about every actor that anyone may read, also while the actor hangs.
 
 Layout of an actor's block, in words:
-    line 0      incarnation, start (ns), how the life before ended, order                 the supervisor
+    line 0      incarnation, start (ns), how the life before ended, order, parked          the supervisor
     line 1      incarnation << 32 | state, pid, heartbeat (ns), in_flight, tries, given up     the actor
     lines 2..5  GAUGES general words, whose names are not known here     the actor
 What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
@@ -11,6 +11,9 @@ and the general words that count: a successor goes on from where its predecessor
 The order counts for this life of an actor and those to come: one that is started behind it finds it, too. GIVE_UP is
 never taken back; END is, for the successor of one that was ended to be replaced. Its writer wakes the actor behind the
 store. If it dies in between, so does the whole server.
+
+What is parked has no life, and none is begun, until all reasons for it are gone. They are stored before its end is
+ordered: who reads `parked` of a worker that lives lets go of it now (actors/scheduler/recovery/handover.py).
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ import os
 import time
 from collections.abc import Container
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 from ..fence import load_fence, store_fence
 from ..layout import LOW32, WORD_BYTES, check_place
 from ..segment import Segment
 
-INCARNATION, STARTED, ENDED, ORDER = 0, 1, 2, 3
+INCARNATION, STARTED, ENDED, ORDER, PARKED = 0, 1, 2, 3, 4
 STATE, PID, HEARTBEAT, IN_FLIGHT, TRIES, GIVEN_UP = 8, 9, 10, 11, 12, 13
 FIRST_GAUGE, GAUGES = 16, 32
 BLOCK_WORDS = FIRST_GAUGE + GAUGES
@@ -49,6 +52,15 @@ class Order(IntEnum):
     NONE = 0
     END = 1  # in order, once it has answered what it has
     GIVE_UP = 2  # the server ends at once: whoever waits for an answer is to be told so now
+
+
+class Parked(IntFlag):
+    """Why no life of an actor is wanted."""
+
+    NO = 0
+    SCALE = 1  # its engine is one more than are wanted
+    SLEEP = 2  # all engines are to use no memory
+    RESTART = 4  # for a moment: it is about to be replaced
 
 
 @dataclass(frozen=True)
@@ -133,6 +145,18 @@ class Board:
     def set_order(self, index: int, order: Order) -> None:
         """The supervisor's: to be stored before the signal that goes with it, and before a life begins."""
         self.words[self.word(index, ORDER)] = order
+
+    def parked(self, index: int) -> Parked:
+        """Why no life of the actor is wanted; nothing if one is."""
+        return Parked(self.words[self.word(index, PARKED)])
+
+    def is_parked(self, index: int) -> bool:
+        """Is there a reason for it? As `parked`, in a fraction of the time."""
+        return self.words[self.word(index, PARKED)] != 0
+
+    def set_parked(self, index: int, why: Parked) -> None:
+        """The supervisor's: to be stored before the end that follows from it, and before a life begins."""
+        self.words[self.word(index, PARKED)] = why
 
     def set_ended(self, index: int, cause: int) -> None:
         """The supervisor's: to be stored before the incarnation that asks for it."""

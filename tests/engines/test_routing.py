@@ -15,7 +15,7 @@ from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.gauges import SchedulerGauge
-from actorserve.shm.board.board import ActorState, BoardWriter
+from actorserve.shm.board.board import ActorState, BoardWriter, Parked
 from actorserve.shm.kv_map.map import KVMap
 
 ENGINES, BLOCK = 3, 32
@@ -126,6 +126,18 @@ def test_an_engine_that_is_down_gets_nothing(scene: Scene) -> None:
     assert scene.router.up() == [2] and scene.router.up(but=2) == []
     scene.writers["scheduler@2"].set_state(ActorState.STARTING)
     assert scene.choose(prompt) in range(ENGINES), "it waits there"
+
+
+def test_a_parked_engine_gets_nothing_though_all_others_are_down(scene: Scene) -> None:
+    prompt = prompt_of(8)
+    scene.cache(1, prompt, 8)
+    scene.memory.park(scene.system.workers_of(1)[0], Parked.SCALE)
+    assert 1 not in {scene.choose(prompt) for _ in range(8)} and scene.router.up() == [0, 2]
+    for engine in (0, 2):
+        scene.writers[f"worker@{engine}"].set_state(ActorState.STARTING)
+    assert 1 not in {scene.choose(prompt_of(9)) for _ in range(8)} and not scene.router.up()
+    scene.memory.park(scene.system.workers_of(1)[0], Parked.NO)
+    assert scene.choose(prompt) == 1 and scene.router.up() == [1]
 
 
 def test_a_pinned_prompt_goes_where_it_is_wanted(scene: Scene) -> None:

@@ -25,6 +25,12 @@ STARTUP_TOTAL = "actorserve:startup_total_seconds", "All of these together: unti
 
 ACTORS: tuple[tuple[Literal["gauge", "counter"], str, str, Callable[[ActorStatus], float | None]], ...] = (
     ("gauge", "actorserve:actor_up", "1 when the actor can do its part", lambda actor: actor.state == "ready"),
+    (
+        "gauge",
+        "actorserve:actor_parked",
+        "1 when no life of it is wanted: its engine is one too many, or sleeps",
+        lambda actor: bool(actor.parked),
+    ),
     ("counter", "actorserve:actor_restarts", "Times that it was replaced", lambda actor: actor.restarts),
     (
         "gauge",

@@ -78,14 +78,28 @@ class ServerMetrics:
         return _reasons(troubled) if self._serves(troubled) else []
 
     def _troubled(self) -> dict[str, str]:
-        found = [(actor, self._trouble(actor)) for actor in self._snapshots.look().actors]
-        return {actor.name: trouble for actor, trouble in found if trouble}
+        actors = self._snapshots.look().actors
+        parked = self._parked()
+        found = [(actor, self._trouble(actor)) for actor in actors if self._engine_of(actor.name) not in parked]
+        troubled = {actor.name: trouble for actor, trouble in found if trouble}
+        if len(parked) < len(self._engines):
+            return troubled
+        return troubled | {actor.name: f"parked ({actor.parked})" for actor in actors if actor.parked}
+
+    def _parked(self) -> set[int]:
+        """The engines that are not wanted."""
+        workers = self._system.of_kind("worker")
+        return {worker.engine for worker in workers if self._board.is_parked(worker.position)}
+
+    def _engine_of(self, name: str) -> int | None:
+        """Whose it is, if it is an engine's."""
+        spec = self._system.by_name.get(name)
+        return spec.engine if spec is not None and spec.traits.by_engine else None
 
     def _serves(self, troubled: Iterable[str]) -> bool:
         """Is an engine left, and all that engines need?"""
-        specs = [self._system.by_name.get(name) for name in troubled]
-        down = {spec.engine for spec in specs if spec is not None and spec.traits.by_engine}
-        return len(down) < len(self._engines) and all(spec is not None and spec.traits.by_engine for spec in specs)
+        engines = [self._engine_of(name) for name in troubled]
+        return None not in engines and len(self._parked().union(engines)) < len(self._engines)
 
     def _trouble(self, actor: ActorStatus) -> str | None:
         """A worker's loop turns once a step, which may be long: only --step-timeout tells whether it hangs."""

@@ -87,6 +87,16 @@ class Handover:
         self._lives = [first, *map(board.incarnation, self._workers[1:])]
 
     @property
+    def leaves(self) -> bool:
+        """Is the worker about to end (supervisor/engines/parking.py), and can others go on with what is here?"""
+        return self.is_parked and bool(self._router.up(but=self._engine))
+
+    @property
+    def is_parked(self) -> bool:
+        """Is no worker wanted here?"""
+        return any(map(self._context.board.is_parked, self._workers))
+
+    @property
     def is_alone(self) -> bool:
         """Is there no worker, or one that has not said yet that it is there?"""
         board = self._context.board
@@ -96,7 +106,8 @@ class Handover:
 
     def was_replaced(self) -> bool:
         """The worker that was met has ended since it was told to: no request is to blame."""
-        return any(self._context.board.ended(position) == Ended.REPLACED for position in self._workers)
+        board = self._context.board
+        return any(board.is_parked(one) or board.ended(one) == Ended.REPLACED for one in self._workers)
 
     def give_all(self) -> dict[int, int]:
         """All sequences go to engines that can compute them; how many went to which. None, while there is no such."""

@@ -8,6 +8,7 @@ import msgspec
 
 from ...protocol import control_wire as wire
 from ...telemetry.gauges import FrontendGauge
+from ...telemetry.snapshot import describe_parked
 from .socket import CommandRefused
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ class ControlCommands:
         """How the supervisor itself sees the server."""
         supervisor = self._supervisor
         children = [
-            wire.ChildStatus(child.name, child.pid, child.up, child.restarts, child.hung)
+            wire.ChildStatus(
+                child.name, child.pid, child.up, max(0, child.restarts), child.hung, describe_parked(child.parked)
+            )
             for child in supervisor.children
         ]
         return wire.ServerStatus(supervisor.ready, supervisor.ending.is_set(), children)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from actorserve.shm.board.board import Parked
+
 from ..connections.descriptors import close_all
 from ..liveness import Liveness
 from ..output import Lines, Output
@@ -47,6 +49,8 @@ class Child:
         self.gone = asyncio.Event()  # no process is left and none will be started
         self.up = False  # this life has said that it is ready
         self.stopping = False  # its end is wanted
+        self.parked = Parked.NO  # why no life of it is wanted now (supervisor/engines/parking.py)
+        self.on_trial = Parked.NO  # it was parked for this, and has not been up since
         self.with_others = False  # it is ended to be started again: with one that died, or since that is wanted
         self.waits = False  # it is dead, and started again once the rest of its group is, too
         self.group: list[Child] = [self]  # those that are started again together, itself included

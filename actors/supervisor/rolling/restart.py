@@ -16,7 +16,7 @@ import asyncio
 import mmap
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +26,7 @@ from actorserve.shm.journals.response_journal import ResponseJournal
 from ...options.config import Config, ConfigError
 from ...protocol.fingerprint import fingerprint
 from ...protocol.kinds import KINDS
+from ..changes import OperationStopped
 from ..connections.descriptors import is_scarce
 from ..control.socket import CommandRefused
 from ..processes.child import Child, memory_file
@@ -43,17 +44,12 @@ MOST_DEATHS = 2  # of a successor that is killed before it is ready; one that fa
 LATE_S = 5.0  # beyond a limit that another part of the supervisor enforces
 
 
-class RestartStopped(Exception):
-    """The restart goes no further; the message says why."""
-
-
 class Rolling:
     """Replaces actors; one restart at a time."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._layout = ""
-        self._changed = asyncio.Event()
         self._lives: dict[Child, int] = {}  # restarts before of those that are being replaced
         self._deaths = 0  # of their successors that were not ready
         self._failure = ""
@@ -66,10 +62,6 @@ class Rolling:
         self._layout = fingerprint(self._supervisor.system)
 
     # --- what the supervisor tells -------------------------------------------------------------------------------
-
-    def look(self) -> None:
-        """An actor is up or dead, or the server ends."""
-        self._changed.set()
 
     def died(self, child: Child, death: Death, was_up: bool) -> bool:
         """Before it is decided what follows from it; True if it is the end that was wanted."""
@@ -102,7 +94,9 @@ class Rolling:
         if not chosen:
             names = dict.fromkeys([*KINDS, *(child.name for child in supervisor.children), ALL])
             raise CommandRefused(f"there is no actor {what!r}; there are {', '.join(names)}")
-        batches = in_batches(chosen)
+        batches = in_batches([child for child in chosen if not child.parked])
+        if not batches:
+            raise CommandRefused(f"{names_of(chosen)}: nothing runs there, its engine is parked")
         configs = self._configs(chosen, given) if given else {}
         number = 1 if self.roll is None else self.roll.number + 1
         self.roll = RestartProgress(number, what, sum(map(len, batches)))
@@ -137,7 +131,9 @@ class Rolling:
                 await self._replace(batch, fresh, configs)
                 for child in batch:
                     roll.say(f"{child.name} is replaced (pid {child.pid})")
-        except RestartStopped as stopped:
+            for child in configs:  # also of those that are parked, once they are wanted
+                child.config = configs[child]
+        except OperationStopped as stopped:
             failed = str(stopped)
         except OSError as error:
             if not is_scarce(error):
@@ -161,30 +157,30 @@ class Rolling:
         try:
             for child in to_be_tried(batches):
                 await self._try_code(fresh, child)
-        except (RestartStopped, OSError):
+        except (OperationStopped, OSError):
             self._keep(fresh, failed=True)
             raise
         fresh.passed()
         return fresh
 
     async def _try_code(self, fresh: Templates, child: Child) -> None:
-        """RestartStopped if the code that these templates have, or that this actor would import, does not fit."""
+        """OperationStopped if the code that these templates have, or that this actor would import, does not fit."""
         checked: list[int | None] = []
         template = fresh.of(child.spec.kind)
 
         def answered(status: int | None) -> None:
             checked.append(status)
-            self.look()
+            self._supervisor.changes.tell()
 
         boot_fd = memory_file(msgspec.msgpack.encode(self._supervisor.memory.boot(child.spec)))
         try:
             if template.usable:  # it may have died behind the check before
                 template.check(self._layout, boot_fd, answered)
-                await self._until(lambda: bool(checked), None)
+                await self._supervisor.changes.until(lambda: bool(checked), None)
         finally:
             os.close(boot_fd)
         if checked != [0]:
-            raise RestartStopped(f"the code on disk cannot be used, and nothing is changed: {template.last_line}")
+            raise OperationStopped(f"the code on disk cannot be used, and nothing is changed: {template.last_line}")
 
     def _keep(self, fresh: Templates | None, failed: bool) -> None:
         """From now on all are forked from the new templates; or from those before, if the new ones are no good."""
@@ -202,10 +198,10 @@ class Rolling:
             child.use_templates(kept)
 
     async def _replace(self, batch: Sequence[Child], fresh: Templates | None, configs: dict[Child, Config]) -> None:
-        """End them and wait until their successors are ready; RestartStopped if they do not come up."""
+        """End them and wait until their successors are ready; OperationStopped if they do not come up."""
         start_s = max(child.traits.start_s for child in batch) + LATE_S
-        if not await self._until(lambda: all(child.up for child in batch), start_s):
-            raise RestartStopped(f"{names_of(batch)} did not come up, and no successor was started")
+        if not await self._supervisor.changes.until(lambda: all(child.up for child in batch), start_s):
+            raise OperationStopped(f"{names_of(batch)} did not come up, and no successor was started")
         self._deaths, self._failure = 0, ""
         self._lives = {child: child.restarts for child in batch}
         self._before = {child: child.config for child in batch}
@@ -214,19 +210,19 @@ class Rolling:
             child.use_templates(fresh)
             child.config = configs.get(child, child.config)
         await self._end_all(batch)
-        came = await self._until(lambda: all(self._is_replaced(child) for child in batch), start_s)
+        came = await self._supervisor.changes.until(lambda: all(self._is_replaced(child) for child in batch), start_s)
         if self._failure:
             how = "the one before it serves again" if came else "nor did the one before it come up again"
-            raise RestartStopped(f"{self._failure}; {how}")
+            raise OperationStopped(f"{self._failure}; {how}")
         if not came:
-            raise RestartStopped(f"{names_of(batch)}: no successor was ready after {start_s:.0f} s")
+            raise OperationStopped(f"{names_of(batch)}: no successor was ready after {start_s:.0f} s")
 
     async def _end_all(self, batch: Sequence[Child]) -> None:
         """The first in order, others at once; all, if the server ends meanwhile: it needs the successors to drain."""
         for child in batch:
             try:
                 await self._end(child, at_once=child is not batch[0])
-            except RestartStopped:
+            except OperationStopped:
                 for other in batch:
                     self._supervisor.ask_to_end(other)
                 raise
@@ -250,12 +246,12 @@ class Rolling:
             child.signal(signal.SIGKILL)
         else:
             self._supervisor.ask_to_end(child)
-        if await self._until(lambda: self._is_dead(child), seconds):
+        if await self._supervisor.changes.until(lambda: self._is_dead(child), seconds):
             return
         self._supervisor.output.say(f"{child.name} has not ended after {seconds:g} s and is killed", "warning")
         child.signal(signal.SIGKILL)
-        if not await self._until(lambda: self._is_dead(child), KILL_S):
-            raise RestartStopped(f"{child.name} cannot be killed")
+        if not await self._supervisor.changes.until(lambda: self._is_dead(child), KILL_S):
+            raise OperationStopped(f"{child.name} cannot be killed")
 
     def _can_hand_over(self, child: Child) -> bool:
         """Can a successor go on with all its connections, byte for byte, as after a death?"""
@@ -270,19 +266,6 @@ class Rolling:
                 raise
             return False  # nobody can look now: it finishes what it has
         return answers.are_kept(numbers)
-
-    async def _until(self, reached: Callable[[], bool], seconds: float | None) -> bool:
-        """Wait for it; False if it has not come in time. RestartStopped if the server ends."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not reached():
-                    if self._supervisor.ending.is_set():
-                        raise RestartStopped("the server ends")
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
 
 
 def _raise(task: asyncio.Task[None]) -> None:

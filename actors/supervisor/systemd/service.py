@@ -36,9 +36,10 @@ class Service:
         self._unheard = False  # the last message did not reach the manager
 
     def is_warm(self) -> bool:
-        """Schedulers have met their workers, and the warm-up request was answered, if there is one."""
+        """Schedulers have met the workers that are wanted, and the warm-up request was answered, if there is one."""
         system, board = self._supervisor.system, self._supervisor.memory.board
-        positions = (scheduler.position for scheduler in system.of_kind("scheduler"))
+        wanted = (one for one in system.of_kind("scheduler") if not self._supervisor.parking.reasons(one.engine))
+        positions = (scheduler.position for scheduler in wanted)
         if not all(board.gauge(position, SchedulerGauge.BLOCKS_TOTAL) for position in positions):
             return False
         first = system.of_kind("frontend")[0].position
@@ -76,7 +77,7 @@ class Service:
     def _text(self, seconds: float) -> str:
         """How the server is, in a line."""
         supervisor = self._supervisor
-        missing = [child.name for child in supervisor.children if not child.up]
+        missing = [child.name for child in supervisor.wanted if not child.up]
         if supervisor.ending.is_set():
             return f"stopping: {supervisor.connections.count} connections"
         if not supervisor.ready:
@@ -84,7 +85,7 @@ class Service:
         tokens, self._tokens = self._tokens, self._gauge(SchedulerGauge.GENERATED)
         rate = max(0, self._tokens - tokens) / seconds
         running, waiting = self._gauge(SchedulerGauge.RUNNING), self._gauge(SchedulerGauge.WAITING)
-        restarts = sum(child.restarts for child in supervisor.children)
+        restarts = sum(max(0, child.restarts) for child in supervisor.children)
         state = f"{', '.join(missing)} being started again" if missing else "ready"
         return f"{state}: {running} running, {waiting} waiting, {rate:.0f} tokens/s, {restarts} restarts"
 

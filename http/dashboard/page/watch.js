@@ -52,7 +52,7 @@ function take(event) {
   $("watch-error").hidden = true;
   const seconds = before && event.at_s > before.at_s ? event.at_s - before.at_s : 0;
   const actors = event.actors.map((actor) => ({ ...actor, state: seen(actor), old: find(before, actor.name) }));
-  const away = actors.filter((actor) => actor.state !== "ready");
+  const away = actors.filter((actor) => actor.state !== "ready" && actor.state !== "parked");
   if (away.length) setLink(`not-${away.map((actor) => `${actor.name}-${actor.state}`).join("-")}`, `${away[0].name} is ${away[0].state}`);
   else setLink("ready", "all ready");
   $("link").classList.toggle("away", away.length > 0);

@@ -11,7 +11,7 @@ import pytest
 from actorserve.actors.engines.loads import EngineLoads
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
-from actorserve.actors.protocol.messages import Admit, Cancel, Finish, Stopped, WorkerReady
+from actorserve.actors.protocol.messages import Admit, Cancel, Finish, Hello, Stopped, WorkerReady
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.step import Step, StepDone
 from actorserve.actors.protocol.topology import System
@@ -22,7 +22,7 @@ from actorserve.actors.scheduler.recovery import handover
 from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.gauges import SchedulerGauge
-from actorserve.shm.board.board import ActorState, BoardWriter
+from actorserve.shm.board.board import ActorState, BoardWriter, Parked
 
 PROMPT = list(range(3, 43))
 TOKEN = 7
@@ -39,6 +39,7 @@ class Engine:
         self.servers, self.number = servers, number
         self.name = f"scheduler@{number}"
         self.steps: list[Step] = []
+        self.greeted = 0  # how often its worker was asked whether it is there
         self.worker = servers.system.workers_of(number)[0]
         self.start(first=True)
         self.begin_worker()
@@ -68,9 +69,15 @@ class Engine:
         self.servers.memory.raise_incarnation(self.worker, how)
         self.steps.clear()
 
+    def park(self, why: Parked = Parked.SCALE) -> None:
+        """As the supervisor does it before it ends the worker; NO: it is wanted again."""
+        self.servers.memory.park(self.worker, why)
+
     def _post(self, target: str, message: Any) -> None:
         if isinstance(message, Step):
             self.steps.append(message)
+        elif isinstance(message, Hello):
+            self.greeted += 1
         elif target in self.servers.lanes:
             self.servers.lanes[target].append(message)
 
@@ -353,3 +360,104 @@ def test_a_suspect_that_is_taken_over_is_tried_where_it_stands(servers: Servers)
     assert alone[0] and not all(alone)
     assert servers.table.moves(deadly) == (1, 0), "it is cleared, for others, too"
     assert {servers.table.generated(ref) > 4 for ref in (deadly, other)} == {True}
+
+
+def test_an_engine_that_is_to_be_parked_gives_all_away_while_its_worker_lives(servers: Servers) -> None:
+    first, second = servers.engines
+    refs = [servers.submit(0) for _ in range(3)]
+    first.compute()
+    late = first.answer(first.steps[0])
+    before = {ref: servers.table.generated(ref) for ref in refs}
+    first.park()
+    first.turn()
+    assert not first.refs and not first.actor.scheduler.pool.count
+    first.turn(late)
+    servers.deliver()
+    servers.check(*refs)
+    second.compute()
+    assert all(servers.table.generated(ref) > before[ref] for ref in refs)
+    first.kill_worker(Ended.DIED)  # whatever is said of its end, nobody is to blame
+    first.turn()
+    assert not first.actor.scheduler.suspects and not first.actor.scheduler.stats.survived_worker
+    late_one = servers.submit(0)  # of a renderer that has looked before
+    assert not first.refs and servers.deliver()
+    servers.check(late_one)
+    first.park(Parked.NO)
+    first.begin_worker()
+    first.meet()
+    servers.check(*refs, servers.submit(0))
+
+
+def test_nobody_is_let_go_of_for_whom_no_other_engine_is_there(servers: Servers) -> None:
+    """It goes on computing until there is one."""
+    first, second = servers.engines
+    ref = servers.submit(0)
+    second.kill_worker()
+    first.park()
+    first.compute()
+    assert first.refs == {ref} and servers.table.generated(ref) > 1
+    second.begin_worker()
+    second.meet()
+    first.turn()
+    servers.deliver()
+    servers.check(ref)
+    assert second.refs == {ref}
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_worker_that_was_let_go_of_and_is_wanted_again_is_met_again(servers: Servers, dies: bool) -> None:
+    """By this scheduler, or its successor."""
+    first = servers.engines[0]
+    servers.submit(0)
+    first.park()
+    first.turn()
+    servers.deliver()
+    greeted = first.greeted
+    if dies:
+        first.start()
+        assert first.greeted == greeted, "nobody is there who would hear it"
+        first.turn()
+    first.park(Parked.NO)
+    first.turn()
+    first.turn()
+    assert first.greeted == greeted + (not dies)
+    first.meet()
+    ref = servers.submit(0)
+    first.compute()
+    assert servers.table.generated(ref) and first.refs == {ref}
+
+
+def test_a_scheduler_that_dies_as_its_engine_is_parked_has_a_successor_that_gives_away(servers: Servers) -> None:
+    first, second = servers.engines
+    ref = servers.submit(0)
+    first.compute()
+    first.park()
+    first.start()
+    assert first.refs == {ref}
+    first.turn()
+    servers.deliver()
+    servers.check(ref)
+    assert second.refs == {ref}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_workers_that_sleep_everywhere_blame_nobody(servers: Servers, whole: bool) -> None:
+    """What runs waits for the first that is wanted again."""
+    first, second = servers.engines
+    ref = servers.submit(0)
+    first.compute()
+    asleep = (first, second)[: 1 + whole]
+    for engine in asleep:
+        engine.park(Parked.SLEEP)
+    for engine in asleep:
+        engine.kill_worker(Ended.REPLACED)
+        engine.turn()
+    servers.deliver()
+    assert not first.actor.scheduler.suspects and (first.refs == {ref}) == whole
+    if whole:
+        first.park(Parked.NO)
+        first.begin_worker()
+        first.meet()
+        before = servers.table.generated(ref)
+        first.compute()
+        assert servers.table.generated(ref) > before

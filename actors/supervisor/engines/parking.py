@@ -1,0 +1,153 @@
+"""Actors of which no life is wanted are parked: their places stay in shared memory, with nobody in them.
+
+An engine is parked by its workers, who have the weights and the KV memory. Its scheduler stays: it is the address that
+late messages of its slots come to, and passes everything on to other engines. So nothing that crosses a lane is lost,
+whoever sent it when; a scheduler without anything to do takes a few megabytes and no time.
+
+    1  the reason is stored on the board, for each worker: routers choose other engines from now on
+    2  its scheduler gives its sequences away as soon as an engine can take them, and lets go of the worker
+    3  the workers are ended, and what their KV memory held is let go of
+To give an engine its workers back the reason is taken off the board, and they are started: when they are ready and
+their scheduler has met them, routers choose the engine again. There may be several reasons at once, each with its own
+operation; an engine has its workers while there is none.
+
+If a worker dies between 1 and 3 it is not started again. If a scheduler dies there, its successor reads the board. If
+this process dies, so does the server.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from actorserve.shm.board.board import Parked
+
+from ...telemetry.gauges import SchedulerGauge
+from ...telemetry.snapshot import describe_parked
+from ..changes import OperationStopped
+from ..timeouts import KILL_S
+
+if TYPE_CHECKING:
+    from ..processes.child import Child
+    from ..restart_policy import Death
+    from ..supervisor import Supervisor
+
+LEAVE_S = 60.0  # for other engines to take what runs in one
+
+
+class Parking:
+    """Of one server. What it waits for is told to `supervisor.changes`."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        config = supervisor.system.config
+        for engine in range(config.engines_at_start, config.engines):
+            for child in self._workers(engine):
+                self._mark(child, Parked.SCALE)
+                child.gone.set()
+
+    def reasons(self, engine: int) -> Parked:
+        """Why an engine is parked; nothing if it is not."""
+        return self._workers(engine)[0].parked
+
+    def _workers(self, engine: int) -> list[Child]:
+        children = self._supervisor.children
+        return [child for child in children if child.traits.computes and child.spec.engine == engine]
+
+    def _mark(self, child: Child, why: Parked) -> None:
+        child.parked = why
+        self._supervisor.memory.park(child.spec, why)
+
+    # --- down ----------------------------------------------------------------------------------------------------
+
+    async def park(self, engine: int, why: Parked, *, give_away: bool = True, keep_memory: bool = False) -> None:
+        """End the workers of an engine, for this reason. OperationStopped if no other engine takes what runs there;
+        then all is as before. Without `give_away` it waits for nobody: what runs goes to an engine that is there, or
+        waits until there is one. `keep_memory`: what KV memory held is there again later, where a file has it.
+        """
+        workers = self._workers(engine)
+        for child in workers:
+            self._mark(child, child.parked | why)
+        if all(child.gone.is_set() for child in workers):
+            return
+        if give_away and not await self._supervisor.changes.until(lambda: self._is_left(engine), LEAVE_S):
+            for child in workers:
+                self._mark(child, child.parked & ~why)
+            raise OperationStopped(f"no other engine has taken what runs in engine {engine} within {LEAVE_S:.0f} s")
+        await self._end(workers)
+        for child in workers:
+            if not keep_memory:
+                self._supervisor.memory.forget_kv(child.spec)
+        self._supervisor.output.say(f"engine {engine} is parked ({describe_parked(self.reasons(engine))})")
+
+    def _is_left(self, engine: int) -> bool:
+        """Its scheduler has let go of the workers, and of all sequences with them; or they are gone already."""
+        supervisor = self._supervisor
+        if any(child.gone.is_set() for child in self._workers(engine)):
+            return True
+        scheduler = supervisor.system.by_name[supervisor.system.schedulers[engine]]
+        board = supervisor.memory.board
+        return board.is_ready(scheduler.position) and not board.gauge(scheduler.position, SchedulerGauge.BLOCKS_TOTAL)
+
+    async def _end(self, workers: Sequence[Child]) -> None:
+        """The first in order; the others of a group, which wait for it in a step, at once."""
+        supervisor = self._supervisor
+        first, *others = workers
+        supervisor.ask_to_end(first)
+        for child in others:
+            child.signal(signal.SIGKILL)
+        if await supervisor.changes.until(lambda: _are_gone(workers), supervisor.system.config.step_timeout):
+            return
+        for child in workers:
+            child.signal(signal.SIGKILL)
+        if not await supervisor.changes.until(lambda: _are_gone(workers), KILL_S):
+            raise OperationStopped(f"{first.name} cannot be killed")
+
+    def died(self, child: Child, death: Death) -> None:
+        """No successor is wanted of this one, nor of those that wait for it."""
+        self._supervisor.output.say(f"{death}; it is parked")
+        for member in {child, *child.group}:
+            if member is child or member.waits:
+                member.with_others, member.waits, member.on_trial = False, False, Parked.NO
+                member.gone.set()
+        self._supervisor.changes.tell()
+
+    # --- up ------------------------------------------------------------------------------------------------------
+
+    def unpark(self, engine: int, why: Parked) -> bool:
+        """This reason is gone; where it was the last one its workers are started. Are they?"""
+        workers = self._workers(engine)
+        was_parked = bool(self.reasons(engine))
+        for child in workers:
+            self._mark(child, child.parked & ~why)
+        if not was_parked or self.reasons(engine):
+            return False
+        for child in workers:
+            child.group, child.on_trial = [child], why
+            child.gone.clear()
+            self._supervisor.start(child)
+        return True
+
+    def serves(self, engine: int) -> bool:
+        """Its workers are up, and its scheduler has met them."""
+        supervisor = self._supervisor
+        scheduler = supervisor.system.by_name[supervisor.system.schedulers[engine]]
+        met = supervisor.memory.board.gauge(scheduler.position, SchedulerGauge.BLOCKS_TOTAL)
+        return bool(met) and all(child.up and not child.parked for child in self._workers(engine))
+
+    def failed(self, child: Child, death: Death) -> None:
+        """One that was to be there again does not come up: its engine is parked as before, and the server goes on."""
+        engine, why = child.spec.engine, child.on_trial
+        self._supervisor.output.say(f"{death}; engine {engine} stays parked", "error")
+        for member in self._workers(engine):
+            self._mark(member, member.parked | why)
+            member.on_trial = Parked.NO
+            if member is not child:
+                member.signal(signal.SIGKILL)
+        child.gone.set()
+        self._supervisor.changes.tell()
+
+
+def _are_gone(workers: Sequence[Child]) -> bool:
+    return all(child.gone.is_set() for child in workers)
