@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from .admin_routes import ADMIN
 from .anthropic.schemas import CountRequest, MessagesRequest
 from .dashboard.files import TYPES
 from .dialect_routes.cohere import COHERE
@@ -362,9 +363,6 @@ ROUTES: tuple[Route, ...] = (
         statuses=(500, 503),
         admin=True,
     ),
-    Route("*", "/sleep", "", admin=True),
-    Route("*", "/wake_up", "", admin=True),
-    Route("*", "/is_sleeping", "", admin=True),
     Route("*", "/start_profile", "", admin=True),
     Route("*", "/stop_profile", "", admin=True),
     Route(
@@ -391,6 +389,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("*", "/update_weights", "", admin=True),
     Route("*", "/scale_elastic_ep", "", admin=True),
+    *ADMIN,
     *OLLAMA,
     *COHERE,
     *LLAMACPP,

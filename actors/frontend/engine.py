@@ -7,6 +7,7 @@ log               what is found again by a key                                 s
 retained          answers among that                                           frontend/requests/retained.py
 orphans           what a dead predecessor has left in its slots                frontend/requests/orphans.py
 adapters          which ones requests may name                                 adapters.py
+administration    what operators ask of all engines                            administration.py
 jobs              requests that are answered, each with its slots              frontend/requests/jobs.py
 inbox             messages of other actors, to the jobs that they concern      inbox.py
 observability/    what clients see, counted; the whole server's metrics and readiness; the page's figures
@@ -29,6 +30,7 @@ from ..protocol.messages import Measured, Prompt, ToFrontend
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
 from .adapters import FrontendAdapters
+from .administration import Administration
 from .inbox import FrontendInbox
 from .observability.client_metrics import ClientMetrics
 from .observability.dashboard import DashboardFigures
@@ -61,6 +63,7 @@ class FrontendEngine(Engine):
             self.renderers.answered,
         )
         self.adapters = FrontendAdapters(context, self._calls)
+        self.administration = Administration(context, self._calls)
         self._log = KeyedLog(context.files["recent"], *system.recent, own)
         self._retained = RetainedAnswers(self._log, table, count, context.config.idempotency_window)
         self._orphans = OrphanedSlots(context, self.slots, self._retained, self._calls.numbers, reserved)
@@ -93,6 +96,7 @@ class FrontendEngine(Engine):
         if self.renderers.media is not None:
             self._status.set_gauge(FrontendGauge.MEDIA_INBOX, self.renderers.media.used)
         self._jobs.count()
+        self._jobs.end_overdue()
 
     @property
     def gives_up(self) -> bool:

@@ -6,6 +6,7 @@ from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
 from actorserve.shm.table.vectors import Vectors
 
+from ..protocol.administration import SleepChanged
 from ..protocol.messages import (
     Aborted,
     AdapterChanged,
@@ -74,7 +75,7 @@ class FrontendInbox:
                 self._orphans.synced(message.call)
             case AdapterChanged():
                 self._calls.adapter_changed(message)
-            case Paused() | Aborted() | PrefixCacheReset() | CacheReset() | MediaForgotten():
+            case Paused() | SleepChanged() | Aborted() | PrefixCacheReset() | CacheReset() | MediaForgotten():
                 self._calls.answer(message.call, message)
             case Tokenized() | Detokenized() | Measured():
                 self._calls.answer(message.call, message)

@@ -34,6 +34,7 @@ from ..protocol.messages import (
 )
 
 CALL_S = 30.0
+AGAIN_S = 2.0  # what takes as long as it takes is asked again so often
 LOAD_S = 300.0  # an adapter may be large, or far away
 
 
@@ -80,23 +81,25 @@ class Calls:
 
     async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         """Nothing that was computed before is found as a prefix any more, in any engine."""
-        await self._ask_engines(lambda number: ResetPrefixCache(number, reset_running_requests))
+        await self.ask_engines(lambda number: ResetPrefixCache(number, reset_running_requests))
 
     async def pause(self, mode: str, clear_cache: bool) -> None:
         """No engine plans a step any more. Where requests end first, that takes as long as they take."""
-        await self._ask_engines(lambda number: Pause(number, mode, clear_cache), patient=mode == "wait")
+        await self.ask_engines(lambda number: Pause(number, mode, clear_cache), patient=mode == "wait")
 
     async def resume(self) -> None:
         """All engines plan steps again."""
-        await self._ask_engines(Resume)
+        await self.ask_engines(Resume)
 
     async def abort(self, request_ids: list[str], every: bool) -> int:
         """End the requests of these ids, or all; how many answers they had."""
-        answers = await self._ask_engines(lambda number: Abort(number, request_ids, every))
+        answers = await self.ask_engines(lambda number: Abort(number, request_ids, every))
         return sum(answer.count for answer in answers if isinstance(answer, Aborted))
 
-    async def _ask_engines(self, make: Callable[[int], Message], patient: bool = False) -> list[Message]:
-        """The answers of all. `patient`: see _answered."""
+    async def ask_engines(self, make: Callable[[int], Message], patient: bool = False) -> list[Message]:
+        """The answers of all engines' schedulers. `patient`: it may take longer, and is asked again then, since whoever
+        was asked may have died.
+        """
         begun = []
         for send in self._ask_schedulers:
             number = next(self.numbers)
@@ -104,7 +107,7 @@ class Calls:
         for number, ask in begun:
             self._begin(number, ask)
         return await asyncio.gather(
-            *(self._answered(number, CALL_S, ask if patient else None) for number, ask in begun)
+            *(self._answered(number, AGAIN_S if patient else CALL_S, ask if patient else None) for number, ask in begun)
         )
 
     async def reset_encoder_cache(self) -> None:

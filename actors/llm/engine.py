@@ -109,6 +109,10 @@ class LLMEngine(LoopActor):
 
         return self._ask(load, 2 * LOAD_S, f"the adapter {name} was loaded")
 
+    def ask(self, question: Callable[[FrontendEngine], Awaitable[T]], limit: float, what: str) -> T:
+        """Something that an operator may ask; RuntimeError if nobody has answered within so many seconds."""
+        return self._ask(lambda: question(self._engine), limit, what)
+
     def _ask(self, question: Callable[[], Awaitable[T]], limit: float, what: str) -> T:
         """The answer to something that is asked of other actors."""
         done: Future[T] = Future()

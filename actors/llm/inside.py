@@ -5,6 +5,7 @@ They exchange the same messages through the same lanes. Nobody watches them: a m
 
 from __future__ import annotations
 
+import gc
 import os
 
 from actorserve.shm.board.board import ActorState
@@ -13,7 +14,8 @@ from ..model.checks import find_model
 from ..options.config import Config, ConfigError
 from ..protocol.kinds import find
 from ..protocol.topology import System
-from ..runtime.process import Actor, Boot, Context
+from ..runtime.in_flight import Ended
+from ..runtime.process import RENEW, Actor, Boot, Context
 from ..supervisor.shared_memory import Memory
 
 
@@ -46,7 +48,28 @@ class InProcess:
         import torch
 
         with torch.inference_mode():
-            return sum(_turn(actor, context) for actor, context in self._actors)
+            return sum(self._turn(index) for index in range(len(self._actors)))
+
+    def _turn(self, index: int) -> int:
+        try:
+            return _turn(*self._actors[index])
+        except SystemExit as end:
+            if end.code != RENEW:
+                raise
+        self._renew(index)
+        return 1
+
+    def _renew(self, index: int) -> None:
+        """The actor has asked to be replaced, as its process would be."""
+        _, before = self._actors.pop(index)
+        self._contexts.remove(before)
+        before.close()
+        gc.collect()  # what was large is let go of before the next one takes as much
+        self._memory.raise_incarnation(before.spec, Ended.DIED)
+        context = Context(self._memory.boot(before.spec))
+        self._contexts.append(context)
+        self._actors.insert(index, (_make(context), context))
+        context.set_state(ActorState.READY)
 
     def close(self) -> None:
         """Nothing was started; only memory is given back."""

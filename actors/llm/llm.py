@@ -30,6 +30,7 @@ from actorserve.http.settings import ServedAdapter, Settings, media_rules
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError, make_config
 from ..options.sources import named_values
+from .administration import AdministrationMethods
 from .batch import PromptBatch, PromptRequest, make_request
 from .engine import LLMEngine
 from .inputs.lora import LoadedAdapters, LoRARequest, LoRARequests
@@ -46,7 +47,7 @@ from .sampling_params import SamplingParams
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM(PoolingMethods):
+class LLM(PoolingMethods, AdministrationMethods):
     """One set of actors with one model. `options` are those of `actorserve launch`, by their names with underscores.
     `in_process`: the actors are objects of this process and take turns in one thread, so that a breakpoint stops all.
 

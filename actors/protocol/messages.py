@@ -13,6 +13,7 @@ from itertools import count
 
 import msgspec
 
+from .administration import LookAtSleep, Parked, Sleep, SleepChanged, WakeUp
 from .media import MediaSource, PreparedMedia
 from .request import Think
 from .step import KVLayout, Step, StepDone
@@ -305,6 +306,9 @@ ToScheduler = (
     | Pause
     | Resume
     | Abort
+    | Sleep
+    | WakeUp
+    | Parked
     | Cancel
     | Stopped
     | WorkerReady
@@ -338,7 +342,7 @@ class DropAdapter(Message, frozen=True, tag=64):
     adapter: int
 
 
-ToWorker = Step | Hello | ResetEncoderCache | ReadAdapter | DropAdapter
+ToWorker = Step | Hello | ResetEncoderCache | ReadAdapter | DropAdapter | LookAtSleep
 
 
 # --- to the detokenizer ------------------------------------------------------------------------------------------
@@ -485,6 +489,7 @@ ToFrontend = (
     Rendered
     | Paused
     | Aborted
+    | SleepChanged
     | Failed
     | Delta
     | PromptTokenLogprobs

@@ -17,6 +17,7 @@ from actorserve.shm.table.table import slot_of
 
 from ..options.lora import read_modules
 from ..options.speculative import is_by_itself, most_drafts
+from ..protocol.administration import Parked, Sleep, WakeUp
 from ..protocol.kinds import KINDS
 from ..protocol.messages import (
     Abort,
@@ -48,6 +49,7 @@ from ..protocol.step import StepDone
 from ..runtime.in_flight import GivenUp, is_named, log_debug, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.trace_events import EventKind, counts, queues
+from .administration import Administration
 from .limits import Limits
 from .lora.adapters import AdapterLimits, Adapters
 from .metrics.gauges import GaugeWriter
@@ -96,6 +98,8 @@ class SchedulerActor(Actor):
         self._workers = system.group_of(KINDS["worker"], context.spec.engine)
         self.handover = Handover(context, self.scheduler) if len(system.engines) > 1 else None
         self.scheduler.recover(self._admit, None if self.handover is None else self.handover.recovered())
+        members = len(system.workers_of(context.spec.engine))
+        self.administration = Administration(context, self.scheduler, members, self._post_to_workers)
         self._greet()
 
     def _greet(self) -> None:
@@ -134,6 +138,9 @@ class SchedulerActor(Actor):
                 self._tell_paused([message.call, *self.scheduler.pause.take_callers()])
             case Abort():
                 self._abort(message)
+            case Sleep() | WakeUp() | Parked():
+                if self.administration.handle(message):
+                    self._leave_worker()
             case ResetEncoderCache():
                 self._post_to_workers(message)
                 self.context.post(f"frontend-{message.call >> 32}", CacheReset(message.call))
@@ -231,8 +238,15 @@ class SchedulerActor(Actor):
         self.context.log.info("%d sequences were ended by an operator", len(refs))
         self.context.post(f"frontend-{frontend_of_call(message.call)}", Aborted(message.call, len(refs)))
 
+    def _leave_worker(self) -> None:
+        """The engine sleeps: who ran waits, and what the worker still says counts no more."""
+        self.worker = 0
+        if self.scheduler.pool.count:
+            self.scheduler.end_epoch(self._next_epoch())
+        self.gauges.write()
+
     def _meet_worker(self, message: WorkerReady) -> None:
-        if message.incarnation == self.worker:
+        if message.incarnation == self.worker or self.administration.is_parked:
             return
         running = self._lose_worker(message.replaced) if self.worker else 0
         before, self.worker = self.worker, message.incarnation
@@ -326,7 +340,7 @@ class SchedulerActor(Actor):
 
     def do_work(self) -> int:
         """Plan as far ahead as is good, tell detokenizers what moved."""
-        done = 0 if self.handover is None else self._give_away(self.handover)
+        done = 0 if self.handover is None or self.administration.is_parked else self._give_away(self.handover)
         if self.handover is not None and self.handover.share():
             self.gauges.write()
         while not self._holds() and (step := self.scheduler.plan()) is not None:
@@ -335,10 +349,16 @@ class SchedulerActor(Actor):
             self._trace(PLANNED, step.step, counts(len(planned.rows), planned.tokens))
             done += 1
         done += self._tell_paused(self.scheduler.pause.drained(len(self.scheduler.batch), self.scheduler.waiting))
-        done += self._post_adapters() + self._post_moved()
+        done += self._turn_administration() + self._post_adapters() + self._post_moved()
         self.gauges.write_progress()
         if self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
+        return done
+
+    def _turn_administration(self) -> int:
+        fell_asleep, done = self.administration.turn(self.worker > 0)
+        if fell_asleep:
+            self._leave_worker()
         return done
 
     def _holds(self) -> bool:

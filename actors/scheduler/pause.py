@@ -27,7 +27,8 @@ class PauseControl:
         """Requests that have begun go on to their ends; `call` is answered then."""
         if self.state is PauseState.RUNNING:
             self.set(PauseState.DRAINING)
-        self._callers.append(call)
+        if call not in self._callers:  # it is asked again now and then
+            self._callers.append(call)
 
     def drained(self, running: int, waiting: WaitingQueue) -> list[int]:
         """The calls to answer now: nothing that has begun is left, so nothing is planned any more."""

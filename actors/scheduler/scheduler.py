@@ -46,6 +46,7 @@ from .recovery.suspects import Suspects
 from .recovery.takeover import Takeover, read_map
 from .results import Results
 from .sequence import Sequence
+from .sleep import SleepControl
 from .waiting import WaitingQueue
 
 STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs, the next waits behind it
@@ -89,6 +90,7 @@ class Scheduler:
         self.epoch = 0
         self.layout = KVLayout()  # of the worker
         self.pause = PauseControl(kv.pause)
+        self.sleep = SleepControl(kv.sleep)
         self._start_engine(0)
 
     @property
@@ -226,9 +228,9 @@ class Scheduler:
 
     def plan(self) -> Step | None:
         """The next step for the worker, or None: nothing to do, or it is far enough ahead."""
-        if not self.pool.count or len(self.in_flight) >= STEPS_AHEAD or self.pause.state is PauseState.PAUSED:
+        if not self.pool.count or len(self.in_flight) >= STEPS_AHEAD or self._rests():
             return None
-        self.planner.drains = self.pause.state is PauseState.DRAINING
+        self.planner.drains = self.pause.state is PauseState.DRAINING or self.sleep.state.draining
         planned = self._plan_next()
         if self.planner.preempted:
             self.stats.preempted(self.planner.preempted)
@@ -253,6 +255,10 @@ class Scheduler:
         )
         self._told = planned, step
         return step
+
+    def _rests(self) -> bool:
+        """An operator wants nothing to be computed."""
+        return self.pause.state is PauseState.PAUSED or self.sleep.is_asleep
 
     def _plan_next(self) -> PlannedStep | None:
         """What the planner says, unless somebody is on trial: that one runs alone."""

@@ -44,6 +44,7 @@ class Recovery:
             self._start_group(child)
         elif death.returncode == RENEW:
             say(f"{death}; it is replaced, as it has asked")
+            self._end_others(child)
             self._start_group(child)
         elif self._is_a_request_to_blame(child, death) or _may_restart(child):
             say(f"{death}; it is started again", "error")

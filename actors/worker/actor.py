@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -25,6 +26,7 @@ from ..model.memory.machine import blocks_in, kv_memory_room, usable_cores
 from ..model.tokenizers.tokenizer import load_tokenizer
 from ..options.config import Config, ConfigError
 from ..options.speculative import count_drafts
+from ..protocol.administration import LookAtSleep
 from ..protocol.messages import (
     AdapterRead,
     DropAdapter,
@@ -39,11 +41,12 @@ from ..protocol.messages import (
 from ..protocol.request import Rendition
 from ..protocol.step import KVLayout, Step, StepDone
 from ..runtime.in_flight import Ended, log_debug
-from ..runtime.process import Actor, Context, run
+from ..runtime.process import RENEW, Actor, Context, run
 from ..telemetry.gauges import WorkerGauge as Gauge
 from ..telemetry.startup import StartPhase
 from ..telemetry.trace_events import EventKind, counts
 from .kept_memory import KeptMemory, anonymous, digest_of
+from .parked import ParkedWorker, sleep_word
 from .torch_import import import_rest, import_torch
 
 if TYPE_CHECKING:
@@ -104,6 +107,8 @@ class WorkerActor(Actor):
                 self._run(message)
             case Hello():
                 self._report_ready()
+            case LookAtSleep():
+                self._look_at_sleep()
             case ReadAdapter() if self.adapters is not None:
                 self.adapters.read(message.adapter, message.path)
             case DropAdapter() if self.adapters is not None:
@@ -113,6 +118,13 @@ class WorkerActor(Actor):
                 self.context.log.info("the encoder cache was reset: embeddings of %d pictures dropped", count)
         self.context.flush()
         self.context.status.beat()
+
+    def _look_at_sleep(self) -> None:
+        """Its successor is parked; or the engine was woken before this life had to end, and must be met again."""
+        if sleep_word(self.context).state.is_parked:
+            self.context.log.info("the engine sleeps: weights and KV memory are given back")
+            sys.exit(RENEW)
+        self._report_ready()
 
     def do_work(self) -> int:
         """Adapters that have been read are there from the next step on; each of a group says so itself."""
@@ -187,6 +199,9 @@ class WorkerActor(Actor):
 def main(context: Context) -> None:
     """Load the model and run steps until told to stop."""
     _drop_old_steps(context)
+    if sleep_word(context).state.is_parked:
+        run(ParkedWorker(context), context)
+        return
     if context.config.worker == "scripted":
         from . import scripted
 
@@ -197,7 +212,7 @@ def main(context: Context) -> None:
     import torch
 
     with torch.inference_mode():
-        run_worker(start(context))
+        run_worker(load(context))
 
 
 def run_worker(actor: WorkerActor) -> None:
@@ -209,7 +224,12 @@ def run_worker(actor: WorkerActor) -> None:
     run(actor, context)
 
 
-def start(context: Context) -> WorkerActor:
+def start(context: Context) -> WorkerActor | ParkedWorker:
+    """The worker in a process of all actors, parked where its engine sleeps."""
+    return ParkedWorker(context) if sleep_word(context).state.is_parked else load(context)
+
+
+def load(context: Context) -> WorkerActor:
     """The actor of the device that there is, its model loaded; ConfigError if model or memory cannot be had."""
     if context.model.pooling is not None:
         from .pooling import start as pooling_start

@@ -25,6 +25,7 @@ from ..settings import Settings
 from ..transport.body import BodyBudget, read_body
 from ..transport.json_response import json_response
 from .adapters import AdaptersApi
+from .administration import Administration
 from .cohere import CohereApi
 from .generate import Generator
 from .invocations import Invocations
@@ -49,6 +50,7 @@ class Api:
         self._generator = Generator(engine, settings)
         self.described = Described(settings)
         self.operations = Operations(engine, self._body)
+        self.administration = Administration(engine)
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator)
         self.pooling = PoolingApi(self._generator, self._body)

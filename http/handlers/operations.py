@@ -16,9 +16,10 @@ from ..generation.fields.unsupported import read
 from ..generation.job import Engine
 from ..routes import AbortRequests, PauseOptions, ResetOptions
 from ..transport.json_response import json_response
+from .administration import HasAdministration
 
 
-class ServerEngine(Engine, Protocol):
+class ServerEngine(Engine, HasAdministration, Protocol):
     """What an operator can ask of the frontend actor, beside what requests need."""
 
     def not_ready(self) -> list[str]:
@@ -72,12 +73,16 @@ class Operations:
         return json_response({"status": "ok"})
 
     async def ready(self, request: web.Request) -> web.Response:
-        missing = self._engine.not_ready() or (["POST /resume: it is paused"] if self._engine.is_paused() else [])
-        if missing:
+        if missing := self._rests() or self._engine.not_ready():
             return json_response({"status": "not ready", "waiting_for": missing}, 503)
         if missing := self._engine.degraded():
             return json_response({"status": "degraded", "waiting_for": missing})
         return json_response({"status": "ready"})
+
+    def _rests(self) -> list[str]:
+        """What operators have to do before anything is computed."""
+        sleeps = ["POST /wake_up: it sleeps"] if self._engine.administration.is_sleeping() else []
+        return sleeps + (["POST /resume: it is paused"] if self._engine.is_paused() else [])
 
     async def version(self, request: web.Request) -> web.Response:
         return json_response({"version": actorserve.__version__})

@@ -290,6 +290,14 @@ class IsPaused(Said):
     is_paused: bool
 
 
+class Slept(Said):
+    status: Literal["asleep", "awake"]
+
+
+class IsSleeping(Said):
+    is_sleeping: bool
+
+
 class Aborted(Said):
     aborted: int
 

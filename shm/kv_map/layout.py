@@ -1,7 +1,7 @@
 """Where the KV map's words and bytes lie: for its writer, for who only looks, and for whoever makes room for it.
 
 Layout, from the region's offset; who writes what, and when, stands in map.py.
-    header    worker | blocks | takeovers | pause
+    header    worker | blocks | takeovers | pause | sleep, since when (sleep.py)
     a slot    held, computed, announced, stale: four arrays of words
               table: int32[blocks of a sequence]
     a block   hash: 16 bytes, then of all blocks cached: a byte
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from ..layout import CACHE_LINE, HASH_BYTES, WORD_BYTES, whole
 
-WORKER, BLOCKS, TAKEOVERS, PAUSE = 0, 1, 2, 3  # header words
-HEADER_WORDS = 4
+WORKER, BLOCKS, TAKEOVERS, PAUSE, SLEEP, SLEPT_AT = range(6)  # header words
+HEADER_WORDS = 6
 HEADER_BYTES = CACHE_LINE
 SLOT_WORDS = 4
 BLOCK_BYTES = 4  # of a block's number in a table

@@ -4,7 +4,8 @@ The scheduler alone writes it, and nobody reads it while that lives: what counts
 leaves behind, and for that the order in which one thread stores is enough. Where it lies says layout.py:
     header    worker: incarnation whose KV memory this is about, 0 for none | blocks of that memory
               takeovers: successors that have begun with it since the last step came back
-              pause: whether steps are planned (pause.py); of the engine, whoever its worker is
+              pause: whether steps are planned (pause.py); sleep (sleep.py): both are of the engine, whoever its worker
+              is
     a slot    held: generation << 32 | blocks in its table, 0 for none
               computed: generation << 32 | tokens whose KV is certainly in these blocks; counts only while it holds any
               announced: generation whose end the detokenizer was told; that is no matter of a worker
@@ -28,6 +29,7 @@ from ..layout import HASH_BYTES, LOW32
 from .index import IndexWriter
 from .layout import BLOCKS, HEADER_WORDS, TAKEOVERS, WORKER, kv_map_bytes, kv_map_places
 from .pause import PauseWord
+from .sleep import SleepWord
 
 __all__ = ["KVMap", "kv_map_bytes"]
 
@@ -84,6 +86,7 @@ class KVMap:
         places = kv_map_places(offset, slots, sequence_blocks, blocks, snapshots, groups)
         self._header: Ints = np.ndarray(HEADER_WORDS, np.int64, memory, places.header)
         self.pause = PauseWord(memory, offset)
+        self.sleep = SleepWord(memory, offset)
         self._held: Ints = np.ndarray(slots, np.int64, memory, places.held)
         self._computed: Ints = np.ndarray(slots, np.int64, memory, places.computed)
         self._announced: Ints = np.ndarray(slots, np.int64, memory, places.told)

@@ -60,6 +60,24 @@ class Runner(web.AppRunner):
         )
 
 
+class FakeAdministration:
+    """What an operator has asked for."""
+
+    def __init__(self) -> None:
+        self.sleeps: list[tuple[int, str, bool, int]] = []
+        self.woken: list[list[str]] = []
+
+    async def sleep(self, level: int, mode: str, refuses: bool, wait_s: int) -> None:
+        self.sleeps.append((level, mode, refuses, wait_s))
+
+    async def wake_up(self, parts: list[str]) -> None:
+        self.woken.append(parts)
+        self.sleeps.clear()
+
+    def is_sleeping(self) -> bool:
+        return bool(self.sleeps)
+
+
 class FakeEngine:
     """http.generation.job.Engine, where a test is all the other actors."""
 
@@ -73,6 +91,7 @@ class FakeEngine:
         self.index, self.frontends = 0, 1
         self.payloads: dict[bytes, bytes] = {}
         self.pauses: list[tuple[str, bool]] = []
+        self.administration = FakeAdministration()
         self.aborts: list[tuple[list[str], bool]] = []
         self.resets: list[bool] = []
         self.job_times = JobTimes()

@@ -44,6 +44,14 @@ def test_its_answers_are_those_of_the_processes(llm: LLM) -> None:
         got = inside.generate(PROMPTS, PARAMS, use_tqdm=False)
         said = inside.chat([{"role": "user", "content": "Hello"}], SamplingParams(temperature=0), use_tqdm=False)
         assert found_by_prefix(inside) == [0, 96, 0]
+        for sleeping in (llm, inside):
+            sleeping.sleep(level=2)
+            assert sleeping.is_sleeping()
+            with pytest.raises(ValueError, match="tags must be among weights and kv_cache, not 'brain'"):
+                sleeping.wake_up(["brain"])
+            sleeping.wake_up(["weights", "kv_cache"])
+            assert not sleeping.is_sleeping()
+            assert sleeping.generate(PROMPTS[:1], PARAMS[:1], use_tqdm=False)[0].outputs == got[0].outputs
     assert [one.outputs[0].token_ids for one in got] == [one.outputs[0].token_ids for one in expected]
     assert [one.outputs[0].text for one in got] == [one.outputs[0].text for one in expected]
     assert said[0].outputs[0].finish_reason in ("stop", "length")

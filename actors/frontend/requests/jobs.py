@@ -18,6 +18,7 @@ from actorserve.shm.table.table import slot_of
 from ...protocol.messages import Cancel, Render, Resend
 from ...protocol.request import Rendition
 from ...runtime.process import Context
+from ..administration import SleepWatch
 from ..observability.client_metrics import ClientMetrics
 from ..renderers import Renderers
 from .orphans import OrphanedSlots
@@ -57,6 +58,7 @@ class Jobs:
         self._deadlines: dict[Job, asyncio.TimerHandle] = {}  # of those that are not rendered
         self._touched: dict[Job, None] = {}  # something came for them in this turn
         self._decode_rendition = msgspec.msgpack.Decoder(Rendition).decode
+        self._sleep = SleepWatch(context)
         self._loop = asyncio.get_running_loop()
         self.gives_up = False
 
@@ -69,6 +71,8 @@ class Jobs:
         """Open a slot for each choice, all or none, and post its prompts to the renderer that has least to do."""
         if self.gives_up:
             raise about_to_end()
+        if (refusal := self._sleep.refusal()) is not None:
+            raise refusal
         self._make_room(len(job.choices))
         now = time.monotonic_ns()
         taken: list[int] = []
@@ -167,6 +171,17 @@ class Jobs:
         uses = (self._slots.use(ref) for ref in self._refs.get(job, []))
         if any(use is not None and use.phase is SlotPhase.RENDERING for use in uses):
             job.fail(overloaded(f"The prompt was not rendered within {RENDER_S:.0f} s."))
+
+    def end_overdue(self) -> None:
+        """Whoever has waited for too long through a sleep, and has no token yet, is told so."""
+        if not self._sleep.is_on():
+            return
+        now = time.monotonic_ns()
+        for job, refs in self._refs.items():
+            if any(choice.tokens or choice.finish_reason for choice in job.choices):
+                continue
+            if (error := self._sleep.overdue(self._table.arrival_ns(refs[0]), now)) is not None:
+                job.fail(error)
 
     # --- the end -------------------------------------------------------------------------------------------------
 

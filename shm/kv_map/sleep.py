@@ -1,0 +1,84 @@
+"""Whether an engine sleeps: two words, with the KV map, so that all of its actors' successors sleep, too.
+
+The scheduler alone writes them, `since` before the state, so that who finds a sleep knows when it began. Workers read
+the state when they start, and while they are parked; frontends read both. A death between the two stores leaves an
+engine that is awake.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from enum import IntFlag
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layout import HEADER_WORDS, SLEEP, SLEPT_AT
+
+LEVELS, DRAINING, REFUSES, PARTS_AT, SECONDS_AT = 3, 1 << 2, 1 << 3, 4, 8
+MOST_SECONDS = 1 << 32
+
+
+class Part(IntFlag):
+    """What an engine gives back while it sleeps."""
+
+    NONE = 0
+    WEIGHTS = 1
+    KV = 2
+    ALL = 3
+
+
+class SleepState(NamedTuple):
+    """One word."""
+
+    level: int = 0  # 1: weights stay in the system's page cache, 2: they do not; 0: awake
+    asleep: Part = Part.NONE
+    draining: bool = False  # it falls asleep once what has begun has ended
+    refuses: bool = False  # requests that come are refused
+    wait_s: int = 0  # for so long they wait
+
+    @property
+    def is_parked(self) -> bool:
+        """Do its workers have no model?"""
+        return bool(self.asleep & Part.WEIGHTS)
+
+    @property
+    def is_on(self) -> bool:
+        """Has somebody asked for it?"""
+        return self.level > 0
+
+    def packed(self) -> int:
+        """As a word."""
+        flags = (DRAINING if self.draining else 0) | (REFUSES if self.refuses else 0)
+        return self.level | flags | int(self.asleep) << PARTS_AT | self.wait_s << SECONDS_AT
+
+    @classmethod
+    def unpacked(cls, word: int) -> SleepState:
+        """Of a word."""
+        parts = Part(word >> PARTS_AT & Part.ALL)
+        return cls(word & LEVELS, parts, bool(word & DRAINING), bool(word & REFUSES), word >> SECONDS_AT)
+
+
+class SleepWord:
+    """Both words of the map at `offset` of the memory."""
+
+    def __init__(self, memory: mmap.mmap, offset: int) -> None:
+        self._header: NDArray[np.int64] = np.ndarray(HEADER_WORDS, np.int64, memory, offset)
+
+    @property
+    def state(self) -> SleepState:
+        """As it was stored last."""
+        return SleepState.unpacked(int(self._header[SLEEP]))
+
+    @state.setter
+    def state(self, state: SleepState) -> None:
+        if state.is_on and not self.state.is_on:
+            self._header[SLEPT_AT] = time.monotonic_ns()
+        self._header[SLEEP] = state.packed()
+
+    @property
+    def since_ns(self) -> int:
+        """When it was asked for: CLOCK_MONOTONIC."""
+        return int(self._header[SLEPT_AT])
