@@ -196,7 +196,7 @@ def test_keys_are_not_seen(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(keys[1])
     options = ("--api-key", keys[0], "--api-key-file", str(tmp_path / "keys"), "--admin-api-key", keys[2])
     with Server(*options, "--worker", "scripted", "--log-level", "debug") as server:
-        for path, expected in (("/v1/models", [200, 200, 401, 401]), ("/scale_elastic_ep", [403, 403, 501, 401])):
+        for path, expected in (("/v1/models", [200, 200, 401, 401]), ("/is_paused", [403, 403, 200, 401])):
             assert [status(server.base_url + path, key) for key in keys] == expected
         lines = []
         for process in server.processes():

@@ -46,12 +46,13 @@ async def test_administration_has_a_key_of_its_own(keys: list[str]) -> None:
 async def test_what_is_built_is_asked_behind_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """The router is: nothing of this name stands there."""
     monkeypatch.setattr(edge, "UNBUILT_PATHS", frozenset())
+    monkeypatch.setattr(edge, "ADMIN_PATHS", frozenset({"/new"}))
     async with serving(api_keys=["one"], admin_api_key="master") as served:
         for key, status in (("master", 404), ("one", 403), ("two", 401)):
-            answer = await served.ask("POST", "/sleep", b"{}", X_Api_Key=key)
+            answer = await served.ask("POST", "/new", b"{}", X_Api_Key=key)
             assert answer.status == status, key
     async with serving(api_keys=["one"]) as served:
-        assert (await served.ask("POST", "/sleep", b"{}", X_Api_Key="one")).status == 404
+        assert (await served.ask("POST", "/new", b"{}", X_Api_Key="one")).status == 404
 
 
 async def test_the_key_of_administration_opens_nothing_else() -> None:
