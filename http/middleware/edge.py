@@ -148,7 +148,7 @@ async def redirect(request: web.Request, root: str) -> web.Response | None:
     """
     asked = request.rel_url.raw_path
     plain = re.sub("//+", "/", asked).rstrip("/")
-    if plain in ("", asked):
+    if plain in ("", asked) or plain in ADMIN_PATHS:  # of which it is not said whether they are there
         return None
     found = await request.app.router.resolve(request.clone(rel_url=plain))
     if found.http_exception is not None:
