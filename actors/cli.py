@@ -31,6 +31,7 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "why": "say where a request is, and what it waits for",
     "trace": "write what the actors did last, for a trace viewer",
     "restart": "replace actors of a running server by new ones, and fail no request",
+    "scale": "change how many engines a running server has, and fail no request",
     "drain": "let running requests end, then end the server",
     "replay": "run the scheduler again on what --record has kept, or another policy on it",
     "bench": "measure a server",
@@ -39,7 +40,15 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "completion": "print what makes a shell complete commands, or the manual page",
 }
 EVERY = "*"
-RUNNING = ("ps", "top", "why", "trace", "restart", "drain")  # what is asked of a running server: a folder of its own
+RUNNING = (
+    "ps",
+    "top",
+    "why",
+    "trace",
+    "restart",
+    "scale",
+    "drain",
+)  # what is asked of a running server: a folder of its own
 UNREAD_STATUS = 1
 INTERRUPTED_STATUS = 130  # as of who dies by SIGINT
 OTHER_NAMES = {"serve": "launch"}  # as other servers have them

@@ -30,6 +30,7 @@ from .openai.schemas import (
 from .openapi import answers, dialects
 from .pooling.schemas import ClassifyRequest, EmbeddingRequest, PoolingRequest, RerankRequest, ScoreRequest
 from .route import ASKS, CHAT, MODEL, TAKES_BODY, TEXT, Route
+from .scaling_routes import SCALING
 from .speech.schemas import SpeechRequest, TranscriptEvent, Transcription
 
 NOT_TRUE = msgspec.Meta(extra_json_schema={"const": False})  # known, and not supported
@@ -388,8 +389,8 @@ ROUTES: tuple[Route, ...] = (
         admin=True,
     ),
     Route("*", "/update_weights", "", admin=True),
-    Route("*", "/scale_elastic_ep", "", admin=True),
     *ADMIN,
+    *SCALING,
     *OLLAMA,
     *COHERE,
     *LLAMACPP,

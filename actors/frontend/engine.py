@@ -8,6 +8,7 @@ retained          answers among that                                           f
 orphans           what a dead predecessor has left in its slots                frontend/requests/orphans.py
 adapters          which ones requests may name                                 adapters.py
 administration    what operators ask of all engines                            administration.py
+scaling           how many engines there are: asked of the supervisor          supervisor.py
 jobs              requests that are answered, each with its slots              frontend/requests/jobs.py
 inbox             messages of other actors, to the jobs that they concern      inbox.py
 observability/    what clients see, counted; the whole server's metrics and readiness; the page's figures
@@ -42,6 +43,7 @@ from .requests.orphans import OrphanedSlots
 from .requests.retained import RetainedAnswers
 from .requests.slots import Slots
 from .rpc import Calls
+from .supervisor import SupervisorLink
 
 
 class FrontendEngine(Engine):
@@ -64,6 +66,7 @@ class FrontendEngine(Engine):
         )
         self.adapters = FrontendAdapters(context, self._calls)
         self.administration = Administration(context, self._calls)
+        self.scaling = SupervisorLink(context)
         self._log = KeyedLog(context.files["recent"], *system.recent, own)
         self._retained = RetainedAnswers(self._log, table, count, context.config.idempotency_window)
         self._orphans = OrphanedSlots(context, self.slots, self._retained, self._calls.numbers, reserved)

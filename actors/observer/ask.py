@@ -7,11 +7,21 @@ import time
 
 import msgspec
 
-from ..protocol.control_wire import ANSWER_BYTES, Arguments, ControlCommand, Result, encode_request, read_answer
+from ..protocol.control_wire import (
+    ANSWER_BYTES,
+    Arguments,
+    ControlCommand,
+    OperationNews,
+    ProgressRequest,
+    Result,
+    encode_request,
+    read_answer,
+)
 from ..telemetry.discovery import peer_of
 from .attach import RunningServer
 
 CONNECT_S = 5.0
+ANSWER_S = 30.0  # of an operation, which is asked again and again how it goes
 
 
 class AskError(Exception):
@@ -47,6 +57,18 @@ def ask(
         return msgspec.convert(answer.result, command.result)
     except msgspec.DecodeError as error:
         raise AskError(f"the supervisor on {server} is of another version: {error}") from None
+
+
+def follow(server: RunningServer, command: ControlCommand[ProgressRequest, OperationNews], number: int) -> str:
+    """Print how an operation goes until it is over; why it failed, or nothing."""
+    seen = 0
+    while True:
+        news = ask(server, command, ProgressRequest(number, seen), ANSWER_S)
+        for line in news.lines:
+            print(line, flush=True)
+        seen += len(news.lines)
+        if news.done:
+            return news.failed
 
 
 def _line(connection: socket.socket, deadline: float) -> bytes:

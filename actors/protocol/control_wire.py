@@ -2,10 +2,10 @@
 
 A request is one line of JSON, and so is its answer; a connection may have several, one after the other.
     {"verb": "status", "arguments": {}}        →  {"result": …}  or  {"error": "why not"}
-Requests are written and answers read by observer/ask.py, by restart.py and drain.py of commands/running/; others by
-supervisor/control/ (socket.py the lines, commands.py what each command does). One that asks may be of other code than
-the server: fields are added to answers and never change their meaning, and a field that a server does not know is
-refused.
+Requests are written and answers read by observer/ask.py, by commands/running/ and, in frontends, by
+frontend/supervisor.py; others by supervisor/control/ (socket.py the lines, commands.py what each command does). One
+that asks may be of other code than the server: fields are added to answers and never change their meaning, and a field
+that a server does not know is refused.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class ServerStatus(msgspec.Struct):
     ready: bool
     ending: bool
     actors: list[ChildStatus]
+    under_way: str = ""  # the operation that is, such as a restart
 
 
 class RestartRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,18 +70,31 @@ class RestartBegun(msgspec.Struct):
 
 
 class ProgressRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Of which restart, and how many lines of it are known."""
+    """Of which operation, and how many lines of it are known."""
 
     number: int
     seen: int = 0
 
 
-class RestartNews(msgspec.Struct):
-    """What has happened since; `failed` says why not all is replaced, once it is done."""
+class OperationNews(msgspec.Struct):
+    """What has happened since; `failed` says why not all is as it was to be, once it is done."""
 
     lines: list[str]
     done: bool
     failed: str
+
+
+class ScaleRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """How many engines are to run."""
+
+    engines: int
+
+
+class ScaleBegun(msgspec.Struct):
+    """By which number its progress is asked for, and how many engines ran before."""
+
+    number: int
+    before: int
 
 
 class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -104,7 +118,9 @@ class Left(msgspec.Struct):
 
 STATUS = ControlCommand("status", NoArguments, ServerStatus)
 RESTART = ControlCommand("restart", RestartRequest, RestartBegun)
-RESTART_PROGRESS = ControlCommand("restart_progress", ProgressRequest, RestartNews)
+RESTART_PROGRESS = ControlCommand("restart_progress", ProgressRequest, OperationNews)
+SCALE = ControlCommand("scale", ScaleRequest, ScaleBegun)
+SCALE_PROGRESS = ControlCommand("scale_progress", ProgressRequest, OperationNews)
 DRAIN = ControlCommand("drain", DrainRequest, DrainBegun)
 LEFT = ControlCommand("left", NoArguments, Left)
 

@@ -66,6 +66,7 @@ class Boot(msgspec.Struct, frozen=True):
     ]  # memory files: journal, answers, recent, logprobs, meeting; by the model: vectors, sounds, media
     eventfds: dict[str, int]  # of every actor, and of the supervisor
     channel: int | None = None  # on which a frontend is handed its connections
+    control: str = ""  # the abstract name of the supervisor's control socket
 
 
 class Context:
@@ -89,6 +90,7 @@ class Context:
         self.table = RequestTable.attach(self.segment, self.system.table_offset)
         self.histograms = self.system.histograms(self.segment, self.spec)
         self.eventfds = boot.eventfds
+        self.supervisor = boot.supervisor_pid, boot.control
         self.files = boot.files
         self.channel = None if boot.channel is None else socket.socket(fileno=boot.channel)
         self.stopping = False

@@ -10,6 +10,12 @@ class OperationStopped(Exception):
     """An operation on actors goes no further; the message says why."""
 
 
+def raise_mistake(task: asyncio.Task[None]) -> None:
+    """What an operation does not expect is the supervisor's own mistake."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
+
+
 class Changes:
     """Whoever waits looks again whenever something has changed."""
 

@@ -69,7 +69,8 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     port = listeners[0].getsockname()[1]
     address = host_and_port(config.host, port)
     memory.describe(f"{config.scheme}://{address}", port)
-    control = Control(socket_name(os.getuid(), port, os.getpid()))
+    memory.control = socket_name(os.getuid(), port, os.getpid())
+    control = Control(memory.control)
     how = " (a socket of the service manager)" if passed else ""
     model = memory.system.model
     output.say(f"listening on {address}{how}, serving {config.served_names()[0]} from {model.folder}")

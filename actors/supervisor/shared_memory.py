@@ -64,6 +64,7 @@ class Memory:
         names = [*system.by_name, SUPERVISOR]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
         self.description_fd = -1
+        self.control = ""  # the name of the control socket, once there is one
         for actor in system.actors:
             self.raise_incarnation(actor)
 
@@ -94,6 +95,7 @@ class Memory:
             files=self.files,
             eventfds=self.eventfds,
             channel=channel,
+            control=self.control,
         )
 
     def raise_incarnation(self, actor: ActorSpec, ended: Ended = Ended.NEVER) -> None:

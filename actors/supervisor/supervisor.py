@@ -25,8 +25,9 @@ from .connections.admission import Admission
 from .connections.descriptors import PAUSE_S, is_scarce
 from .connections.pool import Connections
 from .control.commands import ControlCommands
-from .control.socket import Control
+from .control.socket import CommandRefused, Control
 from .engines.parking import Parking
+from .engines.scaling import Scaling
 from .liveness import LOOK_S
 from .output import Output
 from .processes.child import Child
@@ -82,6 +83,7 @@ class Supervisor:
         self.changes = Changes(self.ending)
         self.parking = Parking(self)
         self.rolling = Rolling(self)
+        self.scaling = Scaling(self)
         self.shutdown = Shutdown(self)
         self.recovery = Recovery(self)
         self.status = 0
@@ -140,6 +142,18 @@ class Supervisor:
     def wanted(self) -> list[Child]:
         """Those that are not parked."""
         return [child for child in self.children if not child.parked]
+
+    @property
+    def under_way(self) -> str:
+        """Which operation on actors is; nothing if none is."""
+        return self.rolling.under_way or self.scaling.under_way
+
+    def refuse_if_busy(self) -> None:
+        """CommandRefused where no operation on actors can begin."""
+        if self.ending.is_set() or not self.ready:
+            raise CommandRefused("the server ends" if self.ending.is_set() else "the server is still starting")
+        if self.under_way:
+            raise CommandRefused(self.under_way)
 
     # --- up ------------------------------------------------------------------------------------------------------
 

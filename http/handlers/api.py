@@ -36,6 +36,7 @@ from .operations import Operations, ServerEngine
 from .page import Page
 from .pooling import PoolingApi
 from .responses import ResponsesApi
+from .scaling import ScalingApi
 from .speech import SpeechApi
 
 
@@ -59,6 +60,7 @@ class Api:
         self.invocations = Invocations(self, self._body)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body)
         self.adapters = AdaptersApi(engine, settings, self._body)
+        self.scaling = ScalingApi(engine, self._body)
         self.speech = SpeechApi(self._generator, self._form)
 
     async def _body(self, request: web.Request) -> bytes:

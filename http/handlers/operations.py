@@ -17,9 +17,10 @@ from ..generation.job import Engine
 from ..routes import AbortRequests, PauseOptions, ResetOptions
 from ..transport.json_response import json_response
 from .administration import HasAdministration
+from .scaling import HasScaling
 
 
-class ServerEngine(Engine, HasAdministration, Protocol):
+class ServerEngine(Engine, HasAdministration, HasScaling, Protocol):
     """What an operator can ask of the frontend actor, beside what requests need."""
 
     def not_ready(self) -> list[str]:

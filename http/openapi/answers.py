@@ -302,6 +302,20 @@ class Aborted(Said):
     aborted: int
 
 
+class Engines(Said):
+    engines: int
+    max_engines: int
+    scaling: bool
+
+
+class Scaled(Said):
+    message: str
+
+
+class IsScaling(Said):
+    is_scaling_elastic_ep: bool
+
+
 class Version(Said):
     version: str
 

@@ -78,6 +78,25 @@ class FakeAdministration:
         return bool(self.sleeps)
 
 
+class FakeScaling:
+    """Engines that a test says."""
+
+    def __init__(self) -> None:
+        self.most, self.count, self.under_way = 3, 1, False
+        self.refusal: Exception | None = None
+
+    def engines(self) -> int:
+        return self.count
+
+    async def is_scaling(self) -> bool:
+        return self.under_way
+
+    async def scale(self, engines: int) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.count = engines
+
+
 class FakeEngine:
     """http.generation.job.Engine, where a test is all the other actors."""
 
@@ -96,6 +115,7 @@ class FakeEngine:
         self.resets: list[bool] = []
         self.job_times = JobTimes()
         self.forgotten = 0
+        self.scaling = FakeScaling()
         self.adapters_asked: list[tuple[str, str, bool]] = []
         self.kept_jobs: dict[bytes, tuple[Kept, Job]] = {}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.http.errors import overloaded
+from actorserve.http.errors import ApiError, overloaded
 from actorserve.http.openapi.document import document
 from tests.http.serving import SETTINGS, Answer, Served, serving
 
@@ -78,3 +78,47 @@ def test_it_is_described() -> None:
     assert set(parameters) == {"reset_running_requests", "reset_external", "reset_connector"}
     assert parameters["reset_external"]["const"] is False, "what it may not be"
     assert RESET not in document(SETTINGS)["paths"]
+
+
+# --- engines -------------------------------------------------------------------------------------------------------
+
+
+async def test_engines_are_added_and_taken_away() -> None:
+    async with serving(admin_api_key="master") as served:
+        answer = await served.ask("POST", "/scale", b'{"engines": 3}', X_Api_Key="master")
+        assert (answer.status, answer.json) == (200, {"engines": 3, "max_engines": 3, "scaling": False})
+        body = b'{"new_data_parallel_size": 2, "drain_timeout": 60}'
+        answer = await served.ask("POST", "/scale_elastic_ep", body, X_Api_Key="master")
+        assert (answer.status, answer.json) == (200, {"message": "Scaled to 2 data parallel engines"})
+        served.engine.scaling.under_way = True
+        answer = await served.ask("POST", "/is_scaling_elastic_ep", b"", X_Api_Key="master")
+        assert answer.json == {"is_scaling_elastic_ep": True}
+        answer = await served.ask("GET", "/scale", X_Api_Key="master")
+        assert answer.json == {"engines": 2, "max_engines": 3, "scaling": True}
+        served.engine.scaling.refusal = ApiError(409, "a restart is under way")
+        assert (await served.ask("POST", "/scale", b'{"engines": 1}', X_Api_Key="master")).status == 409
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "said"),
+    [
+        ("/scale", b'{"engines": 0}', "engines", ">= 1"),
+        ("/scale", b'{"engines": 4}', "engines", "between 1 and 3"),
+        ("/scale", b'{"engines": "two"}', "engines", "Expected `int`"),
+        ("/scale", b"{}", "engines", "missing"),
+        ("/scale_elastic_ep", b'{"new_data_parallel_size": 4}', "new_data_parallel_size", "between 1 and 3"),
+        ("/scale_elastic_ep", b'{"new_data_parallel_size": 2, "drain_timeout": 0}', "drain_timeout", ">= 1"),
+    ],
+)
+async def test_what_is_no_number_of_engines_is_a_400(path: str, body: bytes, field: str, said: str) -> None:
+    async with serving(admin_api_key="master") as served:
+        answer = await served.ask("POST", path, body, X_Api_Key="master")
+        assert answer.status == 400 and answer.error["param"] == field and said in answer.error["message"]
+        assert served.engine.scaling.count == 1
+
+
+async def test_a_server_with_room_for_one_says_by_which_option_there_would_be_more() -> None:
+    async with serving(admin_api_key="master") as served:
+        served.engine.scaling.most = 1
+        answer = await served.ask("POST", "/scale", b'{"engines": 2}', X_Api_Key="master")
+        assert answer.status == 400 and "--max-data-parallel-size" in answer.error["message"]

@@ -15,6 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from actorserve.actors.observer.ask import ask
+from actorserve.actors.observer.attach import choose, find_servers
+from actorserve.actors.protocol.control_wire import (
+    SCALE,
+    SCALE_PROGRESS,
+    STATUS,
+    NoArguments,
+    ProgressRequest,
+    ScaleRequest,
+)
 from actorserve.actors.supervisor.timeouts import STOP_S
 from tests.support.models.checkpoints import write_shape
 from tests.support.server import Server
@@ -300,3 +310,26 @@ def test_the_supervisor_imports_nothing_heavy() -> None:
     code = "import actorserve.actors.supervisor.launch, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "numpy", "aiohttp", "triton", "tokenizers"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("lives", [["fail"], ["kill", "kill", "exit_3"], ["die_ready"]])
+def test_an_engine_that_does_not_come_up_stays_parked_and_the_server_goes_on(launch: Launch, lives: list[str]) -> None:
+    """One that has been ready is like any other: it may die, but not too often."""
+    options = ("--max-data-parallel-size", "2", "--max-restarts", "4")
+    with launch(*options, lives={"worker@1": [*lives, "serve"]}) as server:
+        assert "worker@1" not in server.pids()
+        found = choose(find_servers(), server.pid)
+        number = ask(found, SCALE, ScaleRequest(2)).number
+        news = ask(found, SCALE_PROGRESS, ProgressRequest(number))
+        while not news.done:
+            news = ask(found, SCALE_PROGRESS, ProgressRequest(number))
+        if lives == ["die_ready"]:
+            assert not news.failed
+        else:
+            assert news.failed.startswith("engine 1 did not come up: worker@1 ended (pid")
+            assert "engine 1 stays parked" in server.output and "worker@1" not in server.pids()
+            number = ask(found, SCALE, ScaleRequest(2)).number
+        server.wait_for(r"worker@1 is up")
+        status = ask(found, STATUS, NoArguments())
+        assert status.ready and not any(child.parked for child in status.actors)
+        assert server.stop() == 0

@@ -6,14 +6,11 @@ import argparse
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...observer.options import add_server
 from ...options.config import ConfigError
 from ...protocol.kinds import KINDS, restart_order
-
-if TYPE_CHECKING:
-    from ...observer.attach import RunningServer
 
 WIDTH, INDENT = 114, 12  # columns of what is said of each kind
 _TEXT = """Replace actors of a running server one by one, by new ones that run the code as it is on disk now.
@@ -28,7 +25,6 @@ of the options), and the restart ends there with status 1; those that were repla
 What lays out memory cannot change, nor can the supervisor itself: those need a new start."""
 EPILOG = "Interrupting this command does not stop the restart."
 FAILED = 1
-ANSWER_S = 30.0
 
 
 def _several(name: str) -> str:
@@ -70,15 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 if all are replaced."""
-    from ...observer.ask import AskError, ask
+    from ...observer.ask import ANSWER_S, AskError, ask, follow
     from ...observer.attach import AttachError, choose, find_servers
-    from ...protocol.control_wire import RESTART, RestartRequest
+    from ...protocol.control_wire import RESTART, RESTART_PROGRESS, RestartRequest
 
     options = _options(arguments)
     try:
         server = choose(find_servers(), arguments.server)
         begun = ask(server, RESTART, RestartRequest(arguments.what, options), ANSWER_S)
-        failed = _follow(server, begun.number)
+        failed = follow(server, RESTART_PROGRESS, begun.number)
     except (AttachError, AskError) as error:
         failed = str(error)
     except KeyboardInterrupt:
@@ -86,21 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
     if failed:
         print(f"actorserve: error: {failed}", file=sys.stderr)
     return FAILED if failed else 0
-
-
-def _follow(server: RunningServer, number: int) -> str:
-    """Print how it goes until it is over; why it failed, or nothing."""
-    from ...observer.ask import ask
-    from ...protocol.control_wire import RESTART_PROGRESS, ProgressRequest
-
-    seen = 0
-    while True:
-        news = ask(server, RESTART_PROGRESS, ProgressRequest(number, seen), ANSWER_S)
-        for line in news.lines:
-            print(line, flush=True)
-        seen += len(news.lines)
-        if news.done:
-            return news.failed
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:

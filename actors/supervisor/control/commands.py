@@ -31,6 +31,8 @@ class ControlCommands:
         add(wire.STATUS.name, self.status)
         add(wire.RESTART.name, self.restart)
         add(wire.RESTART_PROGRESS.name, self.restart_progress)
+        add(wire.SCALE.name, self.scale)
+        add(wire.SCALE_PROGRESS.name, self.scale_progress)
         add(wire.DRAIN.name, self.drain)
         add(wire.LEFT.name, self.left)
 
@@ -43,7 +45,7 @@ class ControlCommands:
             )
             for child in supervisor.children
         ]
-        return wire.ServerStatus(supervisor.ready, supervisor.ending.is_set(), children)
+        return wire.ServerStatus(supervisor.ready, supervisor.ending.is_set(), children, supervisor.under_way)
 
     async def restart(self, arguments: dict[str, Any]) -> wire.RestartBegun:
         """Begin a rolling restart; how it goes is asked by its number."""
@@ -51,12 +53,25 @@ class ControlCommands:
         roll = self._supervisor.rolling.begin(asked.what, asked.options)
         return wire.RestartBegun(roll.number, roll.wanted)
 
-    async def restart_progress(self, arguments: dict[str, Any]) -> wire.RestartNews:
+    async def restart_progress(self, arguments: dict[str, Any]) -> wire.OperationNews:
         """What a restart has come to; waits a while for news."""
         asked, roll = _read(arguments, wire.RESTART_PROGRESS.arguments), self._supervisor.rolling.roll
         if roll is None or roll.number != asked.number:
             raise CommandRefused(f"restart {asked.number} is not the last one")
         return await roll.progress(asked.seen)
+
+    async def scale(self, arguments: dict[str, Any]) -> wire.ScaleBegun:
+        """Let so many engines run; how it goes is asked by its number."""
+        asked, scaling = _read(arguments, wire.SCALE.arguments), self._supervisor.scaling
+        before = len(scaling.wanted)
+        return wire.ScaleBegun(scaling.begin(asked.engines).number, before)
+
+    async def scale_progress(self, arguments: dict[str, Any]) -> wire.OperationNews:
+        """What that has come to; waits a while for news."""
+        asked, last = _read(arguments, wire.SCALE_PROGRESS.arguments), self._supervisor.scaling.progress
+        if last is None or last.number != asked.number:
+            raise CommandRefused(f"scaling {asked.number} is not the last one")
+        return await last.progress(asked.seen)
 
     async def drain(self, arguments: dict[str, Any]) -> wire.DrainBegun:
         """Begin to end; `left` tells how far that is."""

@@ -41,6 +41,7 @@ class Parking:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+        self.trouble: dict[int, str] = {}  # why an engine did not come up the last time, by its number
         config = supervisor.system.config
         for engine in range(config.engines_at_start, config.engines):
             for child in self._workers(engine):
@@ -61,25 +62,27 @@ class Parking:
 
     # --- down ----------------------------------------------------------------------------------------------------
 
-    async def park(self, engine: int, why: Parked, *, give_away: bool = True, keep_memory: bool = False) -> None:
-        """End the workers of an engine, for this reason. OperationStopped if no other engine takes what runs there;
+    async def park(
+        self, engines: Sequence[int], why: Parked, *, give_away: bool = True, keep_memory: bool = False
+    ) -> None:
+        """End the workers of these engines, for this reason. OperationStopped if no other engine takes what runs there;
         then all is as before. Without `give_away` it waits for nobody: what runs goes to an engine that is there, or
         waits until there is one. `keep_memory`: what KV memory held is there again later, where a file has it.
         """
-        workers = self._workers(engine)
+        workers = [child for engine in engines for child in self._workers(engine)]
         for child in workers:
             self._mark(child, child.parked | why)
-        if all(child.gone.is_set() for child in workers):
-            return
-        if give_away and not await self._supervisor.changes.until(lambda: self._is_left(engine), LEAVE_S):
+        if give_away and not await self._supervisor.changes.until(lambda: all(map(self._is_left, engines)), LEAVE_S):
             for child in workers:
                 self._mark(child, child.parked & ~why)
-            raise OperationStopped(f"no other engine has taken what runs in engine {engine} within {LEAVE_S:.0f} s")
+            names = ", ".join(map(str, engines))
+            raise OperationStopped(f"no other engine has taken what runs in engine {names} within {LEAVE_S:.0f} s")
         await self._end(workers)
         for child in workers:
             if not keep_memory:
                 self._supervisor.memory.forget_kv(child.spec)
-        self._supervisor.output.say(f"engine {engine} is parked ({describe_parked(self.reasons(engine))})")
+        for engine in engines:
+            self._supervisor.output.say(f"engine {engine} is parked ({describe_parked(self.reasons(engine))})")
 
     def _is_left(self, engine: int) -> bool:
         """Its scheduler has let go of the workers, and of all sequences with them; or they are gone already."""
@@ -91,18 +94,20 @@ class Parking:
         return board.is_ready(scheduler.position) and not board.gauge(scheduler.position, SchedulerGauge.BLOCKS_TOTAL)
 
     async def _end(self, workers: Sequence[Child]) -> None:
-        """The first in order; the others of a group, which wait for it in a step, at once."""
+        """The first of each group in order; the others, which wait for it in a step, at once."""
         supervisor = self._supervisor
-        first, *others = workers
-        supervisor.ask_to_end(first)
-        for child in others:
-            child.signal(signal.SIGKILL)
+        for child in workers:
+            if child.spec.index:
+                child.signal(signal.SIGKILL)
+            else:
+                supervisor.ask_to_end(child)
         if await supervisor.changes.until(lambda: _are_gone(workers), supervisor.system.config.step_timeout):
             return
         for child in workers:
             child.signal(signal.SIGKILL)
         if not await supervisor.changes.until(lambda: _are_gone(workers), KILL_S):
-            raise OperationStopped(f"{first.name} cannot be killed")
+            left = ", ".join(child.name for child in workers if not child.gone.is_set())
+            raise OperationStopped(f"{left} cannot be killed")
 
     def died(self, child: Child, death: Death) -> None:
         """No successor is wanted of this one, nor of those that wait for it."""
@@ -124,6 +129,7 @@ class Parking:
         if not was_parked or self.reasons(engine):
             return False
         for child in workers:
+            self.trouble.pop(engine, None)
             child.group, child.on_trial = [child], why
             child.gone.clear()
             self._supervisor.start(child)
@@ -139,6 +145,7 @@ class Parking:
     def failed(self, child: Child, death: Death) -> None:
         """One that was to be there again does not come up: its engine is parked as before, and the server goes on."""
         engine, why = child.spec.engine, child.on_trial
+        self.trouble[engine] = str(death)
         self._supervisor.output.say(f"{death}; engine {engine} stays parked", "error")
         for member in self._workers(engine):
             self._mark(member, member.parked | why)

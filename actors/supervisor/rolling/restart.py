@@ -26,16 +26,16 @@ from actorserve.shm.journals.response_journal import ResponseJournal
 from ...options.config import Config, ConfigError
 from ...protocol.fingerprint import fingerprint
 from ...protocol.kinds import KINDS
-from ..changes import OperationStopped
+from ..changes import OperationStopped, raise_mistake
 from ..connections.descriptors import is_scarce
 from ..control.socket import CommandRefused
 from ..processes.child import Child, memory_file
 from ..processes.templates import Templates
+from ..progress import OperationProgress
 from ..restart_policy import Death
 from ..timeouts import KILL_S
 from . import option_changes
 from .batches import ALL, choose, in_batches, names_of, to_be_tried
-from .progress import RestartProgress
 
 if TYPE_CHECKING:
     from ..supervisor import Supervisor
@@ -54,7 +54,7 @@ class Rolling:
         self._deaths = 0  # of their successors that were not ready
         self._failure = ""
         self._before: dict[Child, Config | None] = {}
-        self.roll: RestartProgress | None = None
+        self.roll: OperationProgress | None = None
         self._task: asyncio.Task[None] | None = None
 
     def remember_layout(self) -> None:
@@ -81,15 +81,17 @@ class Rolling:
         child.config = self._before[child]
         child.use_templates(self._supervisor.templates[0] if self._supervisor.templates else None)
 
+    @property
+    def under_way(self) -> str:
+        """What is being restarted; nothing if that is nothing."""
+        return "" if self.roll is None or self.roll.done else f"a restart of {self.roll.what} is under way"
+
     # --- what is asked -------------------------------------------------------------------------------------------
 
-    def begin(self, what: str, given: dict[str, Any]) -> RestartProgress:
+    def begin(self, what: str, given: dict[str, Any]) -> OperationProgress:
         """Begin to replace the actors of a kind, or the one of this name, or all; CommandRefused if that cannot be."""
         supervisor = self._supervisor
-        if supervisor.ending.is_set() or not supervisor.ready:
-            raise CommandRefused("the server ends" if supervisor.ending.is_set() else "the server is still starting")
-        if self.roll is not None and not self.roll.done:
-            raise CommandRefused(f"a restart of {self.roll.what} is under way")
+        supervisor.refuse_if_busy()
         chosen = choose(supervisor.children, what)
         if not chosen:
             names = dict.fromkeys([*KINDS, *(child.name for child in supervisor.children), ALL])
@@ -99,9 +101,9 @@ class Rolling:
             raise CommandRefused(f"{names_of(chosen)}: nothing runs there, its engine is parked")
         configs = self._configs(chosen, given) if given else {}
         number = 1 if self.roll is None else self.roll.number + 1
-        self.roll = RestartProgress(number, what, sum(map(len, batches)))
+        self.roll = OperationProgress(number, what, sum(map(len, batches)))
         self._task = asyncio.get_running_loop().create_task(self._run(self.roll, batches, configs))
-        self._task.add_done_callback(_raise)
+        self._task.add_done_callback(raise_mistake)
         return self.roll
 
     def _configs(self, children: Sequence[Child], given: dict[str, Any]) -> dict[Child, Config]:
@@ -120,7 +122,7 @@ class Rolling:
     # --- the restart ---------------------------------------------------------------------------------------------
 
     async def _run(
-        self, roll: RestartProgress, batches: Sequence[Sequence[Child]], configs: dict[Child, Config]
+        self, roll: OperationProgress, batches: Sequence[Sequence[Child]], configs: dict[Child, Config]
     ) -> None:
         output, fresh = self._supervisor.output, None
         output.say(f"restart of {roll.what}: {roll.wanted} actors are replaced one after the other")
@@ -266,9 +268,3 @@ class Rolling:
                 raise
             return False  # nobody can look now: it finishes what it has
         return answers.are_kept(numbers)
-
-
-def _raise(task: asyncio.Task[None]) -> None:
-    """A mistake here is the supervisor's own."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error

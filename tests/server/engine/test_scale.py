@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from typing import Any
 
+import aiohttp
 import pytest
 
-from actorserve.actors.observer.attach import attach
+from actorserve.actors.observer.ask import ask
+from actorserve.actors.observer.attach import attach, choose, find_servers
 from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.protocol.control_wire import STATUS, NoArguments
 from actorserve.actors.telemetry.snapshot import Snapshot
-from tests.support.client import http_client
+from actorserve.actors.worker.scripted import FIRST, STRIDE
+from tests.support.client import http_client, http_session
 from tests.support.server import Server
+
+TOKENS, VOCABULARY = 250, 2048  # of each stream, of the demo model
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +68,84 @@ def test_engines_that_are_not_wanted_yet_are_parked_and_nobody_misses_them(serve
         text = client.get("/metrics").text
     assert [f'actorserve:actor_parked{{actor="worker@{one}"}} {value}' in text for one, value in enumerate("011")]
     assert server.pids().keys() >= {"worker@0", "scheduler@2"} and "worker@1" not in server.pids()
+
+
+async def read(session: aiohttp.ClientSession, number: int, begun: asyncio.Event) -> bool:
+    """Is a stream what it is to be? Each token of the scripted worker follows from the one before it. `begun` is set
+    at its first piece.
+    """
+    body = {"prompt": f"{number}. Once", "max_tokens": TOKENS, "ignore_eos": True, "return_token_ids": True}
+    found: list[int] = []
+    async with session.post("/v1/completions", json={**body, "stream": True}) as response:
+        assert response.status == 200, await response.text()
+        async for line in response.content:
+            if line.startswith(b"data: {"):
+                found += json.loads(line[6:])["choices"][0]["token_ids"]
+                begun.set()
+    span = VOCABULARY - FIRST
+    return len(found) == TOKENS and all((b - a - STRIDE) % span == 0 for a, b in itertools.pairwise(found))
+
+
+async def begin(session: aiohttp.ClientSession, count: int) -> list[asyncio.Task[bool]]:
+    """So many streams, all of which have begun."""
+    begun = [asyncio.Event() for _ in range(count)]
+    reading = [asyncio.create_task(read(session, number, event)) for number, event in enumerate(begun)]
+    await asyncio.gather(*(event.wait() for event in begun))
+    return reading
+
+
+async def scale(session: aiohttp.ClientSession, engines: int) -> dict[str, Any]:
+    async with session.post("/scale", json={"engines": engines}, headers={"Authorization": "Bearer root"}) as response:
+        assert response.status == 200, await response.text()
+        return dict(await response.json())
+
+
+def running(server: Server) -> list[int]:
+    """Sequences of each engine."""
+    return [actor.gauges["running"] for actor in look(server).actors if actor.kind == "scheduler"]
+
+
+async def test_engines_come_and_go_in_mid_stream(server: Server) -> None:
+    """All answers are those of one engine, also where a scheduler and the frontend that was asked die in between."""
+    async with http_session(server) as session:
+        reading = await begin(session, 6)
+        assert await scale(session, 3) == {"engines": 3, "max_engines": 3, "scaling": False}
+        assert all(await asyncio.gather(*reading)) and running(server) == [0, 0, 0]
+        reading = await begin(session, 6)
+        assert min(running(server)) > 0, "all have some"
+        os.kill(server.pids()["scheduler@1"], signal.SIGKILL)
+        asked = asyncio.create_task(scale(session, 1))
+        os.kill(server.pids()["frontend-0"], signal.SIGKILL)
+        assert (await asked)["engines"] == 1
+        assert "worker@1" not in server.pids() and "worker@2" not in server.pids()
+        assert all(await asyncio.gather(*reading))
+        assert (await scale(session, 1))["engines"] == 1, "it may be said twice"
+
+
+def command(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
+    given = [sys.executable, "-m", "actorserve", *words, "--server", str(server.pid)]
+    return subprocess.run(given, capture_output=True, text=True, check=False)
+
+
+def test_a_command_scales_and_says_what_is_wrong(server: Server) -> None:
+    done = command(server, "scale", "2")
+    assert done.returncode == 0 and "engine 1 serves\n" in done.stdout and "has 2 engines now, 1 before" in done.stdout
+    refused = command(server, "scale", "4")
+    assert refused.returncode == 1 and "must be between 1 and 3 (--max-data-parallel-size), not 4" in refused.stderr
+    assert "must be between 1 and 3" in command(server, "scale", "0").stderr
+    assert command(server, "restart", "worker@2").stderr.endswith("nothing runs there, its engine is parked\n")
+    assert command(server, "scale", "1").returncode == 0
+    status = ask(choose(find_servers(), server.pid), STATUS, NoArguments())
+    parked = {child.name: child.parked for child in status.actors if child.parked}
+    assert parked == {"worker@1": "scale", "worker@2": "scale"} and not status.under_way
+
+
+async def test_a_worker_that_dies_while_its_engine_is_added_is_started_again(server: Server) -> None:
+    """It may have been for a reason that is gone; and once it serves it is like any other."""
+    async with http_session(server) as session:
+        asked = asyncio.create_task(scale(session, 2))
+        while not (pid := server.pids().get("worker@1")):
+            await asyncio.sleep(0.001)  # nothing tells
+        os.kill(pid, signal.SIGKILL)
+        assert (await asked)["engines"] == 2
+        assert (await scale(session, 1))["engines"] == 1
