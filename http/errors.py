@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+ENDING = "server_ending"  # the code of what another server could answer, but not this one any more
 CLIENT_ERROR, SERVER_ERROR = "invalid_request_error", "server_error"
 TYPES = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error", 503: "service_unavailable_error"}
 

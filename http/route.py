@@ -45,6 +45,7 @@ class Route:
     page: bool = False  # of the page: it is none of the API's
     head: bool = True  # HEAD goes where GET does: not where an answer has no end
     repeatable: bool = False  # takes an Idempotency-Key
+    movable: bool = False  # another server can go on with its stream (generation/trail.py)
     text: str = PLAIN  # the type of an answer that is a text
     others: tuple[tuple[int, type], ...] = ()  # statuses with an answer of their own
 

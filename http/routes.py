@@ -17,6 +17,7 @@ from .dialect_routes.cohere import COHERE
 from .dialect_routes.llamacpp import LLAMACPP
 from .dialect_routes.ollama import OLLAMA
 from .generation.adapters import LoadAdapterRequest, UnloadAdapterRequest
+from .generation.trail import GoOnRequest
 from .openai.responses.schemas import ResponsesRequest
 from .openai.schemas import (
     ChatBatchRequest,
@@ -73,6 +74,7 @@ ROUTES: tuple[Route, ...] = (
         generates=CHAT,
         statuses=ASKS,
         repeatable=True,
+        movable=True,
     ),
     Route(
         "post",
@@ -85,6 +87,7 @@ ROUTES: tuple[Route, ...] = (
         generates=CHAT,
         statuses=ASKS,
         repeatable=True,
+        movable=True,
     ),
     Route(
         "post",
@@ -97,6 +100,7 @@ ROUTES: tuple[Route, ...] = (
         generates=TEXT,
         statuses=ASKS,
         repeatable=True,
+        movable=True,
     ),
     Route(
         "post",
@@ -158,6 +162,7 @@ ROUTES: tuple[Route, ...] = (
         statuses=ASKS,
         error=dialects.AnthropicError,
         repeatable=True,
+        movable=True,
     ),
     Route(
         "post",
@@ -180,6 +185,7 @@ ROUTES: tuple[Route, ...] = (
         generates=TEXT,
         statuses=ASKS,
         repeatable=True,
+        movable=True,
     ),
     Route(
         "post",
@@ -266,6 +272,18 @@ ROUTES: tuple[Route, ...] = (
             ("transcriptions", "transcribe", "Write down what is said"),
             ("translations", "translate", "The same, in English"),
         )
+    ),
+    Route(
+        "post",
+        "/go_on",
+        "go_on",
+        "Go on with a stream that another server has begun",
+        answers.ChatCompletion,
+        GoOnRequest,
+        answers.ChatCompletionChunk,
+        generates=CHAT,
+        statuses=ASKS,
+        repeatable=True,
     ),
     Route("get", "/tokenizer_info", "tokenizer_info", "The tokenizer's settings", dict),
     Route("get", "/v1/models", "models", "The models by their names", answers.ModelList),

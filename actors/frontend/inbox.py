@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
+from actorserve.http.generation.job import Job
 from actorserve.shm.table.vectors import Vectors
 
 from ..protocol.administration import SleepChanged
@@ -97,8 +98,8 @@ class FrontendInbox:
             cached = choice.cached_tokens if before and not delta.finish else self._table.cached(delta.ref)
             if job.delta(use.index, delta, cached):
                 self._jobs.touch(job)
-                if job.wants_ids:
-                    self._add_ids(choice, use.ref, before)
+                if job.wants_ids or job.trails:
+                    self._add_ids(job, choice, use.ref, before)
             else:
                 all_have_it = False
         if delta.last and all_have_it and not self._orphans.is_wanted(delta.ref):
@@ -106,10 +107,14 @@ class FrontendInbox:
                 self._renderers.leaves(use.renderer, use.ref)
             self._slots.close(delta.ref)
 
-    def _add_ids(self, choice: Choice, ref: int, before: int) -> None:
+    def _add_ids(self, job: Job, choice: Choice, ref: int, before: int) -> None:
         """The ids of the tokens that a delta has brought."""
         prompt = self._table.prompt_length(ref) or 0
-        choice.ids += self._table.token_ids(ref, prompt + before, prompt + max(before, choice.tokens)).tolist()
+        ids = self._table.token_ids(ref, prompt + before, prompt + max(before, choice.tokens)).tolist()
+        if job.wants_ids:
+            choice.ids += ids
+        if job.trails:
+            choice.trail += ids
 
     def _prompt_told(self, message: PromptTokenLogprobs) -> None:
         use = self._slots.use(message.ref)

@@ -38,13 +38,15 @@ class Renderers:
         self._sequences[renderer] += len(message.refs)
         self._context.post_alone(renderer, message)
 
-    def reserve(self, prompts: Sequence[Prompt], rendering: Mapping[str, Any], width: int) -> list[Record | None]:
+    def reserve(
+        self, prompts: Sequence[Prompt], renderings: Sequence[Mapping[str, Any]], width: int
+    ) -> list[Record | None]:
         """Room for the pictures of each prompt that has some, and of which so many answers are made; all, or ApiError
         503.
         """
         records: list[Record | None] = []
         try:
-            for prompt in prompts:
+            for prompt, rendering in zip(prompts, renderings, strict=True):
                 plain, sources = taken_out(prompt)
                 if self.media is not None and sources:
                     records.append(self.media.reserve(Render([], plain, **rendering), sources, width))

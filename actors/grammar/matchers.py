@@ -61,6 +61,14 @@ class Matchers:
         if placed.matcher.is_error() or (known < len(placed.drawn) and not placed.matcher.is_stopped()):
             self._has_failed(row, placed)
 
+    def allows(self, grammar: str, tokens: Sequence[int]) -> bool:
+        """May an answer begin like this?"""
+        matcher = self._compile(grammar)
+        known = matcher.try_consume_tokens(list(tokens))
+        if not matcher.is_error() and (known == len(tokens) or matcher.is_stopped()):
+            return True
+        return self._replayed(grammar, tokens) is not None
+
     def drop(self, row: int) -> None:
         """The row has no grammar any more."""
         self._rows.pop(row, None)

@@ -107,6 +107,7 @@ class Render(Message, frozen=True, tag=1):
     engine: int | None = None  # that shall compute it; None: whichever costs least
     field: str = ""  # where its prompts stand in the request, if not in `messages` or `prompt`
     media: list[PreparedMedia] = []
+    given: list[list[int]] = []  # of each ref, the tokens of its answer that another server has given out
 
 
 CALLS_OF_LIFE = 1 << 20  # numbers between the first of one life and that of the next

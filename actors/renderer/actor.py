@@ -204,6 +204,9 @@ class RendererActor(Actor):
         text = self._chat_text(message.prompt, message.media) if isinstance(message.prompt, ChatPrompt) else None
         try:
             rendition = self.renditions.make(message, text)
+            if message.given and message.constraint and not self.renditions.follows(rendition, message.given):
+                text = f"choices: tokens that {message.constrained_by} does not allow."
+                raise RenderRefused(400, text, "choices")
         except GrammarError as error:
             raise RenderRefused(400, str(error), message.constrained_by) from None
         if remarks := self.renditions.take_remarks():
@@ -272,6 +275,8 @@ class RendererActor(Actor):
         ids = np.array(tokens, np.int32).tobytes()
         first = first_hash(message.cache_salt, message.adapter)
         hashes = extend_hashes(first, ids, self.table.block_size, spans=spans_of(items))
+        if any(len(given) > limit for given in message.given):
+            raise RenderRefused(400, f"choices: more tokens than the {limit} that the answer may have.", "choices")
         among = () if message.engine is None else (message.engine,)
         engine = 0 if self.router is None else self.router.choose(hashes, len(tokens), len(refs), among)
         self._stamp(refs, Stamp.RENDERED)
@@ -279,7 +284,9 @@ class RendererActor(Actor):
             if self._is_wanted(ref):
                 if self.arena is not None and items:
                     self.arena.write_items(ref, list(items))
-                self.table.write_prompt(ref, ids, hashes, limit, rendition, engine, message.engine is not None)
+                given = message.given[message.refs.index(ref)] if message.given else []
+                pinned = message.engine is not None
+                self.table.write_prompt(ref, ids, hashes, limit, rendition, engine, pinned, given)
 
     def _with_media(self, message: Render, text: str | None) -> tuple[list[int], list[MediaItem]]:
         """The ids of a prompt with pictures, and where these stand in it."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..grammar.compiler import Constraint, GrammarError, Grammars
+from ..grammar.compiler import Constraint, GrammarError, Grammars, unpack
+from ..grammar.matchers import Matchers
 from ..protocol.messages import ChatPrompt, Prompt, Render
 from ..protocol.request import Rendition, Think, ThinkBudget
 from .reasoning_state import left_thinking
@@ -59,6 +60,13 @@ class Renditions:
         if len(packed) > self._limit:
             raise GrammarError(f"bad words and grammar together take {len(packed)} bytes, more than {self._limit}")
         return packed
+
+    def follows(self, rendition: bytes, given: list[list[int]]) -> bool:
+        """Does the grammar of this rendition allow each of these beginnings of an answer?"""
+        assert self._grammars is not None
+        matchers = Matchers(self._grammars.lltokenizer, self._model.vocab_size)
+        grammar = unpack(msgspec.msgpack.decode(rendition, type=Rendition).grammar)
+        return all(matchers.allows(grammar, tokens) for tokens in given)
 
     def take_remarks(self) -> list[str]:
         """What is not enforced of a JSON schema that is not strict: said of each once, when it first comes."""

@@ -54,6 +54,7 @@ class Choice:
     text: list[str] = field(default_factory=list)  # received and not taken
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # the same
     ids: list[int] = field(default_factory=list)  # the same, where they are wanted
+    trail: list[int] = field(default_factory=list)  # the same, where the stream says them to whoever goes on with it
     prompt_ids: list[int] = field(default_factory=list)
     prompt_logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # by position
     parser: OutputParser = field(default_factory=PlainText)
@@ -121,6 +122,11 @@ class Choice:
         new_ids = ids[max(0, self.skip_tokens - (self.tokens - len(ids))) :]
         pieces = pieces if len(pieces) < 2 or self.grain else merged(pieces)
         return ChoiceUpdate(pieces, told[had:], new_ids, ended, skipped, told[:had])
+
+    def take_trail(self) -> list[int]:
+        """The ids of the tokens that came since the last time, and that the client has not from an earlier answer."""
+        ids, self.trail = self.trail, []
+        return ids[max(0, self.skip_tokens - (self.tokens - len(ids))) :]
 
     def _in_grains(self, text: str, ended: bool) -> list[Piece]:
         """Pieces of texts of `grain` characters each, whatever came at a time; what is too short waits."""

@@ -59,6 +59,8 @@ class Job:
         self.rendering = rendering or {}
         self.make_parser = make_parser
         self.wants_ids = wants_ids
+        self.trails = False  # its stream says which tokens were given out (transport/trail.py)
+        self.given: list[list[int]] = []  # of each choice, tokens that another server has given out
         self.seed = 0  # what the answer's id is made of, once that is known
         self.choices = [Choice(index) for index in range(len(prompts) * len(params))]
         loop = asyncio.get_running_loop()
@@ -125,6 +127,13 @@ class Job:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # retrieved: nobody may be waiting for it
+
+    def rendering_of(self, prompt: int) -> Mapping[str, Any]:
+        """The fields of the Render of one of its prompts."""
+        if not self.given:
+            return self.rendering
+        width = len(self.params)
+        return {**self.rendering, "given": self.given[prompt * width : (prompt + 1) * width]}
 
     @property
     def refs(self) -> list[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from aiohttp import web
@@ -17,10 +19,12 @@ from ..generation.adapter import chat_request
 from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.prompts import chat_prompt, check_template, check_tokens, tools_of
-from ..middleware.context import BODY
+from ..generation.trail import GoOnRequest, read_given
+from ..middleware.context import BODY, GIVEN, PATH, name_request
 from ..middleware.edge import check_depth
 from ..openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from ..pooling.prepare import check_generates
+from ..routes import ROUTES
 from ..settings import Settings
 from ..transport.body import BodyBudget, read_body
 from ..transport.json_response import json_response
@@ -38,6 +42,8 @@ from .pooling import PoolingApi
 from .responses import ResponsesApi
 from .scaling import ScalingApi
 from .speech import SpeechApi
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Api:
@@ -62,6 +68,9 @@ class Api:
         self.adapters = AdaptersApi(engine, settings, self._body)
         self.scaling = ScalingApi(engine, self._body)
         self.speech = SpeechApi(self._generator, self._form)
+        self._movable: dict[str, Handler] = {
+            route.path: attrgetter(route.handler)(self) for route in ROUTES if route.movable
+        }
 
     async def _body(self, request: web.Request) -> bytes:
         if BODY in request:
@@ -118,6 +127,17 @@ class Api:
             raise renamed(error) from None
         tokens, _ = await self.engine.tokenize(prompt, False)
         return json_response(count(len(tokens)))
+
+    async def go_on(self, request: web.Request) -> web.StreamResponse:
+        """A stream that another server has begun: its request's handler goes on with it."""
+        asked = read(GoOnRequest, await self._conversation(request))
+        handler = self._movable.get(asked.path)
+        if handler is None:
+            raise bad_request(f"path: it must be one of {', '.join(self._movable)}.", "path")
+        request[GIVEN] = read_given(asked, self.settings.vocab_size, self.settings.max_model_len)
+        request[PATH], request[BODY] = asked.path, check_depth(asked.body.encode(errors="surrogateescape"))
+        name_request(request, asked.request_id)
+        return await handler(request)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         return await self._generator.generate(request, await self._body_to_generate(request))

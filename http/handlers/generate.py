@@ -9,7 +9,9 @@ import asyncio
 import secrets
 import time
 from functools import partial
+from typing import TypeVar
 
+import msgspec
 from aiohttp import web
 
 from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
@@ -28,12 +30,16 @@ from ..generation.idempotency import StreamProgress, check_same, key_of, last_ev
 from ..generation.idempotency_keys import Key
 from ..generation.job import Engine, Job
 from ..generation.prepare import PreparedRequest, ask_chat, ask_chats, ask_completion
+from ..generation.trail import TRAIL, Origin
 from ..middleware.context import (
     CLIENT,
+    GIVEN,
     GIVEN_AWAY,
     NOTED,
+    PATH,
     REPLAYED,
     REQUEST_ID,
+    SEED,
     RequestContext,
     log_prompts,
     name_request,
@@ -59,7 +65,7 @@ class Generator:
 
     async def chat(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/chat/completions."""
-        body = read(ChatRequest, raw)
+        body = seeded(request, read(ChatRequest, raw))
         check_beams(body)
         await self.engine.want_adapter(body.model)
         asked = ask_chat(body, self.settings, name_request(request, body.request_id), request[CLIENT])
@@ -69,7 +75,7 @@ class Generator:
 
     async def chats(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/chat/completions/batch."""
-        body = read(ChatBatchRequest, raw)
+        body = seeded(request, read(ChatBatchRequest, raw))
         if body.use_beam_search:
             raise bad_request("use_beam_search does not go with several conversations.", "use_beam_search")
         asked = ask_chats(body, self.settings, name_request(request, body.request_id), request[CLIENT])
@@ -77,7 +83,7 @@ class Generator:
 
     async def completions(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/completions."""
-        body = read(CompletionRequest, raw)
+        body = seeded(request, read(CompletionRequest, raw))
         check_beams(body)
         await self.engine.want_adapter(body.model)
         asked = ask_completion(body, self.settings, name_request(request, body.request_id), request[CLIENT])
@@ -94,7 +100,7 @@ class Generator:
     async def generate(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /inference/v1/generate."""
         body = read(GenerateRequest, raw)
-        given = completion_of(body)
+        given = seeded(request, completion_of(body))
         await self.engine.want_adapter(given.model)
         asked = ask_completion(given, self.settings, name_request(request, given.request_id), request[CLIENT])
 
@@ -127,7 +133,7 @@ class Generator:
         if self.settings.reasoning_parser is None:
             chat.pop("thinking_token_budget", None)  # a model that does not think keeps to any budget
         try:
-            asked_for = chat_request(chat)
+            asked_for = seeded(request, chat_request(chat))
             request_id = name_request(request, asked_for.request_id)
             await self.engine.want_adapter(asked_for.model)
             asked = ask_chat(asked_for, self.settings, request_id, request[CLIENT])
@@ -162,6 +168,10 @@ class Generator:
         if key is not None:  # whoever asks again has the same answer, by whatever name
             answer.name = ""
         answer.times = partial(self.engine.times, job)
+        if (given := request.get(GIVEN)) is not None:
+            given.check(len(job.choices), bool(body.stream))
+            job.given = given.tokens
+        job.trails = SEED in request
         noted = request[NOTED] = RequestContext(request[REQUEST_ID], model, job)
         log_prompts(noted, self.settings.max_log_len)
         start = self.submit(request, job, answer, key, bool(body.stream))
@@ -176,7 +186,7 @@ class Generator:
             if not (start.on_wire and start.begun):
                 await _has_started(job, start.on_wire, 0 if asked.wants.prompt_text else keep_alive_s)
                 await self._tell_prompts(job, answer)
-            return await stream_answer(request, job, form, start, keep_alive_s)
+            return await stream_answer(request, job, form, start, keep_alive_s, origin_of(request, answer, job))
         finally:
             self.engine.release(job)
 
@@ -198,7 +208,7 @@ class Generator:
             return None
         key = key_of(
             request.headers,
-            (request[CLIENT], request.path),
+            (request[CLIENT], request.get(PATH, request.path)),
             raw,
             self.engine.frontends,
             self.settings.idempotent_request_ids,
@@ -225,6 +235,10 @@ class Generator:
         before = record.predecessor if record else None
         behind = last_event(request.headers, len(job.choices)) if streamed else None
         start = behind or StreamProgress.none(len(job.choices))
+        if (given := request.get(GIVEN)) is not None:
+            start = given.progress
+            answer.seed, answer.created = given.origin.seed, given.origin.created
+            answer.fingerprint = given.origin.fingerprint
         kept = self.engine.kept(key) if key else None
         if record and before and not before.begun:
             record.go_on()
@@ -236,7 +250,7 @@ class Generator:
             check_same(key, kept)
             refs, answer.seed, answer.created = kept.refs, kept.seed, kept.created
             request[REPLAYED] = True
-        elif start.begun:
+        elif start.begun and given is None:
             raise ApiError(404, "The stream of this Idempotency-Key is over and forgotten.", "Last-Event-ID")
         for choice, state in zip(job.choices, start.states, strict=True):
             choice.skip(*read_state(state)[:2])
@@ -268,16 +282,45 @@ def pin(request: web.Request, job: Job, settings: Settings) -> None:
         job.rendering = {**job.rendering, "engine": engine}
 
 
+Body = TypeVar("Body", bound=GenerationFields)
+
+
+def seeded(request: web.Request, body: Body) -> Body:
+    """With the seed that its draws come from, where its stream says that to whoever may go on with it."""
+    given = request.get(GIVEN)
+    if given is None and (request.headers.get(TRAIL) != "1" or not body.stream):
+        return body
+    if body.seed is None:
+        seed = secrets.randbits(63) if given is None else given.origin.sampling
+        body = msgspec.structs.replace(body, seed=seed)
+    assert body.seed is not None
+    if request.headers.get(TRAIL) == "1":
+        request[SEED] = body.seed
+    return body
+
+
+def origin_of(request: web.Request, answer: Answer, job: Job) -> Origin | None:
+    """What another server needs to go on with this answer, if that is wanted."""
+    if SEED not in request:
+        return None
+    return Origin(answer.seed, answer.created, request[SEED], len(job.choices), answer.fingerprint)
+
+
 def new_job(asked: PreparedRequest) -> Job:
     """One that has not begun."""
     return Job(asked.prompts, asked.params, asked.rendering, asked.make_parser, asked.wants_ids)
 
 
 async def stream_answer(
-    request: web.Request, job: Job, form: AnswerFormat, start: StreamProgress, keep_alive_s: float
+    request: web.Request,
+    job: Job,
+    form: AnswerFormat,
+    start: StreamProgress,
+    keep_alive_s: float,
+    origin: Origin | None = None,
 ) -> web.StreamResponse:
     """All of a stream."""
-    stream = EventStream(request, job, form, start, keep_alive_s)
+    stream = EventStream(request, job, form, start, keep_alive_s, origin)
     try:
         response = await stream.begin()
         await stream.end(response)

@@ -12,6 +12,7 @@ from aiohttp import web
 from actorserve.actors.protocol.messages import ChatPrompt, PairPrompt, Prompt, SoundPrompt, TextPrompt, TokenPrompt
 
 from ..errors import ApiError
+from ..generation.trail import Given
 from ..settings import printable
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ EXPECTS = web.RequestKey("expects", bool)  # 100 Continue, before it sends its b
 UNFIT = web.RequestKey("unfit", ApiError)  # what its head asks for cannot be
 REFUSED = web.RequestKey("refused", ApiError)  # why the answer is an error
 ROOT = web.AppKey("root", str)  # the path that clients find the server below
+PATH = web.RequestKey("path", str)  # that its body is for, where that is not the request's own
+GIVEN = web.RequestKey("given", Given)  # what another server has given out of this answer
+SEED = web.RequestKey("seed", int)  # of its draws, where its stream says how to go on with it
 GO_ON = web.AppKey("go_on", list[RequestContext])  # in the background, for a predecessor's clients
 GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it
 

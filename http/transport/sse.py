@@ -12,10 +12,11 @@ from collections.abc import Coroutine
 
 from aiohttp import web
 
-from ..errors import ApiError
+from ..errors import ENDING, ApiError
 from ..generation.choice import ENDED, Choice
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
+from ..generation.trail import ALIVE, BEGUN, CLOSED, ORIGIN, Origin, reached
 from ..output.answer import EVENTS, Writer
 from .resume import record_of
 
@@ -28,12 +29,20 @@ class EventStream:
     """The streamed answer to one request."""
 
     def __init__(
-        self, request: web.Request, job: Job, writer: Writer, start: StreamProgress, keep_alive_s: float = 0
+        self,
+        request: web.Request,
+        job: Job,
+        writer: Writer,
+        start: StreamProgress,
+        keep_alive_s: float = 0,
+        origin: Origin | None = None,
     ) -> None:
         """`start`: what the client has of this stream, from a predecessor or by an earlier request.
 
-        `keep_alive_s`: when nothing was written for so long, a comment is; 0: never.
+        `keep_alive_s`: when nothing was written for so long, a comment is; 0: never. With its `origin` the stream says
+        how another server can go on with it.
         """
+        self._origin = origin
         self._request = request
         self._job = job
         self._writer = writer
@@ -53,7 +62,10 @@ class EventStream:
 
     async def begin(self) -> web.StreamResponse:
         """Send the headers and whatever has come so far. From here on an error can only be said inside the stream."""
-        response = web.StreamResponse(headers=HEADERS | {"Content-Type": f"{self._writer.media_type}; charset=utf-8"})
+        headers = HEADERS | {"Content-Type": f"{self._writer.media_type}; charset=utf-8"}
+        if self._origin is not None:
+            headers[ORIGIN] = self._origin.written()
+        response = web.StreamResponse(headers=headers)
         if self._request.version >= (1, 1):
             response.enable_chunked_encoding()
             self._chunked = True
@@ -81,14 +93,15 @@ class EventStream:
         if not self._begun:
             self._begun = True
             self._note(len(self._job.choices), ENDED)
-            self._write(b"".join(self._writer.first(choice) for choice in self._job.choices))
+            first = b"".join(self._writer.first(choice) for choice in self._job.choices)
+            self._write(first + BEGUN if self._origin is not None else first)
         self._job.listen(self)
 
     def _keep_alive(self) -> None:
         """Proxies give up a connection on which nothing comes. What waits for a slow reader is life enough."""
         now, due = self._loop.time(), self._written_at + self._keep_alive_s
         if self._full is None and now >= due:
-            self._write(KEEP_ALIVE)
+            self._write(KEEP_ALIVE if self._origin is None else KEEP_ALIVE + ALIVE)
         self._timer = self._loop.call_at(max(due, now + self._keep_alive_s / 2), self._keep_alive)
 
     def _note(self, choice: int, state: int) -> None:
@@ -109,8 +122,11 @@ class EventStream:
             return b""
         if ended:
             self._over.add(choice.index)
-        if self._record is not None:
-            self._record.note(choice.index, self._writer.state(choice) | (ENDED if ended else 0))
+        if self._record is not None or self._origin is not None:
+            state = self._writer.state(choice) | (ENDED if ended else 0)
+            self._note(choice.index, state)
+            if self._origin is not None:
+                return data + reached(choice.index, state, choice.take_trail())
         return data
 
     async def end(self, response: web.StreamResponse) -> None:
@@ -119,12 +135,15 @@ class EventStream:
             await asyncio.shield(self._job.done)
             last = self._writer.closing()
         except ApiError as error:
+            if self._origin is not None and error.code == ENDING and self._transport is not None:
+                self._transport.abort()  # whoever sees it break off goes on with it elsewhere
+                return
             last = self._writer.failed(error)
         if self._full is not None:
             await self._full
         if not self._closed:
             self._note(len(self._job.choices) + 1, ENDED)
-            self._write(last)
+            self._write(last + CLOSED if self._origin is not None else last)
         if self._record is not None:
             self._record.note_end()
         if self._transport is not None:

@@ -10,7 +10,9 @@ that it speaks of; whoever asks for another generation finds nothing there. Orde
 publishes it, the tokens cursor before `finish`; a reader loads the cursor first, `finish` before the tokens cursor.
 The engine word says which engine's scheduler writes line 2. The renderer stores the first one, before the prompt; from
 then on the word is that scheduler's, which may store another engine's number there: behind all that it has stored in
-line 2, and then it stores nothing in the slot any more.
+line 2, and then it stores nothing in the slot any more. So it is with the tokens cursor of an answer that another
+server has begun: the renderer stores it, behind the tokens that were given out there and before the prompt, and whoever
+is told of the prompt finds a log that goes on. If it dies before the prompt its successor writes the same.
 
 Per slot there follow: parameters (the frontend's), what the renderer made of them, token ids int32 (prompt by the
 renderer, then generated ones by the scheduler), 16-byte hashes of the prompt's blocks (the renderer's). A slot is free
@@ -171,20 +173,25 @@ class RequestTable(TableLayout):
         rendition: bytes = b"",
         engine: int = 0,
         pinned: bool = False,
+        given: Sequence[int] = (),
     ) -> None:
         """The prompt (ids, or int32 as bytes), its blocks' hashes, the most tokens to generate, what else was made of
-        the request, and whose it is from now on, because it is wanted there if `pinned`; the prompt's length last.
+        the request, and whose it is from now on, because it is wanted there if `pinned`; tokens of the answer that
+        another server has `given`; the prompt's length last.
         """
         if len(rendition) > self.rendition_bytes:
             raise ValueError(f"{len(rendition)} bytes of rendition, at most {self.rendition_bytes} fit")
         data = memoryview(tokens if isinstance(tokens, (bytes, memoryview)) else array("i", tokens)).cast("B").cast("i")
         hashed = len(hashes) // HASH_BYTES
-        if len(data) > self.max_tokens:
-            raise ValueError(f"{len(data)} tokens, at most {self.max_tokens} fit")
+        if len(data) + len(given) > self.max_tokens:
+            raise ValueError(f"{len(data) + len(given)} tokens, at most {self.max_tokens} fit")
         if len(hashes) % HASH_BYTES or hashed > len(data) // self.block_size:
             raise ValueError(f"{len(hashes)} bytes of hashes for {len(data) // self.block_size} full blocks")
         start = self.token_index(ref & LOW32)
         self._ints[start : start + len(data)] = data
+        if given:
+            self._ints[start + len(data) : start + len(data) + len(given)] = memoryview(array("i", given))
+            self._set(ref, TOKENS, len(given))  # SYNC: table.prompt, behind which it is read
         place = self.hashes_start(ref & LOW32)
         self.segment.map[place : place + len(hashes)] = hashes
         place = self.rendition_start(ref & LOW32)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from actorserve.http.errors import ApiError, overloaded
+from actorserve.http.errors import ENDING, ApiError, overloaded
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.table import slot_of
 
@@ -30,7 +30,7 @@ RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
 
 def cannot_finish() -> ApiError:
     """What clients are told whose answer is not there."""
-    return ApiError(500, "The server is about to end and cannot finish this request.")
+    return ApiError(500, "The server is about to end and cannot finish this request.", code=ENDING)
 
 
 def about_to_end() -> ApiError:
@@ -77,7 +77,8 @@ class Jobs:
         now = time.monotonic_ns()
         taken: list[int] = []
         width = len(job.params)
-        records = self._renderers.reserve(job.prompts, job.rendering, width)
+        renderings = [job.rendering_of(number) for number in range(len(job.prompts))]
+        records = self._renderers.reserve(job.prompts, renderings, width)
         for number, (prompt, record) in enumerate(zip(job.prompts, records, strict=True)):
             renderer = self._renderers.least_loaded()
             opened = [
@@ -87,7 +88,7 @@ class Jobs:
             for index, ref in enumerate(opened, number * width):
                 job.choices[index].ref = ref
             if record is None:
-                self._renderers.render(renderer, Render(opened, prompt, **job.rendering))
+                self._renderers.render(renderer, Render(opened, prompt, **renderings[number]))
             else:
                 self._renderers.render_later(renderer, record, opened)
             taken += opened

@@ -1,0 +1,93 @@
+"""What a stream's client has, as its server says behind each piece: by that another server goes on with it.
+
+The comments are described where they are written (http/generation/trail.py). They end here: what is passed on to the
+client is what stands between two of them, and only once the second one is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+TRAIL = "X-Actorserve-Trail"
+ORIGIN = "X-Actorserve-Origin"
+MOST_HELD = 32 << 20  # bytes of one piece
+MARK = b"\n:t "
+END = b"\n\n"
+encode = msgspec.json.Encoder().encode
+
+
+class TrailError(Exception):
+    """This is no stream of a server that was asked for its trail."""
+
+
+@dataclass
+class ChoiceTrail:
+    """Of one choice: its state as it was written last, and the ids of its tokens in pieces."""
+
+    state: bytes = b"0-0"
+    ids: list[bytes] = field(default_factory=list)
+
+    def written(self) -> bytes:
+        """As an element of `choices`."""
+        state = self.state.removesuffix(b"x")
+        ended = b"true" if state != self.state else b"false"
+        characters = int(state.partition(b"-")[0], 16)
+        return b'{"characters":%d,"ended":%s,"tokens":[%s]}' % (characters, ended, b",".join(filter(None, self.ids)))
+
+
+class Trail:
+    """Of one stream, also where several servers have written it."""
+
+    def __init__(self, origin: str) -> None:
+        """`origin`: the head's value."""
+        self.origin = origin
+        try:
+            count = int(origin.split(".")[3])
+        except (IndexError, ValueError):
+            raise TrailError(f"{ORIGIN} cannot be read") from None
+        self.choices = [ChoiceTrail() for _ in range(count)]
+        self.begun = self.closed = False
+        self._held = b"\n"  # behind the last comment, whose last line end it begins with
+
+    def feed(self, data: bytes) -> tuple[bytes, int]:
+        """What of the stream the client may have now, and of how many pieces that is."""
+        text = self._held + data if len(self._held) > 1 else b"\n" + data
+        passed, at, pieces = [], 0, 0
+        while (mark := text.find(MARK, at)) >= 0 and (end := text.find(END, mark + 1)) >= 0:
+            passed.append(text[at + 1 : mark + 1])
+            self._note(text[mark + len(MARK) : end])
+            at, pieces = end + 1, pieces + 1
+        self._held = text[at:]
+        if len(self._held) > MOST_HELD:
+            raise TrailError(f"a piece of a stream has more than {MOST_HELD} bytes")
+        return b"".join(passed), pieces
+
+    def drop_rest(self) -> None:
+        """The server is gone: what came of a piece that is not whole comes again from another one."""
+        self._held = b"\n"
+
+    def _note(self, comment: bytes) -> None:
+        match comment:
+            case b"b":
+                self.begun = True
+            case b"e":
+                self.closed = True
+            case b"k":
+                pass
+            case _:
+                try:
+                    index, state, ids = comment.split(b" ")
+                    choice = self.choices[int(index)]
+                except (ValueError, IndexError):
+                    raise TrailError("a comment of a stream's trail cannot be read") from None
+                choice.state = state
+                choice.ids.append(ids)
+
+    def go_on(self, path: str, body: bytes, request_id: str) -> bytes:
+        """The body of the request to go on with it, where `body` was posted to `path`."""
+        head = {"path": path, "body": body.decode(), "origin": self.origin, "request_id": request_id}
+        states = b'"begun":%s,"closed":%s' % (encode(self.begun), encode(self.closed))
+        choices = b",".join(choice.written() for choice in self.choices)
+        return b'%s,%s,"choices":[%s]}' % (encode(head)[:-1], states, choices)

@@ -1,0 +1,179 @@
+"""Streams cut behind a piece and gone on with: what the client has in the end is what the whole stream was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from actorserve.actors.route.trail import Trail
+from tests.support.server import Server
+from tests.support.streams import Pieces, answer_of, post
+
+CHAT, TEXT, MESSAGES, TOKENS = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/inference/v1/generate"
+ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "How do I set an API key?"}], "max_tokens": 40}
+ONCE: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 40}
+WARM: dict[str, Any] = {"temperature": 1.1, "ignore_eos": True}
+CITY = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "people": {"type": "integer"}},
+    "required": ["name", "people"],
+}
+TOOL = {"type": "function", "function": {"name": "look_up", "parameters": CITY}}
+WITH_USAGE = {"include_usage": True}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": (TEXT, {**ONCE, **WARM}),
+    "greedy chat": (CHAT, {**ASKED, "temperature": 0}),
+    "three choices": (TEXT, {**ONCE, **WARM, "n": 3, "seed": 5}),
+    "two prompts": (TEXT, {**WARM, "prompt": ["Once", "The capital of"], "n": 2, "max_tokens": 16}),
+    "penalties": (TEXT, {**ONCE, **WARM, "frequency_penalty": 1.5, "presence_penalty": 1, "repetition_penalty": 1.3}),
+    "biases": (TEXT, {**ONCE, **WARM, "logit_bias": {"40": 4, "41": -50}, "bad_words": ["the", "a"]}),
+    "least tokens": (CHAT, {**ASKED, "temperature": 1, "min_tokens": 25, "n": 2}),
+    "stop strings": (TEXT, {**ONCE, **WARM, "max_tokens": 120, "stop": ["ing", "er "], "n": 3}),
+    "logprobs": (TEXT, {**ONCE, **WARM, "logprobs": 3}),
+    "chat logprobs": (CHAT, {**ASKED, "temperature": 1, "logprobs": True, "top_logprobs": 2}),
+    "ids": (CHAT, {**ASKED, "temperature": 1, "return_token_ids": True}),
+    "schema": (CHAT, {**ASKED, "temperature": 1.2, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}}),
+    "pattern": (TEXT, {**ONCE, "temperature": 1.2, "structured_outputs": {"regex": "[a-z]{6,9}( [0-9]{2}){5}"}}),
+    "forced tool": (CHAT, {**ASKED, "temperature": 1.2, "tools": [TOOL], "max_tokens": 60,
+                           "tool_choice": {"type": "function", "function": {"name": "look_up"}}}),
+    "required tool": (CHAT, {**ASKED, "temperature": 1.2, "tools": [TOOL], "tool_choice": "required",
+                             "max_tokens": 80}),
+    "echo": (TEXT, {**ONCE, **WARM, "echo": True}),
+    "by twos": (TEXT, {**ONCE, **WARM, "stream_interval": 3}),
+}  # fmt: skip
+FEW = 2  # seams of each case that are tried in a quick run
+
+
+def seams_of(path: str, fields: dict[str, Any], server: Server, most: int) -> int:
+    """Cut the stream behind up to so many of its pieces, and go on with each; how many seams there were."""
+    options = {"stream_options": WITH_USAGE} if path in (CHAT, TEXT) else {}
+    body = json.dumps({**fields, **options, "stream": True}).encode()
+    pieces = Pieces(post(server, path, body))
+    whole, _ = pieces.up_to(-1)
+    wanted = answer_of(whole)
+    cuts = range(0, len(pieces), max(1, len(pieces) // most))
+    for cut in cuts:
+        before, trail = pieces.up_to(cut)
+        behind, trail = Pieces(post(server, "/go_on", trail.go_on(path, body, "cut"))).up_to(-1, trail)
+        assert answer_of(before + behind) == wanted, (cut, before, behind)
+        assert trail.closed
+    return len(cuts)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stream_goes_on_at_its_token(demo_server: Server, name: str) -> None:
+    seams_of(*CASES[name], demo_server, FEW)
+
+
+@pytest.mark.slow
+def test_so_it_does_behind_each_piece(demo_server: Server) -> None:
+    assert sum(seams_of(*case, demo_server, 1000) for case in CASES.values()) > 400
+
+
+def test_it_goes_on_again_and_again(demo_server: Server) -> None:
+    """Each server gives three pieces and is gone."""
+    path, fields = CASES["three choices"]
+    body = json.dumps({**fields, "stream": True}).encode()
+    first = Pieces(post(demo_server, path, body))
+    wanted, _ = first.up_to(-1)
+    given, trail = first.up_to(3)
+    while not trail.closed:
+        more = Pieces(post(demo_server, "/go_on", trail.go_on(path, body, "again")))
+        some, trail = more.up_to(min(3, len(more)), trail)
+        given += some
+    assert answer_of(given) == answer_of(wanted)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (MESSAGES, {**ASKED, "temperature": 1, "model": "actorserve-demo"}),
+        (TOKENS, {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 12, "ignore_eos": True}}),
+    ],
+)
+def test_other_dialects_go_on_too(demo_server: Server, path: str, fields: dict[str, Any]) -> None:
+    body = json.dumps({**fields, "stream": True}).encode()
+    pieces = Pieces(post(demo_server, path, body))
+    whole, _ = pieces.up_to(-1)
+    for cut in (0, 1, 4, len(pieces) - 1):
+        before, trail = pieces.up_to(cut)
+        behind, _ = Pieces(post(demo_server, "/go_on", trail.go_on(path, body, "cut"))).up_to(-1, trail)
+        assert said(before + behind) == said(whole), cut
+
+
+def said(stream: bytes) -> list[str]:
+    """The kinds of events in their order, and their texts or tokens."""
+    kinds: list[str] = []
+    text = ""
+    for line in stream.decode().split("\n"):
+        if line.startswith("data: {"):
+            event = json.loads(line[6:])
+            kind = event.get("type", "")
+            text += event.get("delta", {}).get("text", "") if kind == "content_block_delta" else ""
+            text += "".join(f" {one['token_ids']}" for one in event.get("choices", []))
+            if kind != (kinds or [""])[-1]:
+                kinds.append(kind)
+    return [*kinds, text.replace("] [", ", ")]
+
+
+# --- what cannot be ------------------------------------------------------------------------------------------------
+
+ORIGIN = "00000000000000aa.6553f100.7.1.fp_x"  # a seed, a time, another seed, one choice
+
+
+def refusal(server: Server, path: str = TEXT, body: Any = None, **fields: Any) -> tuple[int, str, str]:
+    """(status, the field that is wrong, the message)."""
+    body = {**ONCE, "stream": True} if body is None else body
+    asked = {"path": path, "body": json.dumps(body), "origin": ORIGIN, "choices": [{"tokens": [5], "characters": 2}],
+             "begun": True}  # fmt: skip
+    response = post(server, "/go_on", json.dumps({**asked, **fields}).encode())
+    told = json.loads(response.read())["error"]
+    return response.status, told["param"], told["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"path": "/v1/models"}, "path"),
+        ({"origin": "x"}, "origin"),
+        ({"origin": ORIGIN.replace(".7.", f".{1 << 64}.")}, "origin"),
+        ({"choices": []}, "choices"),
+        ({"choices": [{"tokens": [5]}] * 2}, "choices"),
+        ({"choices": [{"tokens": [1 << 30]}]}, "choices[0].tokens"),
+        ({"choices": [{"tokens": [-1]}]}, "choices[0].tokens[0]"),
+        ({"choices": [{"tokens": [5] * 41}]}, "choices"),
+        ({"choices": [{"tokens": [5] * 100_000}]}, "choices[0].tokens"),
+        ({"choices": [{"characters": 3}]}, "choices[0].tokens"),
+        ({"choices": [{"tokens": [5], "characters": -1}]}, "choices[0].characters"),
+        ({"choices": [{"tokens": [5], "text": "x"}]}, "choices[0]"),
+        ({"begun": False}, "begun"),
+        ({"body": ONCE}, "body"),
+        ({"body": {**ONCE, "stream": True, "max_tokens": -1}}, "max_tokens"),
+        ({"body": {**ONCE, "stream": True, "structured_outputs": {"regex": "[0-9]{3}"}}}, "choices"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(demo_server: Server, fields: dict[str, Any], param: str) -> None:
+    status, found, message = refusal(demo_server, **fields)
+    assert (status, found) == (400, param), message
+    assert param.partition("[")[0] in message
+
+
+def test_without_asking_a_stream_says_nothing_of_it(demo_server: Server) -> None:
+    connection_body = json.dumps({**ONCE, "stream": True}).encode()
+    response = post(demo_server, TEXT, connection_body)
+    assert response.headers["X-Actorserve-Origin"] and b":t " in response.read()
+    whole = post(demo_server, TEXT, json.dumps(ONCE).encode())
+    assert "X-Actorserve-Origin" not in whole.headers and b":t " not in whole.read()
+
+
+def test_a_trail_that_cannot_be_read_is_told() -> None:
+    from actorserve.actors.route.trail import TrailError
+
+    with pytest.raises(TrailError):
+        Trail("x")
+    for data in (b":t 7 0-0 1\n\n", b":t x\n\n", b":t 0 0-0\n\n"):
+        with pytest.raises(TrailError):
+            Trail(ORIGIN).feed(data)
