@@ -88,7 +88,7 @@ class Checkup:
             self._note("chat", doubt=doubt)
 
     def _computing(self, model: ModelInfo) -> None:
-        self._note("computing", workers=self.config.tensor_parallel_size)
+        self._note("computing", workers=self.config.workers)
         for facts in importlib.import_module(INSPECTION).inspect(self.config, model):
             self._note("computing", **facts)
         found, size = self.facts["computing"], self.config.block_size

@@ -25,8 +25,9 @@ class InProcess:
     def __init__(self, config: Config) -> None:
         import torch
 
-        if config.tensor_parallel_size > 1:
-            raise ConfigError("--tensor-parallel-size: one process has one worker; leave in_process out")
+        if config.workers > 1:
+            option = "--tensor-parallel-size" if config.tensor_parallel_size > 1 else "--pipeline-parallel-size"
+            raise ConfigError(f"{option}: one process has one worker; leave in_process out")
         if config.engines > 1:
             raise ConfigError("--data-parallel-size: one process has one engine; leave in_process out")
         system = System(config, find_model(config))

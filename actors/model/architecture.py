@@ -68,6 +68,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     moe: MoeShape | None = None
     beside: tuple[str, ...] = ()  # what names of tensors begin with that the model itself has no use for
     vision: VisionSpec | None = None  # of what it is the text part
+    first_layer: int = 0  # which one of the checkpoint's its first is, where it is a stage of a pipeline
 
     @property
     def layers(self) -> int:
@@ -120,7 +121,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
     def layer_at(self, index: int, first_expert: int = 0) -> LayerSpec:
         """The tensors of one layer; of its experts those from the given one on."""
-        spec = self.layer.at(index)
+        spec = self.layer.at(self.first_layer + index)
         if spec.moe is None or self.moe is None or not self.moe.layers[index]:
             return msgspec.structs.replace(spec, moe=None)
         moe = msgspec.structs.replace(spec.moe, experts=self.moe.experts, first=first_expert)

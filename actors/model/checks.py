@@ -32,13 +32,16 @@ from .memory.machine import (
     NUMBERS,
     Number,
     available_bytes,
+    blocks_in,
     count_blocks,
     dtype_on_cpu,
+    kv_memory_room,
     kv_type_on_cpu,
     may_have_gpu,
     weight_bytes,
 )
 from .names import find_folder
+from .pipeline.stages import plan_stages, worker_shapes
 from .pooling.choice import native_values
 from .pooling.spec import PoolingSpec
 from .tokenizers.tokenizer import find_templates, special_tokens
@@ -143,6 +146,11 @@ def check_device(config: Config, on_gpu: bool) -> None:
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only; on a CPU {', '.join(KV_TYPES)}")
     if on_gpu and config.kv_cache_dtype == "int8":
         raise ConfigError("--kv-cache-dtype int8: on a CPU only; on a GPU auto or fp8")
+    if on_gpu and config.pipeline_parallel_size > 1:
+        raise ConfigError(
+            "--pipeline-parallel-size: stages are for a CPU as yet (--device cpu); on GPUs --tensor-parallel-size "
+            "divides a model"
+        )
     if on_gpu and config.enable_lora:
         raise ConfigError("--enable-lora: adapters are for a CPU as yet (--device cpu); merge them into the weights")
     given = read_speculative(config) if on_gpu else None
@@ -194,7 +202,9 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
         beside = head_block_bytes(head.shape, config.block_size, kind)
     if config.load_format == "dummy":  # those of a file lie in it, and need not all be in memory
         _check_room(part, number)
-    count_blocks(config, part.kv, model.max_model_len, number, beside, kind)
+    parts = [stage.kv for stage in worker_shapes(config, shape)]
+    plans = plan_stages(parts, config, model.max_model_len, number.itemsize, beside, kind=kind)
+    blocks_in(config, plans.whole, model.max_model_len, *kv_memory_room(config))
 
 
 def _check_room(shape: Architecture, number: Number) -> None:
@@ -227,6 +237,7 @@ def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
         raise ConfigError(f"--device cuda: {model.architecture} pools, which is done on a CPU (--device cpu)")
     for option, given in (
         ("--tensor-parallel-size", config.tensor_parallel_size > 1),
+        ("--pipeline-parallel-size", config.pipeline_parallel_size > 1),
         ("--deterministic", config.deterministic),
         (OPTION, config.speculative_config is not None),
         ("--enable-lora", config.enable_lora),
@@ -260,6 +271,11 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
         raise adapted_on_gpu(model)
     if config.tensor_parallel_size > 1:
         raise ConfigError(f"--tensor-parallel-size: {name} is computed by layers of transformers, which one worker has")
+    if config.pipeline_parallel_size > 1:
+        raise ConfigError(
+            f"--pipeline-parallel-size: {name} is computed by layers of transformers, which one worker has; leave the "
+            "option out"
+        )
     if config.enable_expert_parallel:
         raise ConfigError(
             f"--enable-expert-parallel: {name} is computed by layers of transformers, which one worker has with all "
@@ -286,6 +302,10 @@ def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:
         raise vision_on_gpu(model)
     if config.deterministic:
         raise ConfigError(f"--deterministic: {name} sees pictures, and transformers promises no bits of theirs")
+    if config.pipeline_parallel_size > 1:
+        raise ConfigError(
+            f"--pipeline-parallel-size: not with a model that sees pictures ({name}); --tensor-parallel-size divides it"
+        )
     if not isinstance(read_speculative(config), NgramOptions | None):
         raise ConfigError(f"{OPTION}: method: ngram with a model that sees pictures ({name}); others draft from texts")
     if spec.span > config.max_num_batched_tokens:

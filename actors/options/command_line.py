@@ -27,7 +27,11 @@ __all__ = ["add_options", "describe_options", "integer", "read_config"]
 POSITIONAL = "model"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 OBJECTS = ("speculative_config", *MEDIA_OBJECTS)  # of JSON: what is given in parts is one
-SHORT = {"tensor_parallel_size": ("-tp",), "data_parallel_size": ("-dp",)}
+SHORT = {
+    "tensor_parallel_size": ("-tp",),
+    "pipeline_parallel_size": ("-pp",),
+    "data_parallel_size": ("-dp",),
+}
 PLACES = (
     *("model", "tokenizer", "chat_template", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "record"),
     "allowed_local_media_path",

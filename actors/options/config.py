@@ -390,6 +390,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tensor_parallel_size: Annotated[
         int, Meta(ge=1, le=64, description="workers that share the model, each with a part of every layer")
     ] = 1
+    pipeline_parallel_size: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="stages that the model's layers are divided into, one behind the other, each with a worker, or "
+            "with --tensor-parallel-size of them; on a CPU",
+        ),
+    ] = 1
     data_parallel_size: Annotated[
         int,
         Meta(ge=1, le=64, description="engines: each a scheduler and workers with a model and KV memory of their own"),
@@ -488,6 +497,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return min(self.data_parallel_size, self.engines)
 
     @property
+    def workers(self) -> int:
+        """That share one engine's model: of each stage as many."""
+        return self.pipeline_parallel_size * self.tensor_parallel_size
+
+    @property
     def first_engine(self) -> int:
         """The number by which others know the first of them."""
         return self.data_parallel_rank or 0
@@ -517,6 +531,7 @@ def make_config(values: dict[str, object]) -> Config:
         raise ConfigError(with_option(str(error), values)) from None
     config = with_access(config)
     _check_engines(config)
+    _check_stages(config)
     from .lora import check_lora  # likewise
 
     check_lora(config)
@@ -559,3 +574,18 @@ def _check_engines(config: Config) -> None:
         raise ConfigError(f"--data-parallel-rank {rank}: there are 0 to {size - 1} with --data-parallel-size {size}")
     if config.record is not None and config.engines > 1:
         raise ConfigError("--record: it keeps what one scheduler acts on, and there are several engines")
+
+
+def _check_stages(config: Config) -> None:
+    """ConfigError for what cannot be had of a model that is divided into stages."""
+    if config.pipeline_parallel_size == 1:
+        return
+    for option, given in (
+        ("--speculative-config", config.speculative_config not in (None, "none")),
+        ("--enable-lora", config.enable_lora),
+    ):
+        if given:
+            raise ConfigError(
+                f"{option}: not with --pipeline-parallel-size above 1; --tensor-parallel-size divides a model, too, "
+                "and goes with it"
+            )

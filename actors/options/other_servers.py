@@ -107,6 +107,7 @@ SAME = {  # field: names that take the same value
     "max_num_queued_reqs": "--max-queued-requests",
     "max_num_batched_tokens": "-b --batch-size --chunked-prefill-size --max-prefill-tokens",
     "tensor_parallel_size": "--tp --tp-size",
+    "pipeline_parallel_size": "--pp --pp-size",
     "data_parallel_size": "--dp --dp-size",
     "frontends": "--api-server-count -asc",
     "renderers": "--tokenizer-worker-num",
@@ -204,12 +205,15 @@ WITH_VALUE = frozenset(  # of the needless; the others are on or off
 )
 
 LORA = "adapters are folders of PEFT's, as --lora-modules names them, and are kept in float32"
-PARALLEL = "a server is on one machine, with --tensor-parallel-size for each model and --data-parallel-size of them"
+PARALLEL = (
+    "a server is on one machine, with --tensor-parallel-size and --pipeline-parallel-size for each model and "
+    "--data-parallel-size of them"
+)
 CLIENTS = "clients say it with each request, and the model's generation_config.json where they do not"
 SPECULATION = 'drafts are set by --speculative-config \'{"method": "ngram", "num_speculative_tokens": 5}\''
 REFUSED = {  # reason: names
     LORA: "--lora --lora-scaled --lora-dtype --lora-extra-vocab-size --fully-sharded-loras --enable-lora-bias",
-    PARALLEL: "-pp --pp --pp-size --pipeline-parallel-size -dpl "
+    PARALLEL: "-dpl "
     "--data-parallel-size-local --data-parallel-address --data-parallel-backend --headless "
     "--nnodes --node-rank --dist-init-addr --master-addr --master-port --ep --ep-size "
     "--enable-eplb --expert-parallel-size -dcp --decode-context-parallel-size --distributed-executor-backend "

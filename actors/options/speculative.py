@@ -134,8 +134,8 @@ def canonical_drafts(value: object) -> object:
 
 
 def is_by_itself(config: Config) -> bool:
-    """Nobody said whether there are drafts."""
-    return config.speculative_config is None
+    """Nobody said whether there are drafts. A pipeline's stages make none: who draws is not who begins."""
+    return config.speculative_config is None and config.pipeline_parallel_size == 1
 
 
 def is_wanted(config: Config) -> bool:

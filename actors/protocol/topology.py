@@ -202,8 +202,12 @@ class System:
         return kind.name if len(self.engines) == 1 else f"{kind.name}@{engine}"
 
     def workers_of(self, engine: int) -> list[ActorSpec]:
-        """That share its model."""
+        """That share its model, stage by stage."""
         return [actor for actor in self.of_kind("worker") if actor.engine == engine]
+
+    def is_reporter(self, worker: ActorSpec) -> bool:
+        """Whether this one tells the scheduler what its group has done: the first of those who draw."""
+        return worker.index == self.config.workers - self.config.tensor_parallel_size
 
     def histogram_specs(self, kind: str) -> list[HistogramSpec]:
         """What actors of a kind count in."""
@@ -332,5 +336,13 @@ def _name(kind: ActorKind, index: int, engine: int, config: Config) -> str:
     its number behind an @.
     """
     alone = not kind.count or (kind.group and getattr(config, kind.count) == 1)
-    name = kind.name if alone else f"{kind.name}-{index}"
+    name = kind.name if alone else f"{kind.name}-{_place(index, config) if kind.group else index}"
     return f"{name}@{engine}" if kind.by_engine and config.engines > 1 else name
+
+
+def _place(index: int, config: Config) -> str:
+    """A worker's in its group: its number, or its stage with what it is there, such as pp1-tp0."""
+    stage, rank = divmod(index, config.tensor_parallel_size)
+    if config.pipeline_parallel_size == 1:
+        return str(index)
+    return f"pp{stage}" if config.tensor_parallel_size == 1 else f"pp{stage}-tp{rank}"

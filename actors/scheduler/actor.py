@@ -68,6 +68,7 @@ class SchedulerActor(Actor):
     def __init__(self, context: Context) -> None:
         self.context = context
         config = context.config
+        stages = config.pipeline_parallel_size
         limits = Limits(
             max_num_seqs=config.max_num_seqs,
             max_queued=context.system.max_queued,
@@ -81,7 +82,9 @@ class SchedulerActor(Actor):
             drafts_alone=is_by_itself(config),
             vision=context.model.vision,
             max_num_encoder_input_tokens=config.max_num_encoder_input_tokens,
-            target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3,
+            # between two tokens of a row others' steps go through each stage of a pipeline
+            target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3 / stages,
+            stages=stages,
         )
         system = context.system
         self._detokenizers = [actor.name for actor in system.of_kind("detokenizer")]

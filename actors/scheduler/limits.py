@@ -23,4 +23,5 @@ class Limits:
     drafts_alone: bool = False  # only of one that runs alone, and only where the worker makes some
     target_itl_s: float | None = None  # between two tokens of a stream
     vision: VisionSpec | None = None  # of a model that sees pictures
+    stages: int = 1  # of the workers' pipeline
     max_num_encoder_input_tokens: int | None = None  # whose embeddings one step may make; None: as many as a step has

@@ -20,6 +20,7 @@ from .lora.adapters import Adapters
 from .memory.blocks import BlockPool
 from .memory.prefix_cache import PrefixCache
 from .planned_step import PlannedStep, SteadyPlan
+from .policy.micro_batches import MicroBatches
 from .policy.pictures import EncoderBudget
 from .sequence import Sequence
 from .waiting import WaitingQueue
@@ -50,6 +51,7 @@ class Planner:
             budget
         )  # tokens of prompts beside so many decoding rows
         self.encoder: EncoderBudget | None = None  # where the model sees pictures
+        self.micro_batches: MicroBatches | None = None  # where the model is divided into stages
         self._adopted: deque[tuple[Sequence, int]] = deque()  # of which the worker is not told yet, with their tickets
         self._starved = False  # in the last plan a prompt found no block for its windows
         self._steady: SteadyPlan | None = None
@@ -63,10 +65,19 @@ class Planner:
         """
         steady = self._steady
         if steady is not None and steady.goes_on(self.drafts) and (self.batch.full or not self.waiting):
-            return steady.again()
+            return self._again(steady)
         while (step := self._plan_once()) is None and self._starved and len(self.batch) > 1:
             self.preempt(max(self.batch.running(), key=self.waiting.rank))
         return step
+
+    def _again(self, steady: SteadyPlan) -> PlannedStep | None:
+        micro = self.micro_batches
+        if micro is None:
+            return steady.again()
+        if not micro.may_repeat:
+            return None
+        micro.planned(steady.step.rows)
+        return steady.again()
 
     def _plan_once(self) -> PlannedStep | None:
         self._starved = False
@@ -75,7 +86,7 @@ class Planner:
         new = self._announce_adopted()
         decode = self._with_blocks(self._decode_rows(), new_blocks)
         rows, counts = [decode], [np.ones(len(decode), np.int64)]
-        left = self._room = min(self.budget - len(decode), self.chunk_size(len(decode)))
+        left = self._room = min(self.budget - len(decode), self.chunk_size(self._num_decoding(decode)))
         kept = self.budget - len(decode) - left  # from prompts, so that the step is short
         if self.encoder is not None:
             self.encoder.begin(len(decode), kept)
@@ -173,7 +184,10 @@ class Planner:
         step.decoding = int(np.count_nonzero(step.counts - step.num_draft_tokens == 1))
         step.saves = self.snapshots.plan(self.batch, step.rows, step.counts)
         step.samples = self.batch.advance(step.rows, step.counts, step.num_draft_tokens)
-        step.refs = self.batch.refs(step.rows[step.samples])
+        drawing = step.rows[step.samples]
+        step.refs = self.batch.refs(drawing)
+        if self.micro_batches is not None:
+            self.micro_batches.planned(drawing)
         return step
 
     def confirm(self, step: PlannedStep, drawn: Ints) -> Bools:
@@ -201,13 +215,25 @@ class Planner:
             self._steady.came_back(step, step.room)
 
     def _decode_rows(self) -> Ints:
-        decode, _ = self.batch.due()
+        decode, prompts = self.batch.due()
+        if self.micro_batches is not None:
+            decode = self.micro_batches.choose(decode, alone=not (len(prompts) or self.waiting))
         if len(decode) <= self.budget:
             return decode
         first = int(np.searchsorted(decode, self._turn))
         chosen: Ints = np.roll(decode, -first)[: self.budget]
         self._turn = int(chosen[-1]) + 1
         return chosen
+
+    def _num_decoding(self, decode: Ints) -> int:
+        """How many rows decode in a step such as this one; of a pipeline some step may have none of them."""
+        micro = self.micro_batches
+        return len(decode) if micro is None else max(len(decode), micro.share(len(self.batch.due()[0])))
+
+    def fills_pipeline(self) -> bool:
+        """Whether there is something to compute that needs no token of a step in flight."""
+        micro, (decode, prompts) = self.micro_batches, self.batch.due()
+        return micro is not None and bool(len(prompts) or self.waiting or len(micro.ready(decode)))
 
     def _with_blocks(self, decode: Ints, new_blocks: list[tuple[int, int, int]]) -> Ints:
         """Add a block where the next token needs one; rows that were preempted for it are left out."""

@@ -40,6 +40,7 @@ from .pause import PauseControl
 from .planned_step import PlannedStep
 from .planner import Planner
 from .policy.chunk_size import ChunkSizePolicy
+from .policy.micro_batches import MicroBatches
 from .policy.pictures import EncoderBudget, Items
 from .policy.speculation import Speculation
 from .recovery.suspects import Suspects
@@ -49,7 +50,7 @@ from .sequence import Sequence
 from .sleep import SleepControl
 from .waiting import WaitingQueue
 
-STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs, the next waits behind it
+STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs in each stage, the next waits behind them
 MAX_STRIKES = 2  # failed steps after which a sequence is given up
 
 
@@ -119,6 +120,8 @@ class Scheduler:
         self.prefix = PrefixCache(self.table, self.pool, windows, snapshots, size, limits.prefix_caching)
         self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
         self.planner.chunk_size = self.chunk_size.chunk
+        if limits.stages > 1:
+            self.planner.micro_batches = MicroBatches(limits.stages, self.batch)
         if limits.vision is not None:
             most = limits.max_num_encoder_input_tokens or limits.max_num_batched_tokens
             self.planner.encoder = EncoderBudget(most, self.chunk_size)
@@ -228,8 +231,11 @@ class Scheduler:
 
     def plan(self) -> Step | None:
         """The next step for the worker, or None: nothing to do, or it is far enough ahead."""
-        if not self.pool.count or len(self.in_flight) >= STEPS_AHEAD or self._rests():
+        ahead = len(self.in_flight)
+        if not self.pool.count or ahead > self.limits.stages + STEPS_AHEAD - 2 or self._rests():
             return None
+        if self.planner.micro_batches is not None:
+            self.planner.micro_batches.ahead = ahead
         self.planner.drains = self.pause.state is PauseState.DRAINING or self.sleep.state.draining
         planned = self._plan_next()
         if self.planner.preempted:
@@ -260,6 +266,10 @@ class Scheduler:
         """An operator wants nothing to be computed."""
         return self.pause.state is PauseState.PAUSED or self.sleep.is_asleep
 
+    def fills_pipeline(self) -> bool:
+        """Whether a stage has nothing to compute that it might have."""
+        return len(self.in_flight) < self.limits.stages and self.planner.fills_pipeline()
+
     def _plan_next(self) -> PlannedStep | None:
         """What the planner says, unless somebody is on trial: that one runs alone."""
         ref = self.suspects.on_trial()
@@ -279,15 +289,18 @@ class Scheduler:
     # --- deaths and failures -------------------------------------------------------------------------------------
 
     def blame(self) -> list[int]:
-        """The worker has died at the oldest step, if there is one: who is convicted is given up (refs returned)."""
-        if not self.in_flight:
+        """The worker has died at the oldest step, if there is one, or in an earlier stage at a later one: who is
+        convicted is given up (refs returned).
+        """
+        batch, reached = self.batch, dict[int, int]()
+        for step in list(self.in_flight)[: self.limits.stages]:
+            alive = batch.still(step.rows, step.tickets)
+            for row, count in zip(step.rows[alive].tolist(), step.counts[alive].tolist(), strict=True):
+                ref = batch.at(row).ref
+                reached[ref] = reached.get(ref, int(batch.num_confirmed_tokens[row])) + count
+        if not reached:
             return []
-        step, batch = self.in_flight[0], self.batch
-        alive = batch.still(step.rows, step.tickets)
-        rows = step.rows[alive]
-        positions = batch.num_confirmed_tokens[rows] + step.counts[alive]
-        refs = [batch.at(row).ref for row in rows.tolist()]
-        convicted = self.suspects.blame(zip(refs, positions.tolist(), strict=True))
+        convicted = self.suspects.blame(reached.items())
         for ref in convicted:
             self.end(ref, Finish.ERROR)
         return convicted

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     from ..protocol.wire import Numbers
     from .lora.resident import ResidentAdapters
+    from .pipeline.link import Stage
     from .tensor_parallel import TensorParallelGroup
     from .vision.rows import VisionRows
 
@@ -95,7 +96,7 @@ class WorkerActor(Actor):
         self.broken = False  # a step of the epoch failed, so that its rows are not what the scheduler thinks
         self.step = 0
         self._scheduler = context.system.scheduler_of(context.spec.engine)
-        self.reports = context.spec.index == 0  # for its group: all of it come to the same
+        self.reports = context.system.is_reporter(context.spec)  # for its group: all who draw come to the same
         self._report_ready()
 
     def handle(self, message: ToWorker) -> None:
@@ -171,7 +172,7 @@ class WorkerActor(Actor):
         try:
             tokens = self.runner.run(message)
         except (MemoryError, RuntimeError) as error:
-            alone = self.context.config.tensor_parallel_size == 1  # others would be in the middle of this step
+            alone = self.context.config.workers == 1  # others would be in the middle of this step
             if not alone or (isinstance(error, RuntimeError) and OUT_OF_MEMORY not in str(error)):
                 raise
             self.fail(message, str(error))
@@ -278,7 +279,7 @@ def check_options(config: Config, on_gpu: bool) -> None:
     count = torch.cuda.device_count() if on_gpu else 0
     if on_gpu and config.tensor_parallel_size > count:
         raise ConfigError(f"--tensor-parallel-size: there are {count} GPUs here")
-    if on_gpu and (wanted := config.tensor_parallel_size * config.engines) > count:
+    if on_gpu and (wanted := config.workers * config.engines) > count:
         raise ConfigError(f"--data-parallel-size: {wanted} GPUs are needed, and there are {count} here")
 
 
@@ -312,36 +313,43 @@ def join_group(context: Context, device: torch.device | None = None) -> TensorPa
     size = context.config.tensor_parallel_size
     if size == 1:
         return None
+    return TensorParallelGroup(context.spec.index, size, *meeting_of(context), device, context.config.step_timeout)
+
+
+def meeting_of(context: Context) -> tuple[int, int]:
+    """(the descriptor of the file by which this worker's group meets, which life of the group this is)."""
     engine = context.spec.engine
     life = context.board.incarnation(context.system.workers_of(engine)[0].position)
-    limit = context.config.step_timeout
-    meeting = context.files[context.system.meetings[engine]]
-    return TensorParallelGroup(context.spec.index, size, meeting, life, device, limit)
+    return context.files[context.system.meetings[engine]], life
 
 
 def _start_on_cpu(context: Context) -> WorkerActor:
     import torch
 
     from .cpu.layers import native
-    from .cpu.memory.kv_memory import kv_type, make_memory, plan_memory
+    from .cpu.memory.kv_memory import kv_type, make_memory
     from .cpu.runner import CpuRunner
     from .lora.start import start_adapters
     from .models.weights import files_bytes, load_decoder
+    from .pipeline.runner import make_stage_runner
+    from .pipeline.start import join_stage, plan_worker_memory
     from .speculative.actor import SpeculativeWorkerActor, drafter_by_itself, load_drafter
 
     context.phase_ends(StartPhase.IMPORTS)
     config, log = context.config, context.log
-    group = join_group(context)
+    stage = join_stage(context, *meeting_of(context))
+    group = join_group(context) if stage is None else stage.group
+    peers = group or stage
     context.phase_ends(StartPhase.GROUP)
     engines = _engines_beside(context)
     cores = max(1, usable_cores() // engines)
-    threads = config.threads or max(1, (usable_cores() - 1) // (config.tensor_parallel_size * engines))
+    threads = config.threads or max(1, (usable_cores() - 1) // (config.workers * engines))
     log.info("kernels: %s", native.start(config.cpu_kernels, threads))
-    if config.threads is None and config.tensor_parallel_size == 1 and not config.deterministic:
+    if config.threads is None and config.workers == 1 and not config.deterministic:
         threads = native.useful_threads(cores, files_bytes(context.model.folder))
     torch.set_num_threads(threads)
     start = time.perf_counter()
-    model = load_decoder(config, context.model, group)
+    model = load_decoder(config, context.model, group, stage)
     vision = None
     if context.model.vision is not None:
         import_rest()
@@ -355,19 +363,20 @@ def _start_on_cpu(context: Context) -> WorkerActor:
         log.info("a token has the same bits in every batch (--threads has to stay %d)", threads)
     drafter = load_drafter(config, context.model, group) or drafter_by_itself(config, model)
     context.phase_ends(StartPhase.DRAFTS)
-    plan = plan_memory(config, model, context.model.max_model_len, drafter.block_bytes if drafter else 0)
+    drafts = drafter.block_bytes if drafter else 0
+    plan, whole = plan_worker_memory(config, model, context.model.max_model_len, drafts)
     plain = not (model.kv.states or plan.windows or (drafter is not None and drafter.block_bytes))
-    kept, since = _find_memory(context, (model.kv, plan, kv_type(config, model)), plain, group)
+    kept, since = _find_memory(context, (model.kv, plan, kv_type(config, model)), plain, peers)
     option, room = kv_memory_room(config)
-    if group is not None:
-        room = group.minimum(room)
+    if peers is not None:
+        room = peers.minimum(room)
     if since:
         blocks = kept.blocks
     else:
-        blocks = blocks_in(config, plan, context.model.max_model_len, option, room)
+        blocks = blocks_in(config, whole, context.model.max_model_len, option, room)
         if plain:
             kept.begin(blocks)
-    warn_unused_memory(context, blocks, plan)
+    warn_unused_memory(context, blocks, whole)
     words = plan.words(config, context.model.max_model_len, blocks, room)
     log.info("KV memory of %s%s: %s", kv_type(config, model).name, ", which was there" if since else "", words)
     memory = make_memory(config, model, plan, blocks, room, kept.take if plain else anonymous)
@@ -376,7 +385,8 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     verifier = drafter.make(config, blocks, ids.shape[1], model, group) if drafter else None
     context.phase_ends(StartPhase.KV_MEMORY)
     parts = request_readers(context, model.vocab_size)
-    runner = CpuRunner(model, memory.blocks, ids, config.block_size, rows, *parts, verifier, memory.states, vision)
+    own = model, memory.blocks, ids, config.block_size, rows, *parts, verifier, memory.states, vision
+    runner = CpuRunner(*own) if stage is None else make_stage_runner(stage, *own)
     tokens = plan.tokens(config, context.model.max_model_len, blocks)
     adapters = start_adapters(context, model, group)
     if adapters is not None:
@@ -396,7 +406,7 @@ def _engines_beside(context: Context) -> int:
 
 
 def _find_memory(
-    context: Context, what: object, plain: bool, group: TensorParallelGroup | None
+    context: Context, what: object, plain: bool, group: TensorParallelGroup | Stage | None
 ) -> tuple[KeptMemory, int]:
     """The file for this worker's KV memory, made of `what` beside all that options say; and since which life it is the
     same for all of the group. 0: it is empty. Only what is `plain` can be gone on with by its blocks alone.
@@ -434,5 +444,6 @@ def request_readers(
     def make_matchers() -> Matchers:
         return Matchers(make_lltokenizer(load_tokenizer(context.model), words, context.model.end_tokens), words)
 
-    area = Logprobs(context.files["logprobs"], *context.system.logprobs) if context.spec.index == 0 else None
+    reports = context.system.is_reporter(context.spec)
+    area = Logprobs(context.files["logprobs"], *context.system.logprobs) if reports else None
     return read_rendition, area, make_matchers

@@ -6,7 +6,7 @@ Sizes and refusals are the worker's own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ..model.architecture import Architecture, find_architecture, read_architect
 from ..model.checks import check_pooling, check_vision, kv_type_of, vision_on_gpu
 from ..model.info import ModelInfo, read_json
 from ..model.memory.kv import KVSpec, KVType
-from ..model.memory.kv_memory import KVMemory, plan_kv_memory
+from ..model.memory.kv_memory import KVMemory
 from ..model.memory.machine import (
     NUMBERS,
     available_bytes,
@@ -30,6 +30,7 @@ from ..model.memory.machine import (
     weight_bytes,
     without_effect,
 )
+from ..model.pipeline.stages import left_out, plan_stages, worker_shapes
 from ..model.pooling.choice import native_values
 from ..model.pooling.spec import PoolingSpec
 from ..model.quantization import METHODS, NONE
@@ -76,12 +77,16 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
         raise vision_on_gpu(model)
     for words in filter(None, (*without_effect(config, on_gpu), long_texts(shape.rope, model.max_model_len))):
         log.warning("%s", words)
-    yield from (_on_gpu if on_gpu else _on_cpu)(config, model, own)
+    if on_gpu:
+        yield from _on_gpu(config, model, own)
+        return
+    yield from _on_cpu(config, model, own, worker_shapes(config, shape))
 
 
-def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
+def _on_cpu(config: Config, model: ModelInfo, shape: Architecture, stages: Sequence[Architecture]) -> Facts:
+    """`stages` of a pipeline, or the model as one; told are the weights of the one that has most."""
     dtype = choose_dtype(config, shape)
-    weights = weight_bytes(shape, dtype)
+    weights = max(weight_bytes(stage, dtype, left_out(stages, index)) for index, stage in enumerate(stages))
     if model.vision is not None:
         check_vision(config, model, model.vision)
         import_rest()
@@ -91,7 +96,7 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
         yield {"way": f"a tower of {tower.parameters:,} parameters, by transformers"}
         weights += tower.parameters * dtype.itemsize
     yield {"dtype": _types(shape, dtype), "weights_bytes": weights}
-    yield from _memory_on_cpu(config, model, shape.kv, dtype, kv_type_of(config, shape))
+    yield from _memory_on_cpu(config, model, [stage.kv for stage in stages], dtype, kv_type_of(config, shape))
 
 
 def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[str, Any]) -> Facts:
@@ -101,7 +106,7 @@ def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[s
     if spec.base:
         shape = read_architecture(native_values(values, spec.base), quantization=config.quantization)
         yield {"parameters": sum(prod(sizes) for sizes in shape.tensors().values()), "layers": shape.layers, **way}
-        yield from _on_cpu(config, model, shape)
+        yield from _on_cpu(config, model, shape, [shape])
         return
     tensors = {} if config.load_format == "dummy" else read_weights(Path(model.folder))
     method = METHODS.get(config.quantization, NONE)
@@ -130,7 +135,7 @@ def _encoder_decoder(config: Config, model: ModelInfo) -> Facts:
         "weights_bytes": bytes_of(shell, dtype, method),
     }
     kind = kv_type_on_cpu(config, name, method is not NONE)
-    yield from _memory_on_cpu(config, model, kv, dtype, kind)
+    yield from _memory_on_cpu(config, model, [kv], dtype, kind)
 
 
 def _adapted(config: Config, model: ModelInfo) -> Facts:
@@ -141,22 +146,27 @@ def _adapted(config: Config, model: ModelInfo) -> Facts:
     known, kv, dtype, quantised, may_free = facts(config, model)
     yield known
     kind = kv_type_on_cpu(config, str(dtype).removeprefix("torch."), quantised)
-    yield from _memory_on_cpu(config, model, kv, dtype, kind, may_free)
+    yield from _memory_on_cpu(config, model, [kv], dtype, kind, may_free)
 
 
 def _memory_on_cpu(
-    config: Config, model: ModelInfo, kv: KVSpec, dtype: torch.dtype, kind: KVType, may_free: bool = True
+    config: Config,
+    model: ModelInfo,
+    parts: Sequence[KVSpec],
+    dtype: torch.dtype,
+    kind: KVType,
+    may_free: bool = True,
 ) -> Facts:
     """Of what a model keeps of tokens and sequences; `may_free`: windows let go of what they do not see."""
     drafter = load_drafter(config, model, None)
     beside = drafter.block_bytes if drafter else 0
-    plan = plan_kv_memory(kv, config, model.max_model_len, dtype.itemsize, beside, may_free, kind)
+    plan = plan_stages(parts, config, model.max_model_len, dtype.itemsize, beside, may_free, kind).whole
     option, room = kv_memory_room(config)
     longest = -(-model.max_model_len // config.block_size)
     yield {
         "device": "cpu",
         "kernels": choose(config.cpu_kernels)[1],
-        "threads": config.threads or max(1, (usable_cores() - 1) // (config.tensor_parallel_size * config.engines)),
+        "threads": config.threads or max(1, (usable_cores() - 1) // (config.workers * config.engines)),
         "kv_cache_dtype": kind.name,
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
         "available_bytes": available_bytes(),

@@ -30,8 +30,32 @@ MEET_S = 600.0  # what the slowest gets to load its part; one that hangs is kill
 LEAVE_S = 5  # what a member's end may take: whole seconds
 
 
+def meet(rank: int, size: int, meeting_fd: int, life: int, device: torch.device | None = None) -> None:
+    """Returns when all workers are here that share a model; for the arguments see TensorParallelGroup."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    file = dist.FileStore(f"/proc/self/fd/{meeting_fd}", size)  # type: ignore[attr-defined]
+    store = dist.PrefixStore(str(life), file)  # type: ignore[attr-defined]
+    backend = "gloo" if device is None else "cpu:gloo,cuda:nccl"
+    wait = timedelta(seconds=MEET_S)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait, device_id=device)
+
+
+def least(number: int, step_s: float, group: dist.ProcessGroup | None = None) -> int:
+    """The smallest number of all who have met; asked for when all have loaded their parts.
+
+    From then on none is waited for longer than `step_s`, neither by all nor in `group`.
+    """
+    found = torch.tensor([number])
+    dist.all_reduce(found, op=dist.ReduceOp.MIN)
+    for one in (None, group) if group is not None else (None,):
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=step_s), one)
+    return int(found)
+
+
 class TensorParallelGroup:
     """This worker's view of its group."""
+
+    symmetric: SymmetricSum | None
 
     def __init__(
         self,
@@ -47,22 +71,29 @@ class TensorParallelGroup:
         `device`: the member's GPU; what lies there is added up by NCCL, or over memory that all of them see, both of
         which graphs can capture. `step_s`: how long one waits for the others in a step.
         """
-        self.rank, self.size = rank, size
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        file = dist.FileStore(f"/proc/self/fd/{meeting_fd}", size)  # type: ignore[attr-defined]
-        store = dist.PrefixStore(str(life), file)  # type: ignore[attr-defined]
-        backend = "gloo" if device is None else "cpu:gloo,cuda:nccl"
-        wait = timedelta(seconds=MEET_S)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait, device_id=device)
-        self.symmetric = None if device is None else SymmetricSum.make(size, device)
+        meet(rank, size, meeting_fd, life, device)
+        self._join(rank, size, step_s, None)
         if device is not None:
+            self.symmetric = SymmetricSum.make(size, device)
             atexit.register(leave_at_once)
-        self._step_s = step_s
+
+    @classmethod
+    def among(cls, rank: int, size: int, step_s: float, group: dist.ProcessGroup) -> TensorParallelGroup:
+        """Of some of those who have met, on a CPU."""
+        found = cls.__new__(cls)
+        found._join(rank, size, step_s, group)
+        return found
+
+    def _join(self, rank: int, size: int, step_s: float, group: dist.ProcessGroup | None) -> None:
+        """`group`: of some of those who have met; None: of all."""
+        self.rank, self.size = rank, size
+        self.symmetric = None
+        self._step_s, self._group = step_s, group
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """x becomes the sum of all members' x, bit for bit the same for all."""
         if self.symmetric is None or not self.symmetric.add_up(x):
-            dist.all_reduce(x)
+            dist.all_reduce(x, group=self._group)
         return x
 
     def sum_in_order(self, x: Tensor) -> Tensor:
@@ -75,14 +106,10 @@ class TensorParallelGroup:
         return parts[0]
 
     def minimum(self, number: int) -> int:
-        """The smallest of all members' numbers; asked for once, when all have loaded their parts.
-
-        From then on none is waited for longer than a step may take.
+        """The smallest of all numbers, of other stages of a pipeline too; from then on none is waited for longer than a
+        step may take.
         """
-        found = torch.tensor([number])
-        dist.all_reduce(found, op=dist.ReduceOp.MIN)
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self._step_s))
-        return int(found)
+        return least(number, self._step_s, self._group)
 
     def all_gather(self, part: Tensor) -> Tensor:
         """[rows, size * columns] of all members' [rows, columns]."""
@@ -91,7 +118,8 @@ class TensorParallelGroup:
     def _gather(self, x: Tensor) -> Tensor:
         """[size, …] of all members' x."""
         parts = torch.empty(self.size, *x.shape, dtype=x.dtype, device=x.device)
-        dist.all_gather_into_tensor(parts.flatten(0, 1) if x.dim() > 1 else parts.view(-1), x.contiguous())
+        flat = parts.flatten(0, 1) if x.dim() > 1 else parts.view(-1)
+        dist.all_gather_into_tensor(flat, x.contiguous(), group=self._group)
         return parts
 
 

@@ -71,3 +71,5 @@ def test_a_mistake_in_an_actor_ends_the_call(monkeypatch: pytest.MonkeyPatch) ->
 def test_one_process_has_one_worker() -> None:
     with pytest.raises(ConfigError, match="--tensor-parallel-size"):
         LLM(in_process=True, tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="--pipeline-parallel-size"):
+        LLM(in_process=True, pipeline_parallel_size=2)

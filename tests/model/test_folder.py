@@ -248,6 +248,7 @@ def test_what_else_is_seen_without_starting(folder: Path, monkeypatch: pytest.Mo
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: on a GPU only"),
         ({"quantization": "int8", "dtype": "bfloat16"}, "--quantization int8: what is not quantised is float32"),
         ({"tensor_parallel_size": 3}, "--tensor-parallel-size: the model has 8 attention heads, which 3"),
+        ({"pipeline_parallel_size": 9}, "--pipeline-parallel-size: the model has"),
         ({"chat_template": "/none.jinja"}, "--chat-template: /none.jinja cannot be read"),
         ({"tokenizer": "/none"}, "--tokenizer: there is no folder /none"),
         ({"max_model_len": 10**6}, "--max-model-len: 1000000 is more than the"),

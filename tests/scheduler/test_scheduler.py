@@ -203,7 +203,7 @@ def random_layout(rng: random.Random) -> KVLayout:
     return KVLayout(states, rng.choice([0, 1, 4, 40]) if states else 0, rng.choice([1, 5, 16, 40]), tables)
 
 
-def run_chaos(seed: int, layout: KVLayout = PLAIN) -> Bench:
+def run_chaos(seed: int, layout: KVLayout = PLAIN, stages: int = 1) -> Bench:
     """Random arrivals, cancels, steps, and deaths of worker and scheduler; every answer as if nothing had happened."""
     rng = random.Random(seed)
     bench = Bench(
@@ -213,7 +213,8 @@ def run_chaos(seed: int, layout: KVLayout = PLAIN) -> Bench:
         max_num_batched_tokens=rng.choice([1, 5, 32, 200]),
         prefix_caching=rng.random() < 0.8,
         by_priority=rng.random() < 0.5,
-        drafts=0 if layout.states else rng.choice([0, 0, 1, 3, 8]),
+        drafts=0 if layout.states or stages > 1 else rng.choice([0, 0, 1, 3, 8]),
+        stages=stages,
     )
     shared = prompt_of(100, seed)
     expected: dict[int, list[int]] = {}

@@ -57,6 +57,7 @@ def _check_options(config: Config, name: str) -> None:
     """ConfigError if one cannot be had."""
     for option, given in (
         ("--tensor-parallel-size", config.tensor_parallel_size > 1),
+        ("--pipeline-parallel-size", config.pipeline_parallel_size > 1),
         ("--deterministic", config.deterministic),
         ("--speculative-config", config.speculative_config is not None),
         ("--enable-lora", config.enable_lora),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -161,10 +161,12 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def weight_bytes(shape: Architecture, dtype: Sized) -> int:
-    """The size of all weights in memory; `dtype` is that of what is not quantised."""
+def weight_bytes(shape: Architecture, dtype: Sized, without: Collection[str] = ()) -> int:
+    """The size of all weights in memory but of these modules; `dtype` is that of what is not quantised."""
     total, methods = 0.0, shape.methods()
     for name, spec in shape.specs().items():
+        if name.rpartition(".")[0] in without:
+            continue
         own = methods.get(name, shape.quantization).bytes_per_weight if spec.kind is Kind.WEIGHT else None
         total += math.prod(shape.tensor_shape(spec)) * (dtype.itemsize if own is None else own)
     return int(total)

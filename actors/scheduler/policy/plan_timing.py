@@ -2,7 +2,8 @@
 
 A plan that is made while the step before it has just begun leaves out all who come until that one ends. Where steps are
 short nobody sees that, and the worker would wait if a plan came late. Where they are long (models on a CPU, prompts)
-the plan waits until most of the running step is over, by what such steps took lately.
+the plan waits until most of the running step is over, by what such steps took lately. Of a pipeline it waits only when
+each stage has a step.
 
 Requests that come at once to a server that has nothing to do share their first step: the first of them waits for the
 others, for a small share of what the shortest step takes, counted from the last that came.
@@ -43,6 +44,8 @@ class PlanTiming:
 
     def _until_most_is_over(self) -> float:
         scheduler, now = self._scheduler, self._clock()
+        if scheduler.fills_pipeline():
+            return 0.0
         number = (scheduler.epoch, scheduler.step - len(scheduler.in_flight))
         if number != self._running:
             self._running, step = number, scheduler.in_flight[0]

@@ -376,11 +376,9 @@ class CpuModel:
         self.kv = shape.kv
         self.dtype = dtype
         self.quantised = shape.quantization.computes_in is not None
-        self.embeddings = get(f"{EMBEDDINGS}.weight")
-        if self.embeddings.dtype.itemsize > dtype.itemsize:  # a 16-bit table stays: its rows are made float32 when read
-            self.embeddings = self.embeddings.to(dtype)
+        self.embeddings = self.read_embeddings(get)
         self.layers = [CpuLayer(build, build.layer(index), index) for index in range(shape.layers)]
-        self.norm = build.norm(FINAL_NORM)
+        self.norm = self.make_norm(build)
         self.head = self.make_head(build)
         kinds, self.rotation_of = shape.rope_kinds()
         self.rotations = [
@@ -393,6 +391,15 @@ class CpuModel:
         self.fused = fused_layers(self)  # for steps of few tokens
         self.row_invariant = self.batch_invariant or has_native_rows(self)
         self.taps: ResidualTaps | None = None  # of who drafts by what is between layers
+
+    def read_embeddings(self, get: Get) -> Tensor:
+        """What makes numbers of token ids."""
+        table = get(f"{EMBEDDINGS}.weight")  # of 16 bits it stays: its rows are made float32 when read
+        return table.to(self.dtype) if table.dtype.itemsize > self.dtype.itemsize else table
+
+    def make_norm(self, build: CpuBuilder) -> RMSNorm:
+        """That of what logits are made of."""
+        return build.norm(FINAL_NORM)
 
     def make_head(self, build: CpuBuilder) -> CpuLinear:
         """What makes logits."""

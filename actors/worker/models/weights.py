@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import pickle
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,6 +20,7 @@ from ...model.heads.checkpoints import Head
 from ...model.info import ModelInfo, read_json
 from ...model.layers import EMBEDDINGS, Kind
 from ...model.memory.machine import dtype_on_cpu
+from ...model.pipeline.stages import worker_shapes
 from ...model.rope import long_texts
 from ...model.weights.weight_files import check_weights, is_pickled
 from ...options.config import Config, ConfigError
@@ -37,24 +38,31 @@ from ..vision.model import SeeingModel
 from .gguf_tensors import open_gguf
 from .sharding import Alone, Get, Read, shard
 
+if TYPE_CHECKING:
+    from ..pipeline.link import StageLink
+
 log = logging.getLogger("worker")
 
 STAYS_MAPPED = f"{EMBEDDINGS}.weight"  # by a map of its own: what is joined or packed needs no map when it is
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_decoder(config: Config, info: ModelInfo, group: TensorParallelGroup | None = None) -> Decoder:
-    """The model of `info.folder`, by layers of this server or of transformers."""
+def load_decoder(
+    config: Config, info: ModelInfo, group: TensorParallelGroup | None = None, stage: StageLink | None = None
+) -> Decoder:
+    """The model of `info.folder`, by layers of this server or of transformers; of a pipeline the part of this stage."""
     values = read_json(Path(info.folder) / "config.json")
     if find_architecture(values, config.model_impl, config.quantization) is not None:
-        return load_model(config, info, group)
+        return load_model(config, info, group, stage)
     import_rest()
     from ..adapter.load import load_adapted
 
     return load_adapted(config, info)
 
 
-def load_model(config: Config, info: ModelInfo, group: TensorParallelGroup | None = None) -> CpuModel:
+def load_model(
+    config: Config, info: ModelInfo, group: TensorParallelGroup | None = None, stage: StageLink | None = None
+) -> CpuModel:
     """The model of `info.folder`, or this member's part of it, ready to run. ConfigError says what is wrong with it."""
     shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
     dtype = choose_dtype(config, shape)
@@ -69,6 +77,11 @@ def load_model(config: Config, info: ModelInfo, group: TensorParallelGroup | Non
         four_bits = open_four_bits(Path(info.folder), shape, read_parts)
     make = CpuModel if shape.vision is None else SeeingModel
     with large_blocks_apart():
+        if stage is not None:
+            from ..pipeline.model import StageModel
+
+            parts = worker_shapes(config, shape)
+            return StageModel(stage, parts, get, dtype, info.max_model_len, group, config.deterministic, four_bits)
         lora = LoraSites() if config.enable_lora else None
         return make(own, get, dtype, info.max_model_len, group, config.deterministic, four_bits, lora)
 

@@ -109,6 +109,7 @@ def test_a_scripted_worker_has_room_for_all() -> None:
         ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: on a GPU only; on a CPU float32, float16, bfloat16, int8"),
         ({"quantization": "int8", "dtype": "bfloat16"}, "--quantization int8: "),
         ({"tensor_parallel_size": 3}, "--tensor-parallel-size: "),
+        ({"pipeline_parallel_size": 5}, "--pipeline-parallel-size: the model has 4 layers"),
         ({"speculative_config": '{"model": "/none", "num_speculative_tokens": 2}'}, "--speculative-config: "),
     ],
 )
@@ -130,7 +131,10 @@ def test_options_count() -> None:
     assert facts["computing"]["weights_bytes"] == facts["computing"]["parameters"] * 2
     assert (facts["chat"]["tool_parser"], facts["chat"]["reasoning_parser"]) == (None, "qwen3")
     assert examine(tensor_parallel_size=2).facts["computing"]["kv_bytes_per_token"] == 2048
+    stages = examine(pipeline_parallel_size=2).facts["computing"]
+    assert stages["workers"] == 2 and stages["kv_bytes_per_token"] == 4096
     whole, quarter = examine().facts["computing"], examine(quantization="int8").facts["computing"]
+    assert whole["weights_bytes"] / 2 < stages["weights_bytes"] < whole["weights_bytes"] * 0.7
     assert whole["weights_bytes"] / 4 < quarter["weights_bytes"] < whole["weights_bytes"] * 0.6
     assert "stored_bytes" not in examine(load_format="dummy").facts["model"]
 

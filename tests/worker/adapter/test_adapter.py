@@ -343,6 +343,7 @@ def test_what_is_no_such_model_is_refused(
     ("options", "said"),
     [
         ({"tensor_parallel_size": 2}, "--tensor-parallel-size: LlamaForCausalLM is computed by layers of transformers"),
+        ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size: LlamaForCausalLM is computed by layers of transf"),
         ({"enable_expert_parallel": True}, "--enable-expert-parallel: LlamaForCausalLM is computed by layers of trans"),
         ({"deterministic": True}, "--deterministic: LlamaForCausalLM"),
         ({"quantization": "gguf"}, "--quantization gguf"),
