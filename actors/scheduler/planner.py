@@ -233,7 +233,7 @@ class Planner:
     def fills_pipeline(self) -> bool:
         """Whether there is something to compute that needs no token of a step in flight."""
         micro, (decode, prompts) = self.micro_batches, self.batch.due()
-        return micro is not None and bool(len(prompts) or self.waiting or len(micro.ready(decode)))
+        return micro is not None and bool(len(prompts) or self.waiting or micro.has_ready(decode))
 
     def _with_blocks(self, decode: Ints, new_blocks: list[tuple[int, int, int]]) -> Ints:
         """Add a block where the next token needs one; rows that were preempted for it are left out."""

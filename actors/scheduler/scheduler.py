@@ -121,7 +121,7 @@ class Scheduler:
         self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
         self.planner.chunk_size = self.chunk_size.chunk
         if limits.stages > 1:
-            self.planner.micro_batches = MicroBatches(limits.stages, self.batch)
+            self.planner.micro_batches = MicroBatches(limits.stages, self.batch, self.chunk_size.decoding)
         if limits.vision is not None:
             most = limits.max_num_encoder_input_tokens or limits.max_num_batched_tokens
             self.planner.encoder = EncoderBudget(most, self.chunk_size)

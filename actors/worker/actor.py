@@ -331,6 +331,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     from .cpu.runner import CpuRunner
     from .lora.start import start_adapters
     from .models.weights import files_bytes, load_decoder
+    from .pipeline.actor import StageWorkerActor
     from .pipeline.runner import make_stage_runner
     from .pipeline.start import join_stage, plan_worker_memory
     from .speculative.actor import SpeculativeWorkerActor, drafter_by_itself, load_drafter
@@ -391,8 +392,10 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     adapters = start_adapters(context, model, group)
     if adapters is not None:
         runner.lora = adapters.rows(rows)
-    kind = SpeculativeWorkerActor if drafter else WorkerActor
-    actor = kind(context, runner, blocks, memory.layout, tokens, adapters)
+    said = runner, blocks, memory.layout, tokens, adapters
+    if stage is not None:
+        return StageWorkerActor(context, stage, *said)
+    actor = (SpeculativeWorkerActor if drafter else WorkerActor)(context, *said)
     actor.vision = vision
     return actor
 

@@ -71,6 +71,12 @@ class StepCost:
         whole = line.base + line.token * rows
         return line.token * rows / whole if whole > 0 else 0.0
 
+    def gain(self, tokens: int, fewer: int) -> float | None:
+        """How many times as long a step takes as one of fewer tokens; None if that is not known."""
+        line = self._line(tokens)
+        less = line.base + line.token * fewer
+        return (line.base + line.token * tokens) / less if line.known and less > 0 else None
+
     def _line(self, tokens: int) -> Line:
         near = self._near.get(tokens.bit_length())
         return near if near is not None and near.known else self.whole

@@ -15,6 +15,7 @@ workers have no stages yet.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from datetime import timedelta
 from typing import Protocol
@@ -49,6 +50,9 @@ class StageLink(Protocol):
     def begin(self, step: Step) -> None:
         """What is sent and received from now on is of this step."""
 
+    def take_waited(self) -> float:
+        """Seconds for which it waited for others since the last time."""
+
     def send(self, hidden: Tensor) -> None:
         """To the next stage; it must not be changed any more."""
 
@@ -65,11 +69,11 @@ class StageLink(Protocol):
 class _Tokens:
     """Arriving, through torch."""
 
-    def __init__(self, tokens: Tensor, work: dist.Work, timeout: timedelta) -> None:
-        self._tokens, self._work, self._timeout = tokens, work, timeout
+    def __init__(self, stage: Stage, tokens: Tensor, work: dist.Work) -> None:
+        self._stage, self._tokens, self._work = stage, tokens, work
 
     def wait(self) -> np.ndarray:
-        self._work.wait(self._timeout)
+        self._stage.wait_for(self._work)
         return self._tokens.numpy()
 
 
@@ -87,6 +91,7 @@ class Stage:
         self._first, self._last = rank, (stages - 1) * size + rank
         self._number = 0
         self._sent: deque[tuple[dist.Work, Tensor]] = deque()
+        self._waited = 0.0
 
     def minimum(self, number: int) -> int:
         """As of a TensorParallelGroup."""
@@ -100,7 +105,7 @@ class Stage:
 
     def receive(self, tokens: int, width: int, dtype: torch.dtype) -> Tensor:
         hidden = torch.empty(tokens, width, dtype=dtype)
-        self._receive(hidden, self._before).wait(self._timeout)
+        self.wait_for(self._receive(hidden, self._before))
         return hidden
 
     def send_tokens(self, tokens: np.ndarray) -> None:
@@ -108,7 +113,17 @@ class Stage:
 
     def expect_tokens(self, count: int) -> Arriving:
         tokens = torch.empty(count, dtype=torch.int32)
-        return _Tokens(tokens, self._receive(tokens, self._last), self._timeout)
+        return _Tokens(self, tokens, self._receive(tokens, self._last))
+
+    def take_waited(self) -> float:
+        waited, self._waited = self._waited, 0.0
+        return waited
+
+    def wait_for(self, work: dist.Work) -> None:
+        """RuntimeError if the other end is gone, or stands still for longer than a step may take."""
+        began = time.perf_counter()
+        work.wait(self._timeout)
+        self._waited += time.perf_counter() - began
 
     def _receive(self, into: Tensor, worker: int) -> dist.Work:
         work = dist.irecv(into, worker, tag=self._number)
@@ -118,7 +133,7 @@ class Stage:
     def _send(self, what: Tensor, worker: int) -> None:
         while len(self._sent) > self.count + 1:
             oldest, _ = self._sent.popleft()
-            oldest.wait(self._timeout)
+            self.wait_for(oldest)
         work = dist.isend(what, worker, tag=self._number)
         assert work is not None
         self._sent.append((work, what))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
+from actorserve.actors.scheduler.batch import RunningBatch
+from actorserve.actors.scheduler.policy.micro_batches import TRIAL, MicroBatches
 from actorserve.actors.scheduler.policy.plan_timing import EARLY, PlanTiming
+from actorserve.actors.scheduler.policy.step_cost import StepCost
 from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
 
 from ..engine_model import Bench, expected_answer, prompt_of
@@ -17,12 +21,22 @@ from ..test_scheduler import run_chaos
 SHORT = 4
 
 
-def bench_of(count: int, stages: int, length: int = SHORT, **options: object) -> Bench:
+def bench_of(
+    count: int, stages: int, length: int = SHORT, step_s: float = 0.0, row_s: float = 0.001, **options: object
+) -> Bench:
     """So many that are about to decode."""
     bench = Bench(stages=stages, num_blocks=200, **options)  # type: ignore[arg-type]
+    took(bench, step_s, row_s)
     for number in range(count):
         bench.submit(prompt_of(length, number), 40, ignore_eos=True)
     return bench
+
+
+def took(bench: Bench, step_s: float, row_s: float) -> None:
+    """What steps of all sizes took lately."""
+    for rows in range(1, 17):
+        for _ in range(5):
+            bench.scheduler.chunk_size.decoding.observe(rows, step_s + row_s * rows)
 
 
 def fill(bench: Bench) -> list[set[int]]:
@@ -50,6 +64,33 @@ def test_rows_take_turns(count: int, stages: int) -> None:
         bench.work()
     rounds = [turns.count(row) for row in range(count)]
     assert max(rounds) - min(rounds) <= 1, "nobody gets more than others"
+
+
+def test_rows_are_divided_where_that_is_quicker() -> None:
+    """Not where a step of half the rows takes as long; both are tried while nobody knows."""
+    cost, no_rows = StepCost(), np.zeros(0, np.int64)
+    micro, shares = MicroBatches(2, RunningBatch(8), cost), set[int]()
+    for _ in range(2 * TRIAL):
+        shares.add(micro.share(6))
+        micro.planned(no_rows)
+    assert shares == {3, 6}
+    for row_s, share in ((0.0001, 6), (0.01, 3)):
+        cost.__init__()  # type: ignore[misc]
+        for rows in range(1, 9):
+            for _ in range(5):
+                cost.observe(rows, 0.01 + row_s * rows)
+        assert {micro.share(6) for _ in range(2 * TRIAL)} == {share}
+
+
+def test_undivided_rows_are_planned_as_without_stages() -> None:
+    bench = bench_of(6, 2, step_s=0.01, row_s=0.0001)
+    for _ in range(6):
+        fill(bench)
+        bench.work()
+    assert list(map(len, fill(bench))) == [6, 6], "one runs, the next waits behind it"
+    late = bench.submit(prompt_of(60, 9), 4, ignore_eos=True)
+    bench.run()
+    assert bench.answer(late) == expected_answer(prompt_of(60, 9), 4, ignore_eos=True)
 
 
 def test_one_alone_is_planned_ahead_by_one() -> None:
@@ -102,18 +143,16 @@ class Clock:
 def test_a_stage_without_a_step_is_given_one_at_once() -> None:
     """The plan behind that waits until most of the oldest step is over; so does the next one of a row alone."""
     for count, planned in ((4, 2), (1, 1)):
-        bench, clock = bench_of(count, 2, max_num_batched_tokens=64), Clock()
-        for _ in range(20):
-            bench.scheduler.chunk_size.observe(count, 0, 0.1)
+        bench, clock = bench_of(count, 2, row_s=0.1, max_num_batched_tokens=64), Clock()
         timing = PlanTiming(bench.scheduler, clock)
-        for _ in range(4):
+        for _ in range(2):
             fill(bench)
             while bench.work():
                 pass
         while not timing.hold_s() and bench.plan():
             pass
         assert len(bench.scheduler.in_flight) == planned
-        clock.now += EARLY * 0.1 + 0.001
+        clock.now += EARLY * 0.2 + 0.001
         assert not timing.hold_s() and bench.plan()
 
 

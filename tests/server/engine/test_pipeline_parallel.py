@@ -103,7 +103,7 @@ TENSOR = ("--threads", "1", "--dtype", "float32", "-pp", "2", "-tp", "2")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"phi3_short"}))  # whose rotation follows the server's length
 def test_every_family_by_two_times_two(kind: str, tmp_path: Path) -> None:
     """Or by two stages, where its heads cannot be divided."""
     folder = checkpoint(kind, tmp_path)

@@ -69,6 +69,9 @@ class Link:
     def begin(self, step: Step) -> None:
         self.step = step.step
 
+    def take_waited(self) -> float:
+        return 0.0
+
     def send(self, hidden: Tensor) -> None:
         self.hub.hidden[self.index + 1].append((self.step, hidden))
 
