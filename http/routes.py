@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .admin_routes import ADMIN
+from .admin_routes import ADMIN, ServerInfoOptions
 from .anthropic.schemas import CountRequest, MessagesRequest
 from .dashboard.files import TYPES
 from .dialect_routes.cohere import COHERE
@@ -324,6 +324,15 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("get", "/version", "operations.version", "The server's version", answers.Version, open=True),
     Route("get", "/load", "operations.load", "How many requests are being answered", answers.Load),
+    Route(
+        "get",
+        "/server_info",
+        "administration.server_info",
+        "Versions, options, the model and all actors",
+        dict,
+        query=ServerInfoOptions,
+        statuses=(400,),
+    ),
     Route("get", "/metrics", "operations.metrics", "Figures for Prometheus", open=True),
     Route("get", "/openapi.json", "described.document", "This document", dict),
     Route("get", "/", "page.index", "The page", page=True, open=True),
@@ -406,7 +415,6 @@ ROUTES: tuple[Route, ...] = (
         statuses=(*TAKES_BODY, 500, 503),
         admin=True,
     ),
-    Route("*", "/update_weights", "", admin=True),
     *ADMIN,
     *SCALING,
     *OLLAMA,

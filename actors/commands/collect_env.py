@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import platform
 import resource
@@ -15,16 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-import actorserve
-
 from ..model.memory.machine import available_bytes, cpu_flags, total_bytes, usable_cores
+from ..telemetry.versions import versions
 
 DESCRIPTION = """Say what a report of a fault should say of this machine: versions, processor, memory, GPUs, limits and
 the variables that change what the server does. Nothing is started, and no key is shown."""
-PACKAGES = (
-    *("torch", "triton", "transformers", "tokenizers", "safetensors", "huggingface_hub", "msgspec", "aiohttp"),
-    *("uvloop", "jinja2", "numpy", "llguidance", "posix-ipc", "prometheus-client"),
-)
 PREFIXES = ("ACTORSERVE_", "CUDA_", "HF_", "OMP_", "TRITON_", "XDG_", "MALLOC_")
 VARIABLES = ("CC", "LD_PRELOAD", "LD_LIBRARY_PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 HIDDEN = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PROXY")  # in a name: its value is nobody's business
@@ -52,16 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
         if not found:
             print("  none")
     return 0
-
-
-def _versions() -> dict[str, str]:
-    found = {"actorserve": actorserve.__version__, "python": sys.version.split()[0]}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
 
 
 def _system() -> dict[str, str]:
@@ -138,7 +122,7 @@ def _output(*command: str) -> str:
 
 
 TOPICS: dict[str, Callable[[], dict[str, str]]] = {
-    "versions": _versions,
+    "versions": versions,
     "system": _system,
     "processor": _processor,
     "memory": _memory,

@@ -7,7 +7,7 @@ log               what is found again by a key                                 s
 retained          answers among that                                           frontend/requests/retained.py
 orphans           what a dead predecessor has left in its slots                frontend/requests/orphans.py
 adapters          which ones requests may name                                 adapters.py
-administration    what operators ask of all engines                            administration.py
+administration/   what operators ask of all engines; who may come meanwhile
 scaling           how many engines there are: asked of the supervisor          supervisor.py
 jobs              requests that are answered, each with its slots              frontend/requests/jobs.py
 inbox             messages of other actors, to the jobs that they concern      inbox.py
@@ -31,7 +31,7 @@ from ..protocol.messages import Measured, Prompt, ToFrontend
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
 from .adapters import FrontendAdapters
-from .administration import Administration
+from .administration.commands import Administration
 from .inbox import FrontendInbox
 from .observability.client_metrics import ClientMetrics
 from .observability.dashboard import DashboardFigures

@@ -7,7 +7,7 @@ from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.vectors import Vectors
 
-from ..protocol.administration import SleepChanged
+from ..protocol.administration import SleepChanged, WorkersCalled
 from ..protocol.messages import (
     Aborted,
     AdapterChanged,
@@ -76,7 +76,15 @@ class FrontendInbox:
                 self._orphans.synced(message.call)
             case AdapterChanged():
                 self._calls.adapter_changed(message)
-            case Paused() | SleepChanged() | Aborted() | PrefixCacheReset() | CacheReset() | MediaForgotten():
+            case (
+                Paused()
+                | SleepChanged()
+                | WorkersCalled()
+                | Aborted()
+                | PrefixCacheReset()
+                | CacheReset()
+                | MediaForgotten()
+            ):
                 self._calls.answer(message.call, message)
             case Tokenized() | Detokenized() | Measured():
                 self._calls.answer(message.call, message)

@@ -96,9 +96,11 @@ class Calls:
         answers = await self.ask_engines(lambda number: Abort(number, request_ids, every))
         return sum(answer.count for answer in answers if isinstance(answer, Aborted))
 
-    async def ask_engines(self, make: Callable[[int], Message], patient: bool = False) -> list[Message]:
+    async def ask_engines(
+        self, make: Callable[[int], Message], patient: bool = False, limit: float | None = None
+    ) -> list[Message]:
         """The answers of all engines' schedulers. `patient`: it may take longer, and is asked again then, since whoever
-        was asked may have died.
+        was asked may have died. `limit`: seconds, if others than CALL_S.
         """
         begun = []
         for send in self._ask_schedulers:
@@ -107,7 +109,10 @@ class Calls:
         for number, ask in begun:
             self._begin(number, ask)
         return await asyncio.gather(
-            *(self._answered(number, AGAIN_S if patient else CALL_S, ask if patient else None) for number, ask in begun)
+            *(
+                self._answered(number, AGAIN_S if patient else limit or CALL_S, ask if patient else None)
+                for number, ask in begun
+            )
         )
 
     async def reset_encoder_cache(self) -> None:

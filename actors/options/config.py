@@ -460,6 +460,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "useful for a large model, and all cores but one for a small one"
         ),
     ] = None
+    worker_extension_cls: Annotated[
+        str | None,
+        Meta(
+            description="a class whose methods /collective_rpc may call in the workers: module:Class, FILE.py:Class or "
+            "an entry point of actorserve.worker_extensions"
+        ),
+    ] = None
+    weights_folder: Annotated[
+        list[str], Meta(description="folders below which /update_weights may load weights from; the model's own always")
+    ] = []
     cpu_kernels: Annotated[
         CpuKernels,
         Meta(

@@ -250,7 +250,7 @@ REFUSED = {  # reason: names
     "put a proxy before the server": "--middleware --uds "
     "--enable-ssl-refresh --ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
     "no code is loaded beside the server's own": "--tool-parser-plugin --reasoning-parser-plugin "
-    "--logits-processors --logits-processor-pattern --scheduler-cls --worker-cls --worker-extension-cls "
+    "--logits-processors --logits-processor-pattern --scheduler-cls --worker-cls "
     "--tool-server --tools",
     "requests may ask for 20 logprobs, and no more": "--max-logprobs",
     "`actorserve trace` shows where the time goes": "--profiler-config",

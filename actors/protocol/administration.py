@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from .wire import Message
 
@@ -17,6 +19,7 @@ class Sleep(Message, frozen=True, tag=121):
     mode: Mode
     refuses: bool = False
     wait_s: int = 0
+    weights: str | None = None  # the folder whose weights are loaded at the end of it; empty: the served model's
 
 
 class WakeUp(Message, frozen=True, tag=122):
@@ -38,6 +41,65 @@ class LookAtSleep(Message, frozen=True, tag=124):
 
 
 class SleepChanged(Message, frozen=True, tag=125):
-    """Scheduler → frontend: an engine sleeps, or has woken, as was asked."""
+    """Scheduler → frontend: an engine sleeps, or has woken; or why it has other weights than it should."""
 
     call: int
+    problem: str = ""
+
+
+class CallWorkers(Message, frozen=True, tag=126):
+    """Frontend → scheduler: let all workers do this; answered by WorkersCalled."""
+
+    call: int
+    method: str
+    arguments: bytes  # JSON of CallArguments
+
+
+class CallMethod(Message, frozen=True, tag=127):
+    """Scheduler → worker: answered by MethodCalled with the same call."""
+
+    call: int
+    method: str
+    arguments: bytes
+
+
+class MethodCalled(Message, frozen=True, tag=128):
+    """Worker → scheduler: what has come of it, or why nothing has."""
+
+    call: int
+    rank: int
+    result: bytes = b"null"  # JSON
+    problem: str = ""
+
+
+class WorkersCalled(Message, frozen=True, tag=129):
+    """Scheduler → frontend: what has come of it, by rank."""
+
+    call: int
+    results: list[bytes] = []
+    problem: str = ""
+
+
+class Unloadable(Message, frozen=True, tag=130):
+    """Worker → scheduler: the weights of this generation (shm/weights.py) cannot be loaded."""
+
+    generation: int
+    problem: str
+
+
+class CallArguments(msgspec.Struct, frozen=True):
+    """Of a method of the workers."""
+
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+METHODS = {  # that all workers have (worker/methods.py), and what comes back
+    "check_health": "true",
+    "memory": "bytes: resident, private, of the KV memory's file",
+    "kv_cache": "blocks, tokens that they hold, the step that was computed last",
+    "model": "architecture, type of numbers, folder and generation of the weights",
+    "list_loras": "ids of the adapters in memory",
+    "num_threads": "threads that compute",
+    "collect_garbage": "how many objects were found",
+}

@@ -13,7 +13,18 @@ from itertools import count
 
 import msgspec
 
-from .administration import LookAtSleep, Parked, Sleep, SleepChanged, WakeUp
+from .administration import (
+    CallMethod,
+    CallWorkers,
+    LookAtSleep,
+    MethodCalled,
+    Parked,
+    Sleep,
+    SleepChanged,
+    Unloadable,
+    WakeUp,
+    WorkersCalled,
+)
 from .media import MediaSource, PreparedMedia
 from .request import Think
 from .step import KVLayout, Step, StepDone
@@ -310,6 +321,9 @@ ToScheduler = (
     | Sleep
     | WakeUp
     | Parked
+    | Unloadable
+    | CallWorkers
+    | MethodCalled
     | Cancel
     | Stopped
     | WorkerReady
@@ -343,7 +357,7 @@ class DropAdapter(Message, frozen=True, tag=64):
     adapter: int
 
 
-ToWorker = Step | Hello | ResetEncoderCache | ReadAdapter | DropAdapter | LookAtSleep
+ToWorker = Step | Hello | ResetEncoderCache | ReadAdapter | DropAdapter | LookAtSleep | CallMethod
 
 
 # --- to the detokenizer ------------------------------------------------------------------------------------------
@@ -491,6 +505,7 @@ ToFrontend = (
     | Paused
     | Aborted
     | SleepChanged
+    | WorkersCalled
     | Failed
     | Delta
     | PromptTokenLogprobs

@@ -17,7 +17,7 @@ from actorserve.shm.table.table import slot_of
 
 from ..options.lora import read_modules
 from ..options.speculative import is_by_itself, most_drafts
-from ..protocol.administration import Parked, Sleep, WakeUp
+from ..protocol.administration import CallWorkers, MethodCalled, Parked, Sleep, Unloadable, WakeUp
 from ..protocol.kinds import KINDS
 from ..protocol.messages import (
     Abort,
@@ -141,7 +141,7 @@ class SchedulerActor(Actor):
                 self._tell_paused([message.call, *self.scheduler.pause.take_callers()])
             case Abort():
                 self._abort(message)
-            case Sleep() | WakeUp() | Parked():
+            case Sleep() | WakeUp() | Parked() | Unloadable() | CallWorkers() | MethodCalled():
                 if self.administration.handle(message):
                     self._leave_worker()
             case ResetEncoderCache():

@@ -1,8 +1,10 @@
-"""What operators ask of an engine, beside what is said of requests: its sleep.
+"""What operators ask of an engine, beside what is said of requests: its sleep, its weights, calls of its workers.
 
 Of deaths: all that is asked for is stored first (shm/kv_map/sleep.py), and done whenever it is found there. A
 scheduler's successor finds an engine that is to sleep, and lets the workers look; workers look when they start; and an
-answer that is lost is asked for again by the frontend (frontend/rpc.py).
+answer that is lost is asked for again by the frontend (frontend/rpc.py). Which weights are wanted is stored as the
+engine falls asleep (shm/weights.py); those that cannot be loaded are taken back. Calls of workers are nowhere but here:
+a death is a call without an answer.
 """
 
 from __future__ import annotations
@@ -10,11 +12,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from actorserve.shm.kv_map.sleep import Part, SleepState
+from actorserve.shm.weights import WeightsRecord
 
-from ..protocol.administration import LookAtSleep, Parked, Sleep, SleepChanged, WakeUp
+from ..protocol.administration import (
+    CallMethod,
+    CallWorkers,
+    LookAtSleep,
+    MethodCalled,
+    Parked,
+    Sleep,
+    SleepChanged,
+    Unloadable,
+    WakeUp,
+    WorkersCalled,
+)
 from ..protocol.messages import Finish, Message, frontend_of_call
 from ..runtime.process import Context
 from .scheduler import Scheduler
+
+MOST_CALLS = 64  # of workers at once
 
 
 class Administration:
@@ -26,6 +42,10 @@ class Administration:
         self._context, self._scheduler = context, scheduler
         self._workers, self._tell_workers = workers, tell_workers
         self._sleep = scheduler.sleep
+        self._weights = WeightsRecord(context.files["weights"], context.spec.engine)
+        self._wanted: str | None = None  # weights, once it sleeps
+        self._problem = ""  # with the weights that were wanted last
+        self._calls: dict[int, dict[int, MethodCalled]] = {}  # by rank
         if self._sleep.state.is_parked:
             tell_workers(LookAtSleep())
 
@@ -34,7 +54,7 @@ class Administration:
         """Are its workers without a model, on an operator's word?"""
         return self._sleep.state.is_parked
 
-    def handle(self, message: Sleep | WakeUp | Parked) -> bool:
+    def handle(self, message: Sleep | WakeUp | Parked | Unloadable | CallWorkers | MethodCalled) -> bool:
         """One message; it may come twice. True if the worker is not to be reckoned with any more."""
         match message:
             case Sleep():
@@ -46,12 +66,19 @@ class Administration:
             case Parked():
                 if message.level == self._sleep.state.level:
                     self._sleep.parked.add(message.rank)
+            case Unloadable():
+                self._take_back(message)
+            case CallWorkers():
+                self._call(message)
+            case MethodCalled():
+                self._called(message)
         return False
 
     def _begin(self, message: Sleep) -> bool:
         scheduler = self._scheduler
         if self._sleep.is_asked_by(message.call):
             return False
+        self._wanted = message.weights
         if message.mode == "abort":
             for ref in list(scheduler.sequences):
                 scheduler.end(ref, Finish.ABORT)
@@ -64,7 +91,10 @@ class Administration:
         return self._fall_asleep(wanted, [message.call] if message.mode != "wait" else [])
 
     def _fall_asleep(self, wanted: SleepState, calls: list[int]) -> bool:
-        """The word first: whoever dies behind it has a successor that sleeps."""
+        """The words first: whoever dies behind them has a successor that sleeps."""
+        if self._wanted is not None:
+            self._weights.store(self._wanted)
+            self._wanted, self._problem = None, ""
         self._sleep.fall_asleep(wanted, calls)
         self._context.log.info("it sleeps (level %d): %d requests", wanted.level, len(self._scheduler.sequences))
         self._tell_workers(LookAtSleep())
@@ -76,5 +106,40 @@ class Administration:
         fell = sleep.drained(len(scheduler.batch), scheduler.waiting) and self._fall_asleep(sleep.state, [])
         calls = sleep.answers(self._workers, has_worker)
         for call in calls:
-            self._context.post(f"frontend-{frontend_of_call(call)}", SleepChanged(call))
+            self._context.post(f"frontend-{frontend_of_call(call)}", SleepChanged(call, self._problem))
+        if calls and has_worker:
+            self._problem = ""
         return fell, len(calls) + fell
+
+    # --- weights -------------------------------------------------------------------------------------------------
+
+    def _take_back(self, message: Unloadable) -> None:
+        """Those before are wanted again; who waits for the engine to wake is told why."""
+        if message.generation != self._weights.generation:
+            return
+        self._problem = message.problem
+        self._weights.store(self._weights.before())
+        self._context.log.error("the weights before are loaded again: %s", message.problem)
+        self._tell_workers(LookAtSleep())
+
+    # --- calls of workers ----------------------------------------------------------------------------------------
+
+    def _call(self, message: CallWorkers) -> None:
+        if len(self._calls) >= MOST_CALLS:
+            del self._calls[next(iter(self._calls))]  # nobody waits for it any more, or a worker has died on it
+        self._calls[message.call] = {}
+        self._tell_workers(CallMethod(message.call, message.method, message.arguments))
+
+    def _called(self, message: MethodCalled) -> None:
+        answers = self._calls.get(message.call)
+        if answers is None:
+            return
+        answers[message.rank] = message
+        if len(answers) < self._workers:
+            return
+        del self._calls[message.call]
+        in_order = [answers[rank] for rank in sorted(answers)]
+        problem = next((one.problem for one in in_order if one.problem), "")
+        results = [] if problem else [one.result for one in in_order]
+        frontend = f"frontend-{frontend_of_call(message.call)}"
+        self._context.post(frontend, WorkersCalled(message.call, results, problem))

@@ -21,6 +21,7 @@ from actorserve.shm.segment import Segment
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import RequestTable
 from actorserve.shm.table.vectors import Vectors
+from actorserve.shm.weights import WeightsRecord
 
 from ..protocol.kinds import SUPERVISOR
 from ..protocol.topology import ActorSpec, System
@@ -52,6 +53,7 @@ class Memory:
                 f"kv-{worker.name}": os.memfd_create("actorserve-kv", os.MFD_CLOEXEC)
                 for worker in system.of_kind("worker")
             },
+            "weights": WeightsRecord.create(len(system.engines)),
             "logprobs": Logprobs.create(*system.logprobs),
         }
         if system.vectors is not None:

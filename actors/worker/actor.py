@@ -26,7 +26,7 @@ from ..model.memory.machine import blocks_in, kv_memory_room, usable_cores
 from ..model.tokenizers.tokenizer import load_tokenizer
 from ..options.config import Config, ConfigError
 from ..options.speculative import count_drafts
-from ..protocol.administration import LookAtSleep
+from ..protocol.administration import CallMethod, LookAtSleep
 from ..protocol.messages import (
     AdapterRead,
     DropAdapter,
@@ -46,7 +46,8 @@ from ..telemetry.gauges import WorkerGauge as Gauge
 from ..telemetry.startup import StartPhase
 from ..telemetry.trace_events import EventKind, counts
 from .kept_memory import KeptMemory, anonymous, digest_of
-from .parked import ParkedWorker, sleep_word
+from .methods import WorkerMethods
+from .parked import ParkedWorker, load_weights, sleep_word
 from .torch_import import import_rest, import_torch
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class WorkerActor(Actor):
         self.step = 0
         self._scheduler = context.system.scheduler_of(context.spec.engine)
         self.reports = context.system.is_reporter(context.spec)  # for its group: all who draw come to the same
+        self._methods = WorkerMethods(self)
         self._report_ready()
 
     def handle(self, message: ToWorker) -> None:
@@ -110,6 +112,8 @@ class WorkerActor(Actor):
                 self._report_ready()
             case LookAtSleep():
                 self._look_at_sleep()
+            case CallMethod():
+                self.context.post(self._scheduler, self._methods.call(message))
             case ReadAdapter() if self.adapters is not None:
                 self.adapters.read(message.adapter, message.path)
             case DropAdapter() if self.adapters is not None:
@@ -213,7 +217,11 @@ def main(context: Context) -> None:
     import torch
 
     with torch.inference_mode():
-        run_worker(load(context))
+        actor = load_weights(context, load)
+        if isinstance(actor, ParkedWorker):
+            run(actor, context)
+        else:
+            run_worker(actor)
 
 
 def run_worker(actor: WorkerActor) -> None:
@@ -227,7 +235,9 @@ def run_worker(actor: WorkerActor) -> None:
 
 def start(context: Context) -> WorkerActor | ParkedWorker:
     """The worker in a process of all actors, parked where its engine sleeps."""
-    return ParkedWorker(context) if sleep_word(context).state.is_parked else load(context)
+    if sleep_word(context).state.is_parked:
+        return ParkedWorker(context)
+    return load_weights(context, load)
 
 
 def load(context: Context) -> WorkerActor:

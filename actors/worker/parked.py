@@ -1,4 +1,5 @@
-"""A worker of an engine that sleeps: no model, no KV memory, nothing to compute. It waits until it is wanted.
+"""A worker of an engine that sleeps: no model, no KV memory, nothing to compute. It waits until it is wanted. One whose
+new weights cannot be loaded waits likewise, until it is to have others (shm/weights.py).
 
 The worker before it has ended with all that it had in memory; this life gives back what outlives a worker, its KV
 memory's file, and, at level 2, the pages of the model's files that the system keeps. What it is to do stands in shared
@@ -12,12 +13,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from actorserve.shm.kv_map.sleep import SleepWord
+from actorserve.shm.weights import WeightsRecord
 
 from ..model.gguf.folder import gguf_tensors
-from ..protocol.administration import LookAtSleep, Parked
+from ..options.config import ConfigError
+from ..protocol.administration import CallMethod, LookAtSleep, MethodCalled, Parked, Unloadable
 from ..protocol.messages import Hello, ToWorker
 from ..runtime.process import RENEW, Actor, Context
 
@@ -32,31 +39,45 @@ def sleep_word(context: Context) -> SleepWord:
 class ParkedWorker(Actor):
     """One member of the group."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, failed: Unloadable | None = None) -> None:
+        """`failed`: why there is no model, though one is wanted."""
         self.context = context
+        self._failed = failed
+        self._weights = WeightsRecord(context.files["weights"], context.spec.engine)
         self._word = sleep_word(context)
         self._level = 0  # what was given back
         self._scheduler = context.system.scheduler_of(context.spec.engine)
         os.ftruncate(context.files[f"kv-{context.spec.name}"], 0)
-        context.log.info("parked: the engine sleeps")
-        self._give_back()
+        if failed is None:
+            context.log.info("parked: the engine sleeps")
+        self._say()
 
     def handle(self, message: ToWorker) -> None:
         """A scheduler wants to know, or wants more; plans are of a worker that is gone."""
         if isinstance(message, Hello | LookAtSleep):
-            self._give_back()
+            self._say()
+        if isinstance(message, CallMethod):
+            rank = self.context.spec.index
+            self.context.post(self._scheduler, MethodCalled(message.call, rank, problem="the server sleeps"))
 
     def do_work(self) -> int:
         """The word may have changed while nobody could say so."""
         state = self._word.state
-        if not state.is_parked:
+        if self._failed is not None:
+            if self._failed.generation != self._weights.generation:
+                sys.exit(RENEW)
+        elif not state.is_parked:
             self.context.log.info("the engine wakes")
             sys.exit(RENEW)
-        if state.level != self._level:
-            self._give_back()
+        elif state.level != self._level:
+            self._say()
         return 0
 
-    def _give_back(self) -> None:
+    def _say(self) -> None:
+        """How it is; more is given back if that is wanted now."""
+        if self._failed is not None:
+            self.context.post(self._scheduler, self._failed)
+            return
         state = self._word.state
         if not state.is_parked:
             return
@@ -64,6 +85,25 @@ class ParkedWorker(Actor):
             drop_cached(self.context.model.folder)
         self._level = state.level
         self.context.post(self._scheduler, Parked(self.context.spec.index, self._level))
+
+
+Made = TypeVar("Made")
+
+
+def load_weights(context: Context, load: Callable[[Context], Made]) -> Made | ParkedWorker:
+    """What `load` makes of the model with the weights that it is to have now. Where these are not the served model's
+    own and cannot be loaded, nobody dies of it: the scheduler goes back to those before.
+    """
+    generation, folder = WeightsRecord(context.files["weights"], context.spec.engine).read()
+    if not folder:
+        return load(context)
+    context.model = msgspec.structs.replace(context.model, folder=folder)
+    context.log.info("weights of generation %d: %s", generation, folder)
+    try:
+        return load(context)
+    except ConfigError as error:
+        context.log.error("%s", error)
+        return ParkedWorker(context, Unloadable(generation, str(error)))
 
 
 def drop_cached(folder: str) -> None:

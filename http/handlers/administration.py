@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from aiohttp import web
 
-from ..admin_routes import SleepOptions, WakeOptions
-from ..errors import bad_request
+from ..admin_routes import CollectiveRpcRequest, ServerInfoOptions, SleepOptions, UpdateWeightsRequest, WakeOptions
+from ..errors import ApiError, bad_request
 from ..generation.fields.decoding import decode_query
+from ..generation.fields.unsupported import read
 from ..transport.json_response import json_response
 
 PARTS = ("weights", "kv_cache")
@@ -27,6 +28,17 @@ class Administered(Protocol):
     def is_sleeping(self) -> bool:
         """Has somebody asked for a sleep?"""
 
+    def update_weights(self, path: str, mode: str, wait_s: int) -> Awaitable[None]:
+        """From then on all is computed with the weights of this folder; of the served model's, if it is empty."""
+
+    def call_workers(
+        self, method: str, args: list[Any], kwargs: dict[str, Any], timeout_s: float | None = None
+    ) -> Awaitable[list[Any]]:
+        """What has come of it in each worker."""
+
+    def server_info(self, config_format: str) -> dict[str, Any]:
+        """Versions, options, the model and all actors."""
+
 
 class HasAdministration(Protocol):
     """The frontend's engine."""
@@ -38,8 +50,31 @@ class HasAdministration(Protocol):
 class Administration:
     """The handlers, by the names that admin_routes.py has for them."""
 
-    def __init__(self, engine: HasAdministration) -> None:
+    def __init__(self, engine: HasAdministration, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
         self._engine = engine
+        self._read_body = read_body
+
+    async def server_info(self, request: web.Request) -> web.Response:
+        options = decode_query(ServerInfoOptions, request.query)
+        return json_response(self._engine.administration.server_info(options.config_format))
+
+    async def collective_rpc(self, request: web.Request) -> web.Response:
+        asked = read(CollectiveRpcRequest, await self._read_body(request))
+        call = self._engine.administration.call_workers
+        return json_response({"results": await call(asked.method, asked.args, asked.kwargs, asked.timeout)})
+
+    async def update_weights(self, request: web.Request) -> web.Response:
+        """Answered once requests are computed with them. It may be done twice."""
+        asked = read(UpdateWeightsRequest, await self._read_body(request) or b"{}")
+        if asked.update_info is not None:
+            raise bad_request("update_info is not supported: weights are read from a folder (path).", "update_info")
+        path = asked.path or asked.model_path or ""
+        await self._engine.administration.update_weights(path, asked.mode, asked.max_wait)
+        return json_response({"success": True, "message": f"weights of {path or 'the served model'} are loaded"})
+
+    async def transfer_weights(self, request: web.Request) -> web.Response:
+        text = "Weights are not taken from other processes' memory: a worker that dies could not load them again. "
+        raise ApiError(501, text + "Write them to a folder below a --weights-folder, and POST /update_weights.")
 
     async def sleep(self, request: web.Request) -> web.Response:
         """Answered once memory is given back. It may be done twice."""

@@ -57,7 +57,7 @@ class Api:
         self._generator = Generator(engine, settings)
         self.described = Described(settings)
         self.operations = Operations(engine, self._body)
-        self.administration = Administration(engine)
+        self.administration = Administration(engine, self._body)
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator)
         self.pooling = PoolingApi(self._generator, self._body)

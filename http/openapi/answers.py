@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -288,6 +288,15 @@ class Paused(Said):
 
 class IsPaused(Said):
     is_paused: bool
+
+
+class Results(Said):
+    results: list[Any]
+
+
+class WeightsUpdated(Said):
+    success: bool
+    message: str
 
 
 class Slept(Said):

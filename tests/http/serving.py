@@ -66,6 +66,7 @@ class FakeAdministration:
     def __init__(self) -> None:
         self.sleeps: list[tuple[int, str, bool, int]] = []
         self.woken: list[list[str]] = []
+        self.updates: list[tuple[str, str, int]] = []
 
     async def sleep(self, level: int, mode: str, refuses: bool, wait_s: int) -> None:
         self.sleeps.append((level, mode, refuses, wait_s))
@@ -76,6 +77,17 @@ class FakeAdministration:
 
     def is_sleeping(self) -> bool:
         return bool(self.sleeps)
+
+    async def update_weights(self, path: str, mode: str, wait_s: int) -> None:
+        self.updates.append((path, mode, wait_s))
+
+    async def call_workers(
+        self, method: str, args: list[Any], kwargs: dict[str, Any], timeout_s: float | None = None
+    ) -> list[Any]:
+        return [[method, args, kwargs, timeout_s]]
+
+    def server_info(self, config_format: str) -> dict[str, Any]:
+        return {"config_format": config_format}
 
 
 class FakeScaling:

@@ -18,7 +18,8 @@ from actorserve.shm.table.table import slot_of
 from ...protocol.messages import Cancel, Render, Resend
 from ...protocol.request import Rendition
 from ...runtime.process import Context
-from ..administration import SleepWatch
+from ..administration.sleep import SleepWatch
+from ..administration.weights import WeightsSalt
 from ..observability.client_metrics import ClientMetrics
 from ..renderers import Renderers
 from .orphans import OrphanedSlots
@@ -58,7 +59,7 @@ class Jobs:
         self._deadlines: dict[Job, asyncio.TimerHandle] = {}  # of those that are not rendered
         self._touched: dict[Job, None] = {}  # something came for them in this turn
         self._decode_rendition = msgspec.msgpack.Decoder(Rendition).decode
-        self._sleep = SleepWatch(context)
+        self._sleep, self._weights = SleepWatch(context), WeightsSalt(context)
         self._loop = asyncio.get_running_loop()
         self.gives_up = False
 
@@ -77,14 +78,12 @@ class Jobs:
         now = time.monotonic_ns()
         taken: list[int] = []
         width = len(job.params)
-        renderings = [job.rendering_of(number) for number in range(len(job.prompts))]
+        own = [job.rendering_of(number) for number in range(len(job.prompts))]
+        params, renderings = self._weights.add(job.params, own)
         records = self._renderers.reserve(job.prompts, renderings, width)
         for number, (prompt, record) in enumerate(zip(job.prompts, records, strict=True)):
             renderer = self._renderers.least_loaded()
-            opened = [
-                self._slots.open(params, now, job, number * width + at, renderer)
-                for at, params in enumerate(job.params)
-            ]
+            opened = [self._slots.open(one, now, job, number * width + at, renderer) for at, one in enumerate(params)]
             for index, ref in enumerate(opened, number * width):
                 job.choices[index].ref = ref
             if record is None:

@@ -1,0 +1,102 @@
+"""What operators ask of all engines, as a frontend asks it.
+
+Nothing of it is kept here: that an engine sleeps, and with which weights it wakes, stands in shared memory
+(shm/kv_map/sleep.py, shm/weights.py), and a frontend's successor finds the operator's request in its journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, cast
+
+import msgspec
+
+from actorserve.http.errors import ApiError, bad_request
+from actorserve.shm.kv_map.sleep import Part
+
+from ...options.config import ConfigError
+from ...protocol.administration import (
+    METHODS,
+    CallArguments,
+    CallWorkers,
+    Mode,
+    Sleep,
+    SleepChanged,
+    WakeUp,
+    WorkersCalled,
+)
+from ...protocol.messages import Message
+from ...runtime.process import Context
+from ..rpc import Calls
+from .server_info import ServerInfo
+from .sleep import SleepWatch
+from .weights import find_weights
+
+PARTS = {"weights": Part.WEIGHTS, "kv_cache": Part.KV}
+
+
+class Administration:
+    """Of one frontend's engine."""
+
+    def __init__(self, context: Context, calls: Calls) -> None:
+        self._context, self._calls = context, calls
+        self._watch = SleepWatch(context)
+        self._info = ServerInfo(context)
+
+    async def sleep(self, level: int, mode: str, refuses: bool, wait_s: int) -> None:
+        """Where requests end first, that takes as long as they take."""
+        await self._sleep(level, mode, refuses, wait_s)
+
+    async def _sleep(self, level: int, mode: str, refuses: bool, wait_s: int, weights: str | None = None) -> None:
+        given = level, cast(Mode, mode), refuses, wait_s, weights
+        await self._calls.ask_engines(lambda number: Sleep(number, *given), patient=True)
+
+    async def wake_up(self, parts: list[str]) -> None:
+        """Weights take as long to load as they take."""
+        wanted = Part.NONE
+        for part in parts:
+            wanted |= PARTS[part]
+        _check(await self._calls.ask_engines(lambda number: WakeUp(number, int(wanted)), patient=True))
+
+    def is_sleeping(self) -> bool:
+        """Does an engine sleep, or is it to?"""
+        return self._watch.is_on()
+
+    async def update_weights(self, path: str, mode: str, wait_s: int) -> None:
+        """From then on all is computed with the weights of this folder, or as they lie in the served model's now. A
+        sleep with other weights behind it: no prefix is found that was computed before.
+        """
+        config, model = self._context.config, self._context.model
+        try:
+            folder = await asyncio.to_thread(find_weights, config, model, path)
+        except ConfigError as error:
+            raise bad_request(f"path: {error}", "path") from None
+        await self._sleep(1, mode, False, wait_s, folder)
+        await self.wake_up(list(PARTS))
+
+    async def call_workers(
+        self, method: str, args: list[Any], kwargs: dict[str, Any], timeout_s: float | None = None
+    ) -> list[Any]:
+        """What has come of it in each worker, engine by engine."""
+        if method not in METHODS and self._context.config.worker_extension_cls is None:
+            raise bad_request(f"method must be among {', '.join(METHODS)}, not {method!r:.80}.", "method")
+        packed = msgspec.json.encode(CallArguments(args, kwargs))
+        answers = await self._calls.ask_engines(lambda number: CallWorkers(number, method, packed), limit=timeout_s)
+        called = [answer for answer in answers if isinstance(answer, WorkersCalled)]
+        if problem := next((one.problem for one in called if one.problem), ""):
+            field = problem.partition(":")[0]
+            raise ApiError(400, f"{problem}.", field if field in ("method", "args") else None)
+        return [msgspec.json.decode(result) for one in called for result in one.results]
+
+    def server_info(self, config_format: str) -> dict[str, Any]:
+        """Versions, options, the model and all actors."""
+        return self._info.look(config_format)
+
+
+def _check(answers: Iterable[Message]) -> None:
+    """ApiError where an engine could not load the weights that were wanted."""
+    for answer in answers:
+        if isinstance(answer, SleepChanged) and answer.problem:
+            text = f"path: these weights cannot be loaded, and those before are again: {answer.problem}"
+            raise bad_request(text, "path")

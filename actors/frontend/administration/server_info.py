@@ -1,0 +1,62 @@
+"""What `/server_info` says: versions, options, the model, what operators have asked for, and all actors.
+
+Everything lies in shared memory and /proc, so that it is answered whoever hangs.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+import actorserve
+from actorserve.shm.kv_map.pause import PauseWord
+from actorserve.shm.kv_map.sleep import SleepWord
+from actorserve.shm.weights import WeightsRecord
+
+from ...runtime.process import Context
+from ...telemetry.discovery import without_secrets
+from ...telemetry.snapshot import ActorStatus, SnapshotReader
+from ...telemetry.versions import versions
+
+SHOWN = ("name", "kind", "pid", "state", "up_s", "restarts", "cpu_s", "memory_bytes", "gauges")
+
+
+class ServerInfo:
+    """Of one server, by any frontend."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._snapshots = SnapshotReader(context.system, context.segment, os.getppid())
+
+    def look(self, config_format: str) -> dict[str, Any]:
+        """`config_format`: the options as `text`, one a line, or as a `json` object; keys are in neither."""
+        context = self._context
+        options = msgspec.to_builtins(without_secrets(context.config))
+        if config_format == "text":
+            options = "\n".join(f"{name}: {value}" for name, value in options.items())
+        return {
+            "version": actorserve.__version__,
+            "config": options,
+            "model": msgspec.to_builtins(context.model),
+            "versions": versions(),
+            "engines": [self._engine(engine, offset) for engine, offset in enumerate(context.system.kv_map_offsets)],
+            "actors": [_shown(actor) for actor in self._snapshots.look().actors],
+        }
+
+    def _engine(self, engine: int, offset: int) -> dict[str, Any]:
+        memory = self._context.segment.map
+        sleep, weights = SleepWord(memory, offset).state, WeightsRecord(self._context.files["weights"], engine)
+        generation, folder = weights.read()
+        return {
+            "pause": PauseWord(memory, offset).state.name.lower(),
+            "sleep_level": sleep.level,
+            "weights_generation": generation,
+            "weights_folder": folder or self._context.model.folder,
+        }
+
+
+def _shown(actor: ActorStatus) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(actor)
+    return {name: found[name] for name in SHOWN}

@@ -1,0 +1,40 @@
+"""What a sleep means for those who come meanwhile, as any frontend may read it (shm/kv_map/sleep.py)."""
+
+from __future__ import annotations
+
+from actorserve.http.errors import ApiError
+from actorserve.shm.kv_map.sleep import SleepWord
+
+from ...runtime.process import Context
+
+
+class SleepWatch:
+    """The engines' words, as any frontend may read them."""
+
+    def __init__(self, context: Context) -> None:
+        self._words = [SleepWord(context.segment.map, offset) for offset in context.system.kv_map_offsets]
+
+    def is_on(self) -> bool:
+        """Does an engine sleep, or is it to?"""
+        return any(word.state.is_on for word in self._words)
+
+    def refusal(self) -> ApiError | None:
+        """What a request gets that comes now; None where it is taken."""
+        if all((state := word.state).is_on and state.refuses for word in self._words):
+            return asleep("The server sleeps; POST /wake_up wakes it.")
+        return None
+
+    def overdue(self, arrival_ns: int, now_ns: int) -> ApiError | None:
+        """What a request of that time gets that nobody has begun with; None where it waits on."""
+        for word in self._words:
+            state = word.state
+            if not state.is_on:
+                return None
+            if now_ns - max(arrival_ns, word.since_ns) < state.wait_s * 1_000_000_000:
+                return None
+        return asleep(f"The server sleeps, and was not woken within {self._words[0].state.wait_s} s.")
+
+
+def asleep(text: str) -> ApiError:
+    """503."""
+    return ApiError(503, text, code="asleep", retry_after=1)

@@ -1,0 +1,24 @@
+"""Versions of this server and of what it is made of."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+import actorserve
+
+PACKAGES = (
+    *("torch", "triton", "transformers", "tokenizers", "safetensors", "huggingface_hub", "msgspec", "aiohttp"),
+    *("uvloop", "jinja2", "numpy", "llguidance", "posix-ipc", "prometheus-client"),
+)
+
+
+def versions() -> dict[str, str]:
+    """By name; nothing is imported for it."""
+    found = {"actorserve": actorserve.__version__, "python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found

@@ -1,0 +1,177 @@
+"""`/update_weights`, `/collective_rpc` and `/server_info` of a running server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from actorserve.actors.model.info import DEMO_FOLDER
+from actorserve.actors.protocol.administration import METHODS
+from actorserve.shm.weights import WeightsRecord
+from tests.server.api.test_pause import LONG, Stream, ask, complete, session_of
+from tests.support.server import Server
+
+EXTENSION = """
+class Extension:
+    def __init__(self, worker):
+        self._worker = worker
+
+    def scaled(self, value, by=2):
+        return {"value": value * by, "blocks": self._worker.blocks}
+
+    def broken(self):
+        raise RuntimeError("planted")
+"""
+TEXT: dict[str, Any] = {"prompt": "Once upon a time there was a fox. " * 8, "max_tokens": 20, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model; the same with other numbers below `others`; and what cannot take its place."""
+    root = tmp_path_factory.mktemp("weights")
+    for name in ("model", "others/new", "others/cut", "others/shape", "elsewhere"):
+        shutil.copytree(DEMO_FOLDER, root / name)
+    (file,) = (root / "others" / "new").glob("*.safetensors")
+    generator = torch.Generator().manual_seed(1)
+    tensors = load_file(file)
+    noisy = {
+        name: one + 0.02 * torch.randn(one.shape, generator=generator).to(one.dtype) for name, one in tensors.items()
+    }
+    save_file(noisy, file)
+    (cut,) = (root / "others" / "cut").glob("*.safetensors")
+    cut.write_bytes(cut.read_bytes()[:-1000])
+    config = root / "others" / "shape" / "config.json"
+    config.write_text(config.read_text().replace('"rms_norm_eps"', '"rms_norm_other"'))
+    (root / "extension.py").write_text(EXTENSION)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(folders: Path) -> Iterator[Server]:
+    words = ("--threads", "1", "--admin-api-key", "master", "--max-restarts", "1000")
+    own = (
+        "--weights-folder",
+        str(folders / "others"),
+        "--worker-extension-cls",
+        f"{folders / 'extension.py'}:Extension",
+    )
+    with Server(str(folders / "model"), *words, *own) as running:
+        yield running
+
+
+async def test_other_weights_take_the_place_of_the_models(server: Server, folders: Path) -> None:
+    async with session_of(server) as session:
+        before = await complete(session, **TEXT)
+        assert (await complete(session, **TEXT))["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+        kept = Stream(session, **LONG)
+        await kept.moved()
+        asked = {"path": str(folders / "others" / "new"), "mode": "keep"}
+        assert (await ask(session, "post", "/update_weights", asked))["success"] is True
+        after = await complete(session, **TEXT)
+        assert after["choices"][0]["text"] != before["choices"][0]["text"]
+        assert after["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        await kept.task
+        assert kept.finish_reason == "length"
+        for name in ("worker", "scheduler"):
+            os.kill(server.actors()[name], signal.SIGKILL)
+            again = await complete(session, **TEXT)
+            assert again["choices"][0]["text"] == after["choices"][0]["text"], "whoever starts loads the same"
+        (model,) = (await ask(session, "post", "/collective_rpc", {"method": "model"}))["results"]
+        assert (model["generation"], model["folder"]) == (1, str(folders / "others" / "new"))
+        assert (await ask(session, "post", "/update_weights", {}))["success"] is True
+        back = await complete(session, **TEXT)
+        assert back["choices"][0]["text"] == before["choices"][0]["text"]
+        assert back["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+async def test_a_folder_that_has_changed_is_loaded_again(server: Server, folders: Path) -> None:
+    async with session_of(server) as session:
+        before = (await complete(session, **TEXT))["choices"][0]["text"]
+        (file,) = (folders / "model").glob("*.safetensors")
+        (new,) = (folders / "others" / "new").glob("*.safetensors")
+        shutil.copy(new, folders / "beside")
+        os.replace(folders / "beside", file)
+        assert (await ask(session, "post", "/update_weights_from_disk", {"mode": "wait"}))["success"] is True
+        assert (await complete(session, **TEXT))["choices"][0]["text"] != before
+
+
+async def test_what_cannot_take_its_place_changes_nothing(server: Server, folders: Path) -> None:
+    async with session_of(server) as session:
+        before = (await complete(session, **TEXT))["choices"][0]["text"]
+        for name, words in (
+            ("elsewhere", "below a --weights-folder"),
+            ("others/nowhere", "no folder"),
+            ("others/../elsewhere", "below a --weights-folder"),
+            ("others/shape", "rms_norm_eps"),
+            ("others/cut", "cut"),
+        ):
+            refused = await ask(session, "post", "/update_weights", {"path": str(folders / name)})
+            assert (refused["status_code"], refused["error"]["param"]) == (400, "path"), name
+            assert words in refused["error"]["message"]
+        refused = await ask(session, "post", "/update_weights", {"update_info": {}})
+        assert (refused["status_code"], refused["error"]["param"]) == (400, "update_info")
+        refused = await ask(session, "post", "/init_weights_update_group", {})
+        assert refused["status_code"] == 501 and "/update_weights" in refused["error"]["message"]
+        assert (await complete(session, **TEXT))["choices"][0]["text"] == before
+
+
+async def test_weights_that_cannot_be_loaded_are_taken_back(server: Server) -> None:
+    """As if they had been removed between the look at them and the worker's start."""
+    async with session_of(server) as session:
+        before = (await complete(session, **TEXT))["choices"][0]["text"]
+        names = Path(f"/proc/{server.pid}/fd").iterdir()
+        fd = os.open(next(path for path in names if "actorserve-weights" in os.readlink(path)), os.O_RDWR)
+        record = WeightsRecord(fd, 0)
+        generation, folder = record.read()
+        record.store("/nowhere")
+        os.kill(server.actors()["worker"], signal.SIGKILL)
+        assert (await complete(session, **TEXT))["choices"][0]["text"] == before
+        assert record.read() == (generation + 2, folder)
+        os.close(fd)
+
+
+async def test_methods_of_workers_are_called_by_their_names(server: Server) -> None:
+    async with session_of(server) as session:
+
+        async def call(**body: Any) -> dict[str, Any]:
+            return await ask(session, "post", "/collective_rpc", body)
+
+        for method in METHODS:
+            assert len((await call(method=method))["results"]) == 1, method
+        assert (await call(method="check_health"))["results"] == [True]
+        assert (await call(method="memory"))["results"][0]["resident"] > 1 << 20
+        (blocks,) = (await call(method="kv_cache"))["results"]
+        found = await call(method="scaled", args=[21], kwargs={"by": 3}, timeout=20)
+        assert found["results"] == [{"value": 63, "blocks": blocks["blocks"]}]
+        refused = await call(method="forget")
+        assert (refused["status_code"], refused["error"]["param"]) == (400, "method")
+        assert "check_health" in refused["error"]["message"] and "scaled" in refused["error"]["message"]
+        refused = await call(method="scaled")
+        assert (refused["status_code"], refused["error"]["param"]) == (400, "args")
+        assert "planted" in (await call(method="broken"))["error"]["message"]
+        assert (await call(method="check_health"))["results"] == [True]
+        await ask(session, "post", "/sleep")
+        assert "sleeps" in (await call(method="check_health"))["error"]["message"]
+        await ask(session, "post", "/wake_up")
+
+
+async def test_what_the_server_says_of_itself(server: Server, folders: Path) -> None:
+    async with session_of(server) as session:
+        text = await ask(session, "get", "/server_info")
+        assert "max_num_seqs: " in text["config"] and "master" not in str(text)
+        found = await ask(session, "get", "/server_info?config_format=json")
+        assert found["config"]["weights_folder"] == [str(folders / "others")] and found["versions"]["torch"]
+        names = {actor["name"]: actor for actor in found["actors"]}
+        assert {"worker", "scheduler", "frontend-0"} <= names.keys()
+        assert names["worker"]["pid"] == server.actors()["worker"]
+        assert found["engines"][0]["pause"] == "running" and found["model"]["architecture"] == "LlamaForCausalLM"
+        refused = await ask(session, "get", "/server_info?config_format=xml")
+        assert (refused["status_code"], refused["error"]["param"]) == (400, "config_format")
