@@ -60,6 +60,7 @@ class AbortRequests(msgspec.Struct):
     abort_all: bool = False
 
 
+USAGE = "/v1/usage"
 RESPONSES = "/v1/responses"
 RESPONSE = RESPONSES + "/{id:(?!compact$)[^/]+}"  # compact is what others have, and is missing here: 404, and not 405
 ROUTES: tuple[Route, ...] = (
@@ -332,6 +333,14 @@ ROUTES: tuple[Route, ...] = (
         dict,
         query=ServerInfoOptions,
         statuses=(400,),
+    ),
+    Route(
+        "get",
+        USAGE,
+        "operations.usage",
+        "What keys have used: one's own, or all with the admin's",
+        answers.KeyUsageList,
+        statuses=(404,),
     ),
     Route("get", "/metrics", "operations.metrics", "Figures for Prometheus", open=True),
     Route("get", "/openapi.json", "described.document", "This document", dict),

@@ -12,6 +12,8 @@ from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.options.config import Config
 from actorserve.actors.options.media import MOST_MEDIA, media_limits
 
+from .accounts import Accounts
+
 
 def printable(text: str) -> str:
     """What clients send in headers and paths may hold anything, also what is no UTF-8."""
@@ -111,6 +113,7 @@ class Settings:
     encoder: EncoderSpec | None = None  # where a part of the model's own reads the prompt
     media: MediaRules | None = None  # which pictures and sounds the model takes
     adapters: AdapterNames = field(default_factory=AdapterNames)
+    accounts: Accounts = field(default_factory=Accounts)  # of --key-file
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template
     card: Callable[[], ModelCard] = ModelCard  # files are read for it
     special_tokens: Callable[[], frozenset[str]] = frozenset  # of the tokenizer; a file is read for it
@@ -120,6 +123,11 @@ class Settings:
     keep_alive_s: float = 0.0  # between two comments of a stream that has nothing to say; 0: none
     allow_credentials: bool = False
     root_path: str = ""  # that clients find the server below, behind a proxy
+
+    @property
+    def wants_keys(self) -> bool:
+        """Has a client to send one?"""
+        return bool(self.api_keys) or self.accounts.enabled
 
     @property
     def names(self) -> tuple[list[str], AdapterNames]:

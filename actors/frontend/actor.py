@@ -241,6 +241,7 @@ class Frontend(LoopActor):
             encoder=model.encoder,
             media=media_rules(config, model, self.context.system.body_bytes),
             adapters=self.engine.adapters,
+            accounts=self.engine.accounts,
             tokenizer_info=describe_tokenizer(config, model),
             card=partial(card_of, config, model),
             special_tokens=partial(added_tokens, model),

@@ -9,6 +9,7 @@ orphans           what a dead predecessor has left in its slots                f
 adapters          which ones requests may name                                 adapters.py
 administration/   what operators ask of all engines; who may come meanwhile
 scaling           how many engines there are: asked of the supervisor          supervisor.py
+accounts          whose key is whose, and what each has used                   frontend/accounts/
 jobs              requests that are answered, each with its slots              frontend/requests/jobs.py
 inbox             messages of other actors, to the jobs that they concern      inbox.py
 observability/    what clients see, counted; the whole server's metrics and readiness; the page's figures
@@ -17,6 +18,7 @@ observability/    what clients see, counted; the whole server's metrics and read
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from actorserve.http.dashboard.figures import PageFigures
@@ -27,9 +29,11 @@ from actorserve.shm.journals.keyed_log import KeyedLog
 from actorserve.shm.kv_map.pause import PauseState, PauseWord
 from actorserve.shm.table.stamps import Stamps
 
+from ..accounts.account import Account
 from ..protocol.messages import Measured, Prompt, ToFrontend
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
+from .accounts.accounts import FrontendAccounts
 from .adapters import FrontendAdapters
 from .administration.commands import Administration
 from .inbox import FrontendInbox
@@ -57,7 +61,9 @@ class FrontendEngine(Engine):
         self.index, self.frontends = (0, 1) if alone else (own, context.config.frontends)
         count = system.slots_per_frontend
         vectors = context.vectors()
-        self.slots = Slots(table, system.first_slot(own), count, vectors or context.sounds())
+        self.accounts = FrontendAccounts(context)
+        quotas = self.accounts.quotas
+        self.slots = Slots(table, system.first_slot(own), count, vectors or context.sounds(), quotas)
         self.renderers = Renderers(context)
         self._calls = Calls(
             *(own, context.incarnation, count, self.renderers.ask),
@@ -71,15 +77,15 @@ class FrontendEngine(Engine):
         self._retained = RetainedAnswers(self._log, table, count, context.config.idempotency_window)
         self._orphans = OrphanedSlots(context, self.slots, self._retained, self._calls.numbers, reserved)
         client_metrics = ClientMetrics(context)
-        self._jobs = Jobs(context, self.slots, self.renderers, self._retained, self._orphans, client_metrics)
+        self._jobs = Jobs(context, self.slots, self.renderers, self._retained, self._orphans, client_metrics, quotas)
         self._inbox = FrontendInbox(
             *(context, self.slots, self.renderers, self._calls, self._retained, self._orphans, client_metrics),
-            *(self._jobs, vectors),
+            *(self._jobs, vectors, quotas),
         )
         self._stamps = Stamps(table)
         self._pauses = [PauseWord(context.segment.map, offset) for offset in context.system.kv_map_offsets]
         self._context, self._status = context, context.status
-        self._metrics = ServerMetrics(context, self.adapters)
+        self._metrics = ServerMetrics(context, self.adapters, self.accounts)
         self._page = DashboardFigures(context)
 
     # --- its actor's ---------------------------------------------------------------------------------------------
@@ -121,6 +127,14 @@ class FrontendEngine(Engine):
             self._jobs.begin(job)
         else:
             self._jobs.resume(job, refs)
+
+    def turn(self, account: Account) -> AbstractAsyncContextManager[None]:
+        assert self.accounts.quotas is not None
+        return self.accounts.quotas.turn(account)
+
+    def charge_alone(self, account: Account, prompt: int, completion: int) -> None:
+        if self.accounts.quotas is not None:
+            self.accounts.quotas.charge_alone(account, prompt, completion)
 
     def has(self, refs: list[int]) -> bool:
         return self._jobs.can_resume(refs)

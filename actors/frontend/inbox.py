@@ -28,6 +28,7 @@ from ..protocol.messages import (
     Tokenized,
 )
 from ..runtime.process import Context
+from .accounts.quotas import Quotas
 from .observability.client_metrics import ClientMetrics
 from .renderers import Renderers
 from .requests.jobs import Jobs
@@ -53,6 +54,7 @@ class FrontendInbox:
         client_metrics: ClientMetrics,
         jobs: Jobs,
         vectors: Vectors | None,
+        quotas: Quotas | None = None,
     ) -> None:
         self._context, self._table = context, context.table
         self._slots, self._renderers, self._calls = slots, renderers, calls
@@ -60,6 +62,7 @@ class FrontendInbox:
         self._client_metrics = client_metrics
         self._jobs = jobs
         self._vectors = vectors
+        self._quotas = quotas
 
     def handle(self, message: ToFrontend) -> None:
         """One message; each may come twice."""
@@ -110,10 +113,15 @@ class FrontendInbox:
                     self._add_ids(job, choice, use.ref, before)
             else:
                 all_have_it = False
+        if delta.finish and self._quotas is not None and self._is_for_somebody(use):
+            self._quotas.ended(delta, max((job.choices[use.index].prompt_tokens for job in use.jobs), default=0))
         if delta.last and all_have_it and not self._orphans.is_wanted(delta.ref):
             if use.phase is SlotPhase.RENDERING:  # what the renderer still says of it finds no use
                 self._renderers.leaves(use.renderer, use.ref)
             self._slots.close(delta.ref)
+
+    def _is_for_somebody(self, use: SlotUse) -> bool:
+        return use.phase is not SlotPhase.ORPHAN or self._orphans.is_wanted(use.ref)
 
     def _add_ids(self, job: Job, choice: Choice, ref: int, before: int) -> None:
         """The ids of the tokens that a delta has brought."""
@@ -135,6 +143,8 @@ class FrontendInbox:
         late = []
         for use in self._leave_renderer(message.refs):
             use.phase = SlotPhase.RUNNING
+            if self._quotas is not None:
+                self._quotas.rendered(use.ref)
             for job in use.jobs:
                 self._jobs.tell_rendered(job, use.ref, use.index)
             if not use.jobs and not self._retained.holds(use.ref):

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from ..accounts.key_file import KeyFileError, read_key_file
 from .config import Config, ConfigError
 
 ALLOWED = ("allowed_origins", "allowed_methods", "allowed_headers")
@@ -16,6 +17,11 @@ def with_access(config: Config) -> Config:
     if config.api_key_file is not None:
         config = msgspec.structs.replace(config, api_key=config.api_key + _read_keys(config.api_key_file))
     _check_keys(config)
+    if config.key_file is not None:
+        try:
+            read_key_file(config.key_file, config.api_key + ([config.admin_api_key] if config.admin_api_key else []))
+        except KeyFileError as error:
+            raise ConfigError(f"--key-file: {error}") from None
     config = msgspec.structs.replace(config, **{name: _unpacked(name, getattr(config, name)) for name in ALLOWED})
     _check_origins(config.allowed_origins)
     if config.root_path and not re.fullmatch(r"(/[\w.~-]+)+", config.root_path, re.ASCII):
@@ -46,8 +52,8 @@ def _check_keys(config: Config) -> None:
             raise ConfigError(
                 f"{option}: a key must not be empty, begin or end with a space, or hold control characters"
             )
-    if config.prefix_cache_per_client and not config.api_key:
-        raise ConfigError("--prefix-cache-per-client: there are no keys; give --api-key or --api-key-file")
+    if config.prefix_cache_per_client and not config.api_key and config.key_file is None:
+        raise ConfigError("--prefix-cache-per-client: there are no keys; give --api-key, --api-key-file or --key-file")
     if config.admin_api_key in config.api_key:
         raise ConfigError("--admin-api-key: this is a key of --api-key, too, so that every client would have it")
 

@@ -33,8 +33,8 @@ SHORT = {
     "data_parallel_size": ("-dp",),
 }
 PLACES = (
-    *("model", "tokenizer", "chat_template", "api_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "record"),
-    "allowed_local_media_path",
+    *("model", "tokenizer", "chat_template", "api_key_file", "key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
+    *("record", "allowed_local_media_path"),
 )
 GROUPS = {  # by the fields that begin them; what follows belongs to it, too
     "model": "server",

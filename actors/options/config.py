@@ -144,6 +144,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     api_key_file: Annotated[
         str | None, Meta(description="a file of more such keys, one a line; # begins a comment")
     ] = None
+    key_file: Annotated[
+        str | None,
+        Meta(description="a YAML file of more keys, each with a name and limits; it is read again when it changes"),
+    ] = None
     admin_api_key: Annotated[
         str | None, Meta(description="the key for administration, which is not there without it")
     ] = None

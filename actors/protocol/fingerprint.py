@@ -22,6 +22,8 @@ from .request import Generation, Rendition
 from .topology import System
 
 LAYOUTS = (  # of shm, by name; the others there look at what these lay out
+    "accounts.book",
+    "accounts.ledger",
     "adapters.registry",
     "layout",
     "board.board",
@@ -45,6 +47,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "table.vectors",
 )
 SHARED_VALUES = (  # what stands in it: numbers that one life writes and another reads
+    "actorserve.actors.accounts.account",
     "actorserve.actors.protocol.block_hash",
     "actorserve.actors.telemetry.gauges",
     "actorserve.actors.runtime.in_flight",
@@ -89,7 +92,7 @@ def _places(system: System) -> list[object]:
         [(actor.name, system.histogram_place(actor)) for actor in system.actors],
         *(system.table_offset, system.table_sizes, system.kv_map_offsets, system.kv_map_sizes),
         *(system.journal, system.answers, system.recent, system.logprobs, system.vectors, system.sounds),
-        *(system.slots_per_frontend, system.media, system.media_inbox),
+        *(system.slots_per_frontend, system.media, system.media_inbox, system.accounts),
         [(system.frontend_of(slot), system.detokenizer_of(slot)) for slot in slots],
         [system.first_slot(actor.index) for actor in system.of_kind("frontend")],
     ]

@@ -119,6 +119,8 @@ class Render(Message, frozen=True, tag=1):
     field: str = ""  # where its prompts stand in the request, if not in `messages` or `prompt`
     media: list[PreparedMedia] = []
     given: list[list[int]] = []  # of each ref, the tokens of its answer that another server has given out
+    most_tokens: int | None = None  # that its key has left for prompt and answer together; the answer is cut there
+    most_generated: int | None = None  # that its key may have of one answer
 
 
 CALLS_OF_LIFE = 1 << 20  # numbers between the first of one life and that of the next

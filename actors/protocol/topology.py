@@ -10,6 +10,8 @@ from functools import cached_property
 
 import msgspec
 
+from actorserve.shm.accounts.book import book_bytes
+from actorserve.shm.accounts.ledger import ledger_bytes
 from actorserve.shm.adapters.registry import registry_bytes
 from actorserve.shm.board.board import board_bytes
 from actorserve.shm.board.startup import phases_bytes
@@ -23,6 +25,7 @@ from actorserve.shm.rings.trace_ring import trace_bytes
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.table import table_bytes
 
+from ..accounts.account import BOOK_BYTES, MOST_ACCOUNTS
 from ..model.info import ModelInfo
 from ..model.memory.kv_memory import MAX_SNAPSHOTS
 from ..options.config import Config
@@ -68,6 +71,13 @@ class Lane(msgspec.Struct, frozen=True):
     readers: tuple[str, ...]
     offset: int
     capacity: int
+
+
+class AccountPlaces(msgspec.Struct, frozen=True):
+    """Where in the segment clients' keys and what they use lie."""
+
+    book: int
+    ledger: int
 
 
 class System:
@@ -132,7 +142,7 @@ class System:
         return queued, config.max_num_seqs * config.engines + queued + SPARE_SLOTS
 
     def _place(self) -> None:
-        """Lay out the segment: board, sleeping words, histograms, traces, phases, lanes, table, KV maps, adapters."""
+        """Lay out the segment: board, sleeping words, histograms, traces, phases, lanes, table, KV maps, keys."""
         self.board_offset = 0
         offset = board_bytes(self.board_blocks)
         self.mailbox_offsets: dict[str, int] = {}
@@ -166,6 +176,12 @@ class System:
         self.kv_map_bytes = whole(kv_map_bytes(*self.kv_map_sizes), CACHE_LINE)
         self.kv_map_offsets = [first + self.kv_map_bytes * engine for engine in self.engines]
         self.size = first + self.kv_map_bytes * len(self.engines)
+        self.accounts: AccountPlaces | None = None  # of the keys of --key-file
+        if self.config.key_file is not None:
+            book = whole(self.size, CACHE_LINE)
+            ledger = whole(book + book_bytes(BOOK_BYTES), CACHE_LINE)
+            self.accounts = AccountPlaces(book, ledger)
+            self.size = ledger + ledger_bytes(self.config.frontends, MOST_ACCOUNTS, self.slots)
         self.adapters_offset: int | None = None  # of those of --enable-lora
         if self.config.enable_lora:
             self.adapters_offset = whole(self.size, CACHE_LINE)

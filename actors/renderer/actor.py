@@ -272,6 +272,7 @@ class RendererActor(Actor):
         items: Sequence[MediaItem] = (),
     ) -> None:
         """Into the slots that are still wanted."""
+        limit = _within_quota(len(tokens), limit, message)
         ids = np.array(tokens, np.int32).tobytes()
         first = first_hash(message.cache_salt, message.adapter)
         hashes = extend_hashes(first, ids, self.table.block_size, spans=spans_of(items))
@@ -512,3 +513,16 @@ def main(context: Context) -> None:
     run(renderer, context)
     if renderer.worn_out:
         sys.exit(RENEW)
+
+
+def _within_quota(count: int, limit: int, message: Render) -> int:
+    """How many tokens may be generated behind so many by what the request's key has left."""
+    if message.most_generated is not None:
+        limit = min(limit, message.most_generated)
+    if message.most_tokens is None:
+        return limit
+    left = message.most_tokens - count
+    if left < (0 if message.pools else 1):
+        text = f"This key has {message.most_tokens} tokens left for the request, whose prompt has {count}."
+        raise RenderRefused(429, text, None, "insufficient_quota")
+    return limit if message.pools else min(limit, left)

@@ -31,6 +31,7 @@ from ..telemetry.discovery import Description, publish, without_secrets
 from ..telemetry.gauges import WorkerGauge
 from ..telemetry.snapshot import phases_of
 from ..telemetry.startup import StartPhase, describe_phases
+from .key_file import PublishedKeys
 
 
 class Memory:
@@ -65,6 +66,7 @@ class Memory:
             self.files["sounds"] = Vectors.create(*system.sounds)
         names = [*system.by_name, SUPERVISOR]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
+        self.keys = PublishedKeys(system, self.segment)
         self.description_fd = -1
         self.control = ""  # the name of the control socket, once there is one
         for actor in system.actors:

@@ -43,7 +43,11 @@ from .systemd.notify import Manager
 from .systemd.service import Service
 from .timeouts import KILL_S, why_hung, why_useless
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that end the server in order
+SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+)  # that end the server in order; with --key-file, the last one reads that again
 
 
 class Supervisor:
@@ -97,7 +101,11 @@ class Supervisor:
         """Serve until a signal or a failure ends it; returns the exit status. No actor is left afterwards."""
         loop = asyncio.get_running_loop()
         self.output.watch(loop)
-        for number in SIGNALS:
+        ends = set(SIGNALS)
+        if self.memory.keys.is_there:
+            ends.remove(signal.SIGHUP)
+            loop.add_signal_handler(signal.SIGHUP, self.memory.keys.read_again)
+        for number in ends:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it with SIGHUP
                 loop.add_signal_handler(number, self._signalled, number)
         for number in UNUSED:
@@ -251,6 +259,7 @@ class Supervisor:
                 child.hung = reason
                 child.signal(signal.SIGKILL)
         self.service.look()
+        self.memory.keys.look()
         self.activity.look()
         for templates in self.templates:
             templates.look()

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from actorserve.actors.accounts.account import Account
 from actorserve.actors.protocol.messages import Delta, Finish, Measured, Prompt
 
 from ..dashboard.figures import PageFigures
@@ -61,6 +63,8 @@ class Job:
         self.wants_ids = wants_ids
         self.trails = False  # its stream says which tokens were given out (transport/trail.py)
         self.given: list[list[int]] = []  # of each choice, tokens that another server has given out
+        self.account: Account | None = None  # whose key asked for it
+        self.headers: dict[str, str] = {}  # what is left of its limits
         self.seed = 0  # what the answer's id is made of, once that is known
         self.choices = [Choice(index) for index in range(len(prompts) * len(params))]
         loop = asyncio.get_running_loop()
@@ -185,6 +189,12 @@ class Engine(Protocol):
 
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
         """Begin to generate, or go on with what was begun in these slots. ApiError 503 when there is no room."""
+
+    def turn(self, account: Account) -> AbstractAsyncContextManager[None]:
+        """While requests of this key are let in, nobody else does so. ApiError 503 where that cannot be had."""
+
+    def charge_alone(self, account: Account, prompt: int, completion: int) -> None:
+        """The key has used so many tokens by sequences that are not its answer's."""
 
     def has(self, refs: list[int]) -> bool:
         """Can `submit` go on with what was begun in these slots?"""

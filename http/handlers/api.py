@@ -20,7 +20,7 @@ from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.prompts import chat_prompt, check_template, check_tokens, tools_of
 from ..generation.trail import GoOnRequest, read_given
-from ..middleware.context import BODY, GIVEN, PATH, name_request
+from ..middleware.context import ACCOUNT, BODY, GIVEN, PATH, name_request
 from ..middleware.edge import check_depth
 from ..openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from ..pooling.prepare import check_generates
@@ -56,7 +56,7 @@ class Api:
         self._unfinished = BodyBudget(self._longest)
         self._generator = Generator(engine, settings)
         self.described = Described(settings)
-        self.operations = Operations(engine, self._body)
+        self.operations = Operations(engine, settings, self._body)
         self.administration = Administration(engine, self._body)
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator)
@@ -201,8 +201,10 @@ class Api:
     async def models(self, request: web.Request) -> web.Response:
         cards = [self._card(name) for name in self.settings.served]
         cards += [self._card(adapter.name) for adapter in self.settings.adapters.all()]
-        ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"], "has_more": False}
-        return json_response({"object": "list", "data": cards, **ends})
+        if (account := request.get(ACCOUNT)) is not None:
+            cards = [card for card in cards if account.may_ask_for(str(card["id"]))]
+        ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]} if cards else {}
+        return json_response({"object": "list", "data": cards, **ends, "has_more": False})
 
     async def model(self, request: web.Request) -> web.Response:
         return json_response(self._card(check_model(request.match_info["model"], *self.settings.names)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from aiohttp import web
 
 from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
 
+from ..accounts import check_model_of
 from ..anthropic.requests import named, omits_thinking, renamed
 from ..anthropic.requests import to_chat as messages_to_chat
 from ..anthropic.schemas import MessagesRequest
@@ -32,9 +34,11 @@ from ..generation.job import Engine, Job
 from ..generation.prepare import PreparedRequest, ask_chat, ask_chats, ask_completion
 from ..generation.trail import TRAIL, Origin
 from ..middleware.context import (
+    ACCOUNT,
     CLIENT,
     GIVEN,
     GIVEN_AWAY,
+    LIMITS,
     NOTED,
     PATH,
     REPLAYED,
@@ -54,6 +58,9 @@ from ..settings import Settings
 from ..transport.json_response import json_response
 from ..transport.resume import record_of
 from ..transport.sse import EventStream
+
+T = TypeVar("T")
+BEAMS = "use_beam_search"
 
 
 class Generator:
@@ -114,6 +121,10 @@ class Generator:
     ) -> web.Response:
         """The likeliest answers to each prompt."""
         model = check_model(body.model, *self.settings.names)
+        account = request.get(ACCOUNT)
+        check_model_of(account, model)
+        if account is not None and account.is_limited:
+            raise bad_request("use_beam_search is for keys without limits: what it uses is known too late.", BEAMS)
         search = BeamSearch(self.engine, body, asked, self.settings.end_tokens)
         wanted, job = body.n or 1, Job(asked.prompts, asked.params[: body.n or 1], {}, asked.make_parser)
         for index, prompt in enumerate(asked.prompts):
@@ -122,6 +133,8 @@ class Generator:
                 job.rendered(choice.index, len(tokens))
                 choice.text.append(await self.engine.detokenize(beam.tokens, True) if beam.tokens else "")
                 choice.tokens, choice.finish_reason = len(beam.tokens), beam.reason
+        if account is not None:
+            self.engine.charge_alone(account, job.prompt_tokens, job.completion_tokens)
         answer = self._new_answer(request, body, model, AnswerOptions(role=asked.wants.role))
         request[NOTED] = RequestContext(request[REQUEST_ID], model, job, answer.id)
         return json_response(make(answer, job, None).whole())
@@ -174,7 +187,8 @@ class Generator:
         job.trails = SEED in request
         noted = request[NOTED] = RequestContext(request[REQUEST_ID], model, job)
         log_prompts(noted, self.settings.max_log_len)
-        start = self.submit(request, job, answer, key, bool(body.stream))
+        check_model_of(request.get(ACCOUNT), model)
+        start = await self.begin(request, job, partial(self.submit, request, job, answer, key, bool(body.stream)))
         noted.answer_id = answer.id
         form = make(answer, job, start if key is not None else None)
         try:
@@ -227,6 +241,17 @@ class Generator:
         request[GIVEN_AWAY] = True
         await asyncio.Event().wait()
         raise AssertionError("a request that was given away is not answered here")
+
+    async def begin(self, request: web.Request, job: Job, submit: Callable[[], T]) -> T:
+        """`submit` the job, for the key that the request came with."""
+        job.account = account = request.get(ACCOUNT)
+        if account is None:
+            return submit()
+        try:
+            async with self.engine.turn(account):
+                return submit()
+        finally:
+            request[LIMITS] = job.headers
 
     def submit(self, request: web.Request, job: Job, answer: Answer, key: Key | None, streamed: bool) -> StreamProgress:
         """Begin to generate, or go on with what was begun; what has been given out of the answer."""

@@ -10,11 +10,14 @@ from aiohttp import web
 
 import actorserve
 
-from ..errors import bad_request
+from ..errors import ApiError, bad_request
 from ..generation.fields.decoding import decode_query
 from ..generation.fields.unsupported import read
 from ..generation.job import Engine
+from ..middleware.context import ACCOUNT
+from ..middleware.edge import is_known, sent_key
 from ..routes import AbortRequests, PauseOptions, ResetOptions
+from ..settings import Settings
 from ..transport.json_response import json_response
 from .administration import HasAdministration
 from .scaling import HasScaling
@@ -66,8 +69,11 @@ class ServerEngine(Engine, HasAdministration, HasScaling, Protocol):
 class Operations:
     """The handlers, by the names that routes.py has for them."""
 
-    def __init__(self, engine: ServerEngine, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
+    def __init__(
+        self, engine: ServerEngine, settings: Settings, read_body: Callable[[web.Request], Awaitable[bytes]]
+    ) -> None:
         self._engine = engine
+        self._accounts, self._admin_key = settings.accounts, settings.admin_api_key
         self._read_body = read_body
 
     async def health(self, request: web.Request) -> web.Response:
@@ -90,6 +96,17 @@ class Operations:
 
     async def load(self, request: web.Request) -> web.Response:
         return json_response({"server_load": self._engine.load()})
+
+    async def usage(self, request: web.Request) -> web.Response:
+        """GET /v1/usage: a key's own; the admin's key sees all."""
+        account = request.get(ACCOUNT)
+        if not self._accounts.enabled or (account is None and not self._is_admin(request)):
+            raise ApiError(404, "Usage is counted for the keys of --key-file; the key of --admin-api-key sees all.")
+        found = self._accounts.usage(None if account is None else account.name)
+        return json_response({"object": "list", "data": [one.body() for one in found]})
+
+    def _is_admin(self, request: web.Request) -> bool:
+        return self._admin_key is not None and is_known(sent_key(request), [self._admin_key])
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Part by part: streams go on between them."""

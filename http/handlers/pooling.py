@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from aiohttp import web
@@ -13,11 +14,12 @@ from aiohttp import web
 from actorserve.actors.protocol.messages import Prompt
 from actorserve.actors.protocol.request import CLASSIFY, EMBED, Pooling
 
+from ..accounts import check_model_of
 from ..errors import bad_request
 from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.job import Job
-from ..middleware.context import CLIENT, NOTED, RequestContext, log_prompts, name_request
+from ..middleware.context import ACCOUNT, CLIENT, NOTED, RequestContext, log_prompts, name_request
 from ..output.answer import Answer
 from ..pooling import answers
 from ..pooling.prepare import (
@@ -130,7 +132,9 @@ class PoolingApi:
         answer = Answer(model, False, secrets.randbits(64), int(time.time()))
         noted = request[NOTED] = RequestContext(request_id, model, job)
         log_prompts(noted, self._settings.max_log_len)
-        self._generator.submit(request, job, answer, None, False)
+        check_model_of(request.get(ACCOUNT), model)
+        submit = partial(self._generator.submit, request, job, answer, None, False)
+        await self._generator.begin(request, job, submit)
         noted.answer_id = answer.id
         try:
             await asyncio.shield(job.done)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
+from ..accounts import check_model_of
 from ..errors import ApiError, bad_request
 from ..generation.adapter import chat_request
 from ..generation.fields.decoding import check_model
@@ -16,7 +18,7 @@ from ..generation.idempotency import StreamProgress
 from ..generation.idempotency_keys import Background
 from ..generation.job import Job
 from ..generation.prepare import PreparedRequest, ask_chat
-from ..middleware.context import CLIENT, NOTED, REQUEST_ID, RequestContext, name_request
+from ..middleware.context import ACCOUNT, CLIENT, NOTED, REQUEST_ID, RequestContext, name_request
 from ..openai.responses.answers import ResponseAnswer
 from ..openai.responses.requests import echo, input_items, named, renamed, to_chat
 from ..openai.responses.schemas import ResponsesRequest
@@ -120,7 +122,8 @@ class ResponsesApi:
         job.seed = seed
         pin(request, job, self._settings)
         request[NOTED] = RequestContext(request[REQUEST_ID], model, job, answer.id, background=True)
-        self._engine.submit(job)
+        check_model_of(request.get(ACCOUNT), model)
+        await self._generator.begin(request, job, partial(self._engine.submit, job))
         begun = answer.response("in_progress")
         running = RunningResponse(asked, answer, job, job.refs)
         stored = StoredResponse(begun, input_items(body, key), request[CLIENT])

@@ -6,14 +6,16 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from aiohttp import web
 
+from ..accounts import check_model_of
 from ..generation.choice import Choice
 from ..generation.fields.decoding import check_model
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
-from ..middleware.context import NOTED, RequestContext, name_request
+from ..middleware.context import ACCOUNT, NOTED, RequestContext, name_request
 from ..output.answer import Answer
 from ..output.events import Content
 from ..speech import answers
@@ -60,7 +62,9 @@ class SpeechApi:
         )
         answer = Answer(model, False, secrets.randbits(64), int(time.time()))
         noted = request[NOTED] = RequestContext(request_id, model, job)
-        start = self._generator.submit(request, job, answer, None, bool(body.stream))
+        check_model_of(request.get(ACCOUNT), model)
+        submit = partial(self._generator.submit, request, job, answer, None, bool(body.stream))
+        start = await self._generator.begin(request, job, submit)
         noted.answer_id = answer.id
         try:
             if body.stream:

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from aiohttp import web
 
+from actorserve.actors.accounts.account import Account
 from actorserve.actors.protocol.messages import ChatPrompt, PairPrompt, Prompt, SoundPrompt, TextPrompt, TokenPrompt
 
 from ..errors import ApiError
@@ -61,6 +62,8 @@ def _text_of(prompt: Prompt) -> str:
 
 REQUEST_ID = web.RequestKey("request_id", str)
 CLIENT = web.RequestKey("client", str)  # whose key it sent (idempotency_keys.client_of); empty without keys
+ACCOUNT = web.RequestKey("account", Account)  # whose key it sent, where that is one of --key-file
+LIMITS = web.RequestKey("limits", dict)  # headers that say what is left of a key's limits
 MAX_REQUEST_ID = 128  # characters
 BODY = web.RequestKey("body", bytes)  # that was read before the handler that takes it was found
 REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too

@@ -18,13 +18,18 @@ from yarl import URL
 
 from ..errors import ApiError, bad_request
 from ..generation.idempotency_keys import client_of
-from ..routes import ADMIN_PATHS, OPEN_PATHS, UNBUILT_PATHS
+from ..routes import ADMIN_PATHS, OPEN_PATHS, UNBUILT_PATHS, USAGE
 from ..settings import Settings, printable
-from .context import CLIENT, REPLAYED, REQUEST_ID
+from .context import ACCOUNT, CLIENT, LIMITS, REPLAYED, REQUEST_ID
 
 ALL = "*"
 METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
-EXPOSED = "X-Request-Id, Idempotent-Replayed, Retry-After"
+EXPOSED = ", ".join(
+    [
+        *("X-Request-Id", "Idempotent-Replayed", "Retry-After"),
+        *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
+    ]
+)
 PREFLIGHT_S = "600"  # for which browsers need not ask again
 MAX_DEPTH = 128
 STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
@@ -47,12 +52,18 @@ class Middlewares:
         request[CLIENT] = ""
         if request.path in ADMIN_PATHS:
             self._check_admin_key(request)
-        elif self._keys and request.path not in OPEN_PATHS:
-            key = sent_key(request)
-            if not _is_among(key, self._keys):
-                raise _unknown()
-            request[CLIENT] = client_of(key)
+        elif self._settings.wants_keys and request.path not in OPEN_PATHS:
+            self._check_client_key(request)
         return await handler(request)
+
+    def _check_client_key(self, request: web.Request) -> None:
+        key = sent_key(request)
+        account = self._settings.accounts.find(key)
+        if account is not None:
+            request[ACCOUNT] = account
+        elif not _is_among(key, self._keys) and not (request.path == USAGE and _is_among(key, self._admin_keys)):
+            raise _unknown()
+        request[CLIENT] = client_of(key)
 
     def _check_admin_key(self, request: web.Request) -> None:
         """Without the option nothing is there; with it, its key opens these paths, and no other key does."""
@@ -61,7 +72,7 @@ class Middlewares:
             raise ApiError(404, f"Not Found: {path}")
         key = sent_key(request)
         if not _is_among(key, self._admin_keys):
-            if _is_among(key, self._keys):
+            if _is_among(key, self._keys) or self._settings.accounts.find(key) is not None:
                 raise ApiError(403, "This takes the key of --admin-api-key.", code="invalid_api_key")
             raise _unknown()
         if request.path in UNBUILT_PATHS:
@@ -101,6 +112,8 @@ class Middlewares:
         headers = response.headers
         if REQUEST_ID in request and self._settings.request_id_headers:
             headers["X-Request-Id"] = request[REQUEST_ID]
+        if LIMITS in request:
+            headers.update(request[LIMITS])
         if REPLAYED in request:
             headers["Idempotent-Replayed"] = "true"
         if ALL not in self._settings.allowed_origins:  # the answer depends on it, also where none is named

@@ -333,6 +333,26 @@ class Load(Said):
     server_load: int
 
 
+class KeyUsage(Said):
+    object: Literal["usage"]
+    name: str
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    running: int
+    reserved_tokens: int
+    requests_last_minute: int
+    tokens_last_minute: int
+    refused: dict[str, int]
+    limits: dict[str, int]
+
+
+class KeyUsageList(Said):
+    object: Literal["list"]
+    data: list[KeyUsage]
+
+
 class PromptUsage(Said):
     prompt_tokens: int
     total_tokens: int

@@ -61,7 +61,7 @@ def _is_listed(route: Route, settings: Settings) -> bool:
 
 
 def _is_guarded(route: Route, settings: Settings) -> bool:
-    return route.admin or (bool(settings.api_keys) and not route.open)
+    return route.admin or (settings.wants_keys and not route.open)
 
 
 def _structs(routes: Iterable[Route]) -> Iterator[type]:

@@ -7,12 +7,13 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
 
+from actorserve.actors.accounts.account import Account
 from actorserve.actors.protocol.messages import Delta, Finish, Measured, Prompt
 from actorserve.http.app import make_app
 from actorserve.http.dashboard.figures import PageEngine, PageFigures
@@ -128,6 +129,7 @@ class FakeEngine:
         self.job_times = JobTimes()
         self.forgotten = 0
         self.scaling = FakeScaling()
+        self.charged: list[tuple[str, int, int]] = []
         self.adapters_asked: list[tuple[str, str, bool]] = []
         self.kept_jobs: dict[bytes, tuple[Kept, Job]] = {}
 
@@ -136,6 +138,12 @@ class FakeEngine:
             raise self.refusal
         self.running.append(job)
         self.jobs.put_nowait(job)
+
+    def turn(self, account: Account) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    def charge_alone(self, account: Account, prompt: int, completion: int) -> None:
+        self.charged.append((account.name, prompt, completion))
 
     def has(self, refs: list[int]) -> bool:
         return False

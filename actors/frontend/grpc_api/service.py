@@ -10,13 +10,14 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import grpc
 
+from actorserve.http.accounts import check_model_of
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.fields.decoding import check_model
@@ -27,12 +28,13 @@ from actorserve.http.pooling.answers import numbers
 from actorserve.http.pooling.prepare import check_generates, check_task, embedding, inputs, pooling_of, work
 from actorserve.http.settings import Settings, printable
 
+from ...accounts.account import Account
 from ...protocol.request import EMBED
 from .requests import Answers, aborted_ids, embedded, embedding_of, prepared
 from .schema import message_class
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 CODES = {
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -78,12 +80,12 @@ class InferenceService:
     # --- methods -------------------------------------------------------------------------------------------------
 
     async def generate(self, request: Any, context: Any) -> Any:
-        with self._begun(request, context) as (job, answers):
+        async with self._begun(request, context) as (job, answers):
             await asyncio.shield(job.done)
             return answers.whole()
 
     async def generate_stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        with self._begun(request, context) as (job, answers):
+        async with self._begun(request, context) as (job, answers):
             news = News()
             job.listen(news)
             job.done.add_done_callback(news.wake)
@@ -99,7 +101,7 @@ class InferenceService:
             yield answers.usage()
 
     async def embed(self, request: Any, context: Any) -> Any:
-        settings, client = self._settings, self._client(context)
+        settings, (client, account) = self._settings, self._client(context)
         spec = pooling_of(settings)
         body = embedding_of(request)
         check_task(spec, EMBED)
@@ -107,7 +109,9 @@ class InferenceService:
         prompts, _ = inputs(body, settings, spec)
         asked = work(body, settings, prompts, embedding(body, spec), (request_id, client, "texts"))
         job = Job(asked.prompts, [asked.params], asked.rendering)
-        with self._running_as(request_id, job):
+        job.account = account
+        check_model_of(account, model)
+        async with self._running_as(request_id, job):
             await asyncio.shield(job.done)
             return embedded(job, request_id, model, [numbers(choice) for choice in job.choices])
 
@@ -122,33 +126,40 @@ class InferenceService:
 
     # --- parts ---------------------------------------------------------------------------------------------------
 
-    def _client(self, context: Any) -> str:
+    def _client(self, context: Any) -> tuple[str, Account | None]:
         """Whose key was sent, in the metadata; 401 if it is none of the server's."""
-        if not self._settings.api_keys:
-            return ""
+        if not self._settings.wants_keys:
+            return "", None
         sent = dict(context.invocation_metadata() or ())
         scheme, _, token = str(sent.get("authorization", "")).partition(" ")
         key = token.strip() if scheme.lower() == "bearer" else str(sent.get("x-api-key", ""))
-        if not is_known(key.encode(errors="replace"), self._settings.api_keys):
+        encoded = key.encode(errors="replace")
+        account = self._settings.accounts.find(encoded)
+        if account is None and not is_known(encoded, self._settings.api_keys):
             raise ApiError(401, "Incorrect or missing API key: it is sent as metadata, authorization or x-api-key.")
-        return client_of(key.encode(errors="replace"))
+        return client_of(encoded), account
 
-    @contextmanager
-    def _begun(self, request: Any, context: Any) -> Iterator[tuple[Job, Answers]]:
-        client = self._client(context)
+    @asynccontextmanager
+    async def _begun(self, request: Any, context: Any) -> AsyncIterator[tuple[Job, Answers]]:
+        client, account = self._client(context)
         check_generates(self._settings)
         request_id = named(request.request_id)
         given, asked, wants_ids = prepared(request, self._settings, request_id, client)
         model = check_model(given.model, self._settings.served)
         job = Job(asked.prompts, asked.params, asked.rendering, asked.make_parser, asked.wants_ids)
-        job.seed = secrets.randbits(64)
+        job.seed, job.account = secrets.randbits(64), account
+        check_model_of(account, model)
         answers = Answers(job, request_id, model, f"{job.seed:016x}", wants_ids)
-        with self._running_as(request_id, job):
+        async with self._running_as(request_id, job):
             yield job, answers
 
-    @contextmanager
-    def _running_as(self, request_id: str, job: Job) -> Iterator[None]:
-        self._engine.submit(job)
+    @asynccontextmanager
+    async def _running_as(self, request_id: str, job: Job) -> AsyncIterator[None]:
+        if job.account is None:
+            self._engine.submit(job)
+        else:
+            async with self._engine.turn(job.account):
+                self._engine.submit(job)
         self._running.setdefault(request_id, []).append(job)
         try:
             yield

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
 
+from actorserve.http.accounts import Accounts
 from actorserve.http.metrics import Distribution, Exporter, Family, Labels
 from actorserve.shm.adapters.registry import RegisteredAdapter
 
@@ -22,6 +23,7 @@ from ...telemetry.gauges import SchedulerGauge as Gauge
 from ...telemetry.histograms import HistogramSpec
 from ...telemetry.snapshot import ActorStatus, Snapshot, SnapshotReader, phases_of
 from ..adapters import FrontendAdapters
+from .key_metrics import of_keys
 from .metric_names import ACCEPTED_AT, ACTORS, ENDS, STARTUP, STARTUP_TOTAL, SURVIVED
 
 STALE_S = 3.0  # every loop but the worker's turns at least once a second
@@ -30,8 +32,10 @@ STALE_S = 3.0  # every loop but the worker's turns at least once a second
 class ServerMetrics:
     """The server at one moment, as the HTTP side asks for it."""
 
-    def __init__(self, context: Context, adapters: FrontendAdapters | None = None) -> None:
-        self._adapters = adapters
+    def __init__(
+        self, context: Context, adapters: FrontendAdapters | None = None, accounts: Accounts | None = None
+    ) -> None:
+        self._adapters, self._accounts = adapters, accounts
         self._system, self._segment = context.system, context.segment
         self._board = context.board
         self._own = context.name
@@ -134,6 +138,8 @@ class ServerMetrics:
         yield from self._of_schedulers()
         if self._adapters is not None and self._adapters.enabled:
             yield self._lora(self._adapters.registered())
+        if self._accounts is not None and self._accounts.enabled:
+            yield from of_keys(self._accounts.usage())
         yield from self._counted()
         yield from self._actors(self._snapshots.look())
         yield from self._starts()

@@ -18,6 +18,7 @@ from actorserve.shm.table.table import slot_of
 from ...protocol.messages import Cancel, Render, Resend
 from ...protocol.request import Rendition
 from ...runtime.process import Context
+from ..accounts.quotas import Quotas
 from ..administration.sleep import SleepWatch
 from ..administration.weights import WeightsSalt
 from ..observability.client_metrics import ClientMetrics
@@ -50,11 +51,13 @@ class Jobs:
         retained: RetainedAnswers,
         orphans: OrphanedSlots,
         client_metrics: ClientMetrics,
+        quotas: Quotas | None = None,
     ) -> None:
         self._context, self._table = context, context.table
         self._slots, self._renderers = slots, renderers
         self._retained, self._orphans = retained, orphans
         self._client_metrics = client_metrics
+        self._quotas = quotas
         self._refs: dict[Job, list[int]] = {}  # of all that are answered
         self._deadlines: dict[Job, asyncio.TimerHandle] = {}  # of those that are not rendered
         self._touched: dict[Job, None] = {}  # something came for them in this turn
@@ -75,6 +78,18 @@ class Jobs:
         if (refusal := self._sleep.refusal()) is not None:
             raise refusal
         self._make_room(len(job.choices))
+        if self._quotas is None or job.account is None:
+            self._open(job, None)
+            return
+        self._quotas.admit(job, job.account)
+        done = False
+        try:
+            self._open(job, self._quotas)
+            done = True
+        finally:
+            self._quotas.opened(done)
+
+    def _open(self, job: Job, quotas: Quotas | None) -> None:
         now = time.monotonic_ns()
         taken: list[int] = []
         width = len(job.params)
@@ -86,6 +101,8 @@ class Jobs:
             opened = [self._slots.open(one, now, job, number * width + at, renderer) for at, one in enumerate(params)]
             for index, ref in enumerate(opened, number * width):
                 job.choices[index].ref = ref
+                if quotas is not None:
+                    quotas.hold(ref, index, width)
             if record is None:
                 self._renderers.render(renderer, Render(opened, prompt, **renderings[number]))
             else:

@@ -30,11 +30,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import RequestTable, slot_of
 from actorserve.shm.table.vectors import Vectors
+
+if TYPE_CHECKING:
+    from ..accounts.quotas import Quotas
 
 
 class SlotPhase(Enum):
@@ -60,9 +64,12 @@ class SlotUse:
 class Slots:
     """All slots of one frontend."""
 
-    def __init__(self, table: RequestTable, first: int, count: int, vectors: Vectors | None = None) -> None:
+    def __init__(
+        self, table: RequestTable, first: int, count: int, vectors: Vectors | None = None, quotas: Quotas | None = None
+    ) -> None:
         """`vectors`: what a model that pools has made for them, or what one hears, which goes with their uses."""
         self._table = table
+        self._quotas = quotas
         self._vectors = vectors
         self._stamps = Stamps(table)
         self._uses: dict[int, SlotUse] = {}
@@ -105,6 +112,8 @@ class Slots:
             self._stamps.set_first(ref, Stamp.END_TOLD, time.monotonic_ns())
         if self._vectors is not None:
             self._vectors.give_back(ref)
+        if self._quotas is not None:
+            self._quotas.closed(ref, self._uses[ref].phase is SlotPhase.ORPHAN)
         del self._uses[ref]
         self._free.append(slot_of(ref))
 
